@@ -1,0 +1,51 @@
+# The whole developer interface. Every target sets up .venv by itself; nothing else needs installing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+JOBS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench-quick bench soak clean
+
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## Create or update the virtual environment.
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing analemma and what its tests need into $(VENV)"
+	@$(PIP) install "pip>=25.1" 2>&1 | grep -v '^WARNING: Location' || true
+	@$(PIP) install --constraint constraints.txt --editable '.[postgres,s3,redis]' --group test --group check
+	@touch $@
+
+demo: $(STAMP) ## Set up, then show the main job on the embedded default; ends by itself.
+	@$(BIN)/analemma demo
+
+test: $(STAMP) ## Set up, then run every test.
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not soak' $(ARGS)
+
+check: $(STAMP) ## Lint, types (strict) and layers.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP) ## Rewrite the code in the house format.
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+bench-quick: $(STAMP) ## A few minutes of benchmarks, with ratios to the same run's floor.
+	@$(BIN)/python -m bench --quick
+
+bench: $(STAMP) ## All benchmarks at full size.
+	@$(BIN)/python -m bench
+
+soak: $(STAMP) ## Long runs: kill, interleaving and property tests at full size.
+	@$(BIN)/python -m pytest -n $(JOBS) --timeout 3600 -m soak $(ARGS)
+
+clean: ## Remove what the other targets made.
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

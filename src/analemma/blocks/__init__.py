@@ -1,0 +1,1 @@
+"""All object input and output."""

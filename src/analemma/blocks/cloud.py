@@ -1,0 +1,307 @@
+"""Objects in S3 (and what speaks its protocol), Google Cloud Storage or Azure, through obstore.
+
+Requests are made once: trying again is the business of `retry.RetryStore`, which can tell a lost answer from a
+conflict. Streams are the exception, because nobody can replay them: obstore retries their parts, pages and pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
+
+from analemma.blocks.cloud_errors import translate
+from analemma.blocks.listing import in_key_order
+from analemma.blocks.port import (
+    ObjectInfo,
+    check_key,
+    check_metadata,
+    check_prefix,
+    check_range,
+    missing,
+    quote_metadata,
+    settle_existing,
+    short_read,
+)
+from analemma.errors import AnalemmaError, Corrupt, Invalid, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta, UpdateVersion
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    Client = S3Store | GCSStore | AzureStore
+
+PART_BYTES = 16 << 20
+"""S3 allows 10,000 parts: streams of up to 160 GB."""
+PARTS_AT_ONCE = 3
+READ_CHUNK_BYTES = 8 << 20
+LARGEST_TO_TAG_BYTES = 64 << 20
+_LIST_PAGE = 1000
+_DELETE_BATCH = 1000
+_RANGE_PAST_END = 416
+
+
+class CloudStore:
+    """An object store in a bucket, or below a prefix of one."""
+
+    def __init__(self, client: Client, patient: Client, *, place: str, supports_tags: bool) -> None:
+        """`client` makes each request once, `patient` retries; `place` names the store without secrets."""
+        import obstore  # An optional dependency: whoever built the clients has it.
+
+        self.place = place
+        self.supports_tags = supports_tags
+        self._obstore = obstore
+        self._client = client
+        self._patient = patient
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"CloudStore({self.place!r})"
+
+    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
+        attributes = _attributes(metadata)
+        with self._translating(check_key(key), writing=True):
+            try:
+                # One request, not parts: only a single request can be conditional, and the wrapper retries it.
+                self._obstore.put(
+                    self._client,
+                    key,
+                    data,
+                    attributes=attributes,
+                    mode="create" if if_absent else "overwrite",
+                    use_multipart=False,
+                )
+                return
+            except self._obstore.exceptions.AlreadyExistsError:
+                pass
+        settle_existing(self, key, data)
+
+    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
+        check_key(key)
+        attributes = _attributes(metadata)
+        source = _Source(chunks)
+        first = source.take(PART_BYTES)
+        with self._translating(key, writing=True, source=source):
+            if len(first) < PART_BYTES:
+                self._obstore.put(self._patient, key, first, attributes=attributes, use_multipart=False)
+            else:
+                self._obstore.put(
+                    self._patient,
+                    key,
+                    itertools.chain([first], source),
+                    attributes=attributes,
+                    use_multipart=True,
+                    chunk_size=PART_BYTES,
+                    max_concurrency=PARTS_AT_ONCE,
+                )
+
+    def get(self, key: str) -> bytes:
+        with self._translating(check_key(key)):
+            return bytes(self._obstore.get(self._client, key).bytes())
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self.get_ranges(key, [(offset, length)])[0]
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        check_key(key)
+        for offset, length in ranges:
+            check_range(offset, length)
+        # An empty range is an error to obstore, but it still must not hide that the object is missing.
+        asked = [(offset, length) for offset, length in ranges if length]
+        if not asked and self.head(key) is None:
+            raise missing(key)
+        with self._translating(key, ranges=asked):
+            if len(asked) == 1:
+                [(offset, length)] = asked
+                read = [self._obstore.get_range(self._client, key, start=offset, length=length)]
+            else:
+                read = self._obstore.get_ranges(
+                    self._client,
+                    key,
+                    starts=[offset for offset, _ in asked],
+                    lengths=[length for _, length in asked],
+                    coalesce=0,
+                )
+        answers = iter(read)
+        result = []
+        for offset, length in ranges:
+            data = bytes(next(answers)) if length else b""
+            if len(data) != length:
+                raise short_read(key, offset, length, len(data))
+            result.append(data)
+        return result
+
+    def open_read(self, key: str) -> Iterator[bytes]:
+        # By ranges of one version: each piece has its own timeout and retry, and no overwrite can splice two objects.
+        with self._translating(check_key(key)):
+            meta = self._obstore.head(self._patient, key)
+        for offset in range(0, meta["size"], READ_CHUNK_BYTES):
+            end = min(offset + READ_CHUNK_BYTES, meta["size"])
+            with self._translating(key, ranges=[(offset, end - offset)]):
+                options = {"range": (offset, end), "if_match": meta["e_tag"]}
+                piece = bytes(self._obstore.get(self._patient, key, options=options).bytes())  # type: ignore[arg-type]
+            if len(piece) != end - offset:
+                raise short_read(key, offset, end - offset, len(piece))
+            yield piece
+
+    def head(self, key: str) -> ObjectInfo | None:
+        try:
+            result = self._head(key)
+        except KeyError:
+            return None
+        metadata = {name: unquote(value) for name, value in result.attributes.items() if name.islower()}
+        return _info(key, result.meta, metadata)
+
+    def delete(self, key: str) -> None:
+        with self._translating(check_key(key)), contextlib.suppress(FileNotFoundError):
+            self._obstore.delete(self._client, key)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        checked = iter([check_key(key) for key in keys])
+        while batch := list(itertools.islice(checked, _DELETE_BATCH)):
+            with self._translating(None):
+                try:
+                    self._obstore.delete(self._client, batch)
+                    continue
+                except FileNotFoundError:
+                    pass
+            # Google and Azure stop at the first key that is already gone; the rest must still go.
+            for key in batch:
+                self.delete(key)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder = check_prefix(prefix)
+        if folder:
+            yield from in_key_order(self._pages(folder), folder + "/")
+            return
+        # Top level by top level: ordering holds one name's objects in memory, and here that could be nearly everything.
+        with self._translating(None):
+            top = self._obstore.list_with_delimiter(self._patient)
+        entries: list[tuple[str, ObjectInfo | None]] = [
+            (name.rstrip("/") + "/", None) for name in top["common_prefixes"]
+        ]
+        entries += [(meta["path"], _info(meta["path"], meta)) for meta in top["objects"] if _is_ours(meta["path"])]
+        for name, info in sorted(entries, key=lambda entry: entry[0]):
+            if info is not None:
+                yield info
+            elif _is_ours(name[:-1]):
+                yield from in_key_order(self._pages(name[:-1]), name)
+
+    def tag(self, key: str, tags: Mapping[str, str]) -> None:
+        """Rewrite the object with the tags, on condition that it has not changed: obstore sets tags only on writing,
+        and an object deleted meanwhile must stay deleted."""
+        if not self.supports_tags:
+            return
+        found = self._head(key)
+        if found.meta["size"] > LARGEST_TO_TAG_BYTES:
+            return
+        version = cast("UpdateVersion", {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name]})
+        data = self.get(key)
+        refused = (self._obstore.exceptions.PreconditionError, self._obstore.exceptions.NotSupportedError)
+        with self._translating(key, writing=True), contextlib.suppress(*refused):
+            self._obstore.put(
+                self._client,
+                key,
+                data,
+                attributes=found.attributes,
+                tags=dict(tags),
+                mode=version,
+                use_multipart=False,
+            )
+
+    def health(self) -> None:
+        # Asking for an object that is not there tells a missing bucket and bad credentials apart, and needs no listing.
+        with contextlib.suppress(NotFound), self._translating("health"):
+            self._obstore.get(self._client, "health")
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _head(self, key: str) -> GetResult:
+        with self._translating(check_key(key)):
+            return self._obstore.get(self._client, key, options={"head": True})
+
+    def _pages(self, folder: str) -> Iterator[ObjectInfo]:
+        with self._translating(None):
+            pages = self._obstore.list(self._patient, folder, chunk_size=_LIST_PAGE)
+        while True:
+            with self._translating(None):
+                page = next(pages, None)
+            if page is None:
+                return
+            for meta in page:
+                if _is_ours(meta["path"]):
+                    yield _info(meta["path"], meta)
+
+    @contextlib.contextmanager
+    def _translating(
+        self,
+        key: str | None,
+        *,
+        writing: bool = False,
+        ranges: Sequence[tuple[int, int]] = (),
+        source: _Source | None = None,
+    ) -> Iterator[None]:
+        if self._closed:
+            raise Unavailable(f"{self.place} is closed")
+        try:
+            yield
+        except (AnalemmaError, KeyboardInterrupt):
+            raise
+        except Exception as exc:
+            if source is not None and source.failure is not None:
+                raise source.failure from None
+            if ranges and key and (isinstance(exc, ValueError) or f"status code: {_RANGE_PAST_END}" in str(exc)):
+                raise short_read(key, *ranges[-1], 0) from exc
+            if isinstance(exc, self._obstore.exceptions.PreconditionError) and not writing:
+                raise Corrupt(f"object {key} changed while it was read", hint="objects are never overwritten") from exc
+            raise translate(exc, place=self.place, key=key, writing=writing) from exc
+
+
+class _Source:
+    """The caller's chunks; remembers their failure, so that it is not mistaken for the store's."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self.failure: Exception | None = None
+        self._chunks = iter(chunks)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._chunks)
+        except StopIteration:
+            raise
+        except Exception as exc:
+            self.failure = exc
+            raise
+
+    def take(self, length: int) -> bytes:
+        """At least `length` bytes, or all there are."""
+        taken = bytearray()
+        for chunk in self:
+            taken += chunk
+            if len(taken) >= length:
+                break
+        return bytes(taken)
+
+
+def _attributes(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    quoted = {name: quote_metadata(value) for name, value in check_metadata(metadata).items()}
+    return {"Content-Type": "application/octet-stream", **quoted}
+
+
+def _is_ours(key: str) -> bool:
+    """Whether we could have written this key; a bucket may hold others, which are left alone."""
+    with contextlib.suppress(Invalid):
+        return bool(check_key(key))
+    return False
+
+
+def _info(key: str, meta: ObjectMeta, metadata: Mapping[str, str] | None = None) -> ObjectInfo:
+    modified: datetime = meta["last_modified"]
+    return ObjectInfo(key, meta["size"], int(modified.timestamp() * 1_000_000), metadata or {})

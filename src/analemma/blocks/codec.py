@@ -1,0 +1,94 @@
+"""How a block's canonical bytes are stored: the codec numbers of block rows and pack entries.
+
+0 is the bytes themselves. 1 is one zstd frame that states its content size, followed by the frame's CRC-32 (4 bytes,
+big-endian): the block's SHA-256 proves the content, but a few bits of a frame can change without changing it, and
+damage should be found before it grows. Numbers from 2 on are reserved for zstd with a dictionary."""
+
+from __future__ import annotations
+
+import threading
+from zlib import crc32
+
+import zstandard
+
+from analemma.canon.identity import BlockId, verify_block
+from analemma.errors import Corrupt
+
+RAW = 0
+ZSTD = 1
+
+ZSTD_LEVEL = 3
+CRC_BYTES = 4
+MAX_BLOCK_BYTES = 64 << 20
+"""No block is this large. A row or a footer that claims more is damaged, and refused before memory is set aside."""
+
+_SMALLEST_WORTH_TRYING = 64
+"""Below this, a frame's own header eats what compression saves."""
+_LARGEST_RATIO = 0.95
+"""A block that shrinks less than this stays raw: every read would pay for decompression and storage gains nothing."""
+
+# zstandard's objects hold large tables and are not thread-safe: one pair per thread, made once.
+_local = threading.local()
+
+
+def compress(data: bytes) -> tuple[int, bytes]:
+    """The codec and the bytes to store; raw when zstd does not save at least 5 %."""
+    if len(data) < _SMALLEST_WORTH_TRYING:
+        return RAW, data
+    frame = _compressor().compress(data)
+    if len(frame) > len(data) * _LARGEST_RATIO:
+        return RAW, data
+    return ZSTD, frame + crc32(frame).to_bytes(CRC_BYTES, "big")
+
+
+def decompress(codec: int, stored: bytes, size: int) -> bytes:
+    """The `size` canonical bytes that were stored, never more: anything else is Corrupt."""
+    if not 0 <= size <= MAX_BLOCK_BYTES:
+        raise Corrupt(f"a block claims {size} bytes, and none is that large")
+    if codec == RAW:
+        data = stored
+    elif codec == ZSTD:
+        data = _inflate(stored, size)
+    else:
+        raise Corrupt(f"codec {codec} is unknown", hint="the store may come from a newer Analemma", codec=codec)
+    if len(data) != size:
+        raise Corrupt(f"a block holds {len(data)} bytes instead of {size}")
+    return data
+
+
+def decode_block(block: BlockId, codec: int, stored: bytes, size: int) -> bytes:
+    """The block's canonical bytes, decompressed and checked against its id; Corrupt names the block."""
+    try:
+        data = decompress(codec, stored, size)
+    except Corrupt as exc:
+        raise Corrupt(f"block {block.hex()}: {exc.message}", hint=exc.hint, block=block.hex()) from exc
+    return verify_block(block, data)
+
+
+def _inflate(stored: bytes, size: int) -> bytes:
+    frame = stored[:-CRC_BYTES]
+    if crc32(frame).to_bytes(CRC_BYTES, "big") != stored[-CRC_BYTES:]:
+        raise Corrupt("its stored bytes do not match their CRC", hint="restore it from a second copy")
+    try:
+        # The frame's own claim is checked first: zstandard allocates what the frame says and ignores our bound.
+        if zstandard.get_frame_parameters(frame).content_size != size:
+            raise Corrupt("a zstd frame states another size than its row")
+        return _decompressor().decompress(frame, max_output_size=size, allow_extra_data=False)
+    except zstandard.ZstdError as exc:
+        raise Corrupt(f"not a zstd frame: {exc}", hint="restore it from a second copy") from exc
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    compressor = getattr(_local, "compressor", None)
+    if compressor is None:
+        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True, write_checksum=False)
+        _local.compressor = compressor
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    decompressor = getattr(_local, "decompressor", None)
+    if decompressor is None:
+        decompressor = zstandard.ZstdDecompressor()
+        _local.decompressor = decompressor
+    return decompressor

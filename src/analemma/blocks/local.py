@@ -1,0 +1,307 @@
+"""Objects as files, really durable: a `put` that returned survives a power cut, and no reader ever sees half an object.
+
+Bytes go to a temporary file, which is flushed, then linked or renamed to its final name, and then every folder on the
+way is flushed. Metadata is an extended attribute of the file: it appears and leaves with the object in the same rename,
+with no second file to keep in step. A file system without extended attributes keeps none, and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from analemma.blocks import folders
+from analemma.blocks.port import (
+    ObjectInfo,
+    check_key,
+    check_metadata,
+    check_prefix,
+    check_range,
+    missing,
+    settle_existing,
+    short_read,
+)
+from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
+from analemma.errors import AnalemmaError, Invalid, Unavailable
+
+READ_CHUNK_BYTES = 1 << 20
+LEFTOVER_AGE_S = 24 * 3600
+"""A temporary file untouched for this long belongs to a writer that died."""
+
+_TEMPORARY = ".tmp"
+_ATTRIBUTE = "user.analemma"
+_NO_ATTRIBUTES = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.ENOSYS, errno.EPERM, errno.EACCES}
+_PLACE_TRIES = 10
+_MOST_DURABLE_FOLDERS = 4096
+
+
+class LocalStore:
+    """An object store in one directory; many processes may share it."""
+
+    supports_tags = False
+
+    def __init__(self, root: str | Path, *, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
+        self.root = Path(root).absolute()
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._durable_folders: set[tuple[str, ...]] = set()
+        try:
+            self._root: int | None = folders.make_root(self.root)
+        except OSError as exc:
+            raise self._refused(exc) from exc
+        # A directory we may only read is still worth opening; the first write will say what is wrong.
+        with contextlib.suppress(OSError, AnalemmaError):
+            self._clean_leftovers()
+
+    def __repr__(self) -> str:
+        return f"LocalStore({str(self.root)!r})"
+
+    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
+        if not self._write(key, [data], metadata, if_absent=if_absent):
+            settle_existing(self, key, data)
+
+    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
+        self._write(key, chunks, metadata, if_absent=False)
+
+    def get(self, key: str) -> bytes:
+        with self._reading(key) as file:
+            return _read_exactly(file, key, 0, os.fstat(file).st_size)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self.get_ranges(key, [(offset, length)])[0]
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        for offset, length in ranges:
+            check_range(offset, length)
+        with self._reading(key) as file:
+            return [_read_exactly(file, key, offset, length) for offset, length in ranges]
+
+    def open_read(self, key: str) -> Iterator[bytes]:
+        with self._reading(key) as file:
+            while chunk := os.read(file, READ_CHUNK_BYTES):
+                yield chunk
+
+    def head(self, key: str) -> ObjectInfo | None:
+        try:
+            with self._reading(key) as file:
+                facts = os.fstat(file)
+                return ObjectInfo(key, facts.st_size, facts.st_mtime_ns // 1000, _read_metadata(file))
+        except KeyError:
+            return None
+
+    def delete(self, key: str) -> None:
+        self.delete_many([key])
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        by_folder: dict[tuple[str, ...], list[str]] = {}
+        for key in keys:
+            *parents, name = check_key(key).split("/")
+            by_folder.setdefault(tuple(parents), []).append(name)
+        with self._translating():
+            for parents_of, names in by_folder.items():
+                # A missing folder means that all of its objects are gone already.
+                with (
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                    folders.chain(self._open_root(), parents_of) as opened,
+                ):
+                    for name in names:
+                        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+                            os.unlink(name, dir_fd=opened[-1])
+                    # A delete that a power cut undoes would leave bytes that nobody will look for again.
+                    os.fsync(opened[-1])
+                    self._durable_folders.discard(parents_of)
+                    folders.prune(opened, parents_of)
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder = check_prefix(prefix)
+        names = folder.split("/") if folder else []
+        with (
+            self._translating(),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            folders.chain(self._open_root(), names) as opened,
+        ):
+            for key, facts in folders.walk(opened[-1], folder + "/" if folder else ""):
+                with contextlib.suppress(Invalid):  # Not a name we could have written: not ours.
+                    yield ObjectInfo(check_key(key), facts.st_size, facts.st_mtime_ns // 1000)
+
+    def tag(self, key: str, tags: Mapping[str, str]) -> None:
+        check_key(key)
+
+    def health(self) -> None:
+        with self._translating():
+            name = self._temporary_name()
+            with self._scratch() as scratch:
+                file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, dir_fd=scratch)
+                try:
+                    folders.write_all(file, b"writable")
+                finally:
+                    os.close(file)
+                    os.unlink(name, dir_fd=scratch)
+
+    def close(self) -> None:
+        root, self._root = self._root, None
+        if root is not None:
+            os.close(root)
+
+    def _write(self, key: str, chunks: Iterable[bytes], metadata: Mapping[str, str] | None, *, if_absent: bool) -> bool:
+        """Whether the object is now ours; False: `if_absent`, and one was there."""
+        *parents, name = check_key(key).split("/")
+        checked = check_metadata(metadata)
+        temporary = self._temporary_name()
+        # Only our own calls are translated: an OSError that `chunks` raises is the caller's business.
+        with self._scratch() as scratch:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with self._translating():
+                file = os.open(temporary, flags, 0o666, dir_fd=scratch)
+            try:
+                try:
+                    for chunk in chunks:
+                        with self._translating():
+                            folders.write_all(file, chunk)
+                    with self._translating():
+                        _write_metadata(file, checked)
+                        os.fsync(file)
+                finally:
+                    os.close(file)
+                place = _link if if_absent else _rename
+                with self._translating():
+                    return self._place(tuple(parents), lambda folder: place(scratch, temporary, folder, name))
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=scratch)
+
+    def _place(self, parents: tuple[str, ...], place: Callable[[int], bool]) -> bool:
+        for attempt in range(1, _PLACE_TRIES + 1):
+            # Flushing a folder does not flush its own name in the folder above. That is done when we first use it, even
+            # if it was there: another process may have made it a moment ago. Later only the folder itself needs it.
+            known = parents in self._durable_folders
+            try:
+                with folders.chain(self._open_root(), parents, create=not known) as opened:
+                    placed = place(opened[-1])
+                    # Also when the object was there already: whoever wrote it may not have flushed the folder yet.
+                    folders.make_durable(opened[-1:] if known else opened)
+                    self._remember_durable(parents)
+                    return placed
+            except FileNotFoundError:
+                # A delete pruned the folder, empty for a moment: make it anew, and flush its name again.
+                self._durable_folders.discard(parents)
+                if attempt == _PLACE_TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _remember_durable(self, parents: tuple[str, ...]) -> None:
+        if len(self._durable_folders) >= _MOST_DURABLE_FOLDERS:
+            self._durable_folders.clear()
+        self._durable_folders.add(parents)
+
+    @contextlib.contextmanager
+    def _scratch(self) -> Iterator[int]:
+        with self._translating():
+            root = self._open_root()
+            scratch = folders.open_folder(root, _TEMPORARY, create=True)
+        try:
+            yield scratch
+        finally:
+            os.close(scratch)
+
+    @contextlib.contextmanager
+    def _reading(self, key: str) -> Iterator[int]:
+        *parents, name = check_key(key).split("/")
+        with self._translating():
+            try:
+                with folders.chain(self._open_root(), parents) as opened:
+                    file = folders.open_file(opened[-1], name)
+            except (FileNotFoundError, NotADirectoryError) as exc:
+                raise missing(key) from exc
+            try:
+                yield file
+            finally:
+                os.close(file)
+
+    def _clean_leftovers(self) -> None:
+        oldest_us = self._clock.now_us() - LEFTOVER_AGE_S * 1_000_000
+        with self._scratch() as scratch:
+            for name in os.listdir(scratch):
+                with contextlib.suppress(OSError):
+                    facts = os.stat(name, dir_fd=scratch, follow_symlinks=False)
+                    if facts.st_mtime_ns // 1000 < oldest_us:
+                        os.unlink(name, dir_fd=scratch)
+
+    def _temporary_name(self) -> str:
+        return f"{os.getpid()}-{self._entropy.random_bytes(8).hex()}"
+
+    def _open_root(self) -> int:
+        if self._root is None:
+            raise Unavailable(f"the object store {self.root} is closed")
+        return self._root
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except AnalemmaError:
+            raise
+        except OSError as exc:
+            raise self._refused(exc) from exc
+
+    def _refused(self, exc: OSError) -> AnalemmaError:
+        place = f"object store {self.root}"
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return Unavailable(f"{place}: {exc.strerror}", hint="free some space, then try again")
+        if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return Unavailable(f"{place}: {exc.strerror}", hint="give this user access to the directory")
+        if exc.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
+            return Invalid(
+                f"{place}: a file is in the way of a folder, or a folder of a file", hint="choose another key"
+            )
+        return Unavailable(f"{place}: {exc.strerror or exc}", hint="check the disk and the directory")
+
+
+def _link(scratch: int, temporary: str, folder: int, name: str) -> bool:
+    try:
+        os.link(temporary, name, src_dir_fd=scratch, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _rename(scratch: int, temporary: str, folder: int, name: str) -> bool:
+    os.rename(temporary, name, src_dir_fd=scratch, dst_dir_fd=folder)
+    return True
+
+
+def _read_exactly(file: int, key: str, offset: int, length: int) -> bytes:
+    # The size is asked first: the length may come from a damaged row, and pread would set memory aside for it.
+    available = max(os.fstat(file).st_size - offset, 0)
+    if length > available:
+        raise short_read(key, offset, length, available)
+    data = os.pread(file, length, offset)
+    while len(data) < length:
+        more = os.pread(file, length - len(data), offset + len(data))
+        if not more:
+            raise short_read(key, offset, length, len(data))
+        data += more
+    return data
+
+
+def _write_metadata(file: int, metadata: Mapping[str, str]) -> None:
+    if metadata and hasattr(os, "setxattr"):
+        try:
+            os.setxattr(file, _ATTRIBUTE, json.dumps(metadata, sort_keys=True).encode())
+        except OSError as exc:
+            if exc.errno not in _NO_ATTRIBUTES:
+                raise
+
+
+def _read_metadata(file: int) -> dict[str, str]:
+    if not hasattr(os, "getxattr"):
+        return {}
+    try:
+        metadata = json.loads(os.getxattr(file, _ATTRIBUTE))
+    except (OSError, ValueError):
+        return {}
+    return metadata if isinstance(metadata, dict) else {}

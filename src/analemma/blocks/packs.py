@@ -1,0 +1,233 @@
+"""The pack format: many stored blocks in one object.
+
+    ANLMPACK, format byte | stored bodies, back to back | footer | footer length (8, big-endian), SHA-256 (32), ANLMPACK
+
+The footer is DAG-CBOR: a list of [id, codec, offset, length, size]. The SHA-256 is that of everything before the
+trailer. A catalog row names (object, offset, length), so ordinary reads never touch the footer; it is there so that a
+pack can be read and checked without a catalog.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import libipld
+
+from analemma.blocks.codec import MAX_BLOCK_BYTES
+from analemma.blocks.port import ObjectStore, missing
+from analemma.canon.identity import ID_BYTES, BlockId
+from analemma.errors import Corrupt, Invalid
+
+MAGIC = b"ANLMPACK"
+FORMAT = 1
+HEADER = MAGIC + bytes([FORMAT])
+TRAILER_BYTES = 8 + 32 + len(MAGIC)
+UPLOAD_ID_BYTES = 16
+
+COALESCE_GAP_BYTES = 64 << 10
+"""Neighbouring ranges this close are read as one: a request costs more than the bytes between them."""
+MAX_READ_BYTES = 16 << 20
+"""One coalesced read stops growing here, so that reading many blocks stays bounded in memory."""
+_TAIL_BYTES = 64 << 10
+"""Read first when looking for a footer; most footers fit, and one request is enough."""
+
+
+class StoredBlock(NamedTuple):
+    """One block as it will lie in a pack: its id, and its bytes after `codec`."""
+
+    id: BlockId
+    codec: int
+    stored: bytes
+    size: int
+    """Length of the canonical bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackEntry:
+    """Where one block lies in a pack."""
+
+    id: BlockId
+    codec: int
+    offset: int
+    length: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A finished pack, ready to upload. `sha256` is that of the whole object."""
+
+    data: bytes
+    entries: tuple[PackEntry, ...]
+    sha256: bytes
+
+
+class PackWriter:
+    """Collects stored blocks; `size` tells when to stop."""
+
+    def __init__(self) -> None:
+        self._data = bytearray(HEADER)
+        self._entries: dict[BlockId, PackEntry] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, without the footer."""
+        return len(self._data)
+
+    def add(self, block: StoredBlock) -> PackEntry:
+        """Append a block; one that is already here is not stored twice."""
+        known = self._entries.get(block.id)
+        if known is not None:
+            return known
+        if len(block.id) != ID_BYTES or not block.stored or not 0 <= block.size <= MAX_BLOCK_BYTES:
+            raise Invalid(f"block {block.id.hex()} cannot be packed: {block.size} bytes, {len(block.stored)} stored")
+        entry = PackEntry(block.id, block.codec, len(self._data), len(block.stored), block.size)
+        self._data += block.stored
+        self._entries[block.id] = entry
+        return entry
+
+    def finish(self) -> Pack:
+        """The pack of everything added; Invalid when nothing was."""
+        if not self._entries:
+            raise Invalid("a pack needs at least one block")
+        entries = tuple(self._entries.values())
+        body = bytes(self._data) + _encode_footer(entries)
+        trailer = (len(body) - len(self._data)).to_bytes(8, "big") + hashlib.sha256(body).digest() + MAGIC
+        data = body + trailer
+        return Pack(data, entries, hashlib.sha256(data).digest())
+
+
+def build_pack(blocks: Iterable[StoredBlock]) -> Pack:
+    """All these blocks as one pack."""
+    writer = PackWriter()
+    for block in blocks:
+        writer.add(block)
+    return writer.finish()
+
+
+def pack_key(upload_id: bytes) -> str:
+    """The object's name: the upload's id alone, so that a delete can never hit a later upload of equal content."""
+    if len(upload_id) != UPLOAD_ID_BYTES:
+        raise Invalid(f"an upload id has {UPLOAD_ID_BYTES} bytes, not {len(upload_id)}")
+    name = upload_id.hex()
+    return f"packs/{name[:2]}/{name}"
+
+
+def verify_pack(data: bytes) -> tuple[PackEntry, ...]:
+    """Check every byte of a whole pack and return what it holds; Corrupt if any differs from what was written."""
+    if not data.startswith(HEADER):
+        raise Corrupt("not a pack: wrong header", hint="restore the object from a second copy")
+    footer_length, digest = _parse_trailer(data[-TRAILER_BYTES:], len(data))
+    body = memoryview(data)[: len(data) - TRAILER_BYTES]
+    if hashlib.sha256(body).digest() != digest:
+        raise Corrupt("a pack does not match its own SHA-256", hint="restore the object from a second copy")
+    return _decode_footer(bytes(body[len(body) - footer_length :]), footer_start=len(body) - footer_length)
+
+
+def read_footer(store: ObjectStore, key: str) -> tuple[PackEntry, ...]:
+    """What a stored pack holds, read from its end. Bodies are not read: their ids prove them when they are."""
+    info = store.head(key)
+    if info is None:
+        raise missing(key)
+    if info.size < len(HEADER) + TRAILER_BYTES:
+        raise Corrupt(f"object {key} is too short to be a pack", key=key)
+    if store.get_range(key, 0, len(HEADER)) != HEADER:
+        raise Corrupt(f"object {key} is not a pack: wrong header", key=key)
+    tail_length = min(info.size, _TAIL_BYTES)
+    tail = store.get_range(key, info.size - tail_length, tail_length)
+    footer_length, _ = _parse_trailer(tail[-TRAILER_BYTES:], info.size)
+    footer_start = info.size - TRAILER_BYTES - footer_length
+    if footer_length + TRAILER_BYTES <= tail_length:
+        footer = tail[-TRAILER_BYTES - footer_length : -TRAILER_BYTES]
+    else:
+        footer = store.get_range(key, footer_start, footer_length)
+    return _decode_footer(footer, footer_start=footer_start)
+
+
+def read_entries(store: ObjectStore, key: str, entries: Iterable[PackEntry]) -> dict[BlockId, bytes]:
+    """The stored bytes of these blocks, in few range reads. Decode and verify each with `codec.decode_block`."""
+    wanted = sorted(entries, key=lambda entry: (entry.offset, entry.length))
+    for entry in wanted:
+        if entry.offset < len(HEADER) or not 0 < entry.length <= MAX_BLOCK_BYTES:
+            raise Corrupt(f"block {entry.id.hex()} is said to lie outside its pack", block=entry.id.hex(), key=key)
+    groups = coalesce(wanted)
+    spans = [(group[0].offset, max(entry.end for entry in group) - group[0].offset) for group in groups]
+    stored: dict[BlockId, bytes] = {}
+    for group, span, data in zip(groups, spans, store.get_ranges(key, spans), strict=True):
+        for entry in group:
+            start = entry.offset - span[0]
+            stored[entry.id] = data[start : start + entry.length]
+    return stored
+
+
+def coalesce(entries: Iterable[PackEntry], gap_bytes: int = COALESCE_GAP_BYTES) -> list[list[PackEntry]]:
+    """Group entries, sorted by offset, whose ranges are at most `gap_bytes` apart."""
+    groups: list[list[PackEntry]] = []
+    end = 0
+    for entry in entries:
+        if groups and entry.offset - end <= gap_bytes and entry.end - groups[-1][0].offset <= MAX_READ_BYTES:
+            groups[-1].append(entry)
+            end = max(end, entry.end)
+        else:
+            groups.append([entry])
+            end = entry.end
+    return groups
+
+
+def _encode_footer(entries: Iterable[PackEntry]) -> bytes:
+    # The leading zero byte keeps libipld from writing an id that happens to look like a CID as a link.
+    rows = [[b"\x00" + entry.id, entry.codec, entry.offset, entry.length, entry.size] for entry in entries]
+    return libipld.encode_dag_cbor(rows)
+
+
+def _parse_trailer(trailer: bytes, object_size: int) -> tuple[int, bytes]:
+    if len(trailer) != TRAILER_BYTES or trailer[40:] != MAGIC:
+        raise Corrupt("a pack has no trailer: it was cut short or overwritten", hint="restore it from a second copy")
+    footer_length = int.from_bytes(trailer[:8], "big")
+    if not 0 < footer_length <= object_size - len(HEADER) - TRAILER_BYTES:
+        raise Corrupt("a pack states a footer longer than itself", hint="restore it from a second copy")
+    return footer_length, trailer[8:40]
+
+
+def _decode_footer(footer: bytes, *, footer_start: int) -> tuple[PackEntry, ...]:
+    try:
+        rows = libipld.decode_dag_cbor(footer)
+        # One way to write it: what decodes but would be encoded differently was not written by us.
+        canonical = libipld.encode_dag_cbor(rows)
+    except (ValueError, TypeError, RecursionError, OverflowError) as exc:
+        raise Corrupt("a pack's footer cannot be read", hint="restore it from a second copy") from exc
+    if canonical != footer or type(rows) is not list or not rows:
+        raise Corrupt("a pack's footer is not a canonical list", hint="restore it from a second copy")
+    entries = tuple(_decode_row(row) for row in rows)
+    # Bodies fill the space between header and footer exactly: that rules out overlaps, gaps and bad bounds at once.
+    expected_offset = len(HEADER)
+    for entry in entries:
+        if entry.offset != expected_offset:
+            raise Corrupt("a pack's footer places a block outside the bodies", block=entry.id.hex())
+        expected_offset = entry.end
+    if expected_offset != footer_start:
+        raise Corrupt("a pack's footer does not account for all of its bytes")
+    if len({entry.id for entry in entries}) != len(entries):
+        raise Corrupt("a pack's footer names a block twice")
+    return entries
+
+
+def _decode_row(row: object) -> PackEntry:
+    if type(row) is list and len(row) == 5 and type(row[0]) is bytes and all(type(field) is int for field in row[1:]):
+        prefixed, codec, offset, length, size = row
+        if (
+            len(prefixed) == ID_BYTES + 1
+            and prefixed[0] == 0
+            and codec >= 0
+            and length > 0
+            and 0 <= size <= MAX_BLOCK_BYTES
+        ):
+            return PackEntry(BlockId(prefixed[1:]), codec, offset, length, size)
+    raise Corrupt("a pack's footer has a malformed entry", hint="restore the object from a second copy")

@@ -1,0 +1,170 @@
+"""The narrow face of an object store, and the rules every store shares: valid keys, conditional writes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import quote
+
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound
+
+MAX_KEY_BYTES = 512
+MAX_SEGMENT_BYTES = 255
+"""What file systems allow for one name."""
+MAX_METADATA_BYTES = 2000
+"""S3 allows 2 KB of names and values together; the smallest allowance among the clouds is everyone's."""
+
+_FORBIDDEN_IN_KEYS = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
+_METADATA_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What is known of one object without reading it. Listings carry no metadata."""
+
+    key: str
+    size: int
+    modified_us: int
+    """Microseconds since 1970-01-01Z, by the store's own clock."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Empty when none was given, or when the store keeps none."""
+
+
+class ObjectStore(Protocol):
+    """Named, immutable-by-convention bytes. A `put` that returned is durable, and no reader ever sees half of one.
+
+    Keys are checked by `check_key`. A backend implements this and passes `analemma.testing.objects.ObjectStoreSuite`.
+    """
+
+    @property
+    def supports_tags(self) -> bool:
+        """Whether `tag` does anything here."""
+
+    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
+        """Store the bytes. With `if_absent`, an object that is already there is kept: equal content is success,
+        other content is Conflict."""
+
+    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
+        """Store a stream in bounded memory; if `chunks` raises, nothing appears under the key."""
+
+    def get(self, key: str) -> bytes:
+        """The whole object, or NotFound."""
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Exactly these bytes; NotFound, or Corrupt when the object ends before they do."""
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """`get_range` for each (offset, length), in the order asked."""
+
+    def open_read(self, key: str) -> Iterator[bytes]:
+        """The object's bytes piece by piece, in bounded memory. NotFound comes with the first piece at the latest."""
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Size, time and metadata; None when there is no such object."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object, durably; one that is not there is success."""
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """`delete` for each, in as few requests as the store allows."""
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Everything below the folder `prefix` (whole segments; "" is everything), sorted by key, in bounded memory."""
+
+    def tag(self, key: str, tags: Mapping[str, str]) -> None:
+        """Replace the object's tags, as far as the store can; nothing that correctness depends on."""
+
+    def health(self) -> None:
+        """Return if the store answers and, as far as can be told, would take a write; else Unavailable or Denied."""
+
+    def close(self) -> None:
+        """Give back handles; safe to call twice."""
+
+
+def check_key(key: str) -> str:
+    """Return a key that is safe for every store, or raise Invalid.
+
+    Names that begin with a dot are refused, so `.` and `..` are, and every store has names of its own for bookkeeping.
+    """
+    if not key:
+        raise Invalid("an object key is empty")
+    if _FORBIDDEN_IN_KEYS.search(key):
+        raise Invalid(f"object key {_shown(key)} has a control character, a backslash or a lone surrogate")
+    if len(key.encode()) > MAX_KEY_BYTES:
+        raise Invalid(f"object key {_shown(key)} is longer than {MAX_KEY_BYTES} bytes")
+    for segment in key.split("/"):
+        if not segment:
+            raise Invalid(f"object key {_shown(key)} has an empty segment", hint="keys look like packs/ab/abcd")
+        if segment.startswith("."):
+            raise Invalid(f"object key {_shown(key)} has a segment that begins with a dot")
+        if len(segment.encode()) > MAX_SEGMENT_BYTES:
+            raise Invalid(f"object key {_shown(key)} has a segment longer than {MAX_SEGMENT_BYTES} bytes")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The folder a listing starts at, without a trailing slash; "" is the root."""
+    return check_key(prefix.removesuffix("/")) if prefix else ""
+
+
+def check_range(offset: int, length: int) -> None:
+    """Raise Invalid unless this can be a range of an object."""
+    if offset < 0 or length < 0:
+        raise Invalid(f"range ({offset}, {length}) is negative")
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """Return metadata that every store can keep, or raise Invalid."""
+    checked = dict(metadata or {})
+    for name, value in checked.items():
+        if not _METADATA_NAME.fullmatch(name):
+            raise Invalid(f"metadata name {_shown(name)} is not lower-case letters, digits and underscores")
+        if _FORBIDDEN_IN_KEYS.search(value.replace("\\", "")):
+            raise Invalid(f"metadata {name} has a control character or a lone surrogate")
+    if sum(len(name) + len(quote_metadata(value)) for name, value in checked.items()) > MAX_METADATA_BYTES:
+        raise Invalid(f"metadata is longer than {MAX_METADATA_BYTES} bytes")
+    return checked
+
+
+def quote_metadata(value: str) -> str:
+    """The value in the ASCII that travels in HTTP headers; undone by `urllib.parse.unquote`."""
+    return quote(value, safe="-_.~:/+@=,")
+
+
+def missing(key: str) -> NotFound:
+    """The error for an object that is not there."""
+    return NotFound(f"no object {key}", key=key)
+
+
+def short_read(key: str, offset: int, length: int, got: int) -> Corrupt:
+    """The error for an object that ends before the range asked of it."""
+    return Corrupt(
+        f"object {key} ends early: {got} of {length} bytes at offset {offset}",
+        hint="restore it from a second copy",
+        key=key,
+    )
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether trying again could help; adapters mark such errors with the fact `transient=True`."""
+    return isinstance(error, AnalemmaError) and error.facts.get("transient") is True
+
+
+def settle_existing(store: ObjectStore, key: str, data: bytes) -> None:
+    """Decide a conditional write that met an object: equal content is success (perhaps our own write, whose answer
+    was lost), other content is Conflict."""
+    info = store.head(key)
+    if info is not None and info.size == len(data):
+        stored = hashlib.sha256()
+        for chunk in store.open_read(key):
+            stored.update(chunk)
+        if stored.digest() == hashlib.sha256(data).digest():
+            return
+    raise Conflict(f"object {key} exists with other content", hint="objects are never overwritten", key=key)
+
+
+def _shown(text: str) -> str:
+    return ascii(text if len(text) <= 80 else text[:77] + "...")

@@ -1,0 +1,1 @@
+"""Pure: values to canonical bytes, bytes to hashes, hashes to trees."""

@@ -1,0 +1,382 @@
+"""Canonical JSON: RFC 8785 with one extension, integers beyond 2^53 keep their digits.
+
+Sorted `orjson` output already is canonical for most documents. So a value is encoded first and judged afterwards: one
+pass over its types finds what may not be there and what the encoder writes otherwise than RFC 8785 asks, and only that
+is rewritten:
+
+- floats: `1.0` has to be `1`, `-0.0` is `0`, and from 1e-6 up to 1e21 there is no exponent;
+- integers beyond 64 bits, which the encoder refuses;
+- objects with some keys above U+FFFF and some in U+E000..U+FFFF: RFC 8785 orders keys by UTF-16 units, the encoder by
+  code points, and the two orders differ nowhere else.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import chain
+from math import copysign, isfinite
+from typing import Any, Final
+
+import orjson
+from orjson import Fragment
+
+from analemma.canon.pointer import format_pointer
+from analemma.errors import Invalid
+
+MAXIMUM_DEPTH: Final = 128
+"""How deep lists and dicts may nest."""
+_TOO_DEEP: Final = f"nesting deeper than {MAXIMUM_DEPTH}"
+
+_OPTIONS: Final = (
+    orjson.OPT_SORT_KEYS
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_DATACLASS
+)
+_EXACT: Final = frozenset((str, int, bool, type(None), list, dict))
+_PLAIN: Final = _EXACT | {float}
+
+_are_exact: Final = _EXACT.issuperset
+_are_plain: Final = _PLAIN.issuperset
+
+_WRITES_LARGE_EXPONENTS_ALIKE: Final = orjson.dumps(1e21) == b"1e+21"
+"""Older encoders write `1e21`."""
+
+_MANTISSA: Final = re.compile(rb"([0-9])(?:\.([0-9]+))?\Z")
+_LONG_INTEGER: Final = re.compile(rb"(?<![0-9.])[0-9]{19}")
+_HUGE_INTEGER: Final = re.compile(rb"(?<![0-9.])[0-9]{309}")
+"""More digits than a double can be large, which makes the decoder give up."""
+
+_INT_CHUNK_DIGITS: Final = 600
+"""Python converts at most this many digits whatever limit the process has set."""
+_INT_CHUNK: Final = 10**_INT_CHUNK_DIGITS
+
+
+def canonical_json(value: Any) -> bytes:
+    """The only bytes that stand for this value; Invalid, with the JSON pointer to the culprit, if it is not JSON.
+
+    >>> canonical_json({"b": 1.0, "a": [2**64, None, "é"]})
+    b'{"a":[18446744073709551616,null,"\\xc3\\xa9"],"b":1}'
+    """
+    try:
+        text = orjson.dumps(value, None, _OPTIONS)
+    except TypeError:
+        # A value that is not JSON, a cycle, or an integer beyond 64 bits; only the last gets past the check.
+        _check(value)
+        return _encode_settled(value)
+
+    odd: list[float] = []
+    level: list[Any] = [value]
+    depth = -1
+    while level:
+        if not _are_exact(map(type, level)):
+            if not _are_plain(map(type, level)):
+                _check(value)
+            odd += [
+                x
+                for x in level
+                if type(x) is float and (not (1e-5 <= x < 1e16 or -1e16 < x <= -1e-5) or x.is_integer())
+            ]
+        level = _children(*level)
+        depth += 1
+    if depth >= MAXIMUM_DEPTH:
+        _check(value)
+
+    if odd:
+        text = _without_odd_floats(value, text, odd)
+    if not text.isascii() and _may_mix_planes(value, text):
+        text = _encode_settled(value)
+    return text
+
+
+def parse_json(data: bytes) -> Any:
+    """Read JSON, integers exactly; Invalid for duplicate keys, numbers out of range, NaN, bad UTF-8, lone surrogates.
+
+    >>> parse_json(b'{"a": 123456789012345678901234567890}')
+    {'a': 123456789012345678901234567890}
+    """
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as exc:
+        if _HUGE_INTEGER.search(data):
+            return _parse_carefully(data)
+        raise _not_json(exc) from exc
+
+    beyond_64_bits = False
+    level: list[Any] = [value]
+    depth = -1
+    while level:
+        if not _are_exact(map(type, level)):
+            floats = [x for x in level if type(x) is float]
+            beyond_64_bits |= min(floats) <= -(2.0**63) or max(floats) >= 2.0**64
+        level = _children(*level)
+        depth += 1
+    if depth >= MAXIMUM_DEPTH:
+        _check(value)
+
+    # The decoder turns integers beyond 64 bits into floats, and keeps the last of two equal keys. Each member has one
+    # colon, so a dropped member leaves a colon too many; only a colon written as an escape could hide that.
+    has_big_integers = beyond_64_bits and _LONG_INTEGER.search(data) is not None
+    has_escaped_colons = b"\\" in data and (b"\\u003a" in data or b"\\u003A" in data)
+    if has_big_integers or has_escaped_colons or data.count(b":") != orjson.dumps(value).count(b":"):
+        return _parse_carefully(data)
+    return value
+
+
+def format_double(number: float) -> str:
+    """A finite double as ECMAScript's Number::toString writes it, which is what RFC 8785 asks for."""
+    if number == 0:
+        return "0"
+    sign, number = ("-", -number) if number < 0 else ("", number)
+    mantissa, _, exponent = repr(number).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    digits = (whole + fraction).lstrip("0")
+    # The number is 0.DIGITS * 10**point.
+    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0")
+    count = len(digits)
+    if count <= point <= 21:
+        return f"{sign}{digits}{'0' * (point - count)}"
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    rest = f".{digits[1:]}" if count > 1 else ""
+    return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
+
+
+def _list_children(*parents: Any) -> list[Any]:
+    """Every item and every value of these lists and dicts; other parents have none."""
+    found: list[Any] = []
+    for parent in parents:
+        if type(parent) is list:
+            found += parent
+        elif type(parent) is dict:
+            found += parent.values()
+    return found
+
+
+def _pick_children() -> Callable[..., list[Any]]:
+    """The collector's own traversal, several times faster, where it sees the same (and perhaps keys, which are str)."""
+    parents = ([1.5, None, 2**70], {"a": 0.5, "b": True, "c": ()}, {"d": "text", 1: 1}, "leaf", 3, 2.5, None)
+    expected = sorted(map(repr, (1.5, None, 2**70, 0.5, True, (), "text", 1, "d", 1)))
+    return gc.get_referents if sorted(map(repr, gc.get_referents(*parents))) == expected else _list_children
+
+
+_children: Final = _pick_children()
+
+
+def _without_odd_floats(value: Any, text: bytes, odd: list[float]) -> bytes:
+    """The text of a value some of whose floats the encoder may have written in another form than RFC 8785's."""
+    whole = list(filter(float.is_integer, odd))
+    rest = [] if len(whole) == len(odd) else [abs(x) for x in odd if not x.is_integer()]
+    if not all(map(isfinite, rest)):
+        _check(value)
+    if whole and (min(whole) <= -1e16 or max(whole) >= 1e16):
+        return _encode_settled(value)
+    if b"-0.0" in text and any(map(_is_negative_zero, whole)):
+        return _encode_settled(value)
+    # Edit the text where that is provably right: a form that occurs exactly as often as such floats do is in no string.
+    # What is left are floats below 1e-5, of which those from 1e-6 are written "Ne-6", and whole ones, written "N.0".
+    millionths = sum(map((1e-6).__le__, rest))
+    if millionths:
+        pieces = text.split(b"e-6")
+        if len(pieces) - 1 != millionths:
+            return _encode_settled(value)
+        text = b"".join(map(_spell_out_millionths, pieces[:-1])) + pieces[-1]
+    if whole:
+        shorter = text.replace(b".0,", b",").replace(b".0}", b"}").replace(b".0]", b"]")
+        if len(text) - len(shorter) != 2 * len(whole):
+            return _encode_settled(value)
+        text = shorter
+    return text
+
+
+def _spell_out_millionths(piece: bytes) -> bytes:
+    """`[7,1.5` (of `[7,1.5e-6]`) -> `[7,0.0000015`."""
+    return piece[:-20] + _MANTISSA.sub(rb"0.00000\1\2", piece[-20:])
+
+
+def _is_negative_zero(number: float) -> bool:
+    return number == 0 and copysign(1, number) < 0
+
+
+def _may_mix_planes(value: Any, text: bytes) -> bool:
+    """Whether the keys, taken together, have characters above U+FFFF as well as in U+E000..U+FFFF."""
+    # The first bytes, in UTF-8, of the one kind and of the other; written out because this runs on all text but ASCII.
+    if not (b"\xef" in text or b"\xee" in text):
+        return False
+    if not (b"\xf0" in text or b"\xf1" in text or b"\xf2" in text or b"\xf3" in text or b"\xf4" in text):
+        return False
+    keys: list[str] = []
+    level: list[Any] = [value]
+    while level:
+        keys += chain.from_iterable(x for x in level if type(x) is dict)
+        level = _children(*level)
+    return _mixes_planes(keys)
+
+
+def _mixes_planes(keys: Iterable[str]) -> bool:
+    joined = "".join(keys)
+    return not joined.isascii() and max(joined) > "\uffff" and any("\ue000" <= x <= "\uffff" for x in joined)
+
+
+def _encode_settled(value: Any) -> bytes:
+    return orjson.dumps(_settle(value), None, _OPTIONS)
+
+
+def _settle(value: Any) -> Any:
+    """A copy of a checked value that the encoder writes as RFC 8785 asks."""
+    kind = type(value)
+    if kind is list:
+        return [x if type(x) is str else _settle(x) for x in value]
+    if kind is dict:
+        if _mixes_planes(value):
+            return Fragment(_encode_in_utf16_order(value))
+        return {key: x if type(x) is str else _settle(x) for key, x in value.items()}
+    if kind is float:
+        size = abs(value)
+        if size <= 2.0**53 and value.is_integer():
+            return int(value)
+        if size < 1e-6 or 1e-5 <= size <= 2.0**53 or (size >= 1e21 and _WRITES_LARGE_EXPONENTS_ALIKE):
+            return value
+        return Fragment(format_double(value))
+    if kind is int and not -(2**63) <= value < 2**64:
+        return Fragment(_format_integer(value))
+    return value
+
+
+def _encode_in_utf16_order(members: dict[str, Any]) -> bytes:
+    ordered = sorted(members, key=lambda key: key.encode("utf-16-be"))
+    return b"{%b}" % b",".join(b"%b:%b" % (orjson.dumps(key), _encode_settled(members[key])) for key in ordered)
+
+
+def _format_integer(number: int) -> str:
+    if number < 0:
+        return "-" + _format_integer(-number)
+    chunks: list[str] = []
+    while number >= _INT_CHUNK:
+        number, low = divmod(number, _INT_CHUNK)
+        chunks.append(f"{low:0{_INT_CHUNK_DIGITS}d}")
+    chunks.append(str(number))
+    return "".join(reversed(chunks))
+
+
+def _check(value: Any) -> None:
+    """Raise Invalid at the first thing, in document order, that canonical JSON has no form for."""
+    _check_below(value, [], [])
+
+
+def _check_below(value: Any, path: list[str | int], ancestors: list[int]) -> None:
+    kind = type(value)
+    if kind is list or kind is dict:
+        if id(value) in ancestors:
+            raise _refusal("a container that contains itself", path)
+        if len(ancestors) == MAXIMUM_DEPTH:
+            raise _refusal(_TOO_DEEP, path, "flatten the value")
+        ancestors.append(id(value))
+        path.append(0)
+        for token, child in value.items() if kind is dict else enumerate(value):
+            path[-1] = token
+            if kind is dict:
+                _check_key(token, path)
+            _check_below(child, path, ancestors)
+        path.pop()
+        ancestors.pop()
+    elif kind is float:
+        if not isfinite(value):
+            raise _refusal(f"the number {value}", path, "use null or a string instead")
+    elif kind is str:
+        if not _is_unicode(value):
+            raise _refusal("a lone surrogate", path, "decode the text with errors='replace'")
+    elif kind not in _PLAIN:
+        raise _refusal(f"a value of type {kind.__module__}.{kind.__qualname__}", path, "convert it to a JSON type")
+
+
+def _check_key(key: Any, path: list[str | int]) -> None:
+    if type(key) is not str:
+        raise _refusal(f"a key of type {type(key).__qualname__}", path, "keys are strings")
+    if not _is_unicode(key):
+        raise _refusal("a lone surrogate in a key", path, "decode the text with errors='replace'")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refusal(reason: str, path: list[str | int], hint: str | None = None) -> Invalid:
+    # A lone surrogate in a key must not make the message about it unprintable.
+    pointer = format_pointer(path).encode(errors="backslashreplace").decode()
+    return Invalid(f"JSON has no form for {reason} (at {pointer or 'the root'})", hint=hint, pointer=pointer)
+
+
+class _DuplicateKey:
+    """Stands in a parsed document for an object that names a key twice, until its place is known."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def _parse_carefully(data: bytes) -> Any:
+    """Read JSON with the standard library: slower, but it can be told of duplicate keys and keeps all integers."""
+    try:
+        value = json.loads(
+            data.decode(),
+            object_pairs_hook=_unique_members,
+            parse_int=_parse_integer,
+            parse_constant=_refuse_constant,
+        )
+    except RecursionError:
+        raise Invalid(f"not JSON we take: {_TOO_DEEP}", hint="flatten the value") from None
+    except UnicodeDecodeError as exc:
+        raise Invalid(f"not JSON: {exc}") from exc
+    except json.JSONDecodeError as exc:
+        raise _not_json(exc) from exc
+    _raise_at_duplicate(value, [])
+    _check(value)
+    return value
+
+
+def _not_json(error: json.JSONDecodeError) -> Invalid:
+    return Invalid(f"not JSON: {error}", line=error.lineno, column=error.colno)
+
+
+def _refuse_constant(name: str) -> None:
+    raise Invalid(f"not JSON: {name}", hint="use null or a string instead")
+
+
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _DuplicateKey:
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    counts = Counter(key for key, _ in pairs)
+    return _DuplicateKey(next(key for key, count in counts.items() if count > 1))
+
+
+def _raise_at_duplicate(value: Any, path: list[str | int]) -> None:
+    if type(value) is _DuplicateKey:
+        pointer = format_pointer([*path, value.key])
+        raise Invalid(f"an object names the same key twice (at {pointer})", pointer=pointer)
+    if type(value) is list or type(value) is dict:
+        for token, child in value.items() if type(value) is dict else enumerate(value):
+            _raise_at_duplicate(child, [*path, token])
+
+
+def _parse_integer(text: str) -> int:
+    if len(text) <= _INT_CHUNK_DIGITS:
+        return int(text)
+    if text.startswith("-"):
+        return -_parse_integer(text[1:])
+    head = len(text) % _INT_CHUNK_DIGITS
+    number = int(text[:head] or "0")
+    for start in range(head, len(text), _INT_CHUNK_DIGITS):
+        number = number * _INT_CHUNK + int(text[start : start + _INT_CHUNK_DIGITS])
+    return number

@@ -1,0 +1,201 @@
+"""What changed between two trees, as operations that turn one into the other; subtrees with the same hash are never
+read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from analemma.canon.aligning import Gap, align
+from analemma.canon.editing import Operation
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Node, Wire, child_id, encode, is_special, link_wire, read_special, wire_links
+from analemma.canon.pointer import Path
+from analemma.canon.reading import Reader, UnknownTypes, container_kind, root_link
+from analemma.canon.registry import TypeRegistry
+from analemma.canon.source import Fetch, NodeSource
+
+
+class _Change(NamedTuple):
+    """An operation whose value is still in stored form."""
+
+    op: Literal["add", "replace", "remove"]
+    path: Path
+    wire: Wire = None
+
+
+def diff(
+    old: BlockId, new: BlockId, fetch: Fetch, registry: TypeRegistry, unknown: UnknownTypes = "refuse"
+) -> list[Operation]:
+    """The operations (RFC 6902: add, replace, remove) that turn the tree at `old` into the one at `new`."""
+    if old == new:
+        return []
+    source = NodeSource(fetch)
+    nodes = source.get_many([old, new])
+    differ = _Differ(source)
+    differ.compare(link_wire(root_link(old, nodes[old])), link_wire(root_link(new, nodes[new])), ())
+    values = Reader(fetch, registry, unknown).read_wires([change.wire for change in differ.changes])
+    return [
+        Operation(change.op, change.path, None if change.op == "remove" else value)
+        for change, value in zip(differ.changes, values, strict=True)
+    ]
+
+
+class _Differ:
+    def __init__(self, source: NodeSource) -> None:
+        self._source = source
+        self.changes: list[_Change] = []
+
+    def compare(self, old: Wire, new: Wire, path: Path) -> None:
+        """Record how `old` becomes `new`."""
+        kind = container_kind(old)
+        if kind != container_kind(new) or kind is None:
+            # Compared encoded: to Python 1, 1.0 and True are equal.
+            if encode(old) != encode(new):
+                self.changes.append(_Change("replace", path, new))
+        elif kind == "map":
+            self._compare_maps(old, new, path)
+        else:
+            self._compare_lists(old, new, path)
+
+    def _compare_maps(self, old: Wire, new: Wire, path: Path) -> None:
+        before, after = self._differing_fields(old, new)
+        changed = [key for key in after if key in before and encode(before[key]) != encode(after[key])]
+        self._prefetch([(before[key], after[key]) for key in changed])
+        self.changes += [_Change("remove", (*path, key)) for key in before if key not in after]
+        self.changes += [_Change("add", (*path, key), wire) for key, wire in after.items() if key not in before]
+        for key in changed:
+            self.compare(before[key], after[key], (*path, key))
+
+    def _compare_lists(self, old: Wire, new: Wire, path: Path) -> None:
+        for start, before, after in self._differing_items(old, new):
+            gaps = align([encode(wire) for wire in before], [encode(wire) for wire in after])
+            pairs = [(before[gap.old_start + n], after[gap.new_start + n]) for gap in gaps for n in range(_paired(gap))]
+            self._prefetch(pairs)
+            for gap in gaps:
+                # To the left of this gap the list is already the new one, so positions count in the new list.
+                place = start + gap.new_start
+                paired = _paired(gap)
+                for number in range(paired):
+                    self.compare(
+                        before[gap.old_start + number], after[gap.new_start + number], (*path, str(place + number))
+                    )
+                for _ in range(gap.old_start + paired, gap.old_stop):
+                    self.changes.append(_Change("remove", (*path, str(place + paired))))
+                for number in range(paired, gap.new_stop - gap.new_start):
+                    self.changes.append(_Change("add", (*path, str(place + number)), after[gap.new_start + number]))
+
+    def _prefetch(self, pairs: Sequence[tuple[Wire, Wire]]) -> None:
+        """Fetch the roots of all pairs that will be looked into, together."""
+        wanted = [
+            link.id
+            for pair in pairs
+            if container_kind(pair[0]) is not None and container_kind(pair[0]) == container_kind(pair[1])
+            for wire in pair
+            if is_special(wire)
+            for link in wire_links(wire)
+        ]
+        self._source.get_many(wanted)
+
+    def _differing_fields(self, old: Wire, new: Wire) -> tuple[dict[str, Wire], dict[str, Wire]]:
+        """The fields of the leaves that the two maps do not share. Keys are unique, so a leaf found in both settles its
+        keys."""
+        before, after = _tree_of(old), _tree_of(new)
+        if before is None or after is None:
+            return self._all_fields(old), self._all_fields(new)
+        sides = [[before], [after]]
+        while True:
+            shared = set(sides[0]) & set(sides[1])
+            sides = [[block for block in side if block not in shared] for side in sides]
+            nodes = self._source.get_many(sides[0] + sides[1])
+            level = max((node.level for node in nodes.values()), default=0)
+            if level == 0:
+                break
+            sides = [_expanded(side, nodes, level) for side in sides]
+        first, second = [{key: wire for block in side for key, wire in nodes[block].body.items()} for side in sides]
+        return first, second
+
+    def _differing_items(self, old: Wire, new: Wire) -> list[tuple[int, list[Wire], list[Wire]]]:
+        """Stretches of the two lists that may differ: where they start in the new list, the old items and the new
+        ones."""
+        before, after = _tree_of(old), _tree_of(new)
+        if before is None or after is None:
+            return [(0, self._all_items(old), self._all_items(new))]
+        stretches = [(0, [before], [after])]
+        while True:
+            nodes = self._source.get_many([block for _, *sides in stretches for side in sides for block in side])
+            level = max((node.level for node in nodes.values()), default=0)
+            if level == 0:
+                break
+            stretches = [
+                stretch
+                for start, olds, news in stretches
+                for stretch in self._narrowed(start, olds, news, nodes, level)
+            ]
+        return [
+            (
+                start,
+                [item for block in olds for item in nodes[block].body],
+                [item for block in news for item in nodes[block].body],
+            )
+            for start, olds, news in stretches
+        ]
+
+    def _narrowed(
+        self, start: int, olds: list[BlockId], news: list[BlockId], nodes: dict[BlockId, Node], level: int
+    ) -> list[tuple[int, list[BlockId], list[BlockId]]]:
+        counts: dict[BlockId, int] = {}
+        for block in news:
+            node = nodes[block]
+            if node.level == level:
+                counts.update({child_id(child): child[1] for child in node.body})
+            else:
+                counts[block] = root_link(block, node).count
+        olds, news = _expanded(olds, nodes, level), _expanded(news, nodes, level)
+        found = []
+        position = 0
+        for gap in align(olds, news):
+            start += sum([counts[block] for block in news[position : gap.new_start]])
+            position = gap.new_start
+            found.append((start, olds[gap.old_start : gap.old_stop], news[gap.new_start : gap.new_stop]))
+        return found
+
+    def _all_fields(self, wire: Wire) -> dict[str, Wire]:
+        tree = _tree_of(wire)
+        if tree is None:
+            special = read_special(wire).tag if is_special(wire) else None
+            return {"": special[1]} if special is not None else wire
+        return {key: inner for leaf in self._leaves(tree) for key, inner in leaf.body.items()}
+
+    def _all_items(self, wire: Wire) -> list[Wire]:
+        tree = _tree_of(wire)
+        return wire if tree is None else [item for leaf in self._leaves(tree) for item in leaf.body]
+
+    def _leaves(self, tree: BlockId) -> list[Node]:
+        blocks = [tree]
+        while (nodes := self._source.get_many(blocks)) and (level := nodes[blocks[0]].level):
+            blocks = _expanded(blocks, nodes, level)
+        return [nodes[block] for block in blocks]
+
+
+def _paired(gap: Gap) -> int:
+    return min(gap.old_stop - gap.old_start, gap.new_stop - gap.new_start)
+
+
+def _expanded(blocks: Sequence[BlockId], nodes: dict[BlockId, Node], level: int) -> list[BlockId]:
+    """These nodes with those of the given level replaced by their children."""
+    expanded: list[BlockId] = []
+    for block in blocks:
+        node = nodes[block]
+        if node.level == level:
+            expanded += [child_id(child) for child in node.body]
+        else:
+            expanded.append(block)
+    return expanded
+
+
+def _tree_of(wire: Wire) -> BlockId | None:
+    if not is_special(wire):
+        return None
+    link = read_special(wire).link
+    return link.id if link is not None else None

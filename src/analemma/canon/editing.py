@@ -1,0 +1,423 @@
+"""Changing values along paths: operations are collected in drafts of the containers they touch, and each is made again
+once."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from analemma.canon.chunking import INLINE_BYTES
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import (
+    LEAF_HEAD_BYTES,
+    LINKS,
+    Block,
+    Entry,
+    Link,
+    Wire,
+    is_special,
+    link_wire,
+    node_links,
+    read_special,
+    sort_key,
+    wire_links,
+)
+from analemma.canon.packing import Packed, Packer, list_entry, map_entry
+from analemma.canon.pointer import Path, format_pointer, list_index
+from analemma.canon.reading import MISSING, Missing, child_position, find_field, find_item, locate, root_link
+from analemma.canon.registry import TypeRegistry
+from analemma.canon.rewriting import NodePath, Splice, TreeRewriter, packed_wire
+from analemma.canon.source import Fetch, NodeSource
+from analemma.errors import Invalid, NotFound
+
+
+class Operation(NamedTuple):
+    """`add`, `replace` and `remove` mean what RFC 6902 says; `put` sets a field or an existing item, whatever was
+    there."""
+
+    op: Literal["put", "add", "replace", "remove"]
+    path: Path
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A tree, and the blocks of it that its base does not have."""
+
+    root: Link
+    blocks: tuple[Block, ...]
+
+
+@dataclass(slots=True)
+class _MapDraft:
+    """A map being changed: all its fields when it stood inline, only the changed ones when it has a tree (`base`)."""
+
+    base: BlockId | None
+    fields: dict[str, Any]
+
+
+@dataclass(slots=True)
+class _ListDraft:
+    """A list being changed: runs of old items (a range of positions in `base`) and runs of new ones."""
+
+    base: BlockId | None
+    runs: list[range | list[Any]]
+
+    def length(self) -> int:
+        return sum([len(run) for run in self.runs])
+
+    def find(self, index: int) -> tuple[int, int]:
+        """Which run holds this position, and where in it; the end of the list is the end of the last run."""
+        for number, run in enumerate(self.runs):
+            if index < len(run):
+                return number, index
+            index -= len(run)
+        return len(self.runs), 0
+
+    def open_at(self, index: int) -> tuple[list[Any], int]:
+        """A run of new items into which something can be inserted at this position."""
+        number, offset = self.find(index)
+        if number < len(self.runs) and type(run := self.runs[number]) is list:
+            return run, offset
+        if offset == 0 and number > 0 and type(before := self.runs[number - 1]) is list:
+            return before, len(before)
+        fresh: list[Any] = []
+        if offset:
+            old = self.runs[number]
+            self.runs[number : number + 1] = [old[:offset], fresh, old[offset:]]
+        else:
+            self.runs.insert(number, fresh)
+        return fresh, 0
+
+    def cut_out(self, index: int) -> None:
+        """Remove the item at this position."""
+        number, offset = self.find(index)
+        run = self.runs[number]
+        if type(run) is list:
+            del run[offset]
+        else:
+            self.runs[number : number + 1] = [part for part in (run[:offset], run[offset + 1 :]) if part]
+
+
+_Draft = _MapDraft | _ListDraft
+
+
+def build(value: Any, registry: TypeRegistry) -> Edited:
+    """The tree of a value, with all its blocks."""
+    made: dict[BlockId, Block] = {}
+
+    def keep(block: Block) -> None:
+        made[block.id] = block
+
+    root = Packer(registry, keep).pack_root(value)
+    return Edited(root, tuple(made.values()))
+
+
+def edit(root: BlockId, operations: Iterable[Operation], fetch: Fetch, registry: TypeRegistry) -> Edited:
+    """Apply the operations in order to the tree at `root`. The blocks given back are those the old tree does not have,
+    so whoever stores them must hold on to the old tree until the new one is committed."""
+    return _Editor(root, fetch, registry).apply(list(operations))
+
+
+class _Editor:
+    def __init__(self, root: BlockId, fetch: Fetch, registry: TypeRegistry) -> None:
+        self._source = NodeSource(fetch)
+        self._packer = Packer(registry, self._source.add)
+        self._old_root = root
+        self._root: Any = None
+
+    def apply(self, operations: Sequence[Operation]) -> Edited:
+        # One round of fetches per level warms the source for all paths; what follows finds its nodes there.
+        self._source.run(locate(self._old_root, operation.path) for operation in operations)
+        self._root = link_wire(root_link(self._old_root, self._source.get(self._old_root)))
+        for operation in operations:
+            try:
+                self._apply(operation)
+            except IndexError:
+                raise NotFound(
+                    f"the list has no item {operation.path[-1]} for {format_pointer(operation.path)}",
+                    pointer=format_pointer(operation.path),
+                ) from None
+        link = self._finish_root()
+        return Edited(link, self._new_blocks(link.id))
+
+    def _apply(self, operation: Operation) -> None:
+        op, path, value = operation
+        if not path:
+            if op == "remove":
+                raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
+            self._replace_root(value)
+            return
+        draft = self._draft_at(path[:-1])
+        token = path[-1]
+        if isinstance(draft, _MapDraft):
+            self._change_map(draft, op, token, path, value)
+        else:
+            self._change_list(draft, op, token, path, value)
+
+    def _change_map(self, draft: _MapDraft, op: str, token: str, path: Path, value: Any) -> None:
+        old = self._field(draft, token)
+        if op in ("replace", "remove") and old is MISSING:
+            raise NotFound(f"there is nothing at {format_pointer(path)}", pointer=format_pointer(path))
+        if op != "remove":
+            draft.fields[token] = self._new_slot(value, path, old)
+        elif draft.base is None:
+            del draft.fields[token]
+        else:
+            draft.fields[token] = MISSING
+
+    def _change_list(self, draft: _ListDraft, op: str, token: str, path: Path, value: Any) -> None:
+        length = draft.length()
+        adding = op == "add" or (op == "put" and token == "-")
+        index = _index(token, length, path, inserting=adding)
+        if adding:
+            slot = self._new_slot(value, path, MISSING)
+            run, offset = draft.open_at(index)
+            run.insert(offset, slot)
+            return
+        slot = None if op == "remove" else self._new_slot(value, path, self._item(draft, index))
+        draft.cut_out(index)
+        if op != "remove":
+            run, offset = draft.open_at(index)
+            run.insert(offset, slot)
+
+    def _draft_at(self, path: Path) -> _Draft:
+        """The draft of the container at this path, made if there is none yet, together with those above it."""
+        self._root = draft = self._open(self._root, ())
+        for depth, token in enumerate(path):
+            here = path[: depth + 1]
+            if isinstance(draft, _MapDraft):
+                slot = self._field(draft, token)
+                if slot is MISSING:
+                    raise NotFound(f"there is nothing at {format_pointer(here)}", pointer=format_pointer(here))
+                draft.fields[token] = inner = self._open(slot, here)
+            else:
+                index = _index(token, draft.length(), here, inserting=False)
+                slot = self._item(draft, index)
+                inner = self._open(slot, here)
+                if inner is not slot:
+                    draft.cut_out(index)
+                    run, offset = draft.open_at(index)
+                    run.insert(offset, inner)
+            draft = inner
+        return draft
+
+    def _open(self, slot: Any, path: Path) -> _Draft:
+        if isinstance(slot, _MapDraft | _ListDraft):
+            return slot
+        if type(slot) is list:
+            return _ListDraft(None, [list(slot)])
+        if type(slot) is dict:
+            if not is_special(slot):
+                return _MapDraft(None, dict(slot))
+            link, tag = read_special(slot)
+            if link is not None and link.kind == "map":
+                return _MapDraft(link.id, {})
+            if link is not None and link.kind == "list":
+                return _ListDraft(link.id, [range(link.count)])
+            if tag is not None and tag[0] == "map":
+                return _MapDraft(None, {"": tag[1]})
+        pointer = format_pointer(path)
+        raise Invalid(
+            f"what stands at {pointer or 'the root'} is no dict or list, so nothing below it can be changed",
+            hint="replace it as a whole",
+            pointer=pointer,
+        )
+
+    def _field(self, draft: _MapDraft, key: str) -> Any:
+        slot = draft.fields.get(key, None)
+        if slot is not None or key in draft.fields:
+            return slot
+        if draft.base is None:
+            return MISSING
+        return self._source.run([find_field(draft.base, key)])[0]
+
+    def _item(self, draft: _ListDraft, index: int) -> Any:
+        number, offset = draft.find(index)
+        run = draft.runs[number]
+        if type(run) is list:
+            return run[offset]
+        assert draft.base is not None
+        return self._source.run([find_item(draft.base, run[offset])])[0]
+
+    def _new_slot(self, value: Any, path: Path, old: Any) -> Wire:
+        made = len(self._source.made)
+        packed = self._packer.pack(value, at=path)
+        if packed.flags & LINKS and not isinstance(old, _MapDraft | _ListDraft | Missing):
+            self._learn(old, budget=len(self._source.made) - made)
+        return packed.wire
+
+    def _learn(self, old: Wire, budget: int) -> None:
+        """Look at the tree that is being replaced: what the new value shares with it need not be stored again. Costs no
+        more than the new value did."""
+        frontier = wire_links(old)
+        self._source.known.update([link.id for link in frontier])
+        blocks = [link.id for link in frontier if link.branching]
+        while blocks and budget > 0:
+            blocks = blocks[:budget]
+            budget -= len(blocks)
+            following: list[BlockId] = []
+            for node in self._source.get_many(blocks).values():
+                following += [link.id for link in node_links(node) if link.branching]
+            blocks = following
+
+    def _replace_root(self, value: Any) -> None:
+        if type(value) not in (dict, list):
+            self._root = self._packer.pack_root(value)
+            return
+        made = len(self._source.made)
+        link = self._packer.pack_root(value)
+        self._learn(
+            link_wire(root_link(self._old_root, self._source.get(self._old_root))), len(self._source.made) - made
+        )
+        self._root = link_wire(link)
+
+    def _finish_root(self) -> Link:
+        root = self._root
+        if isinstance(root, Link):
+            return root
+        if isinstance(root, _MapDraft | _ListDraft):
+            return self._finish_tree(root)
+        link = read_special(root).link
+        assert link is not None
+        return self._unchanged(link.id) if link.id == self._old_root else link
+
+    def _finish(self, slot: Any) -> Packed:
+        if isinstance(slot, _MapDraft):
+            if slot.base is None:
+                return self._packer.pack_fields({key: self._finish(inner) for key, inner in slot.fields.items()})
+            return self._inline_or_link(self._finish_tree(slot))
+        if isinstance(slot, _ListDraft):
+            if slot.base is None:
+                return self._packer.pack_items([self._finish(inner) for run in slot.runs for inner in run])
+            return self._inline_or_link(self._finish_tree(slot))
+        return packed_wire(slot)
+
+    def _inline_or_link(self, link: Link) -> Packed:
+        """A container that has shrunk goes back inline, as if it had been built small."""
+        node = self._source.get(link.id)
+        # A leaf is a few bytes longer than what it holds, so a longer one holds too much.
+        if node.level == 0 and self._source.length(link.id) <= INLINE_BYTES + LEAF_HEAD_BYTES:
+            if node.kind == "map":
+                return self._packer.pack_fields({key: packed_wire(wire) for key, wire in node.body.items()})
+            return self._packer.pack_items([packed_wire(wire) for wire in node.body])
+        return packed_wire(link_wire(link))
+
+    def _finish_tree(self, draft: _Draft) -> Link:
+        """The tree of a draft, as a root or as the target of a link."""
+        if draft.base is None:
+            if isinstance(draft, _MapDraft):
+                fields = {key: self._finish(inner) for key, inner in draft.fields.items()}
+                return self._packer.sequence(
+                    "map", [map_entry(key, fields[key]) for key in sorted(fields, key=sort_key)]
+                )
+            items = [self._finish(inner) for run in draft.runs for inner in run]
+            return self._packer.sequence("list", [list_entry(item) for item in items])
+        tree = TreeRewriter(draft.base, self._source, self._packer)
+        splices = self._map_splices(tree, draft) if isinstance(draft, _MapDraft) else self._list_splices(tree, draft)
+        if not splices:
+            return self._unchanged(draft.base)
+        return tree.rewrite(splices)
+
+    def _unchanged(self, root: BlockId) -> Link:
+        node = self._source.get(root)
+        below = sum([link.size for link in node_links(node)])
+        link = root_link(root, node)
+        return Link(root, link.kind, link.count, below + self._source.length(root), link.branching)
+
+    def _map_splices(self, tree: TreeRewriter, draft: _MapDraft) -> dict[NodePath, list[Splice]]:
+        by_leaf: dict[NodePath, list[str]] = {(): sorted(draft.fields, key=sort_key)}
+        for _ in range(tree.height):
+            below: dict[NodePath, list[str]] = {}
+            for path, keys in by_leaf.items():
+                node = tree.node(path)
+                for key in keys:
+                    below.setdefault((*path, child_position(node, key)), []).append(key)
+            tree.load(below)
+            by_leaf = below
+        splices: dict[NodePath, list[Splice]] = {}
+        for path, keys in by_leaf.items():
+            body = tree.node(path).body
+            order = [sort_key(key) for key in body]
+            for key in keys:
+                slot = draft.fields[key]
+                position = bisect_left(order, sort_key(key))
+                present = key in body
+                if slot is MISSING and not present:
+                    continue
+                fresh = [] if slot is MISSING else [map_entry(key, self._finish(slot))]
+                if present and fresh and fresh[0][0] == map_entry(key, packed_wire(body[key]))[0]:
+                    continue
+                splices.setdefault(path, []).append(Splice(position, position + present, fresh))
+        return splices
+
+    def _list_splices(self, tree: TreeRewriter, draft: _ListDraft) -> dict[NodePath, list[Splice]]:
+        spans: list[tuple[int, int, list[Entry]]] = []
+        position = 0
+        fresh: list[Entry] = []
+        total = root_link(draft.base, tree.node(())).count if draft.base is not None else 0
+        for run in [*draft.runs, range(total, total)]:
+            if isinstance(run, list):
+                fresh += [list_entry(self._finish(slot)) for slot in run]
+                continue
+            if run.start > position or fresh:
+                spans.append((position, run.start, fresh))
+                fresh = []
+            position = run.stop
+        return _spread(tree, spans) if spans else {}
+
+    def _new_blocks(self, root: BlockId) -> tuple[Block, ...]:
+        """The blocks of the new tree that are not in the old one. Drafts leave others behind; those are forgotten."""
+        made, known = self._source.made, self._source.known
+        found: dict[BlockId, Block] = {}
+        stack = [root]
+        while stack:
+            block = stack.pop()
+            if block in known or block in found:
+                continue
+            found[block] = made[block]
+            stack.extend(made[block].links)
+        return tuple(found.values())
+
+
+def _index(token: str, length: int, path: Path, *, inserting: bool) -> int:
+    try:
+        return list_index(token, length, inserting=inserting)
+    except Invalid as exc:
+        raise Invalid(f"{exc.message} at {format_pointer(path)}", hint=exc.hint, pointer=format_pointer(path)) from None
+    except IndexError:
+        raise NotFound(
+            f"the list has {length} items, so there is nothing at {format_pointer(path)}", pointer=format_pointer(path)
+        ) from None
+
+
+def _spread(tree: TreeRewriter, spans: Sequence[tuple[int, int, list[Entry]]]) -> dict[NodePath, list[Splice]]:
+    """Turn spans of positions in the whole list into splices of its leaves. New items go to the leaf where their span
+    starts."""
+    pieces: dict[NodePath, list[tuple[int, int, list[Entry]]]] = {(): list(spans)}
+    for _ in range(tree.height):
+        below: dict[NodePath, list[tuple[int, int, list[Entry]]]] = {}
+        for path, inner in pieces.items():
+            offset = 0
+            children = tree.node(path).body
+            spread = list(inner)
+            for number, child in enumerate(children):
+                last = number == len(children) - 1
+                end = offset + child[1]
+                rest = []
+                for start, stop, fresh in spread:
+                    if start >= end and not (last and start == end):
+                        rest.append((start, stop, fresh))
+                        continue
+                    below.setdefault((*path, number), []).append((start - offset, min(stop, end) - offset, fresh))
+                    if stop > end:
+                        rest.append((end, stop, []))
+                spread = rest
+                offset = end
+                if not spread:
+                    break
+        tree.load(below)
+        pieces = below
+    return {path: [Splice(*piece) for piece in inner] for path, inner in pieces.items()}

@@ -1,0 +1,330 @@
+"""From Python values to stored form: every type checked, every value too large to stand inline put into a tree of its
+own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
+
+from analemma.canon.chunking import INLINE_BYTES, find_cut, text_cuts
+from analemma.canon.nodes import (
+    LINKS,
+    SPECIALS,
+    Block,
+    Entry,
+    Kind,
+    Link,
+    Wire,
+    child_link,
+    content_block,
+    encode,
+    index_block,
+    index_entry,
+    leaf_block,
+    link_wire,
+    sort_key,
+    wire_links,
+)
+from analemma.canon.pointer import format_pointer
+from analemma.canon.registry import Tagged, TypeRegistry
+from analemma.errors import Invalid
+
+MAXIMUM_DEPTH = 128
+SMALLEST_INT = -(2**63)
+LARGEST_INT = 2**64 - 1
+
+Emit = Callable[[Block], None]
+
+
+class Packed(NamedTuple):
+    """A value in stored form, and what whoever embeds it needs to know."""
+
+    wire: Wire
+    size: int
+    """Length of `wire` encoded."""
+    flags: int
+
+
+class _Refused(Exception):
+    """Carries the path to a value that cannot be stored, collected on the way out of the recursion."""
+
+    def __init__(self, reason: str, hint: str | None = None, path: Iterable[str | int] = ()) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint
+        self.path = list(path)
+
+
+_TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
+
+
+class Packer:
+    """Packs values, handing each block of a larger value to `emit`."""
+
+    def __init__(self, registry: TypeRegistry, emit: Emit) -> None:
+        self._registry = registry
+        self._emit = emit
+
+    def pack(self, value: Any, *, at: Sequence[str | int] = ()) -> Packed:
+        """The stored form of a value that will stand at this path; Invalid, with the pointer, if it cannot be
+        stored."""
+        try:
+            return self._pack(value, len(at))
+        except _Refused as refused:
+            raise _invalid(refused, value, at) from None
+
+    def pack_root(self, value: Any) -> Link:
+        """The tree of a whole value. The root is always a node, however small the value is."""
+        cls = type(value)
+        try:
+            if cls is list:
+                return self.sequence("list", [list_entry(packed) for packed in self._items(value, 0)])
+            if cls is dict:
+                return self.sequence("map", map_entries(self._fields(value, 0)))
+            if cls is str:
+                return self._long("text", _utf8(value))
+            if cls is bytes:
+                return self._long("bytes", value)
+            packed = self._pack(value, 0)
+        except _Refused as refused:
+            raise _invalid(refused, value, ()) from None
+        links = wire_links(packed.wire)
+        block = content_block("value", packed.wire, packed.flags, tuple([link.id for link in links]))
+        self._emit(block)
+        return Link(block.id, "value", 1, len(block.data) + sum([link.size for link in links]), bool(links))
+
+    def sequence(self, kind: Kind, entries: Sequence[Entry], level: int = 0) -> Link:
+        """The tree over these entries, in order."""
+        while True:
+            nodes = self._chunked(kind, entries, level)
+            if len(nodes) == 1:
+                return child_link(kind, nodes[0][2])
+            entries = nodes
+            level += 1
+
+    def node(self, kind: Kind, level: int, entries: Sequence[Entry], *, forced: bool) -> Entry:
+        """Emit one node; gives its entry for the level above."""
+        if level:
+            block, below = index_block(kind, level, entries)
+            count = sum([entry[2][1] for entry in entries])
+        else:
+            block, below = leaf_block(kind, entries)
+            count = len(entries)
+        self._emit(block)
+        last_key = entries[-1][3] if entries else None
+        return index_entry(block, count=count, below=below, forced=forced, last_key=last_key)
+
+    def _chunked(self, kind: Kind, entries: Sequence[Entry], level: int) -> list[Entry]:
+        if not entries:
+            return [self.node(kind, level, entries, forced=False)]
+        nodes: list[Entry] = []
+        start = 0
+        while start < len(entries):
+            stop, forced = cast("tuple[int, bool]", find_cut(level, entries, start, first=start == 0))
+            nodes.append(self.node(kind, level, entries[start:stop], forced=forced))
+            start = stop
+        return nodes
+
+    def _pack(self, value: Any, depth: int) -> Packed:
+        cls = type(value)
+        if cls is str:
+            width = len(value) if value.isascii() else len(_utf8(value))
+            size = _head_size(width) + width
+            return _linked(self._long("text", value.encode())) if size > INLINE_BYTES else Packed(value, size, 0)
+        if cls is int:
+            if not SMALLEST_INT <= value <= LARGEST_INT:
+                raise _Refused("an integer outside -2^63..2^64-1", "store it as a string or a Decimal")
+            return Packed(value, _head_size(value if value >= 0 else -1 - value), 0)
+        if value is None or cls is bool:
+            return Packed(value, 1, 0)
+        if cls is float:
+            return _pack_float(value)
+        if cls is dict:
+            return self.pack_fields(self._fields(value, depth))
+        if cls is list:
+            return self.pack_items(self._items(value, depth))
+        if cls is bytes:
+            width = len(value) + 1
+            size = _head_size(width) + width
+            return _linked(self._long("bytes", value)) if size > INLINE_BYTES else Packed(b"\0" + value, size, SPECIALS)
+        return self._pack_tagged(value, depth)
+
+    def _items(self, value: Sequence[Any], depth: int) -> list[Packed]:
+        if depth >= MAXIMUM_DEPTH:
+            raise _Refused(_TOO_DEEP, "flatten the value")
+        pack = self._pack
+        packed: list[Packed] = []
+        try:
+            for item in value:
+                packed.append(pack(item, depth + 1))
+        except _Refused as refused:
+            refused.path.append(len(packed))
+            raise
+        return packed
+
+    def _fields(self, value: dict[Any, Any], depth: int) -> dict[str, Packed]:
+        if depth >= MAXIMUM_DEPTH:
+            raise _Refused(_TOO_DEEP, "flatten the value")
+        pack = self._pack
+        key: Any = None
+        packed: dict[str, Packed] = {}
+        try:
+            for key, item in value.items():
+                if type(key) is not str:
+                    raise _Refused(f"a key of type {type(key).__qualname__}", "keys are strings")
+                if not key.isascii():
+                    _utf8(key)
+                packed[key] = pack(item, depth + 1)
+        except _Refused as refused:
+            refused.path.append(str(key))
+            raise
+        return packed
+
+    def pack_items(self, items: Sequence[Packed]) -> Packed:
+        """A list of packed items: inline, or a tree when it is too large."""
+        size = _head_size(len(items)) + sum([item.size for item in items])
+        if size > INLINE_BYTES:
+            return _linked(self.sequence("list", [list_entry(item) for item in items]))
+        return Packed([item.wire for item in items], size, _flags(items))
+
+    def pack_fields(self, fields: dict[str, Packed]) -> Packed:
+        """A map of packed fields: inline, or a tree when it is too large."""
+        size = _head_size(len(fields))
+        for key, item in fields.items():
+            width = len(key) if key.isascii() else len(key.encode())
+            size += _head_size(width) + width + item.size
+        if size > INLINE_BYTES:
+            return _linked(self.sequence("map", map_entries(fields)))
+        if len(fields) == 1 and "" in fields:
+            return _special(["map", fields[""].wire], fields.values())
+        return Packed({key: item.wire for key, item in fields.items()}, size, _flags(fields.values()))
+
+    def _pack_tagged(self, value: Any, depth: int) -> Packed:
+        if type(value) is Tagged:
+            name, payload = value.name, value.payload
+        else:
+            codec = self._registry.for_value(value)
+            if codec is None:
+                raise _Refused(
+                    f"a value of type {type(value).__module__}.{type(value).__qualname__}",
+                    "convert it, or register the type",
+                )
+            name = codec.name
+            try:
+                payload = codec.encode(value)
+            except Invalid as exc:
+                raise _Refused(exc.message, exc.hint) from exc
+        if name in ("set", "frozenset"):
+            items = self._items(list(payload), depth)
+            packed = self.pack_items(sorted(items, key=lambda item: bytes(encode(item.wire))))
+        else:
+            packed = self._pack(payload, depth)
+        return _special([name, packed.wire], [packed])
+
+    def _long(self, kind: Kind, data: bytes) -> Link:
+        entries: list[Entry] = []
+        start = 0
+        for end in text_cuts(data):
+            if kind == "text":
+                # Cuts are found on bytes; a character that a cut would split belongs to the chunk it starts in.
+                while end < len(data) and data[end] & 0xC0 == 0x80:
+                    end += 1
+            piece = data[start:end]
+            if kind == "text":
+                block = content_block("text", piece.decode(), 0)
+            else:
+                block = content_block("bytes", b"\0" + piece, SPECIALS)
+            self._emit(block)
+            entries.append(index_entry(block, count=len(piece), below=0))
+            start = end
+        return child_link(kind, entries[0][2]) if len(entries) == 1 else self.sequence(kind, entries, level=1)
+
+
+def list_entry(packed: Packed) -> Entry:
+    """An item as the leaf of a list holds it."""
+    return encode(packed.wire), packed.flags, packed.wire, None
+
+
+def map_entry(key: str, packed: Packed) -> Entry:
+    """A field as the leaf of a map holds it."""
+    return encode(key) + encode(packed.wire), packed.flags, packed.wire, key
+
+
+def map_entries(fields: dict[str, Packed]) -> list[Entry]:
+    """All fields, in the order of DAG-CBOR."""
+    return [map_entry(key, fields[key]) for key in sorted(fields, key=sort_key)]
+
+
+def _head_size(number: int) -> int:
+    if number < 24:
+        return 1
+    if number < 0x100:
+        return 2
+    if number < 0x10000:
+        return 3
+    return 5 if number < 0x100000000 else 9
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise _Refused("a lone surrogate", "decode the text with errors='replace', or store bytes") from None
+
+
+def _pack_float(value: float) -> Packed:
+    if value - value != 0.0:
+        raise _Refused(f"{value} has no canonical form", "store None or a string instead")
+    if value == 0.0 and str(value) == "-0.0":
+        return _special(["float", "-0.0"], ())
+    return Packed(value, 9, 0)
+
+
+def _linked(link: Link) -> Packed:
+    wire = link_wire(link)
+    return Packed(wire, len(encode(wire)), LINKS | SPECIALS)
+
+
+def _special(body: list[Wire], parts: Iterable[Packed]) -> Packed:
+    wire = {"": body}
+    return Packed(wire, len(encode(wire)), _flags(parts) | SPECIALS)
+
+
+def _flags(parts: Iterable[Packed]) -> int:
+    flags = 0
+    for part in parts:
+        flags |= part.flags
+    return flags
+
+
+def _invalid(refused: _Refused, value: Any, at: Sequence[str | int]) -> Invalid:
+    if refused.reason == _TOO_DEEP and (cycle := _find_cycle(value)) is not None:
+        refused = _Refused("a container that contains itself", "store a copy, or refer to it by name", reversed(cycle))
+    pointer = format_pointer([*at, *reversed(refused.path)])
+    place = pointer.encode(errors="backslashreplace").decode() or "the root"
+    return Invalid(f"cannot store {refused.reason} at {place}", hint=refused.hint, pointer=pointer)
+
+
+def _find_cycle(value: Any) -> list[str | int] | None:
+    """The path at which a container first meets itself, or None when the value is merely too deep."""
+    path: list[str | int] = []
+    above: set[int] = set()
+    done: set[int] = set()
+
+    def descend(item: Any) -> bool:
+        if id(item) in above:
+            return True
+        if id(item) in done or len(path) > MAXIMUM_DEPTH:
+            return False
+        pairs = item.items() if type(item) is dict else enumerate(item) if type(item) in (list, tuple) else ()
+        above.add(id(item))
+        for key, child in pairs:
+            path.append(key)
+            if descend(child):
+                return True
+            path.pop()
+        above.discard(id(item))
+        done.add(id(item))
+        return False
+
+    return path if descend(value) else None

@@ -1,0 +1,43 @@
+"""JSON pointers (RFC 6901): text for people, tuples of tokens for code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from analemma.errors import Invalid
+
+Path = tuple[str, ...]
+
+
+def parse_pointer(text: str) -> Path:
+    """`"/a~1b/0"` -> `("a/b", "0")`; `""` is the whole value."""
+    if text == "":
+        return ()
+    if not text.startswith("/"):
+        raise Invalid(f"not a JSON pointer: {text!r}", hint="a pointer is empty or starts with '/'", pointer=text)
+    return tuple(_unescape(token, text) for token in text[1:].split("/"))
+
+
+def format_pointer(path: Iterable[str | int]) -> str:
+    """`("a/b", 0)` -> `"/a~1b/0"`."""
+    return "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in path)
+
+
+def list_index(token: str, length: int, *, inserting: bool = False) -> int:
+    """Read a token as a position in a list of this length; `-` is the place after the last item, for inserting."""
+    if inserting and token == "-":
+        return length
+    if not token.isascii() or not token.isdigit() or (token[0] == "0" and token != "0"):
+        raise Invalid(f"{token!r} is not a list index", hint="use a number without leading zeros, or '-' to append")
+    index = int(token)
+    if index > length or (index == length and not inserting):
+        raise IndexError(index)
+    return index
+
+
+def _unescape(token: str, whole: str) -> str:
+    if "~" not in token:
+        return token
+    if "~" in token.replace("~0", "").replace("~1", ""):
+        raise Invalid(f"not a JSON pointer: {whole!r}", hint="write '~' as '~0' and '/' as '~1'", pointer=whole)
+    return token.replace("~1", "/").replace("~0", "~")

@@ -1,0 +1,173 @@
+"""Which Python types can be stored beyond JSON and bytes, and how each is written as a tagged value.
+
+A tagged value is a name and a payload; the payload is an ordinary value. Nothing is ever imported or guessed when
+reading: a name without a codec is refused, or kept as `Tagged` for programs that only pass it on."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from analemma.errors import Invalid
+
+T = TypeVar("T")
+
+RESERVED_NAMES = frozenset({"map", "float"})
+"""Written by the encoding itself: a dict that looks like a tag, and -0.0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A value whose type this program does not know; it is written back exactly as it was read."""
+
+    name: str
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCodec:
+    """How one type is written: `encode` gives a payload of storable values, `decode` is its inverse."""
+
+    name: str
+    type: type
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+class TypeRegistry:
+    """Types by class (for writing) and by name (for reading). Enums, dataclasses and pydantic models register
+    themselves when first written; another program that reads them registers the class first:
+
+        @registry.register
+        class Plan(BaseModel): ...
+    """
+
+    def __init__(self) -> None:
+        self._by_type: dict[type, TypeCodec] = {}
+        self._by_name: dict[str, TypeCodec] = {}
+
+    def copy(self) -> TypeRegistry:
+        """A registry that starts with what this one knows."""
+        twin = TypeRegistry()
+        twin._by_type.update(self._by_type)
+        twin._by_name.update(self._by_name)
+        return twin
+
+    def register(self, cls: type[T], *, name: str | None = None) -> type[T]:
+        """Make an Enum, dataclass or pydantic model readable; usable as a decorator."""
+        codec = _structural_codec(cls, name or _class_name(cls))
+        if codec is None:
+            raise Invalid(
+                f"{cls.__qualname__} is no Enum, dataclass or pydantic model",
+                hint="use add(cls, name=..., encode=..., decode=...)",
+            )
+        self._remember(codec)
+        return cls
+
+    def add(self, cls: type[T], *, name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]) -> None:
+        """Teach a type of your own: `encode` to storable values, `decode` back."""
+        self._remember(TypeCodec(name, cls, encode, decode))
+
+    def for_value(self, value: object) -> TypeCodec | None:
+        """The codec that writes this value, by its exact type."""
+        cls = type(value)
+        codec = self._by_type.get(cls)
+        if codec is None and (codec := _structural_codec(cls, _class_name(cls))) is not None:
+            self._remember(codec)
+        return codec
+
+    def for_name(self, name: str) -> TypeCodec | None:
+        """The codec that reads this name."""
+        return self._by_name.get(name)
+
+    def _remember(self, codec: TypeCodec) -> None:
+        if codec.name in RESERVED_NAMES or not codec.name:
+            raise Invalid(f"the type name {codec.name!r} is reserved", hint="choose another name")
+        known = self._by_name.get(codec.name)
+        # A class defined again under its own name (a notebook cell run twice) replaces the older one.
+        if known is not None and known.type is not codec.type and _class_name(known.type) != _class_name(codec.type):
+            raise Invalid(
+                f"the type name {codec.name!r} already belongs to {_class_name(known.type)}", hint="choose another name"
+            )
+        self._by_type[codec.type] = codec
+        self._by_name[codec.name] = codec
+
+
+def _class_name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _structural_codec(cls: type, name: str) -> TypeCodec | None:
+    if issubclass(cls, enum.Enum):
+        return TypeCodec(name, cls, _encode_enum, lambda payload: _decode_enum(cls, payload))
+    # A dataclass that is also a dict or a list has contents outside its fields: storing the fields alone would lose
+    # them.
+    if dataclasses.is_dataclass(cls) and not issubclass(
+        cls, (dict, list, set, frozenset, tuple, str, bytes, int, float)
+    ):
+        return TypeCodec(name, cls, _encode_dataclass, lambda payload: _decode_dataclass(cls, payload))
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and issubclass(cls, pydantic.BaseModel):
+        return TypeCodec(name, cls, _encode_model, lambda payload: _decode_model(cls, payload))
+    return None
+
+
+def _encode_enum(member: enum.Enum) -> Any:
+    # By name, since values may be anything; a combination of flags has no name of its own.
+    if member.name is not None and type(member).__members__.get(member.name) is member:
+        return {"name": member.name}
+    return {"value": member.value}
+
+
+def _decode_enum(cls: Any, payload: Any) -> Any:
+    return cls[payload["name"]] if "name" in payload else cls(payload["value"])
+
+
+def _encode_dataclass(instance: Any) -> Any:
+    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+
+
+def _decode_dataclass(cls: Any, payload: Any) -> Any:
+    # The fields are set as they were stored: running __init__ would validate or default them a second time.
+    instance = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        if field.name in payload:
+            object.__setattr__(instance, field.name, payload[field.name])
+        elif field.default is not dataclasses.MISSING:
+            object.__setattr__(instance, field.name, field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            object.__setattr__(instance, field.name, field.default_factory())
+        else:
+            raise Invalid(f"{cls.__qualname__} has a field {field.name!r} that the stored value lacks")
+    return instance
+
+
+def _encode_model(instance: Any) -> Any:
+    state = instance.__getstate__()
+    return {
+        "fields": state["__dict__"],
+        "set": sorted(state["__pydantic_fields_set__"]),
+        "extra": state["__pydantic_extra__"],
+        "private": state["__pydantic_private__"],
+    }
+
+
+def _decode_model(cls: Any, payload: Any) -> Any:
+    fields = payload["fields"]
+    for name, field in cls.model_fields.items():
+        if name not in fields and not field.is_required():
+            fields[name] = field.get_default(call_default_factory=True)
+    instance = cls.__new__(cls)
+    instance.__setstate__(
+        {
+            "__dict__": fields,
+            "__pydantic_fields_set__": set(payload["set"]),
+            "__pydantic_extra__": payload["extra"],
+            "__pydantic_private__": payload["private"],
+        }
+    )
+    return instance

@@ -1,0 +1,84 @@
+"""The five verbs on Merkle trees of values, bound to a way of fetching blocks. Start reading the layer here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from analemma.canon.diffing import diff
+from analemma.canon.editing import Edited, Operation, build, edit
+from analemma.canon.identity import BlockId, block_id
+from analemma.canon.nodes import Block, decode, encode
+from analemma.canon.pointer import Path, format_pointer, parse_pointer
+from analemma.canon.reading import MISSING, Reader, UnknownTypes, read_paths
+from analemma.canon.registry import TypeRegistry
+from analemma.canon.source import Fetch
+from analemma.errors import Corrupt, NotFound
+
+__all__ = ["Edited", "Operation", "Trees", "admit_block"]
+
+
+def no_blocks(blocks: Sequence[BlockId]) -> NoReturn:
+    """A fetch for when there is nothing to fetch from: building needs none."""
+    raise NotFound(f"block {blocks[0].hex()} was asked for, but there is no store")
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """Values as trees of blocks. Nothing is stored here: what is new is handed back in `Edited.blocks`.
+
+    >>> from analemma.canon.standard_types import standard_registry
+    >>> made = Trees(no_blocks, standard_registry()).build({"n": 1})
+    >>> made.root.kind, made.root.count, len(made.blocks)
+    ('map', 1, 1)
+    """
+
+    fetch: Fetch
+    registry: TypeRegistry
+    unknown: UnknownTypes = "refuse"
+
+    def build(self, value: Any) -> Edited:
+        """The tree of a value, with all its blocks."""
+        return build(value, self.registry)
+
+    def read(self, root: BlockId) -> Any:
+        """The value of a tree; one fetch per level."""
+        return Reader(self.fetch, self.registry, self.unknown).read(root)
+
+    def get(self, root: BlockId, path: Path | str) -> Any:
+        """What stands at a path (a JSON pointer or its tokens); NotFound if nothing does."""
+        found = self.get_many(root, [path])
+        if not found:
+            pointer = path if isinstance(path, str) else format_pointer(path)
+            raise NotFound(f"there is nothing at {pointer}", pointer=pointer)
+        return next(iter(found.values()))
+
+    def get_many(self, root: BlockId, paths: Iterable[Path | str]) -> Mapping[Path | str, Any]:
+        """What stands at each of these paths, those left out where nothing does; the descents share their fetches."""
+        wanted = list(paths)
+        parsed = [parse_pointer(path) if isinstance(path, str) else path for path in wanted]
+        values = read_paths(root, parsed, self.fetch, self.registry, self.unknown)
+        return {path: value for path, value in zip(wanted, values, strict=True) if value is not MISSING}
+
+    def edit(self, root: BlockId, operations: Iterable[Operation]) -> Edited:
+        """The tree after these operations, with the blocks that the tree at `root` does not have."""
+        return edit(root, operations, self.fetch, self.registry)
+
+    def diff(self, old: BlockId, new: BlockId) -> list[Operation]:
+        """The operations that turn one tree into the other, found without reading what they share."""
+        return diff(old, new, self.fetch, self.registry, self.unknown)
+
+
+def admit_block(data: bytes, expected: BlockId | None = None) -> Block:
+    """Take a block from outside: it must be what its name says, and exactly the bytes we would have written."""
+    found = block_id(data)
+    if expected is not None and found != expected:
+        raise Corrupt(f"block {expected.hex()} arrived with other bytes", block=expected.hex())
+    try:
+        canonical = encode(decode(data)) == data
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Corrupt(f"block {found.hex()} is not DAG-CBOR", block=found.hex()) from exc
+    if not canonical:
+        raise Corrupt(f"block {found.hex()} is not in canonical form", block=found.hex())
+    return Block(found, data)

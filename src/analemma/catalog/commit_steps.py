@@ -1,0 +1,175 @@
+"""A commit as a sequence of statements, for a database with one writer (SQLite)."""
+
+from __future__ import annotations
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.commits import (
+    AFTER_BLOCKS,
+    AFTER_HEAD,
+    BEFORE_COMMIT,
+    blocks_in_order,
+    find_replay,
+    head_moved,
+    lanes_in_order,
+    missing_base,
+    missing_upload,
+    read_head,
+)
+from analemma.catalog.engine import Transaction
+from analemma.catalog.port import BlockRow, CommitRequest, Committed, TenantId
+from analemma.failpoints import hit
+
+
+def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int) -> Committed:
+    """Write everything, or raise and leave it to the transaction to undo the rest."""
+    replayed = find_replay(tx, request)
+    if replayed is not None:
+        return replayed
+    tenant, key = request.tenant, request.head.key
+    if not _move_head(tx, request):
+        raise head_moved(request, read_head(tx, tenant, key))
+    hit(AFTER_HEAD)
+    if request.events:
+        _add_events(tx, request, now_us)
+    for base in request.bases:
+        if tx.one("base_exists", tenant=tenant, id=base) is None:
+            raise missing_base(base.hex())
+    stored = _add_blocks(tx, tenant, blocks_in_order(request))
+    hit(AFTER_BLOCKS)
+    _add_manifest(tx, request)
+    tx.execute_many(
+        "add_journal",
+        [
+            (
+                tenant,
+                key.owner,
+                key.workflow,
+                key.branch,
+                row.seq,
+                row.kind,
+                row.manifest,
+                row.body,
+                row.hash,
+                row.created_at_us,
+            )
+            for row in request.journal
+        ],
+    )
+    for upload in request.uploads:
+        if tx.execute("finish_upload", tenant=tenant, id=upload) != 1:
+            raise missing_upload()
+    receipt = _remember(tx, request)
+    hit(BEFORE_COMMIT)
+    return Committed(request.manifest.id, stored, receipt=receipt)
+
+
+def _move_head(tx: Transaction, request: CommitRequest) -> bool:
+    head, expected = request.head, request.expected
+    row = {
+        "tenant": request.tenant,
+        "owner": head.key.owner,
+        "workflow": head.key.workflow,
+        "branch": head.key.branch,
+        "manifest": head.manifest,
+        "version": head.version,
+        "journal_seq": head.journal_seq,
+        "journal_tip": head.journal_tip,
+    }
+    if expected is None:
+        return tx.execute("create_head", **row) == 1
+    moved = tx.execute(
+        "move_head",
+        **row,
+        expected_manifest=expected.manifest,
+        expected_version=expected.version,
+        expected_journal_seq=expected.journal_seq,
+        expected_journal_tip=expected.journal_tip,
+    )
+    return moved == 1
+
+
+def _add_events(tx: Transaction, request: CommitRequest, now_us: int) -> None:
+    tenant = request.tenant
+    rows = []
+    for lane in lanes_in_order(request.events):
+        place = tx.one(
+            "reserve_places",
+            tenant=tenant,
+            aggregatetype=lane.aggregate_type,
+            aggregateid=lane.aggregate_id,
+            count=len(lane.events),
+            now=now_us,
+            priority=lane.priority,
+        )
+        assert place is not None
+        first = place[0] - len(lane.events)
+        rows += [
+            (
+                event.id,
+                tenant,
+                event.aggregate_type,
+                event.aggregate_id,
+                seq,
+                event.type,
+                event.payload,
+                event.idempotency_key,
+                event.priority,
+                now_us,
+                event.trace,
+            )
+            for seq, event in enumerate(lane.events, first)
+        ]
+    tx.execute_many("add_events", rows)
+
+
+def _add_blocks(tx: Transaction, tenant: TenantId, blocks: list[BlockRow]) -> frozenset[BlockId]:
+    added = tx.execute_many(
+        "add_blocks",
+        [
+            (tenant, row.id, row.size, row.codec, row.body, row.upload, row.offset, row.length, row.links)
+            for row in blocks
+        ],
+    )
+    if added == len(blocks):
+        return frozenset([row.id for row in blocks])
+    stored = (
+        frozenset(BlockId(row[0]) for row in tx.all("blocks_just_added", count=added)) if added > 0 else frozenset()
+    )
+    tx.execute_many("spare_doomed_block", [(tenant, row.id) for row in blocks if row.id not in stored])
+    return stored
+
+
+def _add_manifest(tx: Transaction, request: CommitRequest) -> None:
+    manifest = request.manifest
+    tx.execute(
+        "add_manifest",
+        tenant=request.tenant,
+        id=manifest.id,
+        owner=manifest.key.owner,
+        workflow=manifest.key.workflow,
+        branch=manifest.key.branch,
+        version=manifest.version,
+        parent=manifest.parent,
+        root=manifest.root,
+        created_at=manifest.created_at_us,
+        execution=manifest.execution,
+        segment=manifest.segment,
+        message=manifest.message,
+    )
+
+
+def _remember(tx: Transaction, request: CommitRequest) -> bytes | None:
+    asked = request.idempotency
+    if asked is None:
+        return None
+    tx.execute(
+        "add_idempotency",
+        tenant=request.tenant,
+        owner=request.head.key.owner,
+        workflow=request.head.key.workflow,
+        key=asked.key,
+        fingerprint=asked.fingerprint,
+        manifest=request.manifest.id,
+        receipt=asked.receipt,
+    )
+    return asked.receipt

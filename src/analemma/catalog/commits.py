@@ -1,0 +1,115 @@
+"""What every SQL catalog does around a commit: checks, replays, refusals, and the order in which things are locked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.engine import Row, Statements
+from analemma.catalog.names import AGGREGATE_BYTES, check_key, check_part, check_texts
+from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, Committed, Head, OutboxEvent, TenantId
+from analemma.errors import Conflict, Expired, HeadMoved, Invalid
+from analemma.failpoints import declare
+
+BEFORE_TRANSACTION = declare("commit.before_transaction", "nothing is written yet")
+AFTER_HEAD = declare("commit.after_head", "the head has moved inside the transaction")
+AFTER_BLOCKS = declare("commit.after_blocks", "the blocks are written inside the transaction")
+BEFORE_COMMIT = declare("commit.before_commit", "everything is written, nothing is committed")
+AFTER_COMMIT = declare("commit.after_commit", "committed, but the caller does not know")
+
+
+def check_request(request: CommitRequest) -> None:
+    """Raise Invalid for what no database should be asked to store."""
+    head, manifest, expected = request.head, request.manifest, request.expected
+    check_key(head.key)
+    if manifest.key != head.key or manifest.id != head.manifest or manifest.version != head.version:
+        raise Invalid("the head does not name the manifest of the same commit")
+    if expected is not None and (expected.key != head.key or head.version != expected.version + 1):
+        raise Invalid("a version follows the one before it, on the same branch")
+    check_texts((manifest.execution, manifest.message))
+    check_texts(record.kind for record in request.journal)
+    if request.idempotency is not None:
+        check_part(request.idempotency.key, "idempotency key")
+    for event in request.events:
+        check_part(event.aggregate_type, "aggregate type")
+        check_part(event.aggregate_id, "aggregate id", AGGREGATE_BYTES)
+        check_texts((event.id, event.type, event.idempotency_key, event.trace))
+
+
+def blocks_in_order(request: CommitRequest) -> list[BlockRow]:
+    """Each emitted block once, by id: two commits that lock the same blocks lock them in the same order."""
+    blocks = {block.id: block for block in request.blocks}
+    return [blocks[block] for block in sorted(blocks)]
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """The places that one commit needs in one lane."""
+
+    aggregate_type: str
+    aggregate_id: str
+    priority: int
+    events: tuple[OutboxEvent, ...]
+
+
+def lanes_in_order(events: Sequence[OutboxEvent]) -> list[LanePlan]:
+    """One plan per lane, by key; events keep their order within it."""
+    lanes: dict[tuple[str, str], list[OutboxEvent]] = {}
+    for event in events:
+        lanes.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
+    return [LanePlan(*key, min(event.priority for event in lanes[key]), tuple(lanes[key])) for key in sorted(lanes)]
+
+
+def find_replay(source: Statements, request: CommitRequest) -> Committed | None:
+    """The answer given before under the request's idempotency key, if there was one."""
+    if request.idempotency is None:
+        return None
+    key = request.head.key
+    row = source.one(
+        "idempotency", tenant=request.tenant, owner=key.owner, workflow=key.workflow, key=request.idempotency.key
+    )
+    return None if row is None else replay(request, row)
+
+
+def replay(request: CommitRequest, row: Row) -> Committed:
+    """Give the stored answer again, or raise Conflict if another request was made under the key."""
+    assert request.idempotency is not None
+    fingerprint, manifest, receipt = row
+    if fingerprint != request.idempotency.fingerprint:
+        raise Conflict(
+            f"the idempotency key {request.idempotency.key!r} was used for another request",
+            hint="use a new key for a new request",
+            idempotency_key=request.idempotency.key,
+        )
+    return Committed(BlockId(manifest), frozenset(), replayed=True, receipt=receipt)
+
+
+def read_head(source: Statements, tenant: TenantId, key: BranchKey) -> Head | None:
+    """Where the branch stands."""
+    row = source.one("head", tenant=tenant, owner=key.owner, workflow=key.workflow, branch=key.branch)
+    return None if row is None else Head(key, BlockId(row[0]), *row[1:])
+
+
+def head_moved(request: CommitRequest, found: Head | None) -> HeadMoved:
+    """The refusal of a compare-and-set, with what was found instead."""
+    key, expected = request.head.key, request.expected
+    wanted = "no branch" if expected is None else f"version {expected.version}"
+    there = "none" if found is None else f"version {found.version}"
+    return HeadMoved(
+        f"{key.owner}/{key.workflow}@{key.branch} is not where this commit was built: expected {wanted}, found {there}",
+        hint="reload and retry",
+        key=key,
+        expected=expected,
+        found=found,
+    )
+
+
+def missing_base(manifest: str) -> Expired:
+    """A manifest that the commit builds on has been removed."""
+    return Expired(f"manifest {manifest} has expired", hint="build on a version that is still there", manifest=manifest)
+
+
+def missing_upload() -> Conflict:
+    """The collector took an upload before its commit came."""
+    return Conflict("an upload of this commit was collected meanwhile", hint="upload and commit again")

@@ -1,0 +1,58 @@
+"""What the catalog asks of a database: named statements, in transactions, with errors already in our own words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from analemma.catalog.statements import Dialect
+
+Result = TypeVar("Result")
+Row = tuple[Any, ...]
+
+
+class Statements(Protocol):
+    """Runs statements by their name in `catalog/sql`."""
+
+    def one(self, name: str, /, **parameters: Any) -> Row | None:
+        """The only row, or None."""
+
+    def all(self, name: str, /, **parameters: Any) -> list[Row]:
+        """Every row."""
+
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        """Run it; how many rows it touched."""
+
+
+class Transaction(Statements, Protocol):
+    """Statements that take effect together. Belongs to one thread at a time, and is over when its block ends."""
+
+    def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
+        """Run it for each row, in the order in which the SQL first names its parameters; rows touched in all."""
+
+    def script(self, sql: str, /) -> None:
+        """Run a migration: several statements, no parameters."""
+
+
+class Engine(Statements, Protocol):
+    """A database. Called on the engine itself, a statement is a transaction of its own.
+
+    `with engine.transaction() as tx:` reads one snapshot. `engine.write(move)` runs `move(tx)` and commits, and does so
+    again when the database asks for a retry: `move` must have no effect outside `tx`. It may run on another thread, in
+    one commit with the work of others; it must not call the engine.
+    """
+
+    dialect: Dialect
+    statements: Counter[str]
+    """How often each statement ran: what a query costs is part of its contract, and tests read it here."""
+
+    def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
+        """A block that commits at its end, or rolls back if it raises; not retried."""
+
+    def write(self, move: Callable[[Transaction], Result], /) -> Result:
+        """Run `move` in a write transaction, with retries; its result once that is durable."""
+
+    def close(self) -> None:
+        """Give back connections and locks; safe to call twice."""

@@ -1,0 +1,58 @@
+"""Which text may become a key or a column, the same in every database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from analemma.catalog.port import BranchKey
+from analemma.errors import Invalid
+
+TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+KEY_BYTES = 512
+"""Three of these fit one PostgreSQL index entry (2,704 bytes)."""
+
+AGGREGATE_BYTES = 1024
+
+
+def check_tenant(name: str) -> None:
+    """Raise Invalid unless it can name a tenant."""
+    if TENANT.fullmatch(name) is None:
+        raise Invalid(
+            f"not a tenant name: {name!r}",
+            hint="use up to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit",
+        )
+
+
+def check_key(key: BranchKey) -> None:
+    """Raise Invalid unless every part can be part of an index entry."""
+    check_part(key.owner, "owner")
+    check_part(key.workflow, "workflow")
+    check_part(key.branch, "branch")
+
+
+def check_part(text: str, what: str, limit: int = KEY_BYTES) -> None:
+    """Raise Invalid unless it can be part of an index entry."""
+    if not text or "\0" in text or len(text) * 4 > limit:
+        _refuse(text, what, limit)
+
+
+def _refuse(text: str, what: str, limit: int) -> None:
+    """The exact check, for text that the quick one suspects."""
+    if not text:
+        raise Invalid(f"the {what} is empty", hint="give it a name")
+    check_texts((text,))
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as exc:
+        raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from exc
+    if size > limit:
+        raise Invalid(f"the {what} is {size} bytes long", hint=f"the limit is {limit} bytes of UTF-8")
+
+
+def check_texts(texts: Iterable[str | None]) -> None:
+    """Raise Invalid if a text holds NUL: PostgreSQL cannot store it, so no catalog does."""
+    for text in texts:
+        if text is not None and "\0" in text:
+            raise Invalid(f"text holds a NUL character: {text[:40]!r}", hint="remove it, or store the value as bytes")

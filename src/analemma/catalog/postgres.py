@@ -1,0 +1,330 @@
+"""The PostgreSQL engine: psycopg 3, a pool of autocommit connections, binary and prepared statements."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg_pool
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from analemma.catalog.engine import Row, Transaction
+from analemma.catalog.postgres_arrays import register
+from analemma.catalog.postgres_errors import outcome_unknown, translate, translate_connecting
+from analemma.catalog.statements import Dialect, Statement, load
+from analemma.errors import AnalemmaError, Unavailable
+
+Result = TypeVar("Result")
+Connection = psycopg.Connection[Row]
+
+OLDEST_SERVER = 140000
+MAX_ATTEMPTS = 12
+FIRST_BACKOFF_S = 0.002
+LONGEST_BACKOFF_S = 0.25
+
+
+class PostgresTransaction:
+    """Runs named statements on one connection."""
+
+    __slots__ = ("_connection", "_counts", "_server", "_statements")
+
+    def __init__(
+        self, connection: Connection, statements: Mapping[str, Statement], counts: Counter[str], server: str
+    ) -> None:
+        self._connection = connection
+        self._statements = statements
+        self._counts = counts
+        self._server = server
+
+    def one(self, name: str, /, **parameters: Any) -> Row | None:
+        rows = self.all(name, **parameters)
+        return rows[0] if rows else None
+
+    def all(self, name: str, /, **parameters: Any) -> list[Row]:
+        try:
+            return self._run(name, parameters).fetchall()
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._server) from exc
+
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        try:
+            return self._run(name, parameters).rowcount
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._server) from exc
+
+    def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
+        self._counts[name] += 1
+        cursor = self._connection.cursor()
+        try:
+            cursor.executemany(_queries()[name], rows)
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._server) from exc
+        return cursor.rowcount
+
+    def script(self, sql: str, /) -> None:
+        try:
+            self._connection.execute(sql.encode(), prepare=False)
+        except psycopg.Error as exc:
+            raise translate(exc, self._server) from exc
+
+    def control(self, name: str) -> None:
+        """Begin, commit and the like: uncounted, never prepared."""
+        try:
+            self._connection.execute(_queries()[name], prepare=False)
+        except psycopg.Error as exc:
+            raise translate(exc, self._server) from exc
+
+    def _run(self, name: str, parameters: dict[str, Any]) -> psycopg.Cursor[Row]:
+        self._counts[name] += 1
+        values = [parameters[name] for name in self._statements[name].parameters]
+        return self._connection.execute(_queries()[name], values, binary=True)
+
+
+class PostgresEngine:
+    """One database, through a pool of connections.
+
+    `pgbouncer=True` keeps to what a transaction-pooling proxy allows: no prepared statements and no session settings;
+    set statement_timeout on the role instead.
+    """
+
+    dialect: Dialect = "postgres"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        min_connections: int = 1,
+        max_connections: int = 8,
+        connect_timeout_s: float = 10.0,
+        statement_timeout_s: float | None = 60.0,
+        pgbouncer: bool = False,
+    ) -> None:
+        self.statements: Counter[str] = Counter()
+        self._sql = load(self.dialect)
+        self._sizes = (min_connections, max(min_connections, max_connections))
+        self._connect_timeout_s = connect_timeout_s
+        try:
+            parts = conninfo_to_dict(url)
+        except psycopg.Error as exc:
+            raise translate_connecting(exc, "the given URL") from exc
+        self.server = _server_name(parts)
+        if not pgbouncer:
+            settings = [str(parts.get("options") or "")]
+            if statement_timeout_s is not None:
+                settings.append(f"-c statement_timeout={round(statement_timeout_s * 1000)}")
+            parts["options"] = " ".join(filter(None, settings))
+        parts.setdefault("connect_timeout", max(2, round(connect_timeout_s)))
+        parts.setdefault("application_name", "analemma")
+        self._conninfo = make_conninfo("", **{key: value for key, value in parts.items() if value not in (None, "")})
+        self._arguments: dict[str, Any] = {
+            "autocommit": True,
+            # Our statements say $1 themselves; psycopg would parse a long one anew each time to put that in.
+            "cursor_factory": psycopg.RawCursor,
+            # From the first use on: the plan of a commit costs more than the commit.
+            "prepare_threshold": None if pgbouncer else 0,
+        }
+        self._closed = False
+        self._opening = threading.Lock()
+        self._pool: psycopg_pool.ConnectionPool[Connection] | None = None
+        # Once by hand: a pool that cannot connect only says that it timed out.
+        with self._connect() as connection:
+            if connection.info.server_version < OLDEST_SERVER:
+                raise Unavailable(
+                    f"PostgreSQL at {self.server} is version {connection.info.server_version // 10000}",
+                    hint="14 or newer is needed",
+                )
+        _ENGINES.add(self)
+
+    def one(self, name: str, /, **parameters: Any) -> Row | None:
+        rows = self.all(name, **parameters)
+        return rows[0] if rows else None
+
+    def all(self, name: str, /, **parameters: Any) -> list[Row]:
+        try:
+            with self.connection() as (_, tx):
+                return tx.all(name, **parameters)
+        except ConnectionDropped:
+            self._discard_dead_connections()
+            with self.connection() as (_, tx):
+                return tx.all(name, **parameters)
+
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        return self.write(lambda tx: tx.execute(name, **parameters))
+
+    @contextmanager
+    def transaction(self, *, write: bool = False) -> Iterator[Transaction]:
+        try:
+            connection, tx = self._begin(write)
+        except ConnectionDropped:
+            self._discard_dead_connections()
+            connection, tx = self._begin(write)
+        try:
+            try:
+                yield tx
+            except BaseException:
+                if not connection.broken:
+                    tx.control("rollback_transaction")
+                raise
+            try:
+                tx.control("commit_transaction")
+            except AnalemmaError as exc:
+                if connection.broken:
+                    raise outcome_unknown(self.server) from exc
+                raise
+        finally:
+            self._give_back(connection)
+
+    def write(self, move: Callable[[Transaction], Result], /) -> Result:
+        def once() -> Result:
+            with self.transaction(write=True) as tx:
+                return move(tx)
+
+        return retry_contention(once)
+
+    @contextmanager
+    def connection(self) -> Iterator[tuple[Connection, PostgresTransaction]]:
+        """An autocommit connection; raises ConnectionDropped when it was lost meanwhile."""
+        connection = self._borrow()
+        try:
+            yield connection, self._statements_on(connection)
+        except AnalemmaError as exc:
+            if connection.broken:
+                raise ConnectionDropped(exc.message, hint=exc.hint) from exc
+            raise
+        finally:
+            self._give_back(connection)
+
+    def close(self) -> None:
+        self._closed = True
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _discard_dead_connections(self) -> None:
+        """After a restart of the server every pooled connection is dead; what has sent nothing yet can simply go on."""
+        if self._pool is not None:
+            self._pool.check()
+
+    def _begin(self, write: bool) -> tuple[Connection, PostgresTransaction]:
+        connection = self._borrow()
+        tx = self._statements_on(connection)
+        try:
+            tx.control("begin_write" if write else "begin_read")
+        except AnalemmaError as exc:
+            broken = connection.broken
+            self._give_back(connection)
+            if broken:
+                raise ConnectionDropped(exc.message, hint=exc.hint) from exc
+            raise
+        return connection, tx
+
+    def _statements_on(self, connection: Connection) -> PostgresTransaction:
+        return PostgresTransaction(connection, self._sql, self.statements, self.server)
+
+    def _connect(self) -> Connection:
+        try:
+            connection = psycopg.connect(self._conninfo, **self._arguments)
+        except (psycopg.Error, UnicodeEncodeError) as exc:
+            raise translate_connecting(exc, self.server) from exc
+        return connection
+
+    def _borrow(self) -> Connection:
+        if self._closed:
+            raise Unavailable(f"the catalog at {self.server} is closed", hint="open it again")
+        pool = self._pool or self._open_pool()
+        try:
+            return pool.getconn()
+        except (psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed) as exc:
+            raise translate(exc, self.server) from exc
+
+    def _give_back(self, connection: Connection) -> None:
+        pool = self._pool
+        if pool is None:
+            connection.close()
+        else:
+            pool.putconn(connection)
+
+    def _open_pool(self) -> psycopg_pool.ConnectionPool[Connection]:
+        least, most = self._sizes
+        with self._opening:
+            if self._pool is None:
+                pool: psycopg_pool.ConnectionPool[Connection] = psycopg_pool.ConnectionPool(
+                    self._conninfo,
+                    kwargs=self._arguments,
+                    min_size=least,
+                    max_size=most,
+                    timeout=self._connect_timeout_s,
+                    configure=_configure,
+                    open=False,
+                )
+                # Wait for it: asked before its first connection is up, a pool makes a second one, and from then on
+                # takes turns between two half-warm servers.
+                try:
+                    pool.open(wait=True, timeout=self._connect_timeout_s)
+                except psycopg_pool.PoolTimeout as exc:
+                    pool.close()
+                    raise translate(exc, self.server) from exc
+                self._pool = pool
+            return self._pool
+
+    def _abandon(self) -> None:
+        """In a forked child: the sockets are the parent's, and the pool's threads did not come along."""
+        _ABANDONED.append(self._pool)
+        self._pool = None
+        self._opening = threading.Lock()
+
+
+class ConnectionDropped(Unavailable):
+    """The connection went away under a statement."""
+
+
+def retry_contention(work: Callable[[], Result]) -> Result:
+    """Run it again while the database asks for that (deadlocks, serialization failures), a bounded number of times."""
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            return work()
+        except Unavailable as exc:
+            if not exc.facts.get("retry") or attempt == MAX_ATTEMPTS - 1:
+                raise
+        # Jitter, so that two transactions that collided do not meet again in step.
+        time.sleep(random.uniform(0.5, 1.5) * min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**attempt))
+    raise AssertionError("unreachable")
+
+
+@cache
+def _queries() -> dict[str, bytes]:
+    """The statements as psycopg takes them; always the same objects, so that it finds them in its own caches."""
+    return {name: statement.sql.encode() for name, statement in load("postgres").items()}
+
+
+def _configure(connection: Connection) -> None:
+    register(connection)
+    connection.prepared_max = 500
+
+
+def _server_name(parts: Mapping[str, Any]) -> str:
+    """Where it is, without the password."""
+    host = parts.get("host") or "localhost"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"{host}{port}/{parts.get('dbname') or ''}"
+
+
+_ENGINES: weakref.WeakSet[PostgresEngine] = weakref.WeakSet()
+_ABANDONED: list[object] = []
+
+
+def _after_fork_in_child() -> None:
+    for engine in list(_ENGINES):
+        engine._abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

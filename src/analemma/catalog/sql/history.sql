@@ -1,0 +1,28 @@
+-- head --
+-- Where one branch stands.
+SELECT manifest, version, journal_seq, journal_tip
+FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+
+-- manifest --
+-- One version, by its id.
+SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+FROM manifest WHERE tenant = :tenant AND id = :id
+
+-- history --
+-- Versions of a branch, newest first.
+SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version < :before_version
+ORDER BY version DESC LIMIT :limit
+
+-- journal --
+-- Records of a branch, oldest first.
+SELECT seq, kind, manifest, body, hash, created_at
+FROM journal
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND seq > :after_seq
+ORDER BY seq LIMIT :limit
+
+-- idempotency --
+-- What was committed under a caller's key.
+SELECT fingerprint, manifest, receipt
+FROM idempotency WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :key

@@ -1,0 +1,168 @@
+"""The kernel's catalog on SQL: SQLite and PostgreSQL differ only in how they commit."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.commits import AFTER_COMMIT, BEFORE_TRANSACTION, check_request, read_head
+from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.names import check_part, check_tenant, check_texts
+from analemma.catalog.port import (
+    BlockRow,
+    BranchKey,
+    CatalogStats,
+    CommitRequest,
+    Committed,
+    Head,
+    Idempotency,
+    JournalRow,
+    ManifestRow,
+    TenantId,
+    Upload,
+    UploadId,
+)
+from analemma.clock import Clock, SystemClock
+from analemma.failpoints import hit
+
+NEWEST = (1 << 63) - 1
+
+
+class SqlCatalog(ABC):
+    """Implements `KernelCatalog`. `engine` is open to layers that write in the same transactions."""
+
+    engine: Engine
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.migrated: list[str] = []
+        """The migrations that opening the catalog applied."""
+        self._tenants: dict[str, TenantId] = {}
+
+    def store_id(self) -> str:
+        """What tells this store from every other."""
+        row = self.engine.one("store_id")
+        assert row is not None
+        return str(row[0])
+
+    def schema_version(self) -> int:
+        """The number of the newest migration."""
+        row = self.engine.one("schema_version")
+        assert row is not None
+        return int(row[0])
+
+    def tenant_count(self) -> int:
+        """How many tenants there are."""
+        row = self.engine.one("tenant_count")
+        assert row is not None
+        return int(row[0])
+
+    def tenant(self, name: str) -> TenantId:
+        known = self._tenants.get(name)
+        if known is not None:
+            return known
+        check_tenant(name)
+        row = self.engine.one("find_tenant", name=name)
+        if row is None:
+            self.engine.execute("add_tenant", name=name)
+            row = self.engine.one("find_tenant", name=name)
+            assert row is not None
+        # Tenants are never renumbered, so this may be remembered for ever.
+        self._tenants[name] = TenantId(row[0])
+        return self._tenants[name]
+
+    def read_blocks(self, tenant: TenantId, ids: Sequence[BlockId]) -> dict[BlockId, BlockRow]:
+        if not ids:
+            return {}
+        rows = self._read_block_rows(tenant, ids)
+        return {row[0]: BlockRow(*row) for row in rows}
+
+    def commit(self, request: CommitRequest) -> Committed:
+        check_request(request)
+        hit(BEFORE_TRANSACTION)
+        committed = self._commit(request)
+        hit(AFTER_COMMIT)
+        return committed
+
+    def head(self, tenant: TenantId, key: BranchKey) -> Head | None:
+        return read_head(self.engine, tenant, key)
+
+    def manifest(self, tenant: TenantId, manifest: BlockId) -> ManifestRow | None:
+        row = self.engine.one("manifest", tenant=tenant, id=manifest)
+        return None if row is None else _manifest(row)
+
+    def history(
+        self, tenant: TenantId, key: BranchKey, *, before_version: int | None = None, limit: int = 100
+    ) -> list[ManifestRow]:
+        rows = self.engine.all(
+            "history",
+            tenant=tenant,
+            owner=key.owner,
+            workflow=key.workflow,
+            branch=key.branch,
+            before_version=NEWEST if before_version is None else before_version,
+            limit=limit,
+        )
+        return [_manifest(row) for row in rows]
+
+    def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
+        rows = self.engine.all(
+            "journal",
+            tenant=tenant,
+            owner=key.owner,
+            workflow=key.workflow,
+            branch=key.branch,
+            after_seq=after_seq,
+            limit=limit,
+        )
+        return [JournalRow(*row) for row in rows]
+
+    def receipt(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
+        row = self.engine.one("idempotency", tenant=tenant, owner=key.owner, workflow=key.workflow, key=idempotency_key)
+        return None if row is None else Idempotency(idempotency_key, row[0], row[2])
+
+    def open_upload(self, tenant: TenantId, upload: Upload) -> None:
+        check_part(upload.object_key, "object key")
+        check_texts((upload.owner, upload.workflow, upload.execution))
+        self.engine.execute(
+            "open_upload",
+            tenant=tenant,
+            id=upload.id,
+            state=upload.state,
+            object_key=upload.object_key,
+            size=upload.size,
+            created_at=upload.created_at_us,
+            owner=upload.owner,
+            workflow=upload.workflow,
+            execution=upload.execution,
+        )
+
+    def upload(self, tenant: TenantId, upload: UploadId) -> Upload | None:
+        row = self.engine.one("upload", tenant=tenant, id=upload)
+        return None if row is None else Upload(upload, *row)
+
+    def stats(self, tenant: TenantId | None = None) -> CatalogStats:
+        with self.engine.transaction() as tx:
+            blocks = tx.one("block_stats", tenant=tenant)
+            rows = tx.one("row_stats", tenant=tenant)
+        assert blocks is not None and rows is not None
+        return CatalogStats(*blocks, *rows)
+
+    def close(self) -> None:
+        self.engine.close()
+
+    @abstractmethod
+    def commit_in(self, tx: Transaction, request: CommitRequest) -> Committed:
+        """The commit as a part of a larger transaction. Whatever it raises, that transaction must not be committed."""
+
+    @abstractmethod
+    def _commit(self, request: CommitRequest) -> Committed: ...
+
+    @abstractmethod
+    def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]: ...
+
+
+def _manifest(row: Row) -> ManifestRow:
+    block, owner, workflow, branch, *rest = row
+    return ManifestRow(block, BranchKey(owner, workflow, branch), *rest)

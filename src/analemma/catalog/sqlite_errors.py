@@ -1,0 +1,70 @@
+"""SQLite's errors in our words: one line each, saying what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Internal, Invalid, Unavailable
+
+_PRIMARY = 0xFF
+_UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
+
+
+def translate(exc: Exception, database: str) -> AnalemmaError:
+    """The error to raise `from exc`."""
+    if isinstance(exc, AnalemmaError):
+        return exc
+    if isinstance(exc, (OverflowError, UnicodeEncodeError)):
+        return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
+    if not isinstance(exc, sqlite3.Error):
+        return Internal(f"unexpected {type(exc).__name__} from the database driver: {_one_line(exc)}")
+    code = getattr(exc, "sqlite_errorcode", None)
+    if code is None:
+        if isinstance(exc, sqlite3.ProgrammingError) and "closed" in str(exc):
+            return Unavailable(f"the catalog {database} is closed", hint="open it again")
+        return Internal(f"the database driver refused a call: {_one_line(exc)}")
+    return _by_code(exc, code, database)
+
+
+def _by_code(exc: sqlite3.Error, code: int, database: str) -> AnalemmaError:
+    match code & _PRIMARY:
+        case sqlite3.SQLITE_CONSTRAINT if code in _UNIQUE:
+            return Conflict(f"a row with this key exists already: {_one_line(exc)}", hint="reload, then decide again")
+        case sqlite3.SQLITE_CONSTRAINT:
+            return Internal(f"a row breaks a rule of the schema: {_one_line(exc)}")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return Unavailable(
+                f"{database} is locked by another program",
+                hint="close the tool that holds it open in a transaction, then try again",
+            )
+        case sqlite3.SQLITE_FULL:
+            return Unavailable(
+                f"no space left for {database}", hint="free disk space, then try again; nothing was changed"
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
+            return Unavailable(
+                f"{database} cannot be written", hint="give this user write permission on the file and its directory"
+            )
+        case sqlite3.SQLITE_CANTOPEN:
+            return Unavailable(
+                f"cannot open {database}", hint="check that the directory exists and that this user may write in it"
+            )
+        case sqlite3.SQLITE_NOTADB:
+            return Corrupt(
+                f"{database} is not a SQLite database", hint="name another path, or restore it from a backup"
+            )
+        case sqlite3.SQLITE_CORRUPT:
+            return Corrupt(f"{database} is damaged", hint="restore it from a backup")
+        case sqlite3.SQLITE_IOERR:
+            return Unavailable(
+                f"reading or writing {database} failed: {_one_line(exc)}",
+                hint="check the disk and its free space, then try again",
+            )
+        case sqlite3.SQLITE_TOOBIG:
+            return Invalid("a value is larger than SQLite can store", hint="split it; the limit is 1 GB")
+        case _:
+            return Internal(f"SQLite refused a statement: {_one_line(exc)}")
+
+
+def _one_line(exc: Exception) -> str:
+    return " ".join(str(exc).split())

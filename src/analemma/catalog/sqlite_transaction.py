@@ -1,0 +1,88 @@
+"""Named statements on one SQLite connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from analemma.catalog.engine import Row
+from analemma.catalog.sqlite_errors import translate
+from analemma.catalog.statements import Statement
+from analemma.errors import Internal
+
+
+class SqliteTransaction:
+    """Runs named statements on one connection."""
+
+    __slots__ = ("_counts", "_database", "_statements", "connection")
+
+    def __init__(
+        self, connection: sqlite3.Connection, statements: Mapping[str, Statement], counts: Counter[str], database: str
+    ) -> None:
+        self.connection = connection
+        self._statements = statements
+        self._counts = counts
+        self._database = database
+
+    def one(self, name: str, /, **parameters: Any) -> Row | None:
+        rows = self.all(name, **parameters)
+        return rows[0] if rows else None
+
+    def all(self, name: str, /, **parameters: Any) -> list[Row]:
+        try:
+            # Fetched to the end at once: a half-read statement would hold its snapshot.
+            return self._run(name, parameters).fetchall()
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._database) from exc
+
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        try:
+            return self._run(name, parameters).rowcount
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._database) from exc
+
+    def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
+        statement = self._statements[name]
+        self._counts[name] += 1
+        positions = statement.positions
+        if len(positions) != len(statement.parameters):
+            rows = ([row[position] for position in positions] for row in rows)
+        try:
+            return self.connection.executemany(statement.sql, rows).rowcount
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._database) from exc
+
+    def script(self, sql: str, /) -> None:
+        # Not executescript(): that commits first, and a migration must be all or nothing.
+        statement = ""
+        try:
+            for piece in sql.split(";"):
+                statement += f"{piece};"
+                # A semicolon inside a literal, a comment or a trigger ends nothing.
+                if sqlite3.complete_statement(statement):
+                    self.connection.execute(statement)
+                    statement = ""
+        except sqlite3.Error as exc:
+            raise translate(exc, self._database) from exc
+
+    def control(self, name: str) -> None:
+        """Begin, commit and the like: uncounted."""
+        try:
+            self.connection.execute(self._statements[name].sql)
+        except sqlite3.Error as exc:
+            raise translate(exc, self._database) from exc
+
+    def _run(self, name: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
+        statement = self._statements[name]
+        self._counts[name] += 1
+        names = statement.parameters
+        if len(parameters) != len(names):
+            raise Internal(
+                f"{name} takes {', '.join(names) or 'nothing'}; it was given {', '.join(parameters) or 'nothing'}"
+            )
+        values = [parameters[name] for name in names]
+        if len(statement.positions) != len(names):
+            values = [values[position] for position in statement.positions]
+        return self.connection.execute(statement.sql, values)

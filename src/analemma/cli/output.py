@@ -1,0 +1,54 @@
+"""What commands print: JSON for programs, aligned lines for people, errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from analemma.errors import AnalemmaError
+
+
+def stdout() -> Console:
+    """Where answers for people go."""
+    return Console(soft_wrap=True)
+
+
+def print_json(answer: Mapping[str, Any]) -> None:
+    """One JSON document, in a form that is easy to read and to compare."""
+    print(json.dumps(answer, indent=2, default=str))
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """Names and values, aligned."""
+    width = max(map(len, fields), default=0)
+    for name, value in fields.items():
+        print(f"{name.replace('_', ' '):<{width}}  {value}")
+
+
+def bytes_for_people(size: int) -> str:
+    """`1536` -> `1.5 KiB`."""
+    amount = float(size)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def print_error(error: AnalemmaError, *, as_json: bool) -> None:
+    """One line and a hint on stderr, or the same with all facts as JSON."""
+    if as_json:
+        facts = {**error.facts, "kind": error.kind, "message": error.message, "hint": error.hint}
+        print(json.dumps({"error": facts}, default=str), file=sys.stderr)
+        return
+    print(f"error: {_one_line(error.message)}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {_one_line(error.hint)}", file=sys.stderr)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,58 @@
+"""Runs one command line. Every failure becomes one line, a hint where there is one, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from analemma.cli.application import application
+from analemma.cli.exit_codes import BROKEN_PIPE, INTERRUPTED, OK, exit_code
+from analemma.cli.output import print_error
+from analemma.errors import AnalemmaError, Internal, Invalid
+
+DEBUG_VARIABLE = "ANALEMMA_DEBUG"
+"""Set, a failure also shows where it happened."""
+
+# Typer brings its own copy of click or uses the installed one, depending on its version; this is whichever it raises.
+_USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command line; returns its exit code."""
+    try:
+        result = application(args=list(arguments), prog_name="analemma", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else OK
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output went away; the interpreter must not trip over that again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except SystemExit as exc:
+        # Typer turns a broken pipe into this.
+        if isinstance(exc.__context__, BrokenPipeError):
+            return BROKEN_PIPE
+        raise
+    except Exception as exc:
+        error = _as_ours(exc)
+        if os.environ.get(DEBUG_VARIABLE):
+            traceback.print_exc()
+        print_error(error, as_json="--json" in arguments)
+        return exit_code(error)
+
+
+def _as_ours(error: Exception) -> AnalemmaError:
+    if isinstance(error, AnalemmaError):
+        return error
+    if isinstance(error, _USAGE_ERROR):
+        message: str = error.format_message()
+        return Invalid(message, hint="analemma --help lists commands and options")
+    return Internal(
+        f"unexpected {type(error).__name__}: {error}", hint=f"set {DEBUG_VARIABLE}=1 to see where it happened"
+    )

@@ -1,0 +1,47 @@
+"""Time and randomness as dependencies, so that tests can step and seed them."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the library asks of time. Nothing that safety rests on may ask it."""
+
+    def now_us(self) -> int:
+        """Microseconds since 1970-01-01Z."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class Entropy(Protocol):
+    """What the library asks of randomness."""
+
+    def random_bytes(self, count: int) -> bytes:
+        """That many unpredictable bytes."""
+
+
+class SystemEntropy:
+    """The operating system's generator."""
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)

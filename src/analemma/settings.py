@@ -1,0 +1,239 @@
+"""Settings: arguments, then `ANALEMMA_*` variables, then `analemma.toml`, then defaults; the first to name one wins.
+
+`python -m analemma.settings docs/reference/settings.md` writes the reference page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from analemma.errors import Invalid
+
+PREFIX = "ANALEMMA_"
+CONFIG_VARIABLE = "ANALEMMA_CONFIG"
+"""Names the file to read instead of `analemma.toml` in the current directory."""
+FILE_NAME = "analemma.toml"
+
+MIB = 1024 * 1024
+
+Place = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class Settings(BaseSettings):
+    """Everything that can be configured. Immutable; passwords do not show in its repr.
+
+    >>> Settings(tenant="shop").tenant
+    'shop'
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
+
+    url: Place | None = Field(None, description="The store: a directory, `sqlite:///path` or `postgresql://...`.")
+    objects: Place | None = Field(
+        None, description="Where large objects go. Unset: beside an embedded catalog, or into the database of a server."
+    )
+    tenant: str = Field("default", min_length=1, max_length=200, description="The tenant to work in.")
+    sqlite_synchronous: Literal["FULL", "NORMAL"] = Field(
+        "FULL", description="`NORMAL` is faster, and may lose the last commits when the power fails."
+    )
+    postgres_pool_max: int = Field(8, ge=1, le=1000, description="Connections to PostgreSQL, at most.")
+    postgres_prepare: bool = Field(
+        True, description="Prepare statements on PostgreSQL; off for PgBouncer in transaction mode."
+    )
+    statement_timeout_s: float = Field(30, ge=0.1, le=86_400, description="A database statement may take this long.")
+    connect_timeout_s: float = Field(10, ge=0.1, le=600, description="Connecting to a database may take this long.")
+    auto_migrate: bool | None = Field(
+        None, description="Migrate the schema when opening. Unset: yes when embedded (SQLite), no on a server."
+    )
+    pack_threshold_bytes: int = Field(
+        262_144, ge=0, le=1024 * MIB, description="A save with more new bytes than this uploads one pack."
+    )
+    cache_bytes: int = Field(64 * MIB, ge=0, le=1024 * 1024 * MIB, description="Blocks kept in memory; 0 for none.")
+    redis_url: Place | None = Field(None, description="A Redis server to cache blocks in, as `redis://...`.")
+    redis_ttl_s: int = Field(300, ge=1, le=2_592_000, description="How long Redis keeps a block.")
+    object_retries: int = Field(
+        3, ge=1, le=20, description="Tries, in all, of an object store request that fails transiently."
+    )
+    object_retry_base_s: float = Field(
+        0.5, ge=0, le=60, description="Pause before the second try; doubles with each, with jitter."
+    )
+    unknown_types: Literal["refuse", "keep"] = Field(
+        "refuse", description="What to do with a stored value whose type is not registered."
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as exc:
+            raise _explained(exc, values) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _read_file())
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, redact(value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDescription:
+    """What the documentation says about one setting."""
+
+    name: str
+    variable: str
+    expected: str
+    default: str
+    description: str
+
+
+def describe_settings() -> list[SettingDescription]:
+    """One row per setting, in the order of declaration."""
+    return [
+        SettingDescription(name, _variable(name), _expected(field), _shown_default(field), field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def settings_page() -> str:
+    """The reference page, in Markdown."""
+    lines = [
+        "# Settings",
+        "",
+        "A setting comes from the first of these that names it: an argument, an environment variable, a file, the",
+        f"default. The file is `{FILE_NAME}` in the current directory, or the one that `{CONFIG_VARIABLE}` names; its",
+        "keys are the names below, and a key that is not below is an error. An empty variable counts as unset.",
+        "",
+        "| name | variable | value | default | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{row.name}` | `{row.variable}` | {row.expected} | {row.default} | {row.description} |"
+        for row in describe_settings()
+    ]
+    lines += ["", "This page is written by `python -m analemma.settings docs/reference/settings.md`.", ""]
+    return "\n".join(lines)
+
+
+# Up to the last "@": rather too much than half of a password that was not escaped.
+_PASSWORD = re.compile(r"^([^:/?#]+://[^:/?#@]*):.*@", re.DOTALL)
+_SECRET_PARAMETER = re.compile(
+    r"([?&;][^=&;]*(?:secret|password|token|key|credential|signature|sas)[^=&;]*=)[^&;]*", re.IGNORECASE
+)
+
+
+def redact(url: str) -> str:
+    """The URL without passwords and keys, fit for logs and messages.
+
+    >>> redact("postgresql://ann:secret@db/shop?password=x")
+    'postgresql://ann:***@db/shop?password=***'
+    """
+    return _SECRET_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+
+
+def _read_file() -> dict[str, Any]:
+    path = _file_path()
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        hint = f"{CONFIG_VARIABLE} names it" if os.environ.get(CONFIG_VARIABLE) else None
+        raise Invalid(f"cannot read {path}: {exc.strerror}", hint=hint, file=str(path)) from exc
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise Invalid(f"{path} is not TOML: {exc}", file=str(path)) from exc
+
+
+def _file_path() -> Path | None:
+    named = os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
+
+
+def _explained(error: ValidationError, arguments: dict[str, Any]) -> Invalid:
+    """One line that says, for each bad value, where it came from and what is expected there."""
+    reasons: list[str] = []
+    hint = None
+    for detail in error.errors(include_url=False):
+        name = str(detail["loc"][0])
+        source = _source(name, arguments)
+        if detail["type"] == "extra_forbidden":
+            reasons.append(f"{source}: there is no such setting")
+            close = get_close_matches(name, Settings.model_fields, n=1) or [", ".join(Settings.model_fields)]
+            hint = f"did you mean {close[0]}?" if "," not in close[0] else f"settings are {close[0]}"
+        else:
+            expected = _expected(Settings.model_fields[name]).replace("`", "")
+            # A URL may hold a password, so what was given is not repeated there.
+            given = "" if name in ("url", "objects", "redis_url") else f", got {repr(detail['input'])[:80]}"
+            reasons.append(f"{source}: expected {expected}{given}")
+    return Invalid("; ".join(reasons), hint=hint)
+
+
+def _source(name: str, arguments: dict[str, Any]) -> str:
+    if name in arguments:
+        return f"setting {name}"
+    variables = {variable.upper() for variable, value in os.environ.items() if value}
+    if name in Settings.model_fields and _variable(name) in variables:
+        return _variable(name)
+    return f"{name} in {_file_path()}"
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _expected(field: FieldInfo) -> str:
+    annotation: Any = field.annotation
+    choices = get_args(annotation)
+    kind = next((choice for choice in choices if choice is not type(None)), annotation)
+    limits = _limits([*field.metadata, *getattr(kind, "__metadata__", ())])
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return " or ".join(f"`{choice}`" for choice in choices)
+    if kind is bool:
+        return "`true` or `false`"
+    if kind is int:
+        return f"an integer from {limits['ge']} to {limits['le']}"
+    if kind is float:
+        return f"a number from {limits['ge']} to {limits['le']}"
+    return f"text of {limits['min_length']} to {limits['max_length']} characters"
+
+
+def _limits(metadata: list[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in metadata:
+        found |= _limits(part.metadata) if isinstance(part, FieldInfo) else {}
+        for name in ("ge", "le", "min_length", "max_length"):
+            if hasattr(part, name):
+                found[name] = getattr(part, name)
+    return found
+
+
+def _shown_default(field: FieldInfo) -> str:
+    default = field.default
+    if default is None:
+        return "unset"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(settings_page(), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Manifests, commits and heads, on the catalog and the block store."""

@@ -1,0 +1,164 @@
+"""One tenant's blocks, wherever they lie: in the cache, in the catalog's rows, or in packs in the object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from analemma.blocks.cache import BlockCache
+from analemma.blocks.codec import compress, decode_block
+from analemma.blocks.packs import PackEntry, StoredBlock, build_pack, pack_key, read_entries
+from analemma.blocks.port import ObjectStore
+from analemma.blocks.uploads import object_metadata, upload_pack
+from analemma.canon.identity import BlockId, verify_block
+from analemma.canon.nodes import Block
+from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
+from analemma.clock import Clock, Entropy
+from analemma.errors import Corrupt, NotFound
+
+READ_FROM_BODY = b""
+"""In a row's `links`: the block has links, and its bytes tell which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Blocks ready for the commit's transaction. Large ones are uploaded already, and count for nothing until it."""
+
+    rows: tuple[BlockRow, ...]
+    uploads: tuple[UploadId, ...]
+    object_keys: tuple[str, ...]
+
+
+class BlockStore:
+    """Reads verify every block; writes are only prepared here, the commit makes them count."""
+
+    def __init__(
+        self,
+        catalog: KernelCatalog,
+        tenant: TenantId,
+        *,
+        objects: ObjectStore | None,
+        cache: BlockCache,
+        pack_threshold_bytes: int,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._catalog = catalog
+        self._tenant = tenant
+        self._objects = objects
+        self._cache = cache
+        self._pack_threshold_bytes = pack_threshold_bytes
+        self._clock = clock
+        self._entropy = entropy
+
+    def fetch(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        """The verified bytes of all of these; Corrupt, naming the block, if one is gone or damaged."""
+        found = self._cache.get_many(self._tenant, blocks)
+        missing = [block for block in blocks if block not in found]
+        if missing:
+            fresh = self._read(missing)
+            self._cache.put_many(self._tenant, fresh)
+            found.update(fresh)
+        return found
+
+    def read_uncached(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        """The same from the store itself: what a verifier must ask."""
+        return self._read(blocks)
+
+    def remember(self, blocks: Iterable[Block]) -> None:
+        """Keep blocks that were just committed near: the next change starts from them."""
+        self._cache.put_many(self._tenant, {block.id: block.data for block in blocks})
+
+    def prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None) -> Prepared:
+        """Compress the blocks; put them inline, or into one uploaded pack when they are many or large."""
+        stored = {block.id: (block, *compress(verify_block(block.id, block.data))) for block in blocks}
+        rows = [
+            BlockRow(id=block.id, size=len(block.data), codec=codec, body=body, links=_links(block))
+            for block, codec, body in stored.values()
+        ]
+        if self._objects is None or sum([len(row.body or b"") for row in rows]) <= self._pack_threshold_bytes:
+            return Prepared(tuple(rows), (), ())
+        # What is stored already would only lie dead in the pack. It stays in the commit all the same, inline: the
+        # commit alone can tell whether the stored row is still there.
+        present = self._catalog.read_blocks(self._tenant, [row.id for row in rows])
+        packed = [row for row in rows if row.id not in present]
+        if sum([len(row.body or b"") for row in packed]) <= self._pack_threshold_bytes:
+            return Prepared(tuple(rows), (), ())
+        upload, entries, object_key = self._upload(packed, key, execution)
+        rows = [
+            replace(row, body=None, upload=upload, offset=entries[row.id].offset, length=entries[row.id].length)
+            if row.id in entries
+            else row
+            for row in rows
+        ]
+        return Prepared(tuple(rows), (upload,), (object_key,))
+
+    def _upload(
+        self, rows: Sequence[BlockRow], key: BranchKey, execution: str | None
+    ) -> tuple[UploadId, dict[BlockId, PackEntry], str]:
+        assert self._objects is not None
+        pack = build_pack(StoredBlock(row.id, row.codec, row.body or b"", row.size) for row in rows)
+        upload = UploadId(self._entropy.random_bytes(16))
+        now_us = self._clock.now_us()
+        intent = Upload(
+            id=upload,
+            state="temp",
+            object_key=pack_key(upload),
+            size=len(pack.data),
+            created_at_us=now_us,
+            owner=key.owner,
+            workflow=key.workflow,
+            execution=execution,
+        )
+        object_key = upload_pack(
+            self._objects,
+            upload,
+            pack,
+            open_intent=lambda: self._catalog.open_upload(self._tenant, intent),
+            metadata=object_metadata(pack, workflow_id=key.workflow, execution_id=execution, created_at_us=now_us),
+        )
+        return upload, {entry.id: entry for entry in pack.entries}, object_key
+
+    def _read(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        found: dict[BlockId, bytes] = {}
+        # Packing moves blocks between rows and objects; one that is not where its row said is looked up once more.
+        for _ in range(2):
+            missing = [block for block in blocks if block not in found]
+            if not missing:
+                break
+            rows = self._catalog.read_blocks(self._tenant, missing)
+            packs: dict[UploadId, list[BlockRow]] = {}
+            for row in rows.values():
+                if row.body is not None:
+                    found[row.id] = decode_block(row.id, row.codec, row.body, row.size)
+                elif row.upload is not None:
+                    packs.setdefault(row.upload, []).append(row)
+            for upload, packed in packs.items():
+                found.update(self._read_pack(upload, packed))
+        for block in blocks:
+            if block not in found:
+                raise Corrupt(
+                    f"block {block.hex()} is missing from the store",
+                    hint="run verify, and restore it from a second copy",
+                    block=block.hex(),
+                    missing=True,
+                )
+        return found
+
+    def _read_pack(self, upload: UploadId, rows: Sequence[BlockRow]) -> dict[BlockId, bytes]:
+        if self._objects is None:
+            raise Corrupt(
+                f"block {rows[0].id.hex()} lies in an object, but this store was opened without an object store",
+                hint="open it with the same objects URL it was written with",
+                block=rows[0].id.hex(),
+            )
+        entries = [PackEntry(row.id, row.codec, row.offset or 0, row.length or 0, row.size) for row in rows]
+        try:
+            stored = read_entries(self._objects, pack_key(upload), entries)
+        except NotFound:
+            return {}
+        return {row.id: decode_block(row.id, row.codec, stored[row.id], row.size) for row in rows}
+
+
+def _links(block: Block) -> bytes | None:
+    return READ_FROM_BODY if block.links else None

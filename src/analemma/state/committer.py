@@ -1,0 +1,125 @@
+"""Turning a new tree into a new version: manifest, journal record and head, in the catalog's one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Wire
+from analemma.canon.tree import Edited
+from analemma.catalog.port import BranchKey, CommitRequest, Committed, Head, Idempotency, KernelCatalog, TenantId
+from analemma.clock import Clock, Entropy
+from analemma.state.block_store import BlockStore
+from analemma.state.journal import COMMITTED, next_record
+from analemma.state.manifests import Manifest, encode_manifest
+from analemma.state.receipts import Receipt, decode_receipt, encode_receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A version that someone would like to be the branch's next."""
+
+    key: BranchKey
+    tree: Edited
+    expected: Head | None
+    """The head it was built on; None: the branch is to begin with it."""
+    bases: tuple[BlockId, ...] = ()
+    """Manifests, besides the expected head, whose blocks the tree links without containing them."""
+    execution: str | None = None
+    segment: int | None = None
+    message: str | None = None
+    metadata: Wire = None
+    config: BlockId | None = None
+    segments: BlockId | None = None
+    kind: str = COMMITTED
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+    fingerprint: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A commit's receipt, and what it cost."""
+
+    receipt: Receipt
+    head: Head
+    committed: Committed
+    blocks_emitted: int
+    bytes_written: int
+    object_keys: tuple[str, ...]
+
+
+class Committer:
+    """Commits proposals of one tenant."""
+
+    def __init__(
+        self, catalog: KernelCatalog, tenant: TenantId, blocks: BlockStore, *, clock: Clock, entropy: Entropy
+    ) -> None:
+        self._catalog = catalog
+        self._tenant = tenant
+        self._blocks = blocks
+        self._clock = clock
+        self._entropy = entropy
+
+    def commit(self, proposal: Proposal) -> Outcome:
+        """Make the proposal the branch's new head, durably; HeadMoved, with nothing changed, if the head is another by
+        now."""
+        expected = proposal.expected
+        now_us = self._clock.now_us()
+        manifest = Manifest(
+            key=proposal.key,
+            version=1 if expected is None else expected.version + 1,
+            parent=None if expected is None else expected.manifest,
+            root=proposal.tree.root,
+            created_at_us=now_us,
+            nonce=self._entropy.random_bytes(16),
+            execution=proposal.execution,
+            segment=proposal.segment,
+            message=proposal.message,
+            metadata=proposal.metadata,
+            config=proposal.config,
+            segments=proposal.segments,
+        )
+        block = encode_manifest(manifest)
+        emitted = (*proposal.tree.blocks, block)
+        prepared = self._blocks.prepare(emitted, proposal.key, proposal.execution)
+        record = next_record(
+            proposal.key, expected, kind=proposal.kind, manifest=block.id, at_us=now_us, facts=proposal.facts
+        )
+        head = Head(proposal.key, block.id, manifest.version, record.seq, record.hash)
+        receipt = Receipt(
+            proposal.key, block.id, manifest.version, manifest.parent, manifest.root.id, record.seq, record.hash
+        )
+        idempotency = None
+        if proposal.idempotency_key is not None:
+            idempotency = Idempotency(proposal.idempotency_key, proposal.fingerprint, encode_receipt(receipt))
+        committed = self._catalog.commit(
+            CommitRequest(
+                tenant=self._tenant,
+                expected=expected,
+                head=head,
+                manifest=manifest.row(block.id),
+                journal=(record,),
+                blocks=prepared.rows,
+                bases=_bases(proposal),
+                uploads=prepared.uploads,
+                idempotency=idempotency,
+            )
+        )
+        if committed.replayed and committed.receipt is not None:
+            receipt = decode_receipt(committed.receipt)
+            return Outcome(receipt, _head_of(receipt), committed, 0, 0, ())
+        self._blocks.remember(emitted)
+        written = sum([row.length or len(row.body or b"") for row in prepared.rows if row.id in committed.stored])
+        return Outcome(receipt, head, committed, len(emitted), written, prepared.object_keys)
+
+
+def _bases(proposal: Proposal) -> tuple[BlockId, ...]:
+    parent = () if proposal.expected is None else (proposal.expected.manifest,)
+    return tuple(dict.fromkeys((*parent, *proposal.bases)))
+
+
+def _head_of(receipt: Receipt) -> Head:
+    return Head(receipt.key, receipt.manifest, receipt.version, receipt.journal_seq, receipt.journal_tip)

@@ -1,0 +1,1 @@
+"""For people who write backends: conformance suites, strategies, failing stores, failpoints."""

@@ -1,0 +1,70 @@
+"""Small commits to try a catalog with: each with content, manifest and journal record of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.port import (
+    BlockRow,
+    BranchKey,
+    CommitRequest,
+    Head,
+    JournalRow,
+    ManifestRow,
+    OutboxEvent,
+    TenantId,
+    Upload,
+    UploadId,
+)
+
+KEY = BranchKey("ann", "report")
+
+
+def make_block(content: bytes | None = None, **columns: Any) -> BlockRow:
+    """A block with this content, or with content of its own."""
+    body = os.urandom(24) if content is None else content
+    return BlockRow(BlockId(hashlib.sha256(body).digest()), len(body), 0, body, **columns)
+
+
+def make_request(
+    tenant: TenantId,
+    expected: Head | None,
+    blocks: Iterable[BlockRow] = (),
+    *,
+    key: BranchKey = KEY,
+    message: str | None = None,
+    **columns: Any,
+) -> CommitRequest:
+    """The commit that follows `expected`, with a manifest block of its own beside `blocks`."""
+    nonce = os.urandom(16)
+    version = 1 if expected is None else expected.version + 1
+    seq = 1 if expected is None else expected.journal_seq + 1
+    body = make_block(b"manifest" + nonce, links=b"")
+    record = b"journal" + nonce
+    tip = hashlib.sha256(record).digest()
+    parent = None if expected is None else expected.manifest
+    columns.setdefault("bases", () if parent is None else (parent,))
+    return CommitRequest(
+        tenant=tenant,
+        expected=expected,
+        head=Head(key, body.id, version, seq, tip),
+        manifest=ManifestRow(body.id, key, version, parent, body.id, 1_000_000 + version, "run-1", 3, message),
+        journal=(JournalRow(seq, "commit", body.id, record, tip, 1_000_000 + version),),
+        blocks=(*blocks, body),
+        **columns,
+    )
+
+
+def make_upload(**columns: Any) -> Upload:
+    """An intent with an id of its own."""
+    upload = UploadId(os.urandom(16))
+    return Upload(upload, "temp", f"packs/{upload.hex()}", 100, 1_000_000, **columns)
+
+
+def make_event(name: str, aggregate: str = "default:ann/report", **columns: Any) -> OutboxEvent:
+    """An event of the lane STATE / `aggregate`."""
+    return OutboxEvent(name, "STATE", aggregate, "StateCommitted", b"{}", **columns)

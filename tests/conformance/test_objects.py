@@ -1,0 +1,242 @@
+"""Every object store passes the same suite: plain, and behind the wrappers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from analemma.blocks.local import LocalStore
+from analemma.blocks.memory import MemoryStore
+from analemma.blocks.metrics import MeteredStore, ObjectMetrics
+from analemma.blocks.port import ObjectStore, is_transient
+from analemma.blocks.retry import RetryStore
+from analemma.blocks.urls import open_objects
+from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown, Unavailable
+from analemma.testing.objects import METADATA, FailingStore, ObjectStoreSuite
+from tests.s3_server import SECRET_KEY, CannotStart, S3Server, free_ports, run_directory, shared_s3
+
+
+class TestMemory(ObjectStoreSuite):
+    @pytest.fixture
+    def store(self) -> Iterator[ObjectStore]:
+        store = MemoryStore()
+        yield store
+        store.close()
+
+
+class TestLocal(ObjectStoreSuite):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[ObjectStore]:
+        store = LocalStore(tmp_path / "objects")
+        yield store
+        store.close()
+
+
+class TestWrapped(ObjectStoreSuite):
+    """The wrappers change nothing when nothing fails."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[ObjectStore]:
+        store = RetryStore(MeteredStore(FailingStore(LocalStore(tmp_path / "objects")), ObjectMetrics()))
+        yield store
+        store.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    try:
+        with shared_s3(run_directory(tmp_path_factory.getbasetemp())) as server:
+            yield server
+    except CannotStart as exc:
+        pytest.skip(str(exc))
+
+
+class TestS3(ObjectStoreSuite):
+    @pytest.fixture
+    def store(self, s3_server: S3Server) -> Iterator[ObjectStore]:
+        store = open_objects(s3_server.url())
+        yield store
+        store.close()
+
+    def test_a_bucket_that_is_not_there_is_unavailable(self, s3_server: S3Server) -> None:
+        store = open_objects(s3_server.url(bucket="nobody-made-this"))
+        for operation in (
+            lambda: store.get("k/x"),
+            lambda: store.put("k/x", b"x"),
+            lambda: store.put("k/x", b"x", if_absent=True),
+            lambda: list(store.list("k")),
+            store.health,
+        ):
+            with pytest.raises(Unavailable, match="no such bucket") as caught:
+                operation()
+            assert_one_clean_line(caught.value)
+
+    @pytest.mark.parametrize("wrong", ["secret_access_key", "access_key_id"])
+    def test_bad_credentials_are_denied(self, s3_server: S3Server, wrong: str) -> None:
+        store = open_objects(s3_server.url(**{wrong: "WRONGWRONGWRONG"}))
+        for operation in (
+            lambda: store.get("k/x"),
+            lambda: store.put("k/x", b"x", if_absent=True),
+            lambda: store.put_stream("k/x", [b"x"]),
+            lambda: list(store.list("k")),
+            lambda: list(store.list()),
+            lambda: store.delete("k/x"),
+            store.health,
+        ):
+            with pytest.raises(Denied) as caught:
+                operation()
+            assert_one_clean_line(caught.value)
+
+    def test_an_endpoint_that_does_not_answer_is_a_transient_failure(self, s3_server: S3Server) -> None:
+        store = open_objects(s3_server.url(endpoint=f"http://127.0.0.1:{free_ports(1)[0]}"))
+        for operation in (lambda: store.get("k/x"), lambda: store.put("k/x", b"x"), store.health):
+            with pytest.raises(Unavailable) as caught:
+                operation()
+            assert caught.value.facts["transient"] is True
+            assert caught.value.kind == "unavailable"  # Nothing was sent, so nothing is in doubt.
+            assert_one_clean_line(caught.value)
+
+    def test_tags_reach_the_object_and_its_metadata_stays(self, s3_server: S3Server) -> None:
+        store = open_objects(s3_server.url("tagged"))
+        assert store.supports_tags
+        store.put("k/x", b"data", metadata=METADATA)
+        store.tag("k/x", {"status": "orphan"})
+        with urllib.request.urlopen(f"{s3_server.filer}/buckets/analemma/tagged/k/x?metadata=true") as answer:
+            assert b'"X-Amz-Tagging-status"' in answer.read()
+        info = store.head("k/x")
+        assert info is not None and info.metadata == METADATA
+
+    def test_two_prefixes_of_one_bucket_do_not_see_each_other(self, s3_server: S3Server) -> None:
+        one, other = open_objects(s3_server.url("left")), open_objects(s3_server.url("left-right"))
+        one.put("k/x", b"one")
+        assert other.head("k/x") is None
+        assert [info.key for info in other.list()] == []
+        assert [info.key for info in one.list()] == ["k/x"]
+
+    def test_more_than_one_page_is_listed_and_deleted(self, s3_server: S3Server) -> None:
+        store = open_objects(s3_server.url())
+        keys = [f"many/{number % 7}/{number:04}" for number in range(1100)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda key: store.put(key, b"x"), keys))
+        assert [info.key for info in store.list("many")] == sorted(keys)
+        store.delete_many(keys)
+        assert list(store.list("many")) == []
+
+
+class LossyProxy:
+    """Stands before the server and hangs up on chosen writes, before passing on the request or the answer."""
+
+    def __init__(self, target: str, losses: list[str]) -> None:
+        self._target = ("127.0.0.1", int(target.rsplit(":", 1)[1]))
+        self._losses = losses
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets = [self._listener]
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
+                self._sockets += [client, server]
+                self._threads.append(threading.Thread(target=self._relay, args=(client, server)))
+                self._threads[-1].start()
+
+    def _relay(self, client: socket.socket, server: socket.socket) -> None:
+        """One connection; each request is read whole, so that the loss falls where it should."""
+        with client, server, contextlib.suppress(OSError):
+            while request := read_message(client):
+                loss = self._losses.pop(0) if self._losses and request.startswith(b"PUT") else "none"
+                if loss == "request":
+                    return
+                server.sendall(request)
+                answer = read_message(server, head_only=request.startswith(b"HEAD"))
+                if loss == "answer":
+                    return
+                client.sendall(answer)
+
+
+def read_message(source: socket.socket, *, head_only: bool = False) -> bytes:
+    message = b""
+    while b"\r\n\r\n" not in message:
+        piece = source.recv(65536)
+        if not piece:
+            return b""
+        message += piece
+    head, _, body = message.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    while not head_only and length and len(body) < int(length[1]):
+        body += source.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+class TestLostAnswers:
+    """What the network can do to a conditional put, on a real connection to a real server."""
+
+    @pytest.fixture
+    def losses(self) -> list[str]:
+        return []
+
+    @pytest.fixture
+    def stores(self, s3_server: S3Server, losses: list[str]) -> Iterator[tuple[ObjectStore, ObjectStore]]:
+        """One behind the proxy, and one that sees what is really there."""
+        proxy = LossyProxy(s3_server.endpoint, losses)
+        prefix = uuid4().hex
+        direct = open_objects(s3_server.url(prefix))
+        yield open_objects(s3_server.url(prefix, endpoint=proxy.endpoint)), direct
+        proxy.close()
+
+    @pytest.mark.parametrize(("loss", "happened"), [("request", False), ("answer", True)])
+    def test_the_outcome_is_reported_as_unknown(
+        self, stores: tuple[ObjectStore, ObjectStore], losses: list[str], loss: str, happened: bool
+    ) -> None:
+        proxied, direct = stores
+        losses.append(loss)
+        with pytest.raises(OutcomeUnknown) as caught:
+            proxied.put("k/x", b"mine", if_absent=True)
+        assert is_transient(caught.value)
+        assert (direct.head("k/x") is not None) is happened
+
+    @pytest.mark.parametrize("lost", [["request"], ["answer"], ["answer", "answer"], ["request", "answer"]], ids=str)
+    def test_a_retried_put_finds_its_own_write(
+        self, stores: tuple[ObjectStore, ObjectStore], losses: list[str], lost: list[str]
+    ) -> None:
+        proxied, direct = stores
+        losses.extend(lost)
+        RetryStore(proxied, first_wait_s=0.01).put("k/x", b"mine", if_absent=True)
+        assert losses == [] and direct.get("k/x") == b"mine"
+
+    def test_a_retried_put_still_sees_that_someone_else_was_first(
+        self, stores: tuple[ObjectStore, ObjectStore], losses: list[str]
+    ) -> None:
+        proxied, direct = stores
+        direct.put("k/x", b"them")
+        losses.append("answer")
+        with pytest.raises(Conflict):
+            RetryStore(proxied, first_wait_s=0.01).put("k/x", b"mine", if_absent=True)
+        assert direct.get("k/x") == b"them"
+
+
+def assert_one_clean_line(error: AnalemmaError) -> None:
+    text = f"{error} {error!r}"
+    assert "\n" not in text and SECRET_KEY not in text and "WRONG" not in text
+    assert error.hint

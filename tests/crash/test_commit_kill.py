@@ -1,0 +1,57 @@
+"""kill -9 at every failpoint of a save: the store opens, verifies, and holds the old state or the new one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analemma import failpoints
+from analemma.canon.tree import Operation
+from tests.crash.commit_worker import large_value
+from tests.stores import Store, commit_change, commit_value, state_of
+
+ROOT = Path(__file__).parents[2]
+IN_THE_TRANSACTION = ["commit.after_head", "commit.after_blocks", "commit.before_commit"]
+UPLOADING = ["upload.before_intent", "upload.after_intent", "upload.after_object"]
+AROUND = ["commit.before_transaction", "commit.after_commit"]
+
+
+def test_every_failpoint_is_tried_here() -> None:
+    assert set(failpoints.NAMES) == {*IN_THE_TRANSACTION, *UPLOADING, *AROUND}
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("point", [*UPLOADING, *AROUND, *IN_THE_TRANSACTION])
+def test_a_kill_leaves_the_old_state_or_the_new(point: str, size: str, store: Store) -> None:
+    postgres = store.url.startswith("postgresql")
+    # PostgreSQL commits in one statement, which cannot be stopped half-way from here; small saves upload nothing.
+    unreached = (postgres and point in IN_THE_TRANSACTION) or (size == "small" and point in UPLOADING)
+    old = {"text": "old", "numbers": list(range(2000))}
+    new = {**old, "changed": large_value(2) if size == "large" else {"small": True}}
+    with store.open() as app:
+        commit_value(app.default, old)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.commit_worker", store.url, store.objects or "", size],
+        cwd=ROOT,
+        env={**os.environ, failpoints.VARIABLE: point},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if unreached:
+        assert (done.returncode, done.stdout) == (0, "acknowledged\n"), done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (-signal.SIGKILL, ""), done.stderr
+
+    with store.open() as app:
+        tenant = app.default
+        assert state_of(tenant) == (new if unreached or point == "commit.after_commit" else old)
+        report = tenant.verify(commit_change(tenant, Operation("put", ("after",), 1)).receipt.key)
+        assert report.problems == []
+        assert report.records == (3 if unreached or point == "commit.after_commit" else 2)

@@ -1,0 +1,99 @@
+"""What the pages show is run, and what they point to exists."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib
+import io
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.docs.pages import DOCS, ROOT, CodeBlock, code_blocks, markdown_files, prose, shown, slugs
+
+PAGES_WITH_CODE = [page for page in markdown_files() if any(block.language == "python" for block in code_blocks(page))]
+
+_LINK = re.compile(r"(?<!\!)\[[^\]]*\]\(([^)\s]+)\)")
+_FILE = re.compile(r"`([\w./-]+\.(?:py|sql|md|toml|json))`")
+_NAME = re.compile(r"`((?:analemma|cli|state|catalog|blocks|canon|testing|failpoints|clock|settings|errors)(?:\.\w+)+)`")
+
+
+def run(page: Path, block: CodeBlock, namespace: dict[str, Any]) -> None:
+    """Run one block; its line numbers in a traceback are those of the page."""
+    tree = ast.increment_lineno(ast.parse(block.text), block.line - 1)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(tree, shown(page), "exec"), namespace)  # noqa: S102
+    if block.expected_output:
+        assert printed.getvalue().splitlines() == block.expected_output, f"{shown(page)}, line {block.line}"
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=shown)
+def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in [name for name in os.environ if name.startswith("ANALEMMA_")]:
+        monkeypatch.delenv(variable)
+    # As in a script of the reader's own: classes defined on the page are stored under that module.
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in code_blocks(page):
+        if block.language == "python" and block.not_run is None:
+            run(page, block, namespace)
+
+
+def test_an_example_that_is_not_run_says_why() -> None:
+    for page in markdown_files():
+        for block in code_blocks(page):
+            assert block.not_run is None or len(block.not_run) > 10, f"{shown(page)}, line {block.line}"
+
+
+@pytest.mark.parametrize("page", markdown_files(), ids=shown)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(prose(page)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        found = (page.parent / name).resolve() if name else page
+        assert found.is_relative_to(ROOT), f"{target} leads out of the repository"
+        assert found.exists(), f"{target} does not exist"
+        if anchor:
+            assert anchor in slugs(found), f"{target}: there is no such heading"
+
+
+def test_the_index_names_every_page() -> None:
+    index = DOCS / "README.md"
+    named = {(DOCS / target.partition("#")[0]).resolve() for target in _LINK.findall(prose(index))}
+    assert set(DOCS.glob("**/*.md")) - {index} <= named
+
+
+@pytest.mark.parametrize("page", markdown_files(), ids=shown)
+def test_files_named_in_the_text_exist(page: Path) -> None:
+    places = [ROOT, ROOT / "src" / "analemma", ROOT / "tests", page.parent]
+    examples = ("analemma.toml",)
+    for name in _FILE.findall(prose(page)):
+        assert name in examples or any((place / name).exists() for place in places), name
+
+
+@pytest.mark.parametrize("page", markdown_files(), ids=shown)
+def test_code_named_in_the_text_exists(page: Path) -> None:
+    for name in _NAME.findall(prose(page)):
+        if not name.endswith((".py", ".sql")):
+            resolve(name if name.startswith("analemma.") else f"analemma.{name}")
+
+
+def resolve(name: str) -> None:
+    """Import as much of a dotted name as is a module, and look up the rest in it."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError as exc:
+            assert exc.name is not None and name.startswith(exc.name), f"{name}: {exc}"
+            continue
+        for part in parts[length:]:
+            fields = getattr(found, "__dataclass_fields__", {})
+            assert hasattr(found, part) or part in fields, f"there is no {name}"
+            found = getattr(found, part, None)
+        return

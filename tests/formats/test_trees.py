@@ -1,0 +1,33 @@
+"""The stored bytes of trees do not change: what was written by any release stays readable and is written the same
+again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from analemma.canon.identity import BlockId, block_id
+from analemma.canon.standard_types import standard_registry
+from analemma.canon.tree import Trees, admit_block
+from analemma.testing.strategies import shown
+from tests.formats.golden_values import SMALL, describe
+
+GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent / "trees_1.json").read_text())
+
+
+def test_values_are_written_as_they_always_were() -> None:
+    assert describe() == GOLDEN
+
+
+def test_old_blocks_are_read_as_they_always_were() -> None:
+    for name, golden in GOLDEN["small"].items():
+        blocks = {block_id(data): data for data in map(bytes.fromhex, golden["blocks"])}
+        trees = Trees(lambda ids, blocks=blocks: {block: blocks[block] for block in ids}, standard_registry())  # type: ignore[misc]
+        assert shown(trees.read(BlockId(bytes.fromhex(golden["root"])))) == shown(SMALL[name]), name
+
+
+def test_old_blocks_may_enter_from_outside() -> None:
+    for golden in GOLDEN["small"].values():
+        for data in map(bytes.fromhex, golden["blocks"]):
+            assert admit_block(data, block_id(data)).data == data

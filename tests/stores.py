@@ -1,0 +1,56 @@
+"""Whole stores for tests: a catalog and an object store, opened as users open them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import analemma
+from analemma.app import App, Tenant
+from analemma.canon.identity import BlockId
+from analemma.canon.tree import Operation
+from analemma.catalog.port import BranchKey
+from analemma.settings import Settings
+from analemma.state.committer import Outcome, Proposal
+
+KEY = BranchKey("ann", "report")
+
+
+@dataclass(frozen=True)
+class Store:
+    """How to open one store, again and again."""
+
+    url: str
+    objects: str | None = None
+
+    def open(self, **settings: Any) -> App:
+        return analemma.open(self.url, objects=self.objects, settings=Settings(**settings), migrate=True)
+
+
+def commit_value(tenant: Tenant, value: Any, key: BranchKey = KEY) -> Outcome:
+    """A version with this state, on whatever is there."""
+    return tenant.committer.commit(Proposal(key, tenant.trees.build(value), tenant.head(key)))
+
+
+def commit_change(tenant: Tenant, *operations: Operation, key: BranchKey = KEY) -> Outcome:
+    """A version with these changes to the current state."""
+    head = tenant.head(key)
+    assert head is not None
+    tree = tenant.trees.edit(tenant.manifest(head.manifest).root.id, operations)
+    return tenant.committer.commit(Proposal(key, tree, head))
+
+
+def state_of(tenant: Tenant, key: BranchKey = KEY) -> Any:
+    """The branch's current state."""
+    head = tenant.head(key)
+    assert head is not None
+    return tenant.trees.read(root_of(tenant, head.manifest))
+
+
+def root_of(tenant: Tenant, manifest: BlockId) -> BlockId:
+    return tenant.manifest(manifest).root.id
+
+
+def local(directory: Path) -> Store:
+    return Store(str(directory / "store"))

@@ -1,0 +1,176 @@
+"""The Redis tier, on a real Redis: it helps when it is there, and nothing breaks when it is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from analemma.blocks.cache import BodyCache, CacheStack
+from analemma.blocks.redis_tier import REST_AFTER_FAILURE_S, RedisTier, open_redis_tier
+from analemma.canon.identity import BlockId, block_id
+from analemma.errors import Invalid
+from tests.redis_server import RedisServer, running_redis
+from tests.s3_server import CannotStart
+
+redis = pytest.importorskip("redis")
+
+BODIES = {block_id(body): body for body in (b"one", b"two" * 1000, b"\x00\xff")}
+
+
+class SteppingClock:
+    """Time that passes when told."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_us(self) -> int:
+        return int(self.seconds * 1_000_000)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    try:
+        with running_redis() as server:
+            yield server
+    except CannotStart as exc:
+        pytest.skip(str(exc))
+
+
+@pytest.fixture
+def clock() -> SteppingClock:
+    return SteppingClock()
+
+
+@pytest.fixture
+def tier(server: RedisServer, clock: SteppingClock) -> Iterator[RedisTier]:
+    if server.process is None:
+        server.start()
+    tier = open_redis_tier(server.url, "store-1", timeout_s=1.0, clock=clock)
+    tier.clear()
+    yield tier
+    tier.close()
+
+
+def test_bodies_are_shared_between_processes_of_one_store(server: RedisServer, tier: RedisTier) -> None:
+    tier.put_many(7, BODIES)
+    other = open_redis_tier(server.url, "store-1", timeout_s=5.0)
+    stranger = BlockId(bytes(32))
+    assert other.get_many(7, [*BODIES, stranger]) == BODIES
+    assert (other.hits, other.misses) == (3, 1)
+    other.close()
+
+
+def test_stores_and_tenants_are_apart(server: RedisServer, tier: RedisTier) -> None:
+    tier.put_many(7, BODIES)
+    other = open_redis_tier(server.url, "store-2", timeout_s=5.0)
+    assert other.get_many(7, BODIES) == {}
+    assert tier.get_many(8, BODIES) == {}
+    other.clear()
+    assert tier.get_many(7, BODIES) == BODIES
+    other.close()
+
+
+def test_bodies_expire_after_five_minutes(server: RedisServer, tier: RedisTier) -> None:
+    tier.put_many(7, BODIES)
+    client = redis.Redis.from_url(server.url)
+    lifetimes = [client.ttl(key) for key in client.scan_iter("analemma:store-1:7:*")]
+    client.close()
+    assert len(lifetimes) == 3 and all(290 <= lifetime <= 300 for lifetime in lifetimes)
+
+
+def test_a_poisoned_value_is_a_miss(server: RedisServer, tier: RedisTier) -> None:
+    tier.put_many(7, BODIES)
+    victim, *others = BODIES
+    client = redis.Redis.from_url(server.url)
+    client.set(f"analemma:store-1:7:{victim.hex()}", b"evil")
+    client.close()
+    assert set(tier.get_many(7, BODIES)) == set(others)
+    assert tier.poisoned == 1
+
+
+def test_a_value_of_the_wrong_type_is_a_miss(server: RedisServer, tier: RedisTier) -> None:
+    victim = next(iter(BODIES))
+    client = redis.Redis.from_url(server.url)
+    client.rpush(f"analemma:store-1:7:{victim.hex()}", b"a list")
+    assert tier.get_many(7, [victim]) == {}
+    client.close()
+
+
+def test_very_large_bodies_are_left_out(tier: RedisTier) -> None:
+    large = bytes(2 << 20)
+    tier.put_many(7, {block_id(large): large, **BODIES})
+    assert tier.get_many(7, [block_id(large), *BODIES]) == BODIES
+
+
+def test_a_redis_that_is_gone_costs_a_miss_and_then_nothing_until_it_had_its_rest(
+    server: RedisServer, tier: RedisTier, clock: SteppingClock
+) -> None:
+    tier.put_many(7, BODIES)
+    server.stop()
+    assert tier.get_many(7, BODIES) == {}
+    assert tier.failures == 1
+    tier.put_many(7, BODIES)
+    assert tier.get_many(7, BODIES) == {}
+    assert tier.failures == 1
+    server.start()
+    assert tier.get_many(7, BODIES) == {}
+    clock.sleep(REST_AFTER_FAILURE_S)
+    tier.put_many(7, BODIES)
+    assert tier.get_many(7, BODIES) == BODIES
+
+
+def test_a_redis_that_hangs_is_given_up_quickly(server: RedisServer, tier: RedisTier, clock: SteppingClock) -> None:
+    tier.put_many(7, BODIES)
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        for _ in range(50):
+            assert tier.get_many(7, BODIES) == {}
+        assert time.monotonic() - started < 5  # One timeout, not fifty.
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    clock.sleep(REST_AFTER_FAILURE_S)
+    assert tier.get_many(7, BODIES) == BODIES
+
+
+def test_a_late_answer_is_never_taken_for_the_next_one(
+    server: RedisServer, tier: RedisTier, clock: SteppingClock
+) -> None:
+    """After a timeout the connection may still hold the old answer; reading it would pair values with wrong ids."""
+    first, second, _ = BODIES
+    tier.put_many(7, BODIES)
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGSTOP)
+    tier.get_many(7, [first])
+    os.kill(server.process.pid, signal.SIGCONT)
+    clock.sleep(REST_AFTER_FAILURE_S)
+    assert tier.get_many(7, [second]) == {second: BODIES[second]}
+    assert tier.poisoned == 0
+
+
+def test_behind_a_local_cache_it_is_asked_once(tier: RedisTier) -> None:
+    tier.put_many(7, BODIES)
+    stack = CacheStack([BodyCache(), tier])
+    assert stack.get_many(7, BODIES) == stack.get_many(7, BODIES) == BODIES
+    assert tier.hits == 3
+
+
+def test_a_password_never_shows() -> None:
+    tier = open_redis_tier("redis://:hunter2@127.0.0.1:1/0", "store-1")
+    assert "hunter2" not in repr(tier)
+    assert tier.get_many(7, BODIES) == {}
+    tier.close()
+    with pytest.raises(Invalid) as caught:
+        open_redis_tier("http://:hunter2@host", "store-1")
+    assert "hunter2" not in str(caught.value)

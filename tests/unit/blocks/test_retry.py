@@ -1,0 +1,143 @@
+"""Trying again: only when it can help, not too often, and never mistaking our own write for someone else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from analemma.blocks.memory import MemoryStore
+from analemma.blocks.port import ObjectStore
+from analemma.blocks.retry import RetryStore
+from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown, Unavailable
+from analemma.testing.objects import FailingStore, Fault
+
+
+class SteppingClock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def now_us(self) -> int:
+        return int(sum(self.waits) * 1_000_000)
+
+    def monotonic(self) -> float:
+        return sum(self.waits)
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+class BareConflictStore(MemoryStore):
+    """A store as some are: a conditional put only says "exists", without looking at what does."""
+
+    def put(self, key: str, data: bytes, *, metadata: object = None, if_absent: bool = False) -> None:
+        if if_absent and self.head(key) is not None:
+            raise Conflict("exists")
+        super().put(key, data)
+
+
+def retrying(store: ObjectStore, clock: SteppingClock | None = None, jitter: float = 1.0) -> RetryStore:
+    return RetryStore(store, clock=clock or SteppingClock(), jitter=lambda: jitter)
+
+
+CALLS: list[Callable[[ObjectStore], object]] = [
+    lambda store: store.get("k"),
+    lambda store: store.get_range("k", 0, 1),
+    lambda store: store.get_ranges("k", [(0, 1)]),
+    lambda store: store.head("k"),
+    lambda store: store.delete("k"),
+    lambda store: store.delete_many(iter(["k"])),
+    lambda store: store.tag("k", {}),
+    lambda store: store.put("k", b"data"),
+    lambda store: store.put("k", b"data", if_absent=True),
+]
+OPERATIONS = ["get", "get_range", "get_ranges", "head", "delete", "delete_many", "tag", "put", "put"]
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
+@pytest.mark.parametrize(("operation", "call"), list(zip(OPERATIONS, CALLS, strict=True)), ids=OPERATIONS)
+def test_two_transient_failures_are_survived(operation: str, call: Callable[[ObjectStore], object], kind: str) -> None:
+    inner = MemoryStore()
+    inner.put("k", b"data")
+    expected = call(inner)
+    inner.put("k", b"data")
+    failing = FailingStore(inner, [Fault(operation, kind), Fault(operation, kind)])  # type: ignore[arg-type]
+    result = call(retrying(failing))
+    assert failing.unused == () and failing.calls.count(operation) == 3
+    if operation.startswith("get"):
+        assert result == expected
+
+
+def test_the_third_failure_is_the_callers() -> None:
+    failing = FailingStore(MemoryStore(), [Fault("get", "before")] * 3)
+    with pytest.raises(OutcomeUnknown):
+        retrying(failing).get("k")
+    assert failing.calls == ["get"] * 3
+
+
+@pytest.mark.parametrize("error", [Denied("no"), Unavailable("disk full"), Conflict("exists")])
+def test_what_will_not_pass_is_not_tried_again(error: AnalemmaError) -> None:
+    clock = SteppingClock()
+    failing = FailingStore(MemoryStore(), [Fault("put", "before", error)])
+    with pytest.raises(type(error)):
+        retrying(failing, clock).put("k", b"x", if_absent=True)
+    assert failing.calls == ["put"] and clock.waits == []
+
+
+def test_waits_double_from_half_a_second_and_are_shortened_at_random() -> None:
+    clock = SteppingClock()
+    shares = iter([0.5, 1.0, 0.1])
+    failing = FailingStore(MemoryStore(), [Fault("head", "before")] * 3)
+    RetryStore(failing, tries=4, clock=clock, jitter=lambda: next(shares)).head("k")
+    assert clock.waits == [0.25, 1.0, 0.2]
+
+
+@pytest.mark.parametrize("inner", [MemoryStore, BareConflictStore])
+def test_a_conditional_put_whose_answer_was_lost_is_a_success(inner: type[MemoryStore]) -> None:
+    store = inner()
+    retrying(FailingStore(store, [Fault("put", "after")])).put("k", b"mine", if_absent=True)
+    assert store.get("k") == b"mine"
+
+
+@pytest.mark.parametrize("inner", [MemoryStore, BareConflictStore])
+@pytest.mark.parametrize("theirs", [b"same", b"longer than ours", b""])
+def test_a_lost_answer_does_not_hide_a_real_conflict(inner: type[MemoryStore], theirs: bytes) -> None:
+    store = inner()
+    store.put("k", theirs)
+    with pytest.raises(Conflict):
+        retrying(FailingStore(store, [Fault("put", "before")])).put("k", b"ours", if_absent=True)
+    assert store.get("k") == theirs
+
+
+def test_without_a_lost_answer_a_bare_conflict_stays_one() -> None:
+    store = BareConflictStore()
+    store.put("k", b"x")
+    with pytest.raises(Conflict):
+        retrying(store).put("k", b"x", if_absent=True)
+
+
+def test_a_torn_write_under_the_key_is_a_conflict_not_a_success() -> None:
+    with pytest.raises(Conflict):
+        retrying(FailingStore(MemoryStore(), [Fault("put", "torn")])).put("k", b"whole data", if_absent=True)
+
+
+def test_the_read_back_is_retried_too() -> None:
+    failing = FailingStore(BareConflictStore(), [Fault("put", "after"), Fault("head", "before")])
+    retrying(failing).put("k", b"mine", if_absent=True)
+    assert failing.unused == ()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_under_random_failures_a_conditional_put_ends_in_success_or_an_honest_error(seed: int) -> None:
+    store = MemoryStore()
+    wrapped = retrying(FailingStore(store, seed=seed, rate=0.4))
+    for number in range(30):
+        key, data = f"k{number}", b"data %d" % number
+        try:
+            wrapped.put(key, data, if_absent=True)
+        except Unavailable:
+            assert store.head(key) is None or store.get(key) == data
+        else:
+            assert store.get(key) == data

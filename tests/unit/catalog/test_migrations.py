@@ -1,0 +1,122 @@
+"""Migrations: all or nothing, once, and never on a database that is ahead of the program."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from analemma.catalog.engine import Engine
+from analemma.catalog.migrations import checksum, migrate
+from analemma.catalog.opening import FILE_NAME, open_catalog
+from analemma.catalog.postgres import PostgresEngine
+from analemma.catalog.sqlite import SqliteEngine
+from analemma.catalog.statements import MigrationScript, load_migrations
+from analemma.errors import AnalemmaError, Corrupt, Unavailable
+
+FIRST = MigrationScript(
+    1, "first", "CREATE TABLE tenant (id integer, name text); INSERT INTO tenant VALUES (1, 'a;b');"
+)
+SECOND = MigrationScript(2, "second", "INSERT INTO tenant VALUES (2, 'b');\nINSERT INTO tenant VALUES (3, 'c')")
+BROKEN = MigrationScript(2, "second", "INSERT INTO tenant VALUES (2, 'b');\nINSERT INTO nowhere VALUES (3, 'c');")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    engine: Engine
+    if request.param == "sqlite":
+        engine = SqliteEngine(tmp_path / FILE_NAME)
+    else:
+        engine = PostgresEngine(request.getfixturevalue("postgres_url"))
+    yield engine
+    engine.close()
+
+
+def test_only_what_is_missing_is_applied(engine: Engine) -> None:
+    assert migrate(engine, now_us=7, scripts=(FIRST,)) == ["0001_first"]
+    assert migrate(engine, now_us=8, scripts=(FIRST, SECOND)) == ["0002_second"]
+    assert migrate(engine, now_us=9, scripts=(FIRST, SECOND)) == []
+    assert engine.one("find_tenant", name="a;b") == (1,)
+    assert engine.one("find_tenant", name="c") == (3,)
+    assert engine.all("applied_migrations") == [(1, "first", checksum(FIRST)), (2, "second", checksum(SECOND))]
+
+
+def test_a_migration_that_fails_leaves_nothing(engine: Engine) -> None:
+    with pytest.raises(AnalemmaError):
+        migrate(engine, now_us=7, scripts=(FIRST, BROKEN))
+    assert engine.one("migration_table_exists") is None
+    assert migrate(engine, now_us=7, scripts=(FIRST, SECOND)) == ["0001_first", "0002_second"]
+
+
+def test_a_schema_from_the_future_is_refused(engine: Engine) -> None:
+    migrate(engine, now_us=7, scripts=(FIRST, SECOND))
+    with pytest.raises(Unavailable, match="upgrade analemma") as caught:
+        migrate(engine, now_us=8, scripts=(FIRST,))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rewritten_migration_is_refused(engine: Engine) -> None:
+    migrate(engine, now_us=7, scripts=(FIRST,))
+    with pytest.raises(Corrupt, match="release") as caught:
+        migrate(engine, now_us=8, scripts=(replace(FIRST, sql="SELECT 1;"), SECOND))
+    assert "\n" not in str(caught.value)
+    assert engine.one("find_tenant", name="b") is None
+
+
+def test_an_outdated_schema_is_refused_when_asked_to_leave_it(engine: Engine) -> None:
+    with pytest.raises(Unavailable, match="analemma migrate"):
+        migrate(engine, now_us=7, apply=False, scripts=(FIRST,))
+    assert engine.one("migration_table_exists") is None
+
+
+def test_postgres_is_left_alone_when_asked(postgres_url: str) -> None:
+    with pytest.raises(Unavailable, match="analemma migrate"):
+        open_catalog(postgres_url, migrate=False)
+    open_catalog(postgres_url).close()
+    open_catalog(postgres_url, migrate=False).close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_processes_that_open_a_new_store_together_all_succeed(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = str(tmp_path / "store") if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    script = (
+        "import sys; from analemma.catalog.opening import open_catalog; sys.stdin.readline();"
+        " catalog = open_catalog(sys.argv[1]); print(catalog.tenant('default')); catalog.close()"
+    )
+    workers = [
+        subprocess.Popen([sys.executable, "-c", script, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(6)
+    ]
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    answers = [worker.communicate(timeout=60)[0] for worker in workers]
+    assert answers == ["1\n"] * 6 or len(set(answers)) == 1
+
+
+def test_the_shipped_schema_is_recorded(tmp_path: Path) -> None:
+    open_catalog(tmp_path).close()
+    connection = sqlite3.connect(tmp_path / FILE_NAME)
+    recorded = connection.execute("SELECT number, name, checksum FROM migration ORDER BY number").fetchall()
+    connection.close()
+    assert recorded == [(script.number, script.name, checksum(script)) for script in load_migrations("sqlite")]
+
+
+def test_two_schemas_of_one_postgres_database_do_not_meet(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("CREATE SCHEMA one")
+        connection.execute("CREATE SCHEMA two")
+    catalogs = [open_catalog(f"{postgres_url}&options=-c%20search_path%3D{name}") for name in ("one", "two")]
+    tenants = [catalog.tenant("shop") for catalog in catalogs]
+    assert tenants == [1, 1]
+    for catalog in catalogs:
+        catalog.close()
