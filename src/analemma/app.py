@@ -18,14 +18,16 @@ from analemma.canon.identity import BlockId
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees
-from analemma.catalog.opening import FILE_NAME, open_catalog
+from analemma.catalog.opening import database_path, open_catalog
 from analemma.catalog.port import BranchKey, Head
 from analemma.catalog.sql_catalog import SqlCatalog
+from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Invalid, NotFound
 from analemma.settings import Settings, redact
 from analemma.state.block_store import BlockStore
 from analemma.state.committer import Committer
+from analemma.state.kernel import Kernel
 from analemma.state.manifests import Manifest, decode_manifest
 from analemma.state.verifying import Report, verify_branch
 
@@ -88,6 +90,11 @@ class App:
         """The tenant that the settings name (`default` unless told otherwise)."""
         return self.tenant(self.settings.tenant)
 
+    @property
+    def kernel(self) -> Kernel:
+        """The state kernel of the default tenant."""
+        return self.default.kernel
+
     def stats(self, tenant: str | None = None) -> Stats:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
         number = None if tenant is None else self.catalog.tenant(tenant)
@@ -140,6 +147,7 @@ class Tenant:
         self.name = name
         self.id = app.catalog.tenant(name)
         self._catalog = app.catalog
+        self._clock = app._clock
         self.blocks = BlockStore(
             app.catalog,
             self.id,
@@ -151,6 +159,18 @@ class Tenant:
         )
         self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types)
         self.committer = Committer(app.catalog, self.id, self.blocks, clock=app._clock, entropy=app._entropy)
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The verbs on this tenant's state."""
+        return Kernel(
+            self._catalog,
+            self.id,
+            blocks=self.blocks,
+            trees=self.trees,
+            committer=self.committer,
+            clock=self._clock,
+        )
 
     def head(self, key: BranchKey) -> Head | None:
         """Where a branch stands."""
@@ -191,9 +211,11 @@ def open_app(
     chosen = where if where is not None else settings.url
     if chosen is None:
         raise Invalid("no store is named", hint="pass a directory or a URL, or set ANALEMMA_URL")
-    place = _place(os.fspath(chosen), objects or settings.objects)
-    embedded = place.backend == "sqlite"
-    if embedded and not create and not _exists(place.url):
+    url = os.fspath(chosen)
+    file = database_path(url)
+    place = _place(url, file, objects or settings.objects)
+    embedded = file is not None
+    if file is not None and file != MEMORY and not create and not Path(file).is_file():
         raise NotFound(f"there is no store at {place.url}", hint="run `analemma init` there, or check the path")
     if migrate is None:
         migrate = embedded if settings.auto_migrate is None else settings.auto_migrate
@@ -216,21 +238,9 @@ def open_app(
     return App(catalog, store, settings, place=place)
 
 
-def _place(url: str, objects: str | None) -> Place:
-    scheme, found, rest = url.partition("://")
-    if found and scheme in ("postgresql", "postgres"):
+def _place(url: str, file: str | None, objects: str | None) -> Place:
+    if file is None:
         return Place("postgresql", url, objects)
     if objects is None:
-        if url == "sqlite:///:memory:":
-            objects = "memory://"
-        else:
-            # For sqlite:///relative and sqlite:////absolute the path follows the third slash.
-            directory = Path(rest.removeprefix("/")).parent if found and scheme == "sqlite" else Path(url)
-            objects = str(directory.absolute() / OBJECTS_DIRECTORY)
+        objects = "memory://" if file == MEMORY else str(Path(file).absolute().parent / OBJECTS_DIRECTORY)
     return Place("sqlite", url, objects)
-
-
-def _exists(url: str) -> bool:
-    scheme, found, rest = url.partition("://")
-    path = Path(rest.removeprefix("/")) if found and scheme == "sqlite" else Path(url) / FILE_NAME
-    return path.is_file()

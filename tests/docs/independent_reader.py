@@ -1,7 +1,7 @@
 """A second implementation of the stored format, written from docs/design/blocks-and-trees.md alone.
 
-It shares no code with Analemma: a decoder for the CBOR that blocks use, SHA-256, zstd, and SQL for a handful of rows. If it
-cannot check a store, either the page or the store is wrong.
+It shares no code with Analemma: a decoder for the CBOR that blocks use, SHA-256, zstd, and SQL for a handful of rows.
+If it cannot check a store, either the page or the store is wrong.
 """
 
 from __future__ import annotations
@@ -180,7 +180,9 @@ class Store:
             said = (name, format_number, record["seq"], record["kind"], named, record["at"])
             if hashlib.sha256(body).digest() != digest or said != ("journal", 1, number, kind, manifest, at):
                 raise Damaged(f"journal record {number}")
-            if (number, before) != (seq + 1, tip) or key[1:] != tuple(record[x] for x in ("owner", "workflow", "branch")):
+            if (number, before) != (seq + 1, tip) or key[1:] != tuple(
+                record[x] for x in ("owner", "workflow", "branch")
+            ):
                 raise Damaged(f"journal record {number} does not follow")
             seq, tip, last = number, digest, manifest
         if head != (last, head[1], seq, tip):

@@ -1,4 +1,4 @@
-"""docs/design/blocks-and-trees.md is right: its bytes are those we write, and a reader written from it can check a store."""
+"""docs/design/blocks-and-trees.md is right: its bytes are those we write, and a reader written from it works."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.docs.independent_reader import Damaged, Store, check_pack
-from tests.docs.pages import DOCS, code_blocks, table_rows
 
 import analemma
 from analemma import BranchKey, Operation, Proposal
@@ -21,6 +19,8 @@ from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees, no_blocks
 from analemma.state.journal import next_record
 from analemma.state.manifests import Manifest, encode_manifest
+from tests.docs.independent_reader import Damaged, Store, check_pack
+from tests.docs.pages import DOCS, code_blocks, table_rows
 
 PAGE = DOCS / "design" / "blocks-and-trees.md"
 KEY = BranchKey("ann", "report")

@@ -26,7 +26,7 @@ from analemma.canon.nodes import (
 )
 from analemma.canon.packing import Packed, Packer, list_entry, map_entry
 from analemma.canon.pointer import Path, format_pointer, list_index
-from analemma.canon.reading import MISSING, Missing, child_position, find_field, find_item, locate, root_link
+from analemma.canon.reading import MISSING, Missing, child_position, find_field, find_item, locate, root_link, step
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.rewriting import NodePath, Splice, TreeRewriter, packed_wire
 from analemma.canon.source import Fetch, NodeSource
@@ -34,10 +34,10 @@ from analemma.errors import Invalid, NotFound
 
 
 class Operation(NamedTuple):
-    """`add`, `replace` and `remove` mean what RFC 6902 says; `put` sets a field or an existing item, whatever was
-    there."""
+    """`add`, `replace` and `remove` mean what RFC 6902 says. `put` sets a field or an existing item, whatever was
+    there; `discard` removes what is there, if anything is."""
 
-    op: Literal["put", "add", "replace", "remove"]
+    op: Literal["put", "add", "replace", "remove", "discard"]
     path: Path
     value: Any = None
 
@@ -146,10 +146,15 @@ class _Editor:
     def _apply(self, operation: Operation) -> None:
         op, path, value = operation
         if not path:
-            if op == "remove":
+            if op in ("remove", "discard"):
                 raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
             self._replace_root(value)
             return
+        if op == "discard":
+            # Asked first: making drafts down to something that is not there would be work for nothing.
+            if not self._present(path):
+                return
+            op = "remove"
         draft = self._draft_at(path[:-1])
         token = path[-1]
         if isinstance(draft, _MapDraft):
@@ -182,6 +187,23 @@ class _Editor:
         if op != "remove":
             run, offset = draft.open_at(index)
             run.insert(offset, slot)
+
+    def _present(self, path: Path) -> bool:
+        """Whether anything stands at this path by now."""
+        slot: Any = self._root
+        for token in path:
+            if isinstance(slot, _MapDraft):
+                slot = self._field(slot, token)
+            elif isinstance(slot, _ListDraft):
+                try:
+                    slot = self._item(slot, list_index(token, slot.length()))
+                except (IndexError, Invalid):
+                    return False
+            else:
+                slot = self._source.run([step(slot, token)])[0]
+            if slot is MISSING:
+                return False
+        return True
 
     def _draft_at(self, path: Path) -> _Draft:
         """The draft of the container at this path, made if there is none yet, together with those above it."""

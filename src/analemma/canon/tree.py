@@ -9,11 +9,12 @@ from typing import Any, NoReturn
 from analemma.canon.diffing import diff
 from analemma.canon.editing import Edited, Operation, build, edit
 from analemma.canon.identity import BlockId, block_id
-from analemma.canon.nodes import Block, decode, encode
+from analemma.canon.nodes import Block, Wire, decode, encode
+from analemma.canon.packing import Packer
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
-from analemma.canon.reading import MISSING, Reader, UnknownTypes, read_paths
+from analemma.canon.reading import MISSING, Reader, UnknownTypes, locate, read_paths
 from analemma.canon.registry import TypeRegistry
-from analemma.canon.source import Fetch
+from analemma.canon.source import Fetch, NodeSource
 from analemma.errors import Corrupt, NotFound
 
 __all__ = ["Edited", "Operation", "Trees", "admit_block"]
@@ -42,6 +43,16 @@ class Trees:
         """The tree of a value, with all its blocks."""
         return build(value, self.registry)
 
+    def pack(self, value: Any) -> tuple[Wire, tuple[Block, ...]]:
+        """A value as it stands inside another block, with the blocks of its larger parts."""
+        made: dict[BlockId, Block] = {}
+        packed = Packer(self.registry, lambda block: made.update({block.id: block})).pack(value)
+        return packed.wire, tuple(made.values())
+
+    def unpack(self, wire: Wire) -> Any:
+        """The value of what stands inside another block."""
+        return Reader(self.fetch, self.registry, self.unknown).read_wires([wire])[0]
+
     def read(self, root: BlockId) -> Any:
         """The value of a tree; one fetch per level."""
         return Reader(self.fetch, self.registry, self.unknown).read(root)
@@ -60,6 +71,11 @@ class Trees:
         parsed = [parse_pointer(path) if isinstance(path, str) else path for path in wanted]
         values = read_paths(root, parsed, self.fetch, self.registry, self.unknown)
         return {path: value for path, value in zip(wanted, values, strict=True) if value is not MISSING}
+
+    def fingerprint(self, root: BlockId, path: Path) -> bytes | None:
+        """A hash of what stands at a path, without reading all of it; None if nothing does."""
+        found = NodeSource(self.fetch).run([locate(root, path)])[0]
+        return None if found is MISSING else bytes(block_id(encode(found)))
 
     def edit(self, root: BlockId, operations: Iterable[Operation]) -> Edited:
         """The tree after these operations, with the blocks that the tree at `root` does not have."""

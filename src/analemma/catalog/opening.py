@@ -33,13 +33,23 @@ def open_catalog(
     True
     """
     text = os.fspath(url)
-    scheme, found, _ = text.partition("://")
-    if not found:
-        return _open_sqlite(os.path.join(text, FILE_NAME), clock, synchronous)
-    if scheme == "sqlite":
-        return _open_sqlite(_sqlite_path(text), clock, synchronous)
-    if scheme in ("postgresql", "postgres"):
+    path = database_path(text)
+    if path is None:
         return _open_postgres(text, clock, migrate, postgres_options)
+    return _open_sqlite(path, clock, synchronous)
+
+
+def database_path(url: str) -> str | None:
+    """The SQLite file that a path or URL names, or None for PostgreSQL; Invalid for anything else."""
+    scheme, found, _ = url.partition("://")
+    if not found:
+        if not url:
+            raise Invalid("the store's path is empty", hint="name a directory, such as ./store")
+        return os.path.join(url, FILE_NAME)
+    if scheme == "sqlite":
+        return _sqlite_path(url)
+    if scheme in ("postgresql", "postgres"):
+        return None
     raise Invalid(
         f"not a catalog URL: {scheme}://", hint="use a directory, sqlite:///path or postgresql://user@host/database"
     )

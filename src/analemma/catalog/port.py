@@ -183,9 +183,15 @@ class KernelCatalog(Protocol):
         """The row of one manifest."""
 
     def history(
-        self, tenant: TenantId, key: BranchKey, *, before_version: int | None = None, limit: int = 100
+        self,
+        tenant: TenantId,
+        key: BranchKey,
+        *,
+        before_version: int | None = None,
+        execution: str | None = None,
+        limit: int = 100,
     ) -> list[ManifestRow]:
-        """Newest first, below `before_version`."""
+        """Newest first, below `before_version`; of one execution, if one is named."""
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Oldest first, above `after_seq`."""

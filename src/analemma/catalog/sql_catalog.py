@@ -93,16 +93,24 @@ class SqlCatalog(ABC):
         return None if row is None else _manifest(row)
 
     def history(
-        self, tenant: TenantId, key: BranchKey, *, before_version: int | None = None, limit: int = 100
+        self,
+        tenant: TenantId,
+        key: BranchKey,
+        *,
+        before_version: int | None = None,
+        execution: str | None = None,
+        limit: int = 100,
     ) -> list[ManifestRow]:
+        named = {} if execution is None else {"execution": execution}
         rows = self.engine.all(
-            "history",
+            "history" if execution is None else "history_of_execution",
             tenant=tenant,
             owner=key.owner,
             workflow=key.workflow,
             branch=key.branch,
             before_version=NEWEST if before_version is None else before_version,
             limit=limit,
+            **named,
         )
         return [_manifest(row) for row in rows]
 

@@ -27,6 +27,10 @@ class Proposal:
     """The head it was built on; None: the branch is to begin with it."""
     bases: tuple[BlockId, ...] = ()
     """Manifests, besides the expected head, whose blocks the tree links without containing them."""
+    parent: BlockId | None = None
+    """Where a branch that begins comes from; otherwise the expected head is the parent."""
+    version: int = 1
+    """Where a branch that begins starts counting."""
     execution: str | None = None
     segment: int | None = None
     message: str | None = None
@@ -70,8 +74,8 @@ class Committer:
         now_us = self._clock.now_us()
         manifest = Manifest(
             key=proposal.key,
-            version=1 if expected is None else expected.version + 1,
-            parent=None if expected is None else expected.manifest,
+            version=proposal.version if expected is None else expected.version + 1,
+            parent=proposal.parent if expected is None else expected.manifest,
             root=proposal.tree.root,
             created_at_us=now_us,
             nonce=self._entropy.random_bytes(16),

@@ -48,6 +48,23 @@ def verify_branch(catalog: KernelCatalog, tenant: TenantId, blocks: BlockStore, 
     return report
 
 
+def verify_manifest(
+    catalog: KernelCatalog, tenant: TenantId, blocks: BlockStore, manifest: BlockId, *, deep: bool = False
+) -> Report:
+    """Check one version: its manifest against its row, and its root; with `deep`, every block of its state."""
+    report = Report()
+    try:
+        found = read_manifest(catalog, tenant, blocks, manifest)
+        if deep:
+            _verify_tree(blocks, found, report)
+        else:
+            decode_node(found.root.id, blocks.read_uncached([found.root.id])[found.root.id])
+            report.blocks += 1
+    except AnalemmaError as exc:
+        report.problems.append(str(exc))
+    return report
+
+
 def read_manifest(catalog: KernelCatalog, tenant: TenantId, blocks: BlockStore, manifest: BlockId) -> Manifest:
     """A manifest from its own block, once its row is found to say the same."""
     found = decode_manifest(manifest, blocks.read_uncached([manifest])[manifest])

@@ -62,7 +62,7 @@ def tagged() -> st.SearchStrategy[Any]:
         st.uuids(),
         st.frozensets(st.integers(-5, 5) | st.text(max_size=3), max_size=5),
         st.sets(st.integers(-5, 5), max_size=5),
-        st.tuples(st.integers(), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
+        st.tuples(st.integers(-9, 9), st.text(st.characters(exclude_categories=["Cs"]), max_size=5)),
     )
 
 

@@ -15,6 +15,14 @@ FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version < :before_version
 ORDER BY version DESC LIMIT :limit
 
+-- history_of_execution --
+-- Versions of a branch that one execution made, newest first.
+SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version < :before_version
+  AND execution = :execution
+ORDER BY version DESC LIMIT :limit
+
 -- journal --
 -- Records of a branch, oldest first.
 SELECT seq, kind, manifest, body, hash, created_at

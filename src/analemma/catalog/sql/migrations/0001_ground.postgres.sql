@@ -61,6 +61,10 @@ CREATE TABLE manifest (
     UNIQUE (owner, workflow, branch, tenant, version)
 );
 
+-- The versions of one execution, without reading those of all others.
+CREATE INDEX manifest_execution ON manifest (owner, workflow, branch, tenant, execution, version)
+    WHERE execution IS NOT NULL;
+
 CREATE TABLE head (
     tenant      integer NOT NULL,
     owner       text NOT NULL,

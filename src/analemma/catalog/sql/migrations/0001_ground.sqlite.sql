@@ -62,6 +62,10 @@ CREATE TABLE manifest (
 );
 
 -- The head moves before its manifest is written, in the same transaction: hence the deferred key.
+-- The versions of one execution, without reading those of all others.
+CREATE INDEX manifest_execution ON manifest (owner, workflow, branch, tenant, execution, version)
+    WHERE execution IS NOT NULL;
+
 CREATE TABLE head (
     tenant      integer NOT NULL,
     owner       text NOT NULL,

@@ -1,0 +1,22 @@
+"""The state kernel: the verbs with which programs save, read, compare and roll back state."""
+
+from __future__ import annotations
+
+from analemma.state.checking import Checking
+from analemma.state.saving import Saving
+from analemma.state.time_machine import TimeMachine
+
+
+class Kernel(Saving, TimeMachine, Checking):
+    """State of one tenant's workflows. A workflow is (owner, workflow id); it has branches, and a branch has versions.
+
+    >>> import analemma
+    >>> app = analemma.open("sqlite:///:memory:")
+    >>> first = app.kernel.save_state_delta({"n": 1, "plan": ["a"]}, workflow_id="trip", owner_id="ann")
+    >>> second = app.kernel.save_state_delta({"/plan/0": "b"}, workflow_id="trip", owner_id="ann")
+    >>> app.kernel.diff(first.manifest_id, second.manifest_id)
+    [{'op': 'replace', 'path': '/plan/0', 'value': 'b'}]
+    >>> app.kernel.rollback_to_version(workflow_id="trip", owner_id="ann", version=1).version
+    3
+    >>> app.close()
+    """

@@ -1,0 +1,134 @@
+"""The one way state is written: a delta, applied to a version, committed as the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any
+
+from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.tree import Edited, Trees
+from analemma.catalog.port import BranchKey, Head
+from analemma.errors import Conflict, HeadMoved, Invalid, NotFound
+from analemma.state.committer import Proposal
+from analemma.state.deltas import DeltaUpdate, read_delta
+from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase
+from analemma.state.manifests import Manifest
+from analemma.state.receipts import decode_receipt
+from analemma.state.versions import Commit, commit_of
+
+
+class Saving(KernelBase):
+    """Writes state."""
+
+    def save_state_delta(
+        self,
+        delta: Mapping[str, Any] | DeltaUpdate,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        execution_id: str | None = None,
+        segment_id: int | None = None,
+        previous_manifest_id: str | CurrentHead | None = CURRENT_HEAD,
+        deleted: Iterable[str] = (),
+        branch: str = MAIN,
+        idempotency_key: str | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Commit:
+        """Apply the delta and make the result the next version.
+
+        Keys of `delta` are field names, or JSON pointers when they start with a slash (a field literally named `/x` is
+        `/~1x`). What is deleted need not be there. With `previous_manifest_id`, the head must still be that manifest
+        (None: the branch must not exist yet), or HeadMoved is raised and nothing changes; without it, the delta is
+        applied to whatever is newest. The same `idempotency_key` gives the same commit, however often and from wherever
+        it is asked for."""
+        key = BranchKey(owner_id, workflow_id, branch)
+        update = read_delta(delta, deleted)
+        wire, blocks = (None, ()) if metadata is None else self._trees.pack(dict(metadata))
+        expected = _parse_previous(previous_manifest_id)
+        fingerprint = b""
+        if idempotency_key is not None:
+            fingerprint = self._fingerprint(
+                key, update, previous_manifest_id, execution_id, segment_id, message, metadata
+            )
+            known = self._known_commit(key, idempotency_key, fingerprint)
+            if known is not None:
+                return known
+
+        def propose(head: Head | None) -> Proposal:
+            base = None if head is None else self._read_manifest(head.manifest)
+            tree = self._apply(base, update)
+            return Proposal(
+                key,
+                Edited(tree.root, (*tree.blocks, *blocks)),
+                head,
+                execution=execution_id,
+                segment=segment_id,
+                message=message,
+                metadata=wire,
+                config=None if base is None else base.config,
+                segments=None if base is None else base.segments,
+                idempotency_key=idempotency_key,
+                fingerprint=fingerprint,
+            )
+
+        try:
+            return commit_of(self._commit(key, expected, propose))
+        except HeadMoved:
+            # The head may have been moved by this very request, made from somewhere else a moment ago.
+            known = None if idempotency_key is None else self._known_commit(key, idempotency_key, fingerprint)
+            if known is None:
+                raise
+            return known
+
+    def _apply(self, base: Manifest | None, update: DeltaUpdate) -> Edited:
+        try:
+            if base is not None:
+                return self._trees.edit(base.root.id, update.operations)
+            empty = self._trees.build({})
+            only = {block.id: block.data for block in empty.blocks}
+            edited = Trees(lambda blocks: {block: only[block] for block in blocks}, self._trees.registry).edit(
+                empty.root.id, update.operations
+            )
+            return edited if edited.blocks else empty
+        except NotFound as exc:
+            raise Invalid(
+                f"the delta cannot be applied: {exc.message}",
+                hint="what a pointer goes through must exist",
+                pointer=exc.facts.get("pointer"),
+            ) from exc
+
+    def _fingerprint(self, key: BranchKey, update: DeltaUpdate, *parts: Any) -> bytes:
+        request = [
+            [key.owner, key.workflow, key.branch],
+            [[operation.op, list(operation.path), operation.value] for operation in update.operations],
+            [
+                repr(part) if isinstance(part, CurrentHead) else dict(part) if isinstance(part, Mapping) else part
+                for part in parts
+            ],
+        ]
+        return sha256(b"request" + self._trees.build(request).root.id).digest()
+
+    def _known_commit(self, key: BranchKey, idempotency_key: str, fingerprint: bytes) -> Commit | None:
+        known = self._catalog.receipt(self._tenant, key, idempotency_key)
+        if known is None:
+            return None
+        if known.fingerprint != fingerprint:
+            raise Conflict(
+                f"the idempotency key {idempotency_key!r} was used for another request",
+                hint="use a new key for a new request",
+                idempotency_key=idempotency_key,
+            )
+        receipt = decode_receipt(known.receipt)
+        return Commit(
+            receipt.manifest.hex(),
+            receipt.version,
+            None if receipt.parent is None else receipt.parent.hex(),
+            receipt.root.hex(),
+            receipt,
+        )
+
+
+def _parse_previous(previous: str | CurrentHead | None) -> BlockId | CurrentHead | None:
+    return parse_block_id(previous) if isinstance(previous, str) else previous

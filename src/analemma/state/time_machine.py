@@ -1,0 +1,100 @@
+"""Going back and branching off: new versions on old roots, which copy nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from analemma.canon.tree import Edited
+from analemma.catalog.port import BranchKey, Head
+from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid, NotFound
+from analemma.state.committer import Proposal
+from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
+from analemma.state.loading import Loading
+from analemma.state.verifying import verify_manifest
+from analemma.state.versions import Commit, commit_of
+
+ROLLED_BACK = "rolled_back"
+FORKED = "forked"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What rolling back would change."""
+
+    version: int
+    manifest_id: str
+    changes: list[dict[str, Any]]
+
+
+class TimeMachine(Loading):
+    """Makes old versions new again."""
+
+    def rollback_to_version(
+        self, *, workflow_id: str, owner_id: str, version: int, branch: str = MAIN, preview: bool = False
+    ) -> Commit | Rollback:
+        """Make an earlier version's state the newest again, as a new version; with `preview`, only say what that would
+        change.
+
+        Costs the same whatever the size of the state, and history is kept: rolling back can itself be rolled back.
+        """
+        key = BranchKey(owner_id, workflow_id, branch)
+        target = self._version_row(key, version)
+        problems = verify_manifest(self._catalog, self._tenant, self._blocks, target.id).problems
+        if problems:
+            raise Corrupt(f"version {version} of {place(key)} cannot be rolled back to: {problems[0]}")
+        if preview:
+            head = self._head(key)
+            return Rollback(version, target.id.hex(), self.diff(head.manifest.hex(), target.id.hex()))
+        manifest = self._read_manifest(target.id)
+
+        def propose(head: Head | None) -> Proposal:
+            return Proposal(
+                key,
+                Edited(manifest.root, ()),
+                head,
+                bases=(target.id,),
+                message=f"roll back to version {version}",
+                config=manifest.config,
+                segments=manifest.segments,
+                kind=ROLLED_BACK,
+                facts={"version": version},
+            )
+
+        return commit_of(self._commit(key, CURRENT_HEAD, propose))
+
+    def fork(
+        self,
+        manifest_id: str,
+        *,
+        owner_id: str,
+        workflow_id: str | None = None,
+        branch: str | None = None,
+        message: str | None = None,
+    ) -> Commit:
+        """Start a new workflow (at version 1), or a new branch of the same one (counting on), from any version. Copies
+        nothing."""
+        source = self._row(manifest_id, None)
+        if (workflow_id is None) == (branch is None):
+            raise Invalid("a fork makes a new workflow or a new branch", hint="pass workflow_id or branch, not both")
+        if workflow_id is None and source.key.owner != owner_id:
+            raise NotFound(f"{owner_id} has no manifest {manifest_id}")
+        key = BranchKey(owner_id, workflow_id or source.key.workflow, branch or MAIN)
+        manifest = self._read_manifest(source.id)
+        proposal = Proposal(
+            key,
+            Edited(manifest.root, ()),
+            None,
+            bases=(source.id,),
+            parent=source.id,
+            version=1 if workflow_id is not None else source.version + 1,
+            message=message,
+            config=manifest.config,
+            segments=manifest.segments,
+            kind=FORKED,
+            facts={"from": source.id.hex()},
+        )
+        try:
+            return commit_of(self._committer.commit(proposal))
+        except HeadMoved as exc:
+            raise Conflict(f"{place(key)} exists already", hint="choose another name") from exc
