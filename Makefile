@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.installed-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS ?= auto
 
@@ -21,6 +22,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) install --constraint constraints.txt --editable '.[postgres,s3,redis]' --group test --group check
 	@touch $@
 
+$(BENCH_STAMP): $(STAMP) pyproject.toml
+	@echo "installing the peers of the benchmarks into $(VENV)"
+	@$(PIP) install --constraint constraints.txt --group bench
+	@touch $@
+
 demo: $(STAMP) ## Set up, then show the main job on the embedded default; ends by itself.
 	@$(BIN)/analemma demo
 
@@ -37,10 +43,10 @@ format: $(STAMP) ## Rewrite the code in the house format.
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
 
-bench-quick: $(STAMP) ## A few minutes of benchmarks, with ratios to the same run's floor.
+bench-quick: $(BENCH_STAMP) ## A few minutes of benchmarks, with ratios to the same run's floor.
 	@$(BIN)/python -m bench --quick
 
-bench: $(STAMP) ## All benchmarks at full size.
+bench: $(BENCH_STAMP) ## All benchmarks at full size.
 	@$(BIN)/python -m bench
 
 soak: $(STAMP) ## Long runs: kill, interleaving and property tests at full size.

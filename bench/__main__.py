@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bench.harness import Row, as_json, machine_facts, print_rows
 
-MODULES = ("json_encoding", "commits", "trees")
+MODULES = ("json_encoding", "commits", "trees", "kernel", "peers")
 """Modules of this package with `run(quick: bool) -> Iterable[Row]`; one that is not there yet is left out."""
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     else:
         # A file or a pipe has no width of its own; a terminal wraps where it must.
         console = Console()
-        print_rows(rows, facts, console if console.is_terminal else Console(width=140))
+        print_rows(rows, facts, console if console.is_terminal else Console(width=200))
 
 
 def run_module(name: str, *, quick: bool, progress: Console) -> list[Row]:

@@ -6,16 +6,12 @@ Floor and ours take turns in short rounds and each pair gives one ratio: a slow 
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import statistics
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -27,7 +23,7 @@ from analemma.catalog.postgres_catalog import PostgresCatalog
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite_catalog import SqliteCatalog
 from analemma.testing.commits import make_block, make_request
-from bench.harness import Row
+from bench.harness import Row, temporary_folder
 from tests.servers import PostgresServer
 
 BLOCKS = 4
@@ -36,6 +32,9 @@ PRODUCERS = 32
 
 Round = Callable[[int], float]
 """Makes that many commits; the seconds they took."""
+
+Requests = Callable[[int], list[CommitRequest]]
+"""Gives that many commits to make."""
 
 FLOOR_BLOCK = "INSERT INTO block (tenant, id, size, codec, body) VALUES (?, ?, ?, ?, ?)"
 FLOOR_MANIFEST = (
@@ -121,11 +120,11 @@ def group_round(catalog: KernelCatalog, lines: list[Line]) -> Round:
     return run
 
 
-def sqlite_floor(connection: sqlite3.Connection, line: Line) -> Round:
+def sqlite_floor(connection: sqlite3.Connection, requests: Requests) -> Round:
     """The same rows by executemany between BEGIN IMMEDIATE and COMMIT."""
 
     def run(count: int) -> float:
-        rows = [floor_rows(request) for request in line.requests(count)]
+        rows = [floor_rows(request) for request in requests(count)]
         started = time.perf_counter()
         for head, blocks, manifest, journal in rows:
             connection.execute("BEGIN IMMEDIATE")
@@ -139,12 +138,12 @@ def sqlite_floor(connection: sqlite3.Connection, line: Line) -> Round:
     return run
 
 
-def postgres_floor(connection: psycopg.Connection[Any], line: Line) -> Round:
+def postgres_floor(connection: psycopg.Connection[Any], requests: Requests) -> Round:
     """The same rows in one statement, without comparing, locking or sparing anything."""
 
     def run(count: int) -> float:
         rows = []
-        for request in line.requests(count):
+        for request in requests(count):
             head, blocks, manifest, journal = floor_rows(request)
             _, ids, sizes, codecs, bodies = map(list, zip(*blocks, strict=True))
             columns = [Blobs(ids), Integers(sizes), Integers(codecs), Blobs(bodies)]
@@ -203,25 +202,17 @@ def _first(catalog: SqlCatalog, line: Line) -> Line:
     return line
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="analemma-bench-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
-
-
 def run_sqlite(*, commits: int, rounds: int) -> list[Row]:
     """Durable commits on SQLite: one writer against the floor, then 32 producers against one writer."""
-    with _folder() as folder:
+    with temporary_folder() as folder:
         mine, bare = open_catalog(folder / "ours"), open_catalog(folder / "floor")
         assert isinstance(bare, SqliteCatalog)
         try:
             tenant = mine.tenant("bench")
             bare.tenant("bench")
             single = catalog_round(mine, _first(mine, Line(tenant, BranchKey("ann", "single"))))
-            floor = sqlite_floor(bare.engine._connection, _first(bare, Line(tenant, BranchKey("ann", "single"))))
+            line = _first(bare, Line(tenant, BranchKey("ann", "single")))
+            floor = sqlite_floor(bare.engine._connection, line.requests)
             lines = [_first(mine, Line(tenant, BranchKey("ann", f"group-{n}"))) for n in range(PRODUCERS)]
             return [
                 compare(
@@ -260,7 +251,7 @@ def run_postgres(*, commits: int, rounds: int) -> list[Row]:
             single = catalog_round(mine, _first(mine, Line(tenant, BranchKey("ann", "single"))))
             line = _first(bare, Line(tenant, BranchKey("ann", "single")))
             with bare.engine.connection() as (connection, _):
-                floor = postgres_floor(connection, line)
+                floor = postgres_floor(connection, line.requests)
                 return [
                     compare(
                         "PostgreSQL, durable, one writer",

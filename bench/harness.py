@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import shutil
 import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -23,13 +26,20 @@ class Row:
     """One measurement. A ratio says how it compares to something measured in the same run."""
 
     name: str
-    value: float
+    value: float | None
     unit: str
     ratio: float | None = None
     against: str | None = None
     """What the ratio is to."""
     goal: str | None = None
     met: bool | None = None
+    skipped: str | None = None
+    """Why nothing was measured."""
+
+    @classmethod
+    def skip(cls, name: str, reason: str) -> Row:
+        """A row for something that cannot be measured here."""
+        return cls(name, None, "", skipped=reason)
 
     @classmethod
     def at_most(cls, name: str, value: float, unit: str, *, ratio: float, against: str, limit: float) -> Row:
@@ -79,6 +89,16 @@ def alternate(a: Callable[[], Any], b: Callable[[], Any], rounds: int, *, round_
     return Duel(_timing(took_a), _timing(took_b), ratio)
 
 
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A directory that is gone afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="analemma-bench-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
 def machine_facts() -> dict[str, str | int | float]:
     """What the numbers depend on besides the code."""
     return {
@@ -111,10 +131,10 @@ def print_rows(rows: Iterable[Row], facts: dict[str, str | int | float], console
     for row in rows:
         table.add_row(
             row.name,
-            _significant(row.value),
+            "" if row.value is None else _significant(row.value),
             row.unit,
             "" if row.ratio is None else f"{row.ratio:.2f}x",
-            row.against or "",
+            row.against or (f"skipped: {row.skipped}" if row.skipped else ""),
             row.goal or "",
             {None: "", True: "yes", False: "no"}[row.met],
         )

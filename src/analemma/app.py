@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +31,7 @@ from analemma.state.block_store import BlockStore
 from analemma.state.committer import Committer
 from analemma.state.kernel import Kernel
 from analemma.state.manifests import Manifest, decode_manifest
-from analemma.state.verifying import Report, verify_branch
+from analemma.state.verifying import Report, Verifier
 
 OBJECTS_DIRECTORY = "objects"
 
@@ -71,6 +73,8 @@ class App:
         self._entropy = entropy or SystemEntropy()
         self.objects = None if objects is None else self._hardened(objects)
         self._tenants: dict[str, Tenant] = {}
+        self._cache: BlockCache | None = None
+        self._lock = threading.RLock()
 
     def __enter__(self) -> App:
         return self
@@ -81,11 +85,12 @@ class App:
     def tenant(self, name: str) -> Tenant:
         """One tenant's part of the store, made if it is new. Nothing is shared between tenants, not even equal
         blocks."""
-        if name not in self._tenants:
-            self._tenants[name] = Tenant(self, name)
-        return self._tenants[name]
+        with self._lock:
+            if name not in self._tenants:
+                self._tenants[name] = Tenant(self, name)
+            return self._tenants[name]
 
-    @cached_property
+    @property
     def default(self) -> Tenant:
         """The tenant that the settings name (`default` unless told otherwise)."""
         return self.tenant(self.settings.tenant)
@@ -97,8 +102,10 @@ class App:
 
     def stats(self, tenant: str | None = None) -> Stats:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
-        number = None if tenant is None else self.catalog.tenant(tenant)
-        return Stats(tenants=1 if tenant else self.catalog.tenant_count(), **asdict(self.catalog.stats(number)))
+        number = None
+        if tenant is not None and (number := self.catalog.find_tenant(tenant)) is None:
+            raise NotFound(f"there is no tenant {tenant!r}")
+        return Stats(tenants=self.catalog.tenant_count() if number is None else 1, **asdict(self.catalog.stats(number)))
 
     def info(self) -> dict[str, str | int]:
         """Where everything is, without secrets."""
@@ -117,19 +124,24 @@ class App:
 
     def close(self) -> None:
         """Give back connections and files; safe to call twice."""
-        self.catalog.close()
-        self.cache.close()
-        if self.objects is not None:
-            self.objects.close()
+        with ExitStack() as closing:
+            closing.callback(self.catalog.close)
+            if self.objects is not None:
+                closing.callback(self.objects.close)
+            if self._cache is not None:
+                closing.callback(self._cache.close)
 
-    @cached_property
+    @property
     def cache(self) -> BlockCache:
         """Verified blocks, kept near."""
-        near = BodyCache(self.settings.cache_bytes)
-        if self.settings.redis_url is None:
-            return near
-        tier = open_redis_tier(self.settings.redis_url, self.catalog.store_id(), ttl_s=self.settings.redis_ttl_s)
-        return CacheStack([near, tier])
+        with self._lock:
+            if self._cache is None:
+                self._cache = BodyCache(self.settings.cache_bytes)
+                if self.settings.redis_url is not None:
+                    store, ttl_s = self.catalog.store_id(), self.settings.redis_ttl_s
+                    tier = open_redis_tier(self.settings.redis_url, store, ttl_s=ttl_s)
+                    self._cache = CacheStack([self._cache, tier])
+            return self._cache
 
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
         return RetryStore(
@@ -182,7 +194,7 @@ class Tenant:
 
     def verify(self, key: BranchKey) -> Report:
         """Re-hash a branch's journal, its head's manifest and every block below."""
-        return verify_branch(self._catalog, self.id, self.blocks, key)
+        return Verifier(self._catalog, self.id, self.blocks).branch(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,12 +241,17 @@ def open_app(
             "statement_timeout_s": settings.statement_timeout_s,
             "pgbouncer": not settings.postgres_prepare,
         }
-    catalog = open_catalog(
-        place.url,
-        synchronous="full" if settings.sqlite_synchronous == "FULL" else "normal",
-        migrate=migrate,
-        **options,
-    )
+    try:
+        catalog = open_catalog(
+            place.url,
+            synchronous="full" if settings.sqlite_synchronous == "FULL" else "normal",
+            migrate=migrate,
+            **options,
+        )
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
     return App(catalog, store, settings, place=place)
 
 

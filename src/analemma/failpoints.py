@@ -10,6 +10,8 @@ import os
 import signal
 from collections.abc import Callable
 
+from analemma.errors import Invalid
+
 VARIABLE = "ANALEMMA_FAILPOINT"
 
 NAMES: dict[str, str] = {}
@@ -25,6 +27,8 @@ def _parse(text: str | None) -> tuple[str | None, int]:
     if not text:
         return None, 0
     name, _, count = text.partition(":")
+    if count and not count.isdigit():
+        raise Invalid(f"{VARIABLE}={text} is no failpoint", hint="write name, or name:3 for the third time")
     return name, int(count or 1)
 
 

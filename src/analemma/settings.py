@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     objects: Place | None = Field(
         None, description="Where large objects go. Unset: beside an embedded catalog, or into the database of a server."
     )
-    tenant: str = Field("default", min_length=1, max_length=200, description="The tenant to work in.")
+    tenant: str = Field("default", min_length=1, max_length=64, description="The tenant to work in.")
     sqlite_synchronous: Literal["FULL", "NORMAL"] = Field(
         "FULL", description="`NORMAL` is faster, and may lose the last commits when the power fails."
     )

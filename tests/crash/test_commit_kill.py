@@ -19,10 +19,11 @@ ROOT = Path(__file__).parents[2]
 IN_THE_TRANSACTION = ["commit.after_head", "commit.after_blocks", "commit.before_commit"]
 UPLOADING = ["upload.before_intent", "upload.after_intent", "upload.after_object"]
 AROUND = ["commit.before_transaction", "commit.after_commit"]
+ELSEWHERE = ["expire.before_commit", "expire.after_commit"]
 
 
-def test_every_failpoint_is_tried_here() -> None:
-    assert set(failpoints.NAMES) == {*IN_THE_TRANSACTION, *UPLOADING, *AROUND}
+def test_every_failpoint_is_tried_here_or_in_a_test_of_its_own() -> None:
+    assert set(failpoints.NAMES) == {*IN_THE_TRANSACTION, *UPLOADING, *AROUND, *ELSEWHERE}
 
 
 @pytest.mark.parametrize("size", ["small", "large"])

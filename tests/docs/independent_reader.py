@@ -184,8 +184,10 @@ class Store:
                 record[x] for x in ("owner", "workflow", "branch")
             ):
                 raise Damaged(f"journal record {number} does not follow")
-            seq, tip, last = number, digest, manifest
-        if head != (last, head[1], seq, tip):
+            seq, tip = number, digest
+            if record["version"] is not None:
+                last = (manifest, record["version"])
+        if last is None or head != (*last, seq, tip):
             raise Damaged("the head is not where the journal ends")
         name, format_number, manifest = parse_cbor(self.block(head[0]))
         columns = "owner, workflow, branch, version, parent, root, created_at, execution, segment, message"

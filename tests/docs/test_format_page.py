@@ -43,7 +43,7 @@ def test_the_worked_example_is_what_we_write() -> None:
     manifest = Manifest(KEY, 1, None, example.root, 1_700_000_000_000_000, bytes(range(16)), message="first")
     made = encode_manifest(manifest)
     assert (made.data.hex(), made.id.hex()) == (on_the_page("manifest"), on_the_page("manifest id"))
-    record = next_record(KEY, None, kind="committed", manifest=made.id, at_us=manifest.created_at_us)
+    record = next_record(KEY, None, kind="committed", manifest=made.id, at_us=manifest.created_at_us, version=1)
     assert record.hash.hex() == on_the_page("journal hash")
 
 
@@ -123,6 +123,14 @@ DAMAGE: dict[str, str] = {
     "a head's version": "UPDATE head SET version = 2",
     "a head's journal tip": "UPDATE head SET journal_tip = flip(journal_tip)",
     "a head at an older manifest": "UPDATE head SET manifest = (SELECT id FROM manifest WHERE version = 2)",
+    "a head at an older version": "UPDATE head SET (manifest, version) ="
+    " (SELECT id, version FROM manifest WHERE version = 2)",
+}
+OLDER: dict[str, str] = {
+    "an older version's block": "DELETE FROM block WHERE id = (SELECT root FROM manifest WHERE version = 1)",
+    "an older version": "DELETE FROM manifest WHERE version = 1",
+    "an older manifest column": "UPDATE manifest SET message = 'another' WHERE version = 1",
+    "what a row says of links": "UPDATE block SET links = NULL",
 }
 
 
@@ -142,16 +150,26 @@ def theirs(folder: Path) -> bool:
     return True
 
 
+def do(damage: str, folder: Path) -> None:
+    connection = sqlite3.connect(folder / "catalog.db")
+    connection.create_function("flip", 1, flip)
+    connection.execute(damage)
+    connection.commit()
+    connection.close()
+
+
 @pytest.mark.parametrize("checker", [ours, theirs])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_found(folder: Path, damage: str, checker: Callable[[Path], bool]) -> None:
     assert checker(folder)
-    connection = sqlite3.connect(folder / "catalog.db")
-    connection.create_function("flip", 1, flip)
-    connection.execute(DAMAGE[damage])
-    connection.commit()
-    connection.close()
+    do(DAMAGE[damage], folder)
     assert not checker(folder)
+
+
+@pytest.mark.parametrize("damage", OLDER)
+def test_damage_to_older_versions_is_found(folder: Path, damage: str) -> None:
+    do(OLDER[damage], folder)
+    assert not ours(folder)
 
 
 def test_a_damaged_pack_is_found(folder: Path) -> None:

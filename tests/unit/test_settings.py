@@ -57,7 +57,7 @@ def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> N
         ("ANALEMMA_STATEMENT_TIMEOUT_S", "1e9", "a number from 0.1 to 86400, got '1e9'"),
         ("ANALEMMA_AUTO_MIGRATE", "maybe", "true or false, got 'maybe'"),
         ("ANALEMMA_SQLITE_SYNCHRONOUS", "OFF", "FULL or NORMAL, got 'OFF'"),
-        ("ANALEMMA_TENANT", "x" * 300, "text of 1 to 200 characters, got '" + "x" * 79),
+        ("ANALEMMA_TENANT", "x" * 300, "text of 1 to 64 characters, got '" + "x" * 79),
     ],
 )
 def test_a_bad_variable_is_named_with_what_is_expected(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from analemma import failpoints
 from analemma.blocks.packs import Pack, pack_key
 from analemma.blocks.port import ObjectStore, quote_metadata
-from analemma.errors import Corrupt
+from analemma.errors import Corrupt, OutcomeUnknown, Unavailable
 
 BEFORE_INTENT = failpoints.declare("upload.before_intent", "a pack is built and nothing is recorded")
 AFTER_INTENT = failpoints.declare("upload.after_intent", "the intent is durable and no byte is written")
@@ -36,7 +36,12 @@ def upload_pack(
     # Intent first: bytes without an intent could only be found again by listing the store.
     open_intent()
     failpoints.hit(AFTER_INTENT)
-    store.put(key, pack.data, metadata=metadata, if_absent=True)
+    try:
+        store.put(key, pack.data, metadata=metadata, if_absent=True)
+    except OutcomeUnknown as exc:
+        # Whether the object is there does not matter: without its commit it counts for nothing, and the intent names
+        # it.
+        raise Unavailable(exc.message, hint="the save changed nothing; try again", **exc.facts) from exc
     info = store.head(key)
     if info is None or info.size != len(pack.data):
         found = "nothing" if info is None else f"{info.size} bytes"

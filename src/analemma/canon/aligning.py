@@ -11,6 +11,11 @@ LONGEST_SCRIPT = 128
 """Changes searched for among repeated elements before settling for "all of this became all of that"."""
 
 
+ANCHOR_PASSES = 16
+"""Times that, on average, an element may be looked at in the search for what to hold fast. Ordinary sequences take two
+or three; in some every pass finds one more pair, and the square of their length would be the price."""
+
+
 class Gap(NamedTuple):
     """Runs of two sequences that do not match: [old_start, old_stop) became [new_start, new_stop)."""
 
@@ -24,6 +29,7 @@ def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Gap]:
     """Where two sequences differ, in order: equal ends are trimmed, then elements that occur once in both are held
     fast."""
     gaps: list[Gap] = []
+    budget = ANCHOR_PASSES * (len(old) + len(new))
     stack = [Gap(0, len(old), 0, len(new))]
     while stack:
         a, b, c, d = stack.pop()
@@ -33,7 +39,10 @@ def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Gap]:
             b, d = b - 1, d - 1
         if a == b and c == d:
             continue
-        anchors = _anchors(old, new, Gap(a, b, c, d)) if a < b and c < d else []
+        anchors: list[tuple[int, int]] = []
+        if a < b and c < d and budget > 0:
+            budget -= b - a + d - c
+            anchors = _anchors(old, new, Gap(a, b, c, d))
         if anchors:
             stack.extend(reversed(_between(anchors, Gap(a, b, c, d))))
         else:

@@ -3,17 +3,37 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from analemma.canon.aligning import Gap, align
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Node, Wire, child_id, encode, is_special, link_wire, read_special, wire_links
+from analemma.canon.nodes import (
+    DEEPEST_CONTENT,
+    Child,
+    Node,
+    Wire,
+    broken_promise,
+    child_id,
+    encode_stored,
+    entry_facts,
+    follow,
+    is_special,
+    link_wire,
+    read_special,
+    too_deep,
+    wire_links,
+)
 from analemma.canon.pointer import Path
 from analemma.canon.reading import Reader, UnknownTypes, container_kind, root_link
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.source import Fetch, NodeSource
+from analemma.errors import Corrupt, Limit
+
+MOST_DIFFERING = 2**24
+"""Nodes, fields and items that one comparison may look at. A few blocks that name each other twice stand for any number
+of them, so that nothing else would end it."""
 
 
 class _Change(NamedTuple):
@@ -44,14 +64,18 @@ def diff(
 class _Differ:
     def __init__(self, source: NodeSource) -> None:
         self._source = source
+        self._expected: dict[BlockId, tuple[Node, Child]] = {}
+        self._looked_at = 0
         self.changes: list[_Change] = []
 
     def compare(self, old: Wire, new: Wire, path: Path) -> None:
         """Record how `old` becomes `new`."""
+        if len(path) > DEEPEST_CONTENT:
+            raise too_deep()
         kind = container_kind(old)
         if kind != container_kind(new) or kind is None:
             # Compared encoded: to Python 1, 1.0 and True are equal.
-            if encode(old) != encode(new):
+            if encode_stored(old) != encode_stored(new):
                 self.changes.append(_Change("replace", path, new))
         elif kind == "map":
             self._compare_maps(old, new, path)
@@ -60,7 +84,7 @@ class _Differ:
 
     def _compare_maps(self, old: Wire, new: Wire, path: Path) -> None:
         before, after = self._differing_fields(old, new)
-        changed = [key for key in after if key in before and encode(before[key]) != encode(after[key])]
+        changed = [key for key in after if key in before and encode_stored(before[key]) != encode_stored(after[key])]
         self._prefetch([(before[key], after[key]) for key in changed])
         self.changes += [_Change("remove", (*path, key)) for key in before if key not in after]
         self.changes += [_Change("add", (*path, key), wire) for key, wire in after.items() if key not in before]
@@ -69,7 +93,7 @@ class _Differ:
 
     def _compare_lists(self, old: Wire, new: Wire, path: Path) -> None:
         for start, before, after in self._differing_items(old, new):
-            gaps = align([encode(wire) for wire in before], [encode(wire) for wire in after])
+            gaps = align([encode_stored(wire) for wire in before], [encode_stored(wire) for wire in after])
             pairs = [(before[gap.old_start + n], after[gap.new_start + n]) for gap in gaps for n in range(_paired(gap))]
             self._prefetch(pairs)
             for gap in gaps:
@@ -107,12 +131,12 @@ class _Differ:
         while True:
             shared = set(sides[0]) & set(sides[1])
             sides = [[block for block in side if block not in shared] for side in sides]
-            nodes = self._source.get_many(sides[0] + sides[1])
+            nodes = self._nodes(sides[0] + sides[1])
             level = max((node.level for node in nodes.values()), default=0)
             if level == 0:
                 break
-            sides = [_expanded(side, nodes, level) for side in sides]
-        first, second = [{key: wire for block in side for key, wire in nodes[block].body.items()} for side in sides]
+            sides = [self._expanded(side, nodes, level) for side in sides]
+        first, second = [self._joined_fields([nodes[block] for block in side]) for side in sides]
         return first, second
 
     def _differing_items(self, old: Wire, new: Wire) -> list[tuple[int, list[Wire], list[Wire]]]:
@@ -123,7 +147,7 @@ class _Differ:
             return [(0, self._all_items(old), self._all_items(new))]
         stretches = [(0, [before], [after])]
         while True:
-            nodes = self._source.get_many([block for _, *sides in stretches for side in sides for block in side])
+            nodes = self._nodes([block for _, *sides in stretches for side in sides for block in side])
             level = max((node.level for node in nodes.values()), default=0)
             if level == 0:
                 break
@@ -135,8 +159,8 @@ class _Differ:
         return [
             (
                 start,
-                [item for block in olds for item in nodes[block].body],
-                [item for block in news for item in nodes[block].body],
+                self._joined_items([nodes[block] for block in olds]),
+                self._joined_items([nodes[block] for block in news]),
             )
             for start, olds, news in stretches
         ]
@@ -150,8 +174,8 @@ class _Differ:
             if node.level == level:
                 counts.update({child_id(child): child[1] for child in node.body})
             else:
-                counts[block] = root_link(block, node).count
-        olds, news = _expanded(olds, nodes, level), _expanded(news, nodes, level)
+                counts[block] = node.length
+        olds, news = self._expanded(olds, nodes, level), self._expanded(news, nodes, level)
         found = []
         position = 0
         for gap in align(olds, news):
@@ -165,33 +189,66 @@ class _Differ:
         if tree is None:
             special = read_special(wire).tag if is_special(wire) else None
             return {"": special[1]} if special is not None else wire
-        return {key: inner for leaf in self._leaves(tree) for key, inner in leaf.body.items()}
+        return self._joined_fields(self._leaves(tree))
 
     def _all_items(self, wire: Wire) -> list[Wire]:
         tree = _tree_of(wire)
-        return wire if tree is None else [item for leaf in self._leaves(tree) for item in leaf.body]
+        return wire if tree is None else self._joined_items(self._leaves(tree))
 
     def _leaves(self, tree: BlockId) -> list[Node]:
         blocks = [tree]
-        while (nodes := self._source.get_many(blocks)) and (level := nodes[blocks[0]].level):
-            blocks = _expanded(blocks, nodes, level)
+        while (nodes := self._nodes(blocks)) and (level := nodes[blocks[0]].level):
+            blocks = self._expanded(blocks, nodes, level)
         return [nodes[block] for block in blocks]
+
+    def _joined_fields(self, leaves: Sequence[Node]) -> dict[str, Wire]:
+        count = sum([leaf.length for leaf in leaves])
+        self._look_at(count)
+        fields = {key: wire for leaf in leaves for key, wire in leaf.body.items()}
+        if len(fields) != count:
+            raise Corrupt("a map has a field twice")
+        return fields
+
+    def _joined_items(self, leaves: Sequence[Node]) -> list[Wire]:
+        self._look_at(sum([leaf.length for leaf in leaves]))
+        return [item for leaf in leaves for item in leaf.body]
+
+    def _look_at(self, count: int) -> None:
+        self._looked_at += count
+        if self._looked_at > MOST_DIFFERING:
+            raise Limit("the two values differ in too many places", hint="compare parts of them")
+
+    def _nodes(self, blocks: Iterable[BlockId]) -> dict[BlockId, Node]:
+        """These nodes, each held against the index entry that led to it."""
+        nodes = self._source.get_many(blocks)
+        for block, node in nodes.items():
+            if block in self._expected:
+                follow(*self._expected[block], node)
+        return nodes
+
+    def _expanded(self, blocks: Sequence[BlockId], nodes: dict[BlockId, Node], level: int) -> list[BlockId]:
+        """These nodes with those of the given level replaced by their children."""
+        expanded: list[BlockId] = []
+        for block in blocks:
+            node = nodes[block]
+            if node.level != level:
+                expanded.append(block)
+                continue
+            self._look_at(len(node.body))
+            for child in node.body:
+                following = child_id(child)
+                expected = self._expected.get(following)
+                if expected is None:
+                    self._expected[following] = node, child
+                elif entry_facts(*expected) != entry_facts(node, child):
+                    # Of two entries for one block that differ, at least one lies.
+                    raise broken_promise(following)
+                expanded.append(following)
+        return expanded
 
 
 def _paired(gap: Gap) -> int:
     return min(gap.old_stop - gap.old_start, gap.new_stop - gap.new_start)
-
-
-def _expanded(blocks: Sequence[BlockId], nodes: dict[BlockId, Node], level: int) -> list[BlockId]:
-    """These nodes with those of the given level replaced by their children."""
-    expanded: list[BlockId] = []
-    for block in blocks:
-        node = nodes[block]
-        if node.level == level:
-            expanded += [child_id(child) for child in node.body]
-        else:
-            expanded.append(block)
-    return expanded
 
 
 def _tree_of(wire: Wire) -> BlockId | None:

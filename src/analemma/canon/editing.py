@@ -25,12 +25,15 @@ from analemma.canon.nodes import (
     wire_links,
 )
 from analemma.canon.packing import Packed, Packer, list_entry, map_entry
-from analemma.canon.pointer import Path, format_pointer, list_index
+from analemma.canon.pointer import Path, check_path, format_pointer, list_index
 from analemma.canon.reading import MISSING, Missing, child_position, find_field, find_item, locate, root_link, step
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.rewriting import NodePath, Splice, TreeRewriter, packed_wire
+from analemma.canon.runs import Runs
 from analemma.canon.source import Fetch, NodeSource
 from analemma.errors import Invalid, NotFound
+
+OPERATIONS = ("put", "add", "replace", "remove", "discard")
 
 
 class Operation(NamedTuple):
@@ -60,45 +63,10 @@ class _MapDraft:
 
 @dataclass(slots=True)
 class _ListDraft:
-    """A list being changed: runs of old items (a range of positions in `base`) and runs of new ones."""
+    """A list being changed: runs of old items (positions in `base`) and runs of new ones."""
 
     base: BlockId | None
-    runs: list[range | list[Any]]
-
-    def length(self) -> int:
-        return sum([len(run) for run in self.runs])
-
-    def find(self, index: int) -> tuple[int, int]:
-        """Which run holds this position, and where in it; the end of the list is the end of the last run."""
-        for number, run in enumerate(self.runs):
-            if index < len(run):
-                return number, index
-            index -= len(run)
-        return len(self.runs), 0
-
-    def open_at(self, index: int) -> tuple[list[Any], int]:
-        """A run of new items into which something can be inserted at this position."""
-        number, offset = self.find(index)
-        if number < len(self.runs) and type(run := self.runs[number]) is list:
-            return run, offset
-        if offset == 0 and number > 0 and type(before := self.runs[number - 1]) is list:
-            return before, len(before)
-        fresh: list[Any] = []
-        if offset:
-            old = self.runs[number]
-            self.runs[number : number + 1] = [old[:offset], fresh, old[offset:]]
-        else:
-            self.runs.insert(number, fresh)
-        return fresh, 0
-
-    def cut_out(self, index: int) -> None:
-        """Remove the item at this position."""
-        number, offset = self.find(index)
-        run = self.runs[number]
-        if type(run) is list:
-            del run[offset]
-        else:
-            self.runs[number : number + 1] = [part for part in (run[:offset], run[offset + 1 :]) if part]
+    runs: Runs
 
 
 _Draft = _MapDraft | _ListDraft
@@ -145,6 +113,9 @@ class _Editor:
 
     def _apply(self, operation: Operation) -> None:
         op, path, value = operation
+        if op not in OPERATIONS:
+            raise Invalid(f"there is no operation {op!r}", hint=f"use one of {', '.join(OPERATIONS)}")
+        check_path(path)
         if not path:
             if op in ("remove", "discard"):
                 raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
@@ -174,19 +145,15 @@ class _Editor:
             draft.fields[token] = MISSING
 
     def _change_list(self, draft: _ListDraft, op: str, token: str, path: Path, value: Any) -> None:
-        length = draft.length()
+        length = draft.runs.length
         adding = op == "add" or (op == "put" and token == "-")
         index = _index(token, length, path, inserting=adding)
         if adding:
-            slot = self._new_slot(value, path, MISSING)
-            run, offset = draft.open_at(index)
-            run.insert(offset, slot)
-            return
-        slot = None if op == "remove" else self._new_slot(value, path, self._item(draft, index))
-        draft.cut_out(index)
-        if op != "remove":
-            run, offset = draft.open_at(index)
-            run.insert(offset, slot)
+            draft.runs.insert(index, self._new_slot(value, path, MISSING))
+        elif op == "remove":
+            draft.runs.remove(index)
+        else:
+            draft.runs.replace(index, self._new_slot(value, path, self._item(draft, index)))
 
     def _present(self, path: Path) -> bool:
         """Whether anything stands at this path by now."""
@@ -196,7 +163,7 @@ class _Editor:
                 slot = self._field(slot, token)
             elif isinstance(slot, _ListDraft):
                 try:
-                    slot = self._item(slot, list_index(token, slot.length()))
+                    slot = self._item(slot, list_index(token, slot.runs.length))
                 except (IndexError, Invalid):
                     return False
             else:
@@ -216,13 +183,11 @@ class _Editor:
                     raise NotFound(f"there is nothing at {format_pointer(here)}", pointer=format_pointer(here))
                 draft.fields[token] = inner = self._open(slot, here)
             else:
-                index = _index(token, draft.length(), here, inserting=False)
+                index = _index(token, draft.runs.length, here, inserting=False)
                 slot = self._item(draft, index)
                 inner = self._open(slot, here)
                 if inner is not slot:
-                    draft.cut_out(index)
-                    run, offset = draft.open_at(index)
-                    run.insert(offset, inner)
+                    draft.runs.replace(index, inner)
             draft = inner
         return draft
 
@@ -230,7 +195,7 @@ class _Editor:
         if isinstance(slot, _MapDraft | _ListDraft):
             return slot
         if type(slot) is list:
-            return _ListDraft(None, [list(slot)])
+            return _ListDraft(None, Runs(list(slot)))
         if type(slot) is dict:
             if not is_special(slot):
                 return _MapDraft(None, dict(slot))
@@ -238,7 +203,7 @@ class _Editor:
             if link is not None and link.kind == "map":
                 return _MapDraft(link.id, {})
             if link is not None and link.kind == "list":
-                return _ListDraft(link.id, [range(link.count)])
+                return _ListDraft(link.id, Runs(range(link.count)))
             if tag is not None and tag[0] == "map":
                 return _MapDraft(None, {"": tag[1]})
         pointer = format_pointer(path)
@@ -257,9 +222,8 @@ class _Editor:
         return self._source.run([find_field(draft.base, key)])[0]
 
     def _item(self, draft: _ListDraft, index: int) -> Any:
-        number, offset = draft.find(index)
-        run = draft.runs[number]
-        if type(run) is list:
+        run, offset = draft.runs.get(index)
+        if isinstance(run, list):
             return run[offset]
         assert draft.base is not None
         return self._source.run([find_item(draft.base, run[offset])])[0]
@@ -274,8 +238,9 @@ class _Editor:
     def _learn(self, old: Wire, budget: int) -> None:
         """Look at the tree that is being replaced: what the new value shares with it need not be stored again. Costs no
         more than the new value did."""
-        frontier = wire_links(old)
-        self._source.known.update([link.id for link in frontier])
+        # What was put by an earlier operation of this batch is stored nowhere: only what the old tree has may be
+        # skipped.
+        frontier = [link for link in wire_links(old) if link.id in self._source.known]
         blocks = [link.id for link in frontier if link.branching]
         while blocks and budget > 0:
             blocks = blocks[:budget]

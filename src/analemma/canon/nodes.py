@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import libipld
 
-from analemma.canon.identity import BlockId, block_id, from_cid, to_cid
+from analemma.canon.identity import CID_PREFIX, BlockId, block_id, from_cid, to_cid
 from analemma.errors import Corrupt
 
 Kind = Literal["list", "map", "text", "bytes", "value"]
@@ -35,6 +35,13 @@ LEAF_HEAD_BYTES = 9
 """The most bytes a leaf of a list or map has before its content."""
 FORCED = 4
 """Flag of an index entry: the child was cut because it was full, not at a natural boundary."""
+
+HIGHEST_LEVEL = 64
+"""No tree is higher: with two children per node it would have more items than can be counted."""
+DEEPEST_CONTENT = 128
+"""Containers inside containers, tags around tags: the nesting that can be stored, and so the most that can be read."""
+LARGEST_NUMBER = 2**63 - 1
+"""The largest count or size that a link can promise."""
 
 encode: Any = libipld.encode_dag_cbor
 decode: Any = libipld.decode_dag_cbor
@@ -96,6 +103,8 @@ class Node(NamedTuple):
     level: int
     flags: int
     body: Any
+    length: int
+    """What a link to this node gives as its count: items, or bytes of a text or of bytes."""
 
 
 class Special(NamedTuple):
@@ -111,25 +120,35 @@ def is_special(wire: Wire) -> bool:
 
 
 def read_special(wire: dict[str, Wire]) -> Special:
-    """Take a special apart."""
+    """Take a special apart; Corrupt when it is neither a link nor a tag."""
     body = wire[""]
-    if type(body) is not list or not body:
-        raise Corrupt("a block holds a malformed tag")
-    head = body[0]
-    if type(head) is bytes and len(body) == 5:
-        return Special(Link(from_cid(head), body[1], body[2], body[3], body[4] == 1), None)
-    if type(head) is str and len(body) == 2:
-        return Special(None, (head, body[1]))
+    if type(body) is list:
+        if len(body) == 5:
+            cid, kind, count, size, branching = body
+            if (
+                type(cid) is bytes
+                and type(kind) is str
+                and kind in _KIND_HEAD
+                and type(count) is type(size) is type(branching) is int
+                and 0 <= count <= LARGEST_NUMBER
+                and 0 <= size <= LARGEST_NUMBER
+                and 0 <= branching <= 1
+            ):
+                return Special(Link(from_cid(cid), cast("Kind", kind), count, size, branching == 1), None)
+        elif len(body) == 2 and type(body[0]) is str and body[0]:
+            return Special(None, (body[0], body[1]))
     raise Corrupt("a block holds a malformed tag")
 
 
 def link_wire(link: Link) -> Wire:
     """A link as it stands inside content."""
+    if link.count > LARGEST_NUMBER or link.size > LARGEST_NUMBER:
+        raise Corrupt(f"block {link.id.hex()} promises more than can be counted", block=link.id.hex())
     return {"": [to_cid(link.id), link.kind, link.count, link.size, int(link.branching)]}
 
 
 def wire_links(wire: Wire) -> list[Link]:
-    """Every link inside a piece of content, in order."""
+    """Every link inside a piece of content."""
     found: list[Link] = []
     stack = [wire]
     while stack:
@@ -170,6 +189,26 @@ def wire_flags(wire: Wire) -> int:
         elif cls is bytes:
             flags |= SPECIALS
     return flags
+
+
+def block_links(data: bytes) -> list[BlockId]:
+    """Every block that a block of any kind links to: links are the only bytes in a block that do not start with 0x00.
+    Corrupt when the data is no DAG-CBOR."""
+    found: list[BlockId] = []
+    try:
+        stack = [decode(data)]
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Corrupt("a block is not DAG-CBOR") from exc
+    while stack:
+        item = stack.pop()
+        if type(item) is bytes:
+            if item[:1] != b"\0":
+                found.append(from_cid(item))
+        elif type(item) is list:
+            stack.extend(item)
+        elif type(item) is dict:
+            stack.extend(item.values())
+    return found
 
 
 def head_bytes(major: int, number: int) -> bytes:
@@ -221,22 +260,201 @@ def index_block(kind: Kind, level: int, entries: Sequence[Entry]) -> tuple[Block
 def index_entry(block: Block, *, count: int, below: int, forced: bool = False, last_key: str | None = None) -> Entry:
     """What the level above holds for a node."""
     flags = (LINKS if block.links else 0) | (FORCED if forced else 0)
-    child: Child = [to_cid(block.id), count, len(block.data) + below, flags]
+    size = len(block.data) + below
+    if count > LARGEST_NUMBER or size > LARGEST_NUMBER:
+        # Sizes of subtrees that were not read are taken from their links, which a forged block can make add up to this.
+        raise Corrupt(f"block {block.id.hex()} promises more than can be counted", block=block.id.hex())
+    child: Child = [to_cid(block.id), count, size, flags]
     if last_key is not None:
         child.append(last_key)
     return encode(child), LINKS, child, last_key
 
 
+_LEAF_FLAGS = (0, SPECIALS, LINKS | SPECIALS)
+_ENTRY_FLAGS = frozenset({0, LINKS, FORCED, LINKS | FORCED})
+_TEXTS = {str}
+_CID_LENGTHS = {36}
+_CID_PREFIX_COLUMNS = [{byte} for byte in CID_PREFIX]
+_new_tuple = tuple.__new__
+
+
 def decode_node(block: BlockId, data: bytes) -> Node:
-    """Read a node's verified bytes; Corrupt when they are no node."""
+    """Read a node's verified bytes; Corrupt when they are no node.
+
+    A hash says that bytes are what was written, not that we wrote them. So everything the algorithms rely on is checked
+    here, once: the shape of the node, of its index entries and of its flags. Not checked is what would take a walk of
+    the content; blocks from outside are walked when they are admitted, by `check_node`."""
     try:
         kind, level, flags, body = decode(data)
-        if level:
-            for child in body:
-                from_cid(child[0])
-        return Node(kind, level, flags, body)
+        cls = type(body)
+        if type(level) is not int or type(flags) is not int:
+            count = -1
+        elif level:
+            count = _index_count(kind, level, flags, body)
+        elif (kind == "list" and cls is list) or (kind == "map" and cls is dict):
+            count = len(body)
+            if flags == 0:
+                # Plain content is handed out as it is, so a special in it would pass for the user's data. Its first two
+                # bytes are always the same where we wrote them, and looking for one at a time is far quicker.
+                if 0xA1 in data and 0x60 in data and b"\xa1\x60" in data and any(map(wire_flags, _contents(body))):
+                    count = -1
+            elif flags not in _LEAF_FLAGS:
+                count = -1
+        else:
+            count = _content_count(kind, flags, body)
     except (ValueError, TypeError, RecursionError) as exc:
         raise Corrupt(f"block {block.hex()} is not a tree node", block=block.hex()) from exc
+    if count < 0:
+        raise Corrupt(f"block {block.hex()} is not a tree node", block=block.hex())
+    # Not Node(...): that takes longer than all the checks.
+    return _new_tuple(Node, (kind, level, flags, body, count))
+
+
+def _contents(body: Any) -> Any:
+    return body if type(body) is list else body.values()
+
+
+def _content_count(kind: Any, flags: int, body: Any) -> int:
+    """What a leaf that is one piece holds, -1 when it is none."""
+    cls = type(body)
+    if kind == "text" and cls is str and flags == 0:
+        return len(body) if body.isascii() else len(body.encode())
+    if kind == "bytes" and cls is bytes and flags == SPECIALS and body[:1] == b"\0":
+        return len(body) - 1
+    # Lists, maps, texts and bytes have kinds of their own.
+    if kind != "value" or flags not in _LEAF_FLAGS or cls in (list, str, bytes):
+        return -1
+    return -1 if cls is dict and not is_special(body) else 1
+
+
+def _index_count(kind: Any, level: int, flags: int, body: Any) -> int:
+    """The items below an index node, -1 when it is none. Works by columns, because every child is looked at: whatever
+    else a child may be, only a list has a CID in the first."""
+    keyed = kind == "map"
+    if not (keyed or kind in ("list", "text", "bytes")) or not 0 < level <= HIGHEST_LEVEL or flags != LINKS:
+        return -1
+    columns = list(zip(*body, strict=True))
+    if len(columns) != (5 if keyed else 4) or (keyed and set(map(type, columns[4])) != _TEXTS):
+        return -1
+    cids, counts, sizes, entry_flags = columns[:4]
+    joined = b"".join(cids)
+    if set(map(len, cids)) != _CID_LENGTHS or [set(joined[at::36]) for at in range(4)] != _CID_PREFIX_COLUMNS:
+        return -1
+    if not _ENTRY_FLAGS.issuperset(entry_flags) or type(sum(entry_flags)) is not int:
+        return -1
+    total, size = sum(counts), sum(sizes)
+    # A sum of integers is one. An empty node stands only for an empty value, never among others.
+    if type(total) is not int or type(size) is not int or min(counts) < 1 or min(sizes) < 1:
+        return -1
+    return total if total <= LARGEST_NUMBER and size <= LARGEST_NUMBER else -1
+
+
+def check_node(block: BlockId, node: Node) -> None:
+    """Walk all of a node: Corrupt unless we could have written its content under these flags. What it says about other
+    blocks is checked where they are read."""
+    if node.level:
+        if any(type(number) is bool for child in node.body for number in child[1:4]):
+            raise Corrupt(f"block {block.hex()} is not a tree node", block=block.hex())
+        keys = [sort_key(child[4]) for child in node.body] if node.kind == "map" else []
+        if any(keys[number] >= keys[number + 1] for number in range(len(keys) - 1)):
+            raise Corrupt(f"block {block.hex()} is an index out of order", block=block.hex())
+        return
+    if node.kind in ("text", "bytes"):
+        return
+    flags = 0
+    nested = 0 if node.kind == "value" else 1
+    stack: list[tuple[Wire, int]] = [(wire, nested) for wire in node_wires(node)]
+    while stack:
+        wire, depth = stack.pop()
+        cls = type(wire)
+        if cls is dict and is_special(wire):
+            flags |= SPECIALS
+            link, tag = read_special(wire)
+            if link is not None:
+                flags |= LINKS
+                if link.kind == "value" or link.size == 0:
+                    raise Corrupt(f"block {block.hex()} holds a malformed link", block=block.hex())
+            elif tag is not None:
+                _check_tag(block, tag[0], tag[1])
+                stack.append((tag[1], depth + 1 if tag[0] == "map" or _is_tag(tag[1]) else depth))
+        elif cls is dict or cls is list:
+            if depth >= DEEPEST_CONTENT:
+                raise too_deep(block)
+            stack += [(inner, depth + 1) for inner in (wire if cls is list else wire.values())]
+        elif cls is bytes:
+            flags |= SPECIALS
+            if wire[:1] != b"\0":
+                raise Corrupt(f"block {block.hex()} holds bytes without their marker", block=block.hex())
+        elif cls is int and wire < -LARGEST_NUMBER - 1:
+            raise Corrupt(f"block {block.hex()} holds an integer out of range", block=block.hex())
+        if depth > DEEPEST_CONTENT:
+            raise too_deep(block)
+    if flags != node.flags:
+        raise Corrupt(f"block {block.hex()} has flags that its content does not have", block=block.hex())
+
+
+def _check_tag(block: BlockId, name: str, payload: Wire) -> None:
+    if name == "float" and payload != "-0.0":
+        raise Corrupt(f"block {block.hex()} holds a malformed tag", block=block.hex())
+
+
+def _is_tag(wire: Wire) -> bool:
+    """Whether this is a tag that counts as a level of nesting when it stands in another."""
+    if type(wire) is not dict or not is_special(wire):
+        return False
+    tag = read_special(wire).tag
+    return tag is not None and tag[0] not in ("map", "float")
+
+
+def too_deep(block: BlockId | None = None) -> Corrupt:
+    """The error for content nested deeper than anything that can be stored."""
+    where = "a block" if block is None else f"block {block.hex()}"
+    facts = {} if block is None else {"block": block.hex()}
+    return Corrupt(f"{where} is nested deeper than {DEEPEST_CONTENT}", **facts)
+
+
+def encode_stored(wire: Wire) -> bytes:
+    """Content that was read from a block, encoded again; Corrupt when it has no canonical form."""
+    try:
+        return encode(wire)  # type: ignore[no-any-return]
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Corrupt("a block holds content that cannot be encoded again") from exc
+
+
+Facts = tuple[str, int, int, int, str | None]
+"""What an index entry says of its child, and what a node is: kind, level, count, whether it has links, last key."""
+
+
+def entry_facts(parent: Node, child: Child) -> Facts:
+    """What an index entry says of the node it leads to."""
+    kind = parent.kind
+    return kind, parent.level - 1, child[1], child[3] & LINKS, child[4] if kind == "map" else None
+
+
+def node_facts(node: Node) -> Facts:
+    """What an index entry would say of this node."""
+    kind, level, flags, body, count = node
+    last_key: str | None = None
+    if kind == "map" and body:
+        last_key = body[-1][4] if level else next(reversed(body))
+    return kind, level, count, flags & LINKS, last_key
+
+
+def follow(parent: Node, child: Child, node: Node) -> Node:
+    """The node that an index entry leads to; Corrupt when it is not what the entry says."""
+    if entry_facts(parent, child) != node_facts(node):
+        raise broken_promise(child_id(child))
+    return node
+
+
+def keeps_promise(link: Link, node: Node) -> bool:
+    """Whether a node is what a link inside content says. (Its size takes the sizes of everything below.)"""
+    return link.kind == node.kind and link.count == node.length and link.branching == bool(node.flags & LINKS)
+
+
+def broken_promise(block: BlockId) -> Corrupt:
+    """The error for a block that is not what the link to it says."""
+    return Corrupt(f"block {block.hex()} is not what a link to it says", block=block.hex())
 
 
 def node_links(node: Node) -> list[Link]:

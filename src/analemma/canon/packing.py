@@ -26,12 +26,14 @@ from analemma.canon.nodes import (
     wire_links,
 )
 from analemma.canon.pointer import format_pointer
-from analemma.canon.registry import Tagged, TypeRegistry
+from analemma.canon.registry import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
 from analemma.errors import Invalid
 
 MAXIMUM_DEPTH = 128
 SMALLEST_INT = -(2**63)
 LARGEST_INT = 2**64 - 1
+LONGEST_KEY = 65_536
+"""Keys stand whole in every index node above them, so they cannot be cut like values."""
 
 Emit = Callable[[Block], None]
 
@@ -55,6 +57,7 @@ class _Refused(Exception):
         self.path = list(path)
 
 
+_PLAIN = (dict, list, str, int, float, bool, bytes, type(None))
 _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 
@@ -128,9 +131,12 @@ class Packer:
     def _pack(self, value: Any, depth: int) -> Packed:
         cls = type(value)
         if cls is str:
-            width = len(value) if value.isascii() else len(_utf8(value))
+            data = None if value.isascii() else _utf8(value)
+            width = len(value if data is None else data)
             size = _head_size(width) + width
-            return _linked(self._long("text", value.encode())) if size > INLINE_BYTES else Packed(value, size, 0)
+            if size <= INLINE_BYTES:
+                return Packed(value, size, 0)
+            return _linked(self._long("text", value.encode() if data is None else data))
         if cls is int:
             if not SMALLEST_INT <= value <= LARGEST_INT:
                 raise _Refused("an integer outside -2^63..2^64-1", "store it as a string or a Decimal")
@@ -172,11 +178,11 @@ class Packer:
             for key, item in value.items():
                 if type(key) is not str:
                     raise _Refused(f"a key of type {type(key).__qualname__}", "keys are strings")
-                if not key.isascii():
-                    _utf8(key)
+                if len(key) > LONGEST_KEY or not key.isascii():
+                    _check_key(key)
                 packed[key] = pack(item, depth + 1)
         except _Refused as refused:
-            refused.path.append(str(key))
+            refused.path.append(_token(key))
             raise
         return packed
 
@@ -202,8 +208,11 @@ class Packer:
     def _pack_tagged(self, value: Any, depth: int) -> Packed:
         if type(value) is Tagged:
             name, payload = value.name, value.payload
+            if type(name) is not str or not name or name in RESERVED_NAMES:
+                raise _Refused(f"a tag named {name!r}", "keep the name that was read")
+            _utf8(name)
         else:
-            codec = self._registry.for_value(value)
+            codec = self._codec(value)
             if codec is None:
                 raise _Refused(
                     f"a value of type {type(value).__module__}.{type(value).__qualname__}",
@@ -214,12 +223,27 @@ class Packer:
                 payload = codec.encode(value)
             except Invalid as exc:
                 raise _Refused(exc.message, exc.hint) from exc
+            except Exception as exc:
+                # The caller's own encoder, or a dataclass whose fields are not all set.
+                raise _Refused(f"a {name} ({type(exc).__name__}: {exc})", "the value cannot be taken apart") from exc
         if name in ("set", "frozenset"):
+            if type(payload) is not list:
+                raise _Refused(f"a tag {name!r} around a {type(payload).__name__}", "keep the payload that was read")
             items = self._items(list(payload), depth)
             packed = self.pack_items(sorted(items, key=lambda item: bytes(encode(item.wire))))
         else:
-            packed = self._pack(payload, depth)
+            # A tag is no deeper than what it is around; only tags around tags count, or they would have no end.
+            inner = depth + 1 if type(payload) not in _PLAIN else depth
+            if inner > MAXIMUM_DEPTH:
+                raise _Refused(_TOO_DEEP, "flatten the value")
+            packed = self._pack(payload, inner)
         return _special([name, packed.wire], [packed])
+
+    def _codec(self, value: Any) -> TypeCodec | None:
+        try:
+            return self._registry.for_value(value)
+        except Invalid as exc:
+            raise _Refused(exc.message, exc.hint) from exc
 
     def _long(self, kind: Kind, data: bytes) -> Link:
         entries: list[Entry] = []
@@ -263,6 +287,21 @@ def _head_size(number: int) -> int:
     if number < 0x10000:
         return 3
     return 5 if number < 0x100000000 else 9
+
+
+def _token(key: Any) -> str:
+    """A key, whatever it is, as a pointer shows it."""
+    if type(key) is str:
+        return key
+    try:
+        return str(key)[:64]
+    except Exception:
+        return f"<{type(key).__qualname__}>"
+
+
+def _check_key(key: str) -> None:
+    if len(_utf8(key)) > LONGEST_KEY:
+        raise _Refused(f"a key of more than {LONGEST_KEY} bytes", "store the text as a value")
 
 
 def _utf8(text: str) -> bytes:

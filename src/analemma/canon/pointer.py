@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from analemma.errors import Invalid
 
 Path = tuple[str, ...]
+
+LONGEST_INDEX = 20
+"""Digits; no list is that long, and converting thousands of digits is slow or refused."""
+_STRAY_TILDE = re.compile(r"~(?![01])")
 
 
 def parse_pointer(text: str) -> Path:
@@ -23,12 +28,28 @@ def format_pointer(path: Iterable[str | int]) -> str:
     return "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in path)
 
 
+def check_path(path: Path) -> None:
+    """Raise Invalid unless every token can be the key of a stored dict."""
+    for token in path:
+        try:
+            token.encode()
+        except (AttributeError, UnicodeEncodeError):
+            shown = format_pointer(path).encode(errors="backslashreplace").decode()
+            raise Invalid(
+                f"{shown} has a token that is no valid text",
+                hint="tokens are strings without lone surrogates",
+                pointer=shown,
+            ) from None
+
+
 def list_index(token: str, length: int, *, inserting: bool = False) -> int:
     """Read a token as a position in a list of this length; `-` is the place after the last item, for inserting."""
     if inserting and token == "-":
         return length
     if not token.isascii() or not token.isdigit() or (token[0] == "0" and token != "0"):
         raise Invalid(f"{token!r} is not a list index", hint="use a number without leading zeros, or '-' to append")
+    if len(token) > LONGEST_INDEX:
+        raise IndexError(token)
     index = int(token)
     if index > length or (index == length and not inserting):
         raise IndexError(index)
@@ -38,6 +59,6 @@ def list_index(token: str, length: int, *, inserting: bool = False) -> int:
 def _unescape(token: str, whole: str) -> str:
     if "~" not in token:
         return token
-    if "~" in token.replace("~0", "").replace("~1", ""):
+    if _STRAY_TILDE.search(token):
         raise Invalid(f"not a JSON pointer: {whole!r}", hint="write '~' as '~0' and '/' as '~1'", pointer=whole)
     return token.replace("~1", "/").replace("~0", "~")

@@ -10,6 +10,7 @@ import enum
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from analemma.errors import Invalid
@@ -76,6 +77,10 @@ class TypeRegistry:
         """The codec that writes this value, by its exact type."""
         cls = type(value)
         codec = self._by_type.get(cls)
+        if codec is not None and self._by_name[codec.name].type is not cls:
+            raise Invalid(
+                f"{codec.name} was defined again, and this value is of the older class", hint="make the value anew"
+            )
         if codec is None and (codec := _structural_codec(cls, _class_name(cls))) is not None:
             self._remember(codec)
         return codec
@@ -104,11 +109,9 @@ def _class_name(cls: type) -> str:
 def _structural_codec(cls: type, name: str) -> TypeCodec | None:
     if issubclass(cls, enum.Enum):
         return TypeCodec(name, cls, _encode_enum, lambda payload: _decode_enum(cls, payload))
-    # A dataclass that is also a dict or a list has contents outside its fields: storing the fields alone would lose
-    # them.
-    if dataclasses.is_dataclass(cls) and not issubclass(
-        cls, (dict, list, set, frozenset, tuple, str, bytes, int, float)
-    ):
+    # A dataclass that is also a dict, an exception or a Decimal has contents outside its fields: storing the fields
+    # alone would lose them.
+    if dataclasses.is_dataclass(cls) and cls.__new__ is object.__new__:
         return TypeCodec(name, cls, _encode_dataclass, lambda payload: _decode_dataclass(cls, payload))
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and issubclass(cls, pydantic.BaseModel):
@@ -128,7 +131,14 @@ def _decode_enum(cls: Any, payload: Any) -> Any:
 
 
 def _encode_dataclass(instance: Any) -> Any:
-    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+    fields = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+    for name in getattr(instance, "__dict__", ()):
+        if name not in fields and not isinstance(getattr(type(instance), name, None), cached_property):
+            raise Invalid(
+                f"{type(instance).__qualname__} has an attribute {name!r} that is no field, so it would be lost",
+                hint="make it a field, or register a codec for the class",
+            )
+    return fields
 
 
 def _decode_dataclass(cls: Any, payload: Any) -> Any:
@@ -157,17 +167,31 @@ def _encode_model(instance: Any) -> Any:
 
 
 def _decode_model(cls: Any, payload: Any) -> Any:
-    fields = payload["fields"]
+    stored = payload["fields"]
+    fields: dict[str, Any] = {}
+    # In the order of the class, as the model had them; then what the class no longer has.
     for name, field in cls.model_fields.items():
-        if name not in fields and not field.is_required():
-            fields[name] = field.get_default(call_default_factory=True)
+        if name in stored:
+            fields[name] = stored.pop(name)
+        elif field.is_required():
+            raise Invalid(f"{cls.__qualname__} has a field {name!r} that the stored value lacks")
+        else:
+            fields[name] = field.get_default(call_default_factory=True, validated_data=fields)
+    fields.update(stored)
+    extra = payload["extra"]
+    if extra is None and cls.model_config.get("extra") == "allow":
+        extra = {}
+    private = payload["private"]
+    if cls.__private_attributes__:
+        defaults = {name: attribute.get_default() for name, attribute in cls.__private_attributes__.items()}
+        private = {**defaults, **(private or {})}
     instance = cls.__new__(cls)
     instance.__setstate__(
         {
             "__dict__": fields,
             "__pydantic_fields_set__": set(payload["set"]),
-            "__pydantic_extra__": payload["extra"],
-            "__pydantic_private__": payload["private"],
+            "__pydantic_extra__": extra,
+            "__pydantic_private__": private,
         }
     )
     return instance

@@ -11,9 +11,25 @@ from typing import NamedTuple
 
 from analemma.canon.chunking import MAXIMUM_BYTES, find_cut
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import FORCED, LINKS, Entry, Kind, Link, Node, Wire, child_id, child_link, encode, wire_flags
+from analemma.canon.nodes import (
+    FORCED,
+    LINKS,
+    Entry,
+    Kind,
+    Link,
+    Node,
+    Wire,
+    broken_promise,
+    child_id,
+    child_link,
+    encode,
+    encode_stored,
+    follow,
+    wire_flags,
+)
 from analemma.canon.packing import Packed, Packer
 from analemma.canon.source import NodeSource
+from analemma.errors import Corrupt
 
 NodePath = tuple[int, ...]
 """A node by the child numbers that lead to it from the root."""
@@ -40,7 +56,7 @@ Splices = Mapping[NodePath, Sequence[Splice]]
 
 def packed_wire(wire: Wire) -> Packed:
     """Content that is already in stored form, measured again."""
-    return Packed(wire, len(encode(wire)), wire_flags(wire))
+    return Packed(wire, len(encode_stored(wire)), wire_flags(wire))
 
 
 class TreeRewriter:
@@ -51,12 +67,20 @@ class TreeRewriter:
         self._source = source
         self._packer = packer
         node = source.get(root)
+        if node.kind not in ("list", "map"):
+            raise broken_promise(root)
         self._kind: Kind = node.kind
         self._height = node.level
+        self._nodes: dict[NodePath, Node] = {(): node}
 
     def node(self, path: NodePath) -> Node:
-        """The node at a path."""
-        return self._source.get(self._id(path))
+        """The node at a path; Corrupt when it is not what its parent says."""
+        node = self._nodes.get(path)
+        if node is None:
+            parent = self.node(path[:-1])
+            child = parent.body[path[-1]]
+            node = self._nodes[path] = follow(parent, child, self._source.get(child_id(child)))
+        return node
 
     def load(self, paths: Iterable[NodePath]) -> None:
         """Fetch nodes of one level together; their parents are there already."""
@@ -86,8 +110,10 @@ class TreeRewriter:
             return self._packer.sequence(self._kind, entries, self._height + 1)
         link = child_link(self._kind, entries[0][2])
         # What was a wide level may have become a single node: the root is the lowest level that has just one.
-        while (node := self._source.get(link.id)).level and len(node.body) == 1:
+        node = self._source.get(link.id)
+        while node.level and len(node.body) == 1:
             link = child_link(self._kind, node.body[0])
+            node = follow(node, node.body[0], self._source.get(link.id))
         return link
 
     def _rewrite_level(self, level: int, splices: Splices) -> list[_Replaced]:
@@ -111,7 +137,10 @@ class TreeRewriter:
         upcoming: NodePath | None = first
         start = 0
         at_beginning = not any(first)
-        clean = splices[first][0].start if first in splices else len(self.node(first).body)
+        # Entries before the first change held no natural end when they were cut, except that the last of them may be
+        # one.
+        size = len(self.node(first).body)
+        clean = max(0, min(splices[first][0].start, size - 1)) if first in splices else size
         nodes: list[Entry] = []
         while True:
             found = None
@@ -159,6 +188,13 @@ class TreeRewriter:
     def _entries(self, level: int, path: NodePath) -> list[Entry]:
         """The entries of a node as they are."""
         node = self.node(path)
+        try:
+            return self._encoded_entries(level, node)
+        except (ValueError, TypeError, RecursionError) as exc:
+            block = self._id(path).hex()
+            raise Corrupt(f"block {block} holds content that cannot be encoded again", block=block) from exc
+
+    def _encoded_entries(self, level: int, node: Node) -> list[Entry]:
         if level:
             keyed = node.kind == "map"
             return [(encode(child), LINKS, child, child[4] if keyed else None) for child in node.body]

@@ -6,7 +6,18 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, Node, decode_node, node_link_ids
+from analemma.canon.nodes import (
+    LINKS,
+    Block,
+    Link,
+    Node,
+    broken_promise,
+    decode_node,
+    keeps_promise,
+    node_link_ids,
+    node_links,
+)
+from analemma.errors import Corrupt
 
 Fetch = Callable[[Sequence[BlockId]], Mapping[BlockId, bytes]]
 """Gives the verified bytes of every block asked for, or raises. Called once per level, however many blocks that is."""
@@ -18,17 +29,27 @@ Walk = Generator[BlockId, Node, R]
 
 class NodeSource:
     """Decoded nodes, fetched at most once. `known` grows with every id seen in a fetched node: all of them are
-    reachable from the roots this source was asked about."""
+    reachable from the roots this source was asked about.
+
+    Every link inside content that was seen is held against its target when that is fetched, so whoever takes a link at
+    its word (its kind, its count) is told of a lie before acting on it. Index entries are checked by who follows
+    them."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
         self._nodes: dict[BlockId, Node] = {}
         self._lengths: dict[BlockId, int] = {}
+        self._promised: dict[BlockId, Link] = {}
         self.made: dict[BlockId, Block] = {}
         self.known: set[BlockId] = set()
 
     def add(self, block: Block) -> None:
-        """Make a new block readable; nothing is stored."""
+        """Make a new block readable; nothing is stored. Corrupt when it links to something that was neither made nor
+        seen: a node it took content from has links that its flags deny."""
+        if not self.known.issuperset(block.links):
+            for link in block.links:
+                if link not in self.known and link not in self.made:
+                    raise Corrupt(f"a block has a link to {link.hex()} that its flags deny", block=link.hex())
         self.made[block.id] = block
 
     def get(self, block: BlockId) -> Node:
@@ -46,7 +67,13 @@ class NodeSource:
                 node = decode_node(block, fetched[block])
                 self._nodes[block] = node
                 self._lengths[block] = len(fetched[block])
-                self.known.update(node_link_ids(node))
+                promised = self._promised.get(block)
+                if promised is not None and not keeps_promise(promised, node):
+                    raise broken_promise(block)
+                if node.level:
+                    self.known.update(node_link_ids(node))
+                elif node.flags & LINKS:
+                    self._remember(node_links(node))
         return {block: self._node(block) for block in wanted}
 
     def length(self, block: BlockId) -> int:
@@ -66,6 +93,16 @@ class NodeSource:
             for number, walk, block in round_:
                 _advance(number, walk, nodes[block], waiting, results)
         return [results[number] for number in range(total)]
+
+    def _remember(self, links: Sequence[Link]) -> None:
+        for link in links:
+            # Of two links to one block that differ, at least one lies.
+            if self._promised.setdefault(link.id, link) != link:
+                raise broken_promise(link.id)
+            target = self._nodes.get(link.id)
+            if target is not None and not keeps_promise(link, target):
+                raise broken_promise(link.id)
+        self.known.update([link.id for link in links])
 
     def _node(self, block: BlockId) -> Node:
         node = self._nodes.get(block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from decimal import Decimal
+from pickle import PicklingError
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -39,6 +40,11 @@ def _encode_zone(zone: dt.tzinfo | None) -> Any:
     if zone is dt.UTC:
         return "UTC"
     if type(zone) is ZoneInfo and zone.key is not None:
+        try:
+            zone.__reduce__()
+        except PicklingError:
+            # Read from a file: its name does not say what it is.
+            raise Invalid(f"the time zone {zone.key!r} was read from a file", hint="use ZoneInfo(key)") from None
         return {"zone": zone.key}
     if type(zone) is dt.timezone:
         offset = zone.utcoffset(None)
@@ -81,4 +87,5 @@ def _decode_time(payload: Any) -> dt.time:
 def _encode_decimal(number: Decimal) -> str:
     if not number.is_finite():
         raise Invalid(f"{number} has no canonical form", hint="store None or a string instead")
-    return str(number)
+    # The exponent's letter follows the thread's decimal context; the stored bytes must not.
+    return str(number).upper()

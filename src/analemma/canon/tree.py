@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from analemma.canon.diffing import diff
 from analemma.canon.editing import Edited, Operation, build, edit
 from analemma.canon.identity import BlockId, block_id
-from analemma.canon.nodes import Block, Wire, decode, encode
+from analemma.canon.nodes import Block, Wire, block_links, decode, encode
 from analemma.canon.packing import Packer
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.reading import MISSING, Reader, UnknownTypes, locate, read_paths
@@ -97,4 +97,4 @@ def admit_block(data: bytes, expected: BlockId | None = None) -> Block:
         raise Corrupt(f"block {found.hex()} is not DAG-CBOR", block=found.hex()) from exc
     if not canonical:
         raise Corrupt(f"block {found.hex()} is not in canonical form", block=found.hex())
-    return Block(found, data)
+    return Block(found, data, tuple(block_links(data)))

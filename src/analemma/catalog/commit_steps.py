@@ -37,6 +37,8 @@ def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int) -> 
     stored = _add_blocks(tx, tenant, blocks_in_order(request))
     hit(AFTER_BLOCKS)
     _add_manifest(tx, request)
+    if request.expected is None:
+        _begin_branch(tx, request)
     tx.execute_many(
         "add_journal",
         [
@@ -86,6 +88,24 @@ def _move_head(tx: Transaction, request: CommitRequest) -> bool:
         expected_journal_tip=expected.journal_tip,
     )
     return moved == 1
+
+
+def _begin_branch(tx: Transaction, request: CommitRequest) -> None:
+    manifest = request.manifest
+    key = manifest.key
+    tx.execute(
+        "add_workflow", tenant=request.tenant, owner=key.owner, workflow=key.workflow, created_at=manifest.created_at_us
+    )
+    tx.execute(
+        "add_branch",
+        tenant=request.tenant,
+        owner=key.owner,
+        workflow=key.workflow,
+        branch=key.branch,
+        first_manifest=manifest.id,
+        parent=manifest.parent,
+        created_at=manifest.created_at_us,
+    )
 
 
 def _add_events(tx: Transaction, request: CommitRequest, now_us: int) -> None:

@@ -1,38 +1,96 @@
 """The queue of writing processes in front of one SQLite file.
 
-SQLite's own busy timeout polls, so under load some processes starve. Here they sleep until it is their turn.
+SQLite's own busy timeout polls with growing pauses, so under load some processes starve. Here whoever is next holds a
+turnstile, which keeps everybody else, and above all the process that has just written, from getting in between.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 
-from analemma.errors import Unavailable
+from analemma.errors import Timeout, Unavailable
+
+TIMEOUT_S = 60.0
+FIRST_PAUSE_S = 0.0001
+LONGEST_PAUSE_S = 0.001
+PAUSE_AT_THE_TURNSTILE_S = 0.002
 
 
 class FileLock:
-    """An exclusive lock between processes; gone when its holder is, however it died."""
+    """An exclusive lock between processes; gone when its holder is, however it died.
 
-    def __init__(self, path: str) -> None:
+    It polls, because a blocking flock cannot be given a deadline: a holder that was stopped would stop everyone. Only
+    the process in the turnstile polls the lock itself, so it can afford to look often.
+    """
+
+    def __init__(self, database: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.path = f"{database}.lock"
+        self._timeout_s = timeout_s
+        self._turnstile = -1
+        self._fd = _open(self.path)
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as exc:
-            raise Unavailable(
-                f"cannot open the lock file {path}: {exc.strerror}",
-                hint="check that the directory exists and that this user may write in it",
-            ) from exc
+            self._turnstile = _open(f"{database}.turn.lock")
+        except BaseException:
+            self.close()
+            raise
 
-    def acquire(self) -> None:
-        """Wait for our turn."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+    def __del__(self) -> None:
+        self.close()
+
+    def acquire(self, deadline: float | None = None) -> None:
+        """Wait for our turn, until `deadline` on the monotonic clock. Interrupted, it may be held: release it."""
+        if deadline is None:
+            deadline = time.monotonic() + self._timeout_s
+        try:
+            self._poll(self._turnstile, deadline, PAUSE_AT_THE_TURNSTILE_S)
+            self._poll(self._fd, deadline, LONGEST_PAUSE_S)
+        finally:
+            self._unlock(self._turnstile)
 
     def release(self) -> None:
-        """Let the next process in."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        """Let the next process in; nothing happens if it is not held."""
+        self._unlock(self._fd)
 
     def close(self) -> None:
-        """Give up the descriptor. In a forked child this leaves the parent's lock as it is."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Give up the descriptors. In a forked child this leaves the parent's lock as it is."""
+        descriptors = (self.__dict__.pop("_fd", -1), self.__dict__.pop("_turnstile", -1))
+        self._fd = self._turnstile = -1
+        for fd in descriptors:
+            if fd >= 0:
+                os.close(fd)
+
+    def _poll(self, fd: int, deadline: float, longest_pause_s: float) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                pass
+            except OSError as exc:
+                raise Unavailable(
+                    f"cannot lock {self.path}: {exc.strerror}", hint="keep the store on a local file system"
+                ) from exc
+            if time.monotonic() >= deadline:
+                raise Timeout(
+                    f"another process kept {self.path} locked",
+                    hint=f"find it with `fuser {self.path}`; continue or end it if it was stopped",
+                )
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, longest_pause_s)
+
+    def _unlock(self, fd: int) -> None:
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as exc:
+        raise Unavailable(
+            f"cannot open the lock file {path}: {exc.strerror}",
+            hint="check that the directory exists and that this user may write in it",
+        ) from exc

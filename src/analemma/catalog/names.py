@@ -33,26 +33,37 @@ def check_key(key: BranchKey) -> None:
 
 
 def check_part(text: str, what: str, limit: int = KEY_BYTES) -> None:
-    """Raise Invalid unless it can be part of an index entry."""
-    if not text or "\0" in text or len(text) * 4 > limit:
-        _refuse(text, what, limit)
-
-
-def _refuse(text: str, what: str, limit: int) -> None:
-    """The exact check, for text that the quick one suspects."""
+    """Raise Invalid unless it is short text: part of an index entry, an execution id, a message."""
+    # The quick path: in ASCII a character is a byte, and none is a surrogate.
+    if isinstance(text, str) and text.isascii() and 0 < len(text) <= limit and "\0" not in text:
+        return
+    _check_type(text, what)
     if not text:
         raise Invalid(f"the {what} is empty", hint="give it a name")
-    check_texts((text,))
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as exc:
-        raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from exc
+    size = len(_encode(text, what))
     if size > limit:
         raise Invalid(f"the {what} is {size} bytes long", hint=f"the limit is {limit} bytes of UTF-8")
 
 
 def check_texts(texts: Iterable[str | None]) -> None:
-    """Raise Invalid if a text holds NUL: PostgreSQL cannot store it, so no catalog does."""
+    """Raise Invalid if a text holds what not every catalog can store."""
     for text in texts:
-        if text is not None and "\0" in text:
-            raise Invalid(f"text holds a NUL character: {text[:40]!r}", hint="remove it, or store the value as bytes")
+        if text is not None:
+            _check_type(text, "text")
+            if not text.isascii() or "\0" in text:
+                _encode(text, "text")
+
+
+def _check_type(text: object, what: str) -> None:
+    if not isinstance(text, str):
+        raise Invalid(f"the {what} is of type {type(text).__name__}", hint="give it as text")
+
+
+def _encode(text: str, what: str) -> bytes:
+    if "\0" in text:
+        # PostgreSQL cannot store it, so no catalog does.
+        raise Invalid(f"the {what} holds a NUL character", hint="remove it, or store the value as bytes")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from exc

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.catalog.sqlite import MEMORY, SqliteEngine, Synchronous, sync_directory
+from analemma.catalog.sqlite import MEMORY, SqliteEngine
 from analemma.catalog.sqlite_catalog import SqliteCatalog
+from analemma.catalog.sqlite_connections import Synchronous, sync_directory
 from analemma.clock import Clock
 from analemma.errors import Invalid, Unavailable
 
 FILE_NAME = "catalog.db"
 """What the database is called inside a store's directory."""
+
+# What libpq also takes instead of a URL. It holds passwords, so it must not become the name of a directory.
+_KEY_VALUE = re.compile(
+    r"\s*(host|hostaddr|port|dbname|user|password|passfile|service|options|ssl\w+)\s*=|.*\bpassword\s*=", re.DOTALL
+)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
 def open_catalog(
@@ -26,7 +35,8 @@ def open_catalog(
 ) -> SqlCatalog:
     """Open a directory, `sqlite:///path`, `sqlite:///:memory:` or `postgresql://...`.
 
-    `synchronous` is for SQLite, `migrate` and the remaining options (see PostgresEngine) are for PostgreSQL.
+    With `migrate` False an outdated or missing schema is refused. `synchronous` is for SQLite, the remaining options
+    (see PostgresEngine) are for PostgreSQL.
 
     >>> catalog = open_catalog("sqlite:///:memory:")
     >>> catalog.head(catalog.tenant("default"), BranchKey("ann", "report")) is None
@@ -36,38 +46,69 @@ def open_catalog(
     path = database_path(text)
     if path is None:
         return _open_postgres(text, clock, migrate, postgres_options)
-    return _open_sqlite(path, clock, synchronous)
+    return _open_sqlite(path, clock, synchronous, migrate)
 
 
 def database_path(url: str) -> str | None:
     """The SQLite file that a path or URL names, or None for PostgreSQL; Invalid for anything else."""
+    if not url:
+        raise Invalid("the store's path is empty", hint="name a directory, such as ./store")
+    if _KEY_VALUE.match(url) and not url.startswith(("postgresql://", "postgres://")):
+        raise Invalid(
+            "not a catalog URL but a key/value connection string",
+            hint="use postgresql://user:password@host:port/database, or put ./ before a directory's name",
+        )
     scheme, found, _ = url.partition("://")
     if not found:
-        if not url:
-            raise Invalid("the store's path is empty", hint="name a directory, such as ./store")
-        return os.path.join(url, FILE_NAME)
+        return _checked(os.path.join(url, FILE_NAME))
     if scheme == "sqlite":
-        return _sqlite_path(url)
+        return _checked(_sqlite_path(url))
     if scheme in ("postgresql", "postgres"):
         return None
     raise Invalid(
-        f"not a catalog URL: {scheme}://", hint="use a directory, sqlite:///path or postgresql://user@host/database"
+        f"not a catalog URL: {scheme}://" if _SCHEME.fullmatch(scheme) else "not a catalog URL",
+        hint="use a directory, sqlite:///path or postgresql://user@host/database",
     )
 
 
 def _sqlite_path(url: str) -> str:
-    path = unquote(urlsplit(url).path).removeprefix("/")
-    if not path or urlsplit(url).netloc:
-        raise Invalid(f"not a SQLite URL: {url}", hint="use sqlite:///relative/path or sqlite:////absolute/path")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = None
+    path = "" if parts is None or parts.netloc else unquote(parts.path).removeprefix("/")
+    if not path:
+        raise Invalid("not a SQLite URL", hint="use sqlite:///relative/path or sqlite:////absolute/path")
     return path
 
 
-def _open_sqlite(path: str, clock: Clock | None, synchronous: Synchronous) -> SqlCatalog:
+def _checked(path: str) -> str:
+    """Refuse what no file can be called, and what cannot be looked at, before anything is made."""
+    if path == MEMORY:
+        return path
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as exc:
+        if exc.errno == errno.ENAMETOOLONG:
+            raise Invalid("the store's path is too long", hint="name a shorter one") from exc
+        raise Unavailable(
+            f"cannot look at {path}: {exc.strerror}", hint="check the path, and that this user may read it"
+        ) from exc
+    except ValueError as exc:  # NUL, or a character that file names here cannot hold
+        raise Invalid(f"not a path: {path!r}", hint="remove the NUL or the lone surrogate") from exc
+    return path
+
+
+def _open_sqlite(path: str, clock: Clock | None, synchronous: Synchronous, migrate: bool) -> SqlCatalog:
     if path != MEMORY:
+        if not migrate and not os.path.exists(path):
+            raise Unavailable(f"there is no database at {path}", hint="run `analemma migrate`")
         make_directory(os.path.dirname(os.path.abspath(path)))
     engine = SqliteEngine(path, synchronous=synchronous)
     try:
-        return SqliteCatalog(engine, clock=clock)
+        return SqliteCatalog(engine, clock=clock, migrate_schema=migrate)
     except BaseException:
         engine.close()
         raise

@@ -16,6 +16,7 @@ UploadId = NewType("UploadId", bytes)
 """16 random bytes; also the name of the object that the upload writes."""
 
 UploadState = Literal["temp", "ready", "deleting"]
+WorkflowStatus = Literal["RUNNING", "COMPLETED", "FAILED", "IDLE"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,131 @@ class CatalogStats:
     uploads: int
 
 
+@dataclass(frozen=True, slots=True)
+class WorkflowRow:
+    """A workflow, and where it stands: on its main branch, or else on the first by name."""
+
+    workflow: str
+    name: str
+    status: WorkflowStatus
+    created_at_us: int
+    updated_at_us: int
+    """When name or status last changed."""
+    manifest: BlockId
+    branch: str
+    version: int
+    segment: int | None
+    committed_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRow:
+    """Where a branch began, and where it stands."""
+
+    branch: str
+    parent: BlockId | None
+    """The version it was forked from, whether or not that is still there."""
+    created_at_us: int
+    manifest: BlockId
+    version: int
+    committed_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class TagRow:
+    """A name for one version, unique in its workflow."""
+
+    name: str
+    key: BranchKey
+    """The branch of the version, in whose journal the tag is recorded."""
+    manifest: BlockId
+    version: int
+    message: str | None
+    created_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class PinRow:
+    """A version that must not expire."""
+
+    key: BranchKey
+    manifest: BlockId
+    version: int
+    reason: str | None
+    created_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredRow:
+    """A version that was removed by retention."""
+
+    manifest: BlockId
+    key: BranchKey
+    version: int
+    expired_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRow:
+    """Which versions to keep; one rule that keeps a version is enough, and without any rule all are kept."""
+
+    keep_last: int | None = None
+    keep_newer_than_s: int | None = None
+    keep_hourly: int | None = None
+    keep_daily: int | None = None
+    keep_weekly: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutTag:
+    """Set a tag: a new one, or one that is still on `moved_from`."""
+
+    tag: TagRow
+    moved_from: BlockId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropTag:
+    """Remove a tag that is still on this manifest."""
+
+    name: str
+    manifest: BlockId
+
+
+@dataclass(frozen=True, slots=True)
+class PutPin:
+    """Pin a version, or replace the reason for which it is pinned."""
+
+    pin: PinRow
+
+
+@dataclass(frozen=True, slots=True)
+class DropPin:
+    """Remove the pin of a version."""
+
+    manifest: BlockId
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Remove versions of the branch: all of them, and none that is the head, tagged or pinned by now."""
+
+    versions: tuple[int, ...]
+
+
+Effect = PutTag | DropTag | PutPin | DropPin | Expire
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRequest:
+    """A journal record that does not move the head, and the change to rows that it tells of."""
+
+    tenant: TenantId
+    expected: Head
+    record: JournalRow
+    effect: Effect | None = None
+
+
 class KernelCatalog(Protocol):
     """What the kernel needs. Every call is atomic by itself; `commit` is the only one that moves a head."""
 
@@ -189,9 +315,13 @@ class KernelCatalog(Protocol):
         *,
         before_version: int | None = None,
         execution: str | None = None,
+        segment: int | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
         limit: int = 100,
     ) -> list[ManifestRow]:
-        """Newest first, below `before_version`; of one execution, if one is named."""
+        """Newest first, below `before_version`; of one execution or segment, from a time on and before another, where
+        these are named."""
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Oldest first, above `after_seq`."""
@@ -207,6 +337,71 @@ class KernelCatalog(Protocol):
 
     def stats(self, tenant: TenantId | None = None) -> CatalogStats:
         """Counts and bytes of one tenant or of all."""
+
+    def append(self, request: RecordRequest) -> None:
+        """Add a record behind the journal's tip, and do what it tells of, durably. Raises and changes nothing:
+        HeadMoved (the head or the tip is another by now), Expired (the record's manifest is gone), Conflict (the
+        effect is not possible any more: look again), Unavailable, OutcomeUnknown."""
+
+    def versions_after(
+        self, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100
+    ) -> list[ManifestRow]:
+        """Oldest first, above `after_version`."""
+
+    def children(self, tenant: TenantId, parent: ManifestRow) -> list[ManifestRow]:
+        """The next version on the branch, and the first versions of branches that began here; those still there."""
+
+    def workflow(self, tenant: TenantId, owner: str, workflow: str) -> WorkflowRow | None:
+        """One workflow; each exists from the first commit on its first branch."""
+
+    def workflows(
+        self,
+        tenant: TenantId,
+        owner: str,
+        *,
+        name_prefix: str = "",
+        status: WorkflowStatus | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[WorkflowRow]:
+        """An owner's workflows with an id above `after`, in the order of the ids' bytes."""
+
+    def set_workflow(
+        self, tenant: TenantId, owner: str, workflow: str, *, name: str | None, status: WorkflowStatus | None
+    ) -> bool:
+        """Change what is not None; False if there is no such workflow."""
+
+    def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[BranchRow]:
+        """A workflow's branches, oldest first."""
+
+    def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> TagRow | None:
+        """Where a tag is."""
+
+    def tags(self, tenant: TenantId, owner: str, workflow: str) -> list[TagRow]:
+        """A workflow's tags, oldest first."""
+
+    def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[PinRow]:
+        """A workflow's pinned versions, oldest pin first."""
+
+    def decisions(self, tenant: TenantId, manifest: BlockId) -> list[JournalRow]:
+        """The records of kind `decided` on one version, oldest first."""
+
+    def decided_versions(
+        self, tenant: TenantId, key: BranchKey, *, before_version: int | None = None, limit: int = 100
+    ) -> list[tuple[ManifestRow, JournalRow]]:
+        """Versions of a branch with the decisions on each: newest version first, its newest decision first."""
+
+    def expired(self, tenant: TenantId, manifest: BlockId) -> ExpiredRow | None:
+        """What is known of a version that expired."""
+
+    def expired_version(self, tenant: TenantId, key: BranchKey, version: int) -> ExpiredRow | None:
+        """The same, by its number."""
+
+    def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionRow | None:
+        """The policy that applies to a workflow: its own, or else its owner's. None: that of the owner."""
+
+    def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionRow) -> None:
+        """Set a workflow's policy; None: that of the owner, for workflows without their own."""
 
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""

@@ -8,19 +8,20 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, TypeVar
 
 import psycopg
 import psycopg_pool
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.postgres_arrays import register
-from analemma.catalog.postgres_errors import outcome_unknown, translate, translate_connecting
-from analemma.catalog.statements import Dialect, Statement, load
+from analemma.catalog.postgres_errors import not_a_url, outcome_unknown, translate, translate_connecting
+from analemma.catalog.postgres_transaction import PostgresTransaction
+from analemma.catalog.postgres_url import parse_url, server_name
+from analemma.catalog.statements import Dialect, load
 from analemma.errors import AnalemmaError, Unavailable
 
 Result = TypeVar("Result")
@@ -30,63 +31,6 @@ OLDEST_SERVER = 140000
 MAX_ATTEMPTS = 12
 FIRST_BACKOFF_S = 0.002
 LONGEST_BACKOFF_S = 0.25
-
-
-class PostgresTransaction:
-    """Runs named statements on one connection."""
-
-    __slots__ = ("_connection", "_counts", "_server", "_statements")
-
-    def __init__(
-        self, connection: Connection, statements: Mapping[str, Statement], counts: Counter[str], server: str
-    ) -> None:
-        self._connection = connection
-        self._statements = statements
-        self._counts = counts
-        self._server = server
-
-    def one(self, name: str, /, **parameters: Any) -> Row | None:
-        rows = self.all(name, **parameters)
-        return rows[0] if rows else None
-
-    def all(self, name: str, /, **parameters: Any) -> list[Row]:
-        try:
-            return self._run(name, parameters).fetchall()
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
-            raise translate(exc, self._server) from exc
-
-    def execute(self, name: str, /, **parameters: Any) -> int:
-        try:
-            return self._run(name, parameters).rowcount
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
-            raise translate(exc, self._server) from exc
-
-    def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
-        self._counts[name] += 1
-        cursor = self._connection.cursor()
-        try:
-            cursor.executemany(_queries()[name], rows)
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
-            raise translate(exc, self._server) from exc
-        return cursor.rowcount
-
-    def script(self, sql: str, /) -> None:
-        try:
-            self._connection.execute(sql.encode(), prepare=False)
-        except psycopg.Error as exc:
-            raise translate(exc, self._server) from exc
-
-    def control(self, name: str) -> None:
-        """Begin, commit and the like: uncounted, never prepared."""
-        try:
-            self._connection.execute(_queries()[name], prepare=False)
-        except psycopg.Error as exc:
-            raise translate(exc, self._server) from exc
-
-    def _run(self, name: str, parameters: dict[str, Any]) -> psycopg.Cursor[Row]:
-        self._counts[name] += 1
-        values = [parameters[name] for name in self._statements[name].parameters]
-        return self._connection.execute(_queries()[name], values, binary=True)
 
 
 class PostgresEngine:
@@ -112,11 +56,8 @@ class PostgresEngine:
         self._sql = load(self.dialect)
         self._sizes = (min_connections, max(min_connections, max_connections))
         self._connect_timeout_s = connect_timeout_s
-        try:
-            parts = conninfo_to_dict(url)
-        except psycopg.Error as exc:
-            raise translate_connecting(exc, "the given URL") from exc
-        self.server = _server_name(parts)
+        parts = parse_url(url)
+        self.server = server_name(parts)
         if not pgbouncer:
             settings = [str(parts.get("options") or "")]
             if statement_timeout_s is not None:
@@ -175,7 +116,7 @@ class PostgresEngine:
                     tx.control("rollback_transaction")
                 raise
             try:
-                tx.control("commit_transaction")
+                tx.commit()
             except AnalemmaError as exc:
                 if connection.broken:
                     raise outcome_unknown(self.server) from exc
@@ -219,10 +160,10 @@ class PostgresEngine:
         tx = self._statements_on(connection)
         try:
             tx.control("begin_write" if write else "begin_read")
-        except AnalemmaError as exc:
+        except BaseException as exc:
             broken = connection.broken
             self._give_back(connection)
-            if broken:
+            if broken and isinstance(exc, AnalemmaError):
                 raise ConnectionDropped(exc.message, hint=exc.hint) from exc
             raise
         return connection, tx
@@ -233,8 +174,12 @@ class PostgresEngine:
     def _connect(self) -> Connection:
         try:
             connection = psycopg.connect(self._conninfo, **self._arguments)
-        except (psycopg.Error, UnicodeEncodeError) as exc:
-            raise translate_connecting(exc, self.server) from exc
+        except (psycopg.ProgrammingError, UnicodeEncodeError):
+            raise not_a_url() from None  # an option that libpq refuses, with its value
+        except psycopg.Error as exc:
+            # Before it reached a server, libpq complains about the URL, and repeats it.
+            cause = exc if "connection to server" in str(exc) else None
+            raise translate_connecting(exc, self.server) from cause
         return connection
 
     def _borrow(self) -> Connection:
@@ -300,22 +245,9 @@ def retry_contention(work: Callable[[], Result]) -> Result:
     raise AssertionError("unreachable")
 
 
-@cache
-def _queries() -> dict[str, bytes]:
-    """The statements as psycopg takes them; always the same objects, so that it finds them in its own caches."""
-    return {name: statement.sql.encode() for name, statement in load("postgres").items()}
-
-
 def _configure(connection: Connection) -> None:
     register(connection)
     connection.prepared_max = 500
-
-
-def _server_name(parts: Mapping[str, Any]) -> str:
-    """Where it is, without the password."""
-    host = parts.get("host") or "localhost"
-    port = f":{parts['port']}" if parts.get("port") else ""
-    return f"{host}{port}/{parts.get('dbname') or ''}"
 
 
 _ENGINES: weakref.WeakSet[PostgresEngine] = weakref.WeakSet()

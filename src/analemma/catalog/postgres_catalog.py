@@ -12,13 +12,14 @@ from analemma.catalog.migrations import migrate
 from analemma.catalog.port import CommitRequest, Committed, TenantId
 from analemma.catalog.postgres import ConnectionDropped, PostgresEngine, retry_contention
 from analemma.catalog.postgres_errors import outcome_unknown
+from analemma.catalog.settling import settle
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock
-from analemma.errors import HeadMoved, Unavailable
 
 
 class PostgresCatalog(SqlCatalog):
-    """Commits in one autocommit statement. With `migrate=False` an outdated schema is refused instead of upgraded."""
+    """Commits in one autocommit statement. With `migrate_schema=False` an outdated schema is refused instead of
+    upgraded."""
 
     engine: PostgresEngine
 
@@ -44,29 +45,17 @@ class PostgresCatalog(SqlCatalog):
         return retry_contention(once)
 
     def _settle(self, request: CommitRequest) -> Committed:
-        """The answer was lost: find out whether the commit happened, and if not, make it happen.
-
-        Not finding the manifest proves nothing, because the server may still be at work on the lost statement. Sending
-        it again does: the compare-and-set lets only one of the two through, and manifest ids are unique to a commit.
-        """
-        found = Committed(
-            request.manifest.id,
-            frozenset(),
-            receipt=None if request.idempotency is None else request.idempotency.receipt,
+        return settle(
+            request,
+            is_stored=lambda: self._is_stored(request),
+            send=lambda: self._send(request),
+            unknown=lambda: outcome_unknown(self.engine.server),
         )
-        try:
-            if self._is_stored(request):
-                return found
-            return self._send(request)
-        except HeadMoved:
-            if self._is_stored(request):
-                return found
-            raise
-        except Unavailable as exc:
-            raise outcome_unknown(self.engine.server) from exc
 
     def _is_stored(self, request: CommitRequest) -> bool:
-        return self.manifest(request.tenant, request.manifest.id) is not None
+        tenant, manifest = request.tenant, request.manifest.id
+        # It may have been committed, followed by others, and expired, all before we asked.
+        return self.manifest(tenant, manifest) is not None or self.expired(tenant, manifest) is not None
 
     def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]:
         return self.engine.all("read_blocks", tenant=tenant, ids=Blobs(ids))

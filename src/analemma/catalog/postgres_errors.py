@@ -42,11 +42,19 @@ _CONNECTING = (
 )
 
 
+def not_a_url() -> Invalid:
+    """Says nothing of what was given, nor of what libpq says about it: a password may be anywhere in it."""
+    return Invalid(
+        "not a PostgreSQL URL",
+        hint="use postgresql://user:password@host:port/database; in a password, write %40 for @, %2F for / and so on",
+    )
+
+
 def translate_connecting(exc: Exception, server: str) -> AnalemmaError:
     """For a connection that could not be made."""
+    if isinstance(exc, (psycopg.ProgrammingError, UnicodeEncodeError)):
+        return not_a_url()
     text = _one_line(exc)
-    if isinstance(exc, psycopg.ProgrammingError):
-        return Invalid(f"not a PostgreSQL URL: {text}", hint="use postgresql://user:password@host:port/database")
     for fragment, message, hint in _CONNECTING:
         if fragment in text and (fragment not in ("role", "database") or "does not exist" in text):
             return Unavailable(f"{message} ({server})", hint=hint)
@@ -83,6 +91,11 @@ def outcome_unknown(server: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"the connection to PostgreSQL at {server} was lost while committing", hint="read back, then decide"
     )
+
+
+def rolled_back() -> Internal:
+    """COMMIT was answered by ROLLBACK."""
+    return Internal("PostgreSQL rolled a transaction back when it was to commit", hint="nothing was changed")
 
 
 def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.commits import AFTER_COMMIT, BEFORE_TRANSACTION, check_request, read_head
-from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.names import check_part, check_tenant, check_texts
 from analemma.catalog.port import (
     BlockRow,
@@ -23,16 +24,14 @@ from analemma.catalog.port import (
     Upload,
     UploadId,
 )
+from analemma.catalog.records import manifest_row
+from analemma.catalog.sql_records import NEWEST, SqlRecords
 from analemma.clock import Clock, SystemClock
 from analemma.failpoints import hit
 
-NEWEST = (1 << 63) - 1
 
-
-class SqlCatalog(ABC):
+class SqlCatalog(SqlRecords, ABC):
     """Implements `KernelCatalog`. `engine` is open to layers that write in the same transactions."""
-
-    engine: Engine
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -59,15 +58,22 @@ class SqlCatalog(ABC):
         return int(row[0])
 
     def tenant(self, name: str) -> TenantId:
-        known = self._tenants.get(name)
+        found = self.find_tenant(name)
+        if found is None:
+            self.engine.execute("add_tenant", name=name)
+            found = self.find_tenant(name)
+            assert found is not None
+        return found
+
+    def find_tenant(self, name: str) -> TenantId | None:
+        """The tenant of this name, if there is one."""
+        known = self._tenants.get(name) if isinstance(name, str) else None
         if known is not None:
             return known
         check_tenant(name)
         row = self.engine.one("find_tenant", name=name)
         if row is None:
-            self.engine.execute("add_tenant", name=name)
-            row = self.engine.one("find_tenant", name=name)
-            assert row is not None
+            return None
         # Tenants are never renumbered, so this may be remembered for ever.
         self._tenants[name] = TenantId(row[0])
         return self._tenants[name]
@@ -90,7 +96,7 @@ class SqlCatalog(ABC):
 
     def manifest(self, tenant: TenantId, manifest: BlockId) -> ManifestRow | None:
         row = self.engine.one("manifest", tenant=tenant, id=manifest)
-        return None if row is None else _manifest(row)
+        return None if row is None else manifest_row(row)
 
     def history(
         self,
@@ -99,20 +105,28 @@ class SqlCatalog(ABC):
         *,
         before_version: int | None = None,
         execution: str | None = None,
+        segment: int | None = None,
+        since_us: int | None = None,
+        until_us: int | None = None,
         limit: int = 100,
     ) -> list[ManifestRow]:
-        named = {} if execution is None else {"execution": execution}
-        rows = self.engine.all(
-            "history" if execution is None else "history_of_execution",
-            tenant=tenant,
-            owner=key.owner,
-            workflow=key.workflow,
-            branch=key.branch,
-            before_version=NEWEST if before_version is None else before_version,
-            limit=limit,
-            **named,
-        )
-        return [_manifest(row) for row in rows]
+        asked: dict[str, Any] = {
+            "tenant": tenant,
+            "owner": key.owner,
+            "workflow": key.workflow,
+            "branch": key.branch,
+            "before_version": NEWEST if before_version is None else before_version,
+            "limit": limit,
+        }
+        if segment is not None or since_us is not None or until_us is not None:
+            since, until = since_us or 0, NEWEST if until_us is None else until_us
+            asked |= {"execution": execution, "segment": segment, "since": since, "until": until}
+            rows = self.engine.all("history_filtered", **asked)
+        elif execution is not None:
+            rows = self.engine.all("history_of_execution", **asked, execution=execution)
+        else:
+            rows = self.engine.all("history", **asked)
+        return [manifest_row(row) for row in rows]
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         rows = self.engine.all(
@@ -169,8 +183,3 @@ class SqlCatalog(ABC):
 
     @abstractmethod
     def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]: ...
-
-
-def _manifest(row: Row) -> ManifestRow:
-    block, owner, workflow, branch, *rest = row
-    return ManifestRow(block, BranchKey(owner, workflow, branch), *rest)

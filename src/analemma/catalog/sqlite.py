@@ -3,46 +3,37 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
-import weakref
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine import Row, Transaction
-from analemma.catalog.file_lock import FileLock
-from analemma.catalog.sqlite_errors import translate
+from analemma.catalog.file_lock import TIMEOUT_S, FileLock
+from analemma.catalog.sqlite_connections import SqliteConnector, Synchronous, sync_directory
+from analemma.catalog.sqlite_errors import lost_in_a_fork
+from analemma.catalog.sqlite_fork import identify, lose, refuse_lost, watch
+from analemma.catalog.sqlite_queue import Request
+from analemma.catalog.sqlite_readers import SqliteReaders
 from analemma.catalog.sqlite_transaction import SqliteTransaction
 from analemma.catalog.sqlite_writer import LOG_LIMIT_BYTES, SqliteWriter
-from analemma.catalog.statements import Dialect, load
+from analemma.catalog.statements import Dialect
 from analemma.errors import Unavailable
 
 Result = TypeVar("Result")
-Synchronous = Literal["full", "normal"]
 MEMORY = ":memory:"
-IDLE_READERS = 16
-CHECKPOINT_PATIENCE_S = 0.2
-_WRITER_PRAGMAS = (
-    "enforce_foreign_keys",
-    "checkpoint_every",
-    "limit_idle_log",
-    "temporary_in_memory",
-    "cache_for_writing",
-)
 
 
 class SqliteEngine:
     """One database file (or memory), opened by one process.
 
     `synchronous="normal"` gives up durability against a power cut for about three times the commits per second; kill -9
-    stays harmless.
+    stays harmless. A write that does not get its turn within `lock_timeout_s` is a Timeout.
     """
 
     dialect: Dialect = "sqlite"
-    _writer: SqliteWriter | None
-    _lock: FileLock | None
 
     def __init__(
         self,
@@ -50,28 +41,44 @@ class SqliteEngine:
         *,
         synchronous: Synchronous = "full",
         busy_timeout_s: float = 10.0,
+        lock_timeout_s: float = TIMEOUT_S,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
         text = os.fspath(path)
         self.path = text if text == MEMORY else os.path.abspath(text)
         self.statements: Counter[str] = Counter()
-        self._sql = load(self.dialect)
-        self._synchronous = synchronous
-        # The last resort: our own processes queue on the lock file, so only a stranger's transaction can block us.
-        self._busy_timeout_s = busy_timeout_s
+        self._connect = SqliteConnector(
+            self.path, self.statements, synchronous=synchronous, busy_timeout_s=busy_timeout_s
+        )
+        self._lock_timeout_s = lock_timeout_s
         self._log_limit_bytes = log_limit_bytes
         self._mutex = threading.RLock() if self.path == MEMORY else None
-        self._reopening = threading.Lock()
-        self._open()
-        _ENGINES.add(self)
+        self._changing = threading.Lock()
+        """Held while connections are opened or closed for good, and across a fork."""
+        self._writer: SqliteWriter | None = None
+        self._inherited: Literal["nothing", "closed", "lost"] = "nothing"
+        """What a fork left in this process."""
+        self._fork: _Fork | None = None
+        watch(self)
+        with self._changing:
+            self._open()
 
     def one(self, name: str, /, **parameters: Any) -> Row | None:
-        with self._reader() as tx:
-            return tx.one(name, **parameters)
+        rows = self.all(name, **parameters)
+        return rows[0] if rows else None
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
-        with self._reader() as tx:
+        if self._mutex is not None:
+            with self._reader() as tx:
+                return tx.all(name, **parameters)
+        # The same without a context manager, which would cost a third of a point read.
+        self._present()
+        readers = self._readers
+        tx = readers.take()
+        try:
             return tx.all(name, **parameters)
+        finally:
+            readers.give_back(tx)
 
     def execute(self, name: str, /, **parameters: Any) -> int:
         return self.write(lambda tx: tx.execute(name, **parameters))
@@ -83,102 +90,122 @@ class SqliteEngine:
         return self._present().write(move)
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is None:
-            return
-        writer.close()
-        _ENGINES.discard(self)
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
-        # Last: the connection that closes last copies the log back and removes it, and only this one may write.
-        self._connection.close()
-        if self._lock is not None:
-            self._lock.close()
-
-    def _present(self) -> SqliteWriter:
-        if self._orphaned:
-            self._reopen_after_fork()
-        if self._writer is None:
-            raise Unavailable(f"the catalog {self.path} is closed", hint="open it again")
-        return self._writer
-
-    def _open(self) -> None:
-        self._idle: list[sqlite3.Connection] = []
-        new = self.path != MEMORY and not os.path.exists(self.path)
-        self._lock = None if self.path == MEMORY else FileLock(f"{self.path}.lock")
-        self._connection = self._connect(self._busy_timeout_s)
-        tx = self._statements_on(self._connection)
-        try:
-            tx.control("probe")
-            if self.path != MEMORY:
-                self._switch_to_wal(tx)
-                if new:
-                    sync_directory(os.path.dirname(self.path))
-            tx.control(f"synchronous_{self._synchronous}")
-            for name in _WRITER_PRAGMAS:
-                tx.control(name)
-        except BaseException:
+        with self._changing:
+            self._inherited = "nothing"
+            if self._writer is None:
+                return
+            # First, and it may refuse: inside a write nothing is closed.
+            self._writer.close()
+            self._writer = None
+            self._readers.close()
+            # Last: the connection that closes last copies the log back and removes it, and only this one may write.
             self._connection.close()
             if self._lock is not None:
                 self._lock.close()
+
+    def before_fork(self, deadline: float) -> None:
+        if self.path == MEMORY or not self._changing.acquire(timeout=_until(deadline)):
+            return
+        self._fork = fork = _Fork()
+        if self._writer is not None:
+            fork.turn = self._writer.pause(_until(deadline))
+            if fork.turn is None or not self._readers.pause(_until(deadline)):
+                return
+        fork.quiet = True
+
+    def after_fork_in_parent(self) -> None:
+        fork, self._fork = self._fork, None
+        if fork is None:
+            return
+        if self._writer is not None:
+            self._readers.resume()
+            if fork.turn is not None:
+                self._writer.resume(fork.turn)
+        self._changing.release()
+
+    def after_fork_in_child(self) -> None:
+        quiet = self._fork is not None and self._fork.quiet
+        self._fork = None
+        self._changing = threading.Lock()
+        if self._writer is None:
+            if not quiet and self.path != MEMORY:
+                # It was being opened or closed at that moment.
+                self._inherited = "lost"
+                lose(identify(self.path), ())
+            return
+        connections = [*self._readers.abandon(), self._writer.abandon()]
+        self._writer = None
+        if self._lock is not None:
+            self._lock.close()
+        if not quiet:
+            self._inherited = "lost"
+            lose(self._file, connections)
+            return
+        self._inherited = "closed"
+        for connection in connections:
+            connection.close()
+
+    def _present(self) -> SqliteWriter:
+        writer = self._writer
+        if writer is not None:
+            return writer
+        with self._changing:
+            if self._inherited == "lost":
+                raise lost_in_a_fork("an in-memory catalog" if self.path == MEMORY else self.path)
+            if self._writer is None and self._inherited == "closed":
+                self._open()
+                self._inherited = "nothing"
+            if self._writer is None:
+                raise Unavailable(f"the catalog {self.path} is closed", hint="open it again")
+            return self._writer
+
+    def _open(self) -> None:
+        if self.path != MEMORY:
+            refuse_lost(self.path)
+        self._lock = None if self.path == MEMORY else FileLock(self.path, timeout_s=self._lock_timeout_s)
+        try:
+            tx = self._connect.writer(self._lock)
+            if self.path != MEMORY:
+                # Not only when it is new: whoever made it may have been killed before this.
+                sync_directory(os.path.dirname(self.path))
+        except BaseException:
+            if self._lock is not None:
+                self._lock.close()
             raise
+        self._connection = tx.connection
+        self._file = None if self.path == MEMORY else identify(self.path)
+        self._readers = SqliteReaders(self._connect.reader)
         self._writer = SqliteWriter(
             tx,
             database=self.path,
             lock=self._lock,
-            mutex=self._mutex,
-            truncate_log=self._truncate_log,
+            mutex=nullcontext() if self._mutex is None else self._mutex,
+            renew=self._renew_writer,
+            truncate_log=self._connect.truncate_log,
+            timeout_s=self._lock_timeout_s,
             log_limit_bytes=self._log_limit_bytes,
         )
-        self._orphaned = False
 
-    def _switch_to_wal(self, tx: SqliteTransaction) -> None:
-        assert self._lock is not None
-        # Several processes may create the file at the same moment, and changing the mode does not wait for a busy lock.
-        self._lock.acquire()
-        try:
-            tx.control("use_wal")
-        finally:
-            self._lock.release()
-
-    def _connect(self, timeout_s: float) -> sqlite3.Connection:
-        try:
-            return sqlite3.connect(
-                self.path,
-                timeout=timeout_s,
-                isolation_level=None,  # we begin and commit ourselves
-                check_same_thread=False,  # a connection moves between threads, never used by two at once
-                cached_statements=512,
-            )
-        except sqlite3.Error as exc:
-            raise translate(exc, self.path) from exc
-
-    def _statements_on(self, connection: sqlite3.Connection) -> SqliteTransaction:
-        return SqliteTransaction(connection, self._sql, self.statements, self.path)
+    def _renew_writer(self) -> SqliteTransaction:
+        before = self._connection
+        tx = self._connect.writer(None)
+        self._connection = tx.connection
+        before.close()
+        return tx
 
     @contextmanager
     def _reader(self) -> Iterator[SqliteTransaction]:
         self._present()
         if self._mutex is not None:
             with self._mutex:
-                yield self._statements_on(self._connection)
+                yield self._connect.on(self._connection)
             return
-        idle = self._idle
+        readers = self._readers
+        tx = readers.take()
         try:
-            connection = idle.pop()
-        except IndexError:
-            connection = self._connect(self._busy_timeout_s)
-            self._statements_on(connection).control("refuse_writes")
-        try:
-            yield self._statements_on(connection)
+            yield tx
         finally:
-            if connection.in_transaction:
-                connection.rollback()
-            if self._writer is not None and idle is self._idle and len(idle) < IDLE_READERS:
-                idle.append(connection)
-            else:
-                connection.close()
+            readers.give_back(tx)
 
     @contextmanager
     def _snapshot(self) -> Iterator[Transaction]:
@@ -192,50 +219,13 @@ class SqliteEngine:
             finally:
                 tx.control("rollback_transaction")
 
-    def _truncate_log(self) -> None:
-        connection = self._connect(CHECKPOINT_PATIENCE_S)
-        try:
-            self._statements_on(connection).control("truncate_log")
-        finally:
-            connection.close()
 
-    def _abandon(self) -> None:
-        """In a forked child: the parent's connections are not ours to use, nor even to close."""
-        _ABANDONED.append((self._connection, self._idle, self._writer))
-        if self._lock is not None:
-            self._lock.close()
-        self._orphaned = self._writer is not None
-        self._writer = None
-        self._idle = []
-        self._reopening = threading.Lock()
+class _Fork:
+    """What an engine holds while its process forks."""
 
-    def _reopen_after_fork(self) -> None:
-        if self.path == MEMORY:
-            raise Unavailable(
-                "an in-memory catalog does not survive a fork", hint="open a catalog in the child process"
-            )
-        with self._reopening:
-            if self._orphaned:
-                self._open()
+    turn: Request | None = None
+    quiet = False
 
 
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable: fsync of a new file does not cover its own name."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-_ENGINES: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
-# Closing a connection after a fork would take locks and perhaps the log from under the parent: these stay unclosed.
-_ABANDONED: list[object] = []
-
-
-def _after_fork_in_child() -> None:
-    for engine in list(_ENGINES):
-        engine._abandon()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+def _until(deadline: float) -> float:
+    return max(0.0, deadline - time.monotonic())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from analemma.errors import AnalemmaError, Conflict, Corrupt, Internal, Invalid, Unavailable
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Internal, Invalid, OutcomeUnknown, Unavailable
 
 _PRIMARY = 0xFF
 _UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
@@ -24,6 +24,29 @@ def translate(exc: Exception, database: str) -> AnalemmaError:
             return Unavailable(f"the catalog {database} is closed", hint="open it again")
         return Internal(f"the database driver refused a call: {_one_line(exc)}")
     return _by_code(exc, code, database)
+
+
+def translate_commit(exc: sqlite3.Error, database: str) -> AnalemmaError:
+    """The error to raise `from exc`, for a COMMIT that failed."""
+    code = getattr(exc, "sqlite_errorcode", None) or 0
+    # The commit record is the last thing written, so a failed write means that it is not there. After a failed fsync it
+    # is: this process takes it back, but if the machine or every process died now, recovery would find and apply it.
+    if code & _PRIMARY == sqlite3.SQLITE_IOERR and code != sqlite3.SQLITE_IOERR_WRITE:
+        return outcome_unknown(database)
+    return translate(exc, database)
+
+
+def outcome_unknown(database: str) -> OutcomeUnknown:
+    """COMMIT failed after its record was written."""
+    return OutcomeUnknown(f"the disk failed while committing to {database}", hint="read back before trying again")
+
+
+def lost_in_a_fork(database: str) -> Unavailable:
+    """SQLite's locks do not cross a fork, and while a parent's connection lives on in the child it believes they do."""
+    return Unavailable(
+        f"{database} was in use when this process was forked",
+        hint="open the store after forking, or start processes with the spawn method",
+    )
 
 
 def _by_code(exc: sqlite3.Error, code: int, database: str) -> AnalemmaError:

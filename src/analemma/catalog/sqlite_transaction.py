@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from analemma.catalog.engine import Row
-from analemma.catalog.sqlite_errors import translate
+from analemma.catalog.sqlite_errors import lost_in_a_fork, translate, translate_commit
 from analemma.catalog.statements import Statement
 from analemma.errors import Internal
 
@@ -74,6 +74,19 @@ class SqliteTransaction:
         except sqlite3.Error as exc:
             raise translate(exc, self._database) from exc
 
+    def commit(self) -> None:
+        """COMMIT; raises OutcomeUnknown if nobody can say whether it took effect."""
+        try:
+            self.connection.execute(self._statements["commit_transaction"].sql)
+        except sqlite3.Error as exc:
+            raise translate_commit(exc, self._database) from exc
+
+    def abandon(self) -> sqlite3.Connection:
+        """Refuse every statement from now on; the connection, which somebody must keep from being closed."""
+        connection = self.connection
+        self.connection = cast(sqlite3.Connection, _Abandoned(self._database))
+        return connection
+
     def _run(self, name: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
         statement = self._statements[name]
         self._counts[name] += 1
@@ -86,3 +99,18 @@ class SqliteTransaction:
         if len(statement.positions) != len(names):
             values = [values[position] for position in statement.positions]
         return self.connection.execute(statement.sql, values)
+
+
+class _Abandoned:
+    """Stands where the connection of a parent process was, for code that was in a transaction when it forked."""
+
+    in_transaction = False
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+
+    def close(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        raise lost_in_a_fork(self._database)

@@ -8,16 +8,16 @@ and never changes threads.
 from __future__ import annotations
 
 import os
-import threading
-from collections import deque
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
 
 from analemma.catalog.engine import Transaction
 from analemma.catalog.file_lock import FileLock
+from analemma.catalog.sqlite_queue import Batch, Request, WriteQueue
 from analemma.catalog.sqlite_transaction import SqliteTransaction
-from analemma.errors import AnalemmaError, Internal, Unavailable
+from analemma.errors import AnalemmaError, OutcomeUnknown, Unavailable
 
 Result = TypeVar("Result")
 
@@ -31,19 +31,6 @@ LOG_CHECK_EVERY = 16
 """Transactions between two looks at the size of the log."""
 
 
-class _Request:
-    __slots__ = ("error", "leads", "move", "result", "woken")
-
-    def __init__(self, move: Callable[[Transaction], Any] | None) -> None:
-        self.move = move
-        """None: a block that wants the transaction to itself and runs on its own thread."""
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.leads = False
-        self.woken = threading.Lock()
-        self.woken.acquire()
-
-
 class SqliteWriter:
     """The only way to write to one SQLite database from this process."""
 
@@ -53,19 +40,22 @@ class SqliteWriter:
         *,
         database: str,
         lock: FileLock | None,
-        mutex: threading.RLock | None,
+        mutex: AbstractContextManager[object],
+        renew: Callable[[], SqliteTransaction],
         truncate_log: Callable[[], None],
+        timeout_s: float,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
+        """`mutex` is held when readers share the connection: they must not see a transaction in progress."""
         self._tx = tx
         self._database = database
         self._lock = lock
         self._mutex = mutex
-        """Set when readers share the connection (in-memory databases): they must not see a transaction in progress."""
-        self._gate = threading.Lock()
-        self._queue: deque[_Request] = deque()
-        self._led = False
-        self._leader: int | None = None
+        self._renew = renew
+        self._doubtful = False
+        """The connection failed in a way that makes a new one wise."""
+        self._timeout_s = timeout_s
+        self._queue = WriteQueue()
         self._log = f"{database}-wal"
         self._truncate_log = truncate_log
         self._log_limit = self._least_log_limit = log_limit_bytes
@@ -74,13 +64,17 @@ class SqliteWriter:
 
     def write(self, move: Callable[[Transaction], Result]) -> Result:
         """Run `move` in a transaction, perhaps together with others; return when it is durable."""
-        request = _Request(move)
-        self._await_turn(request)
-        if request.leads:
-            try:
+        request = Request(move, self._timeout_s)
+        try:
+            self._queue.await_turn(request)
+            if not request.done:
                 self._lead(request)
+        finally:
+            # Twice, here and below: an interrupt may hit the first, and a turn that is not given up stops every writer.
+            try:
+                self._queue.leave(request)
             finally:
-                self._hand_over()
+                self._queue.leave(request)
         if request.error is not None:
             raise request.error
         result: Result = request.result
@@ -89,111 +83,107 @@ class SqliteWriter:
     @contextmanager
     def alone(self) -> Iterator[Transaction]:
         """A transaction that shares its commit with nobody."""
-        request = _Request(None)
-        self._await_turn(request)
+        request = Request(None, self._timeout_s)
         try:
-            self._begin()
-            try:
-                yield self._tx
-            except BaseException:
-                self._roll_back()
-                raise
-            else:
-                self._commit()
-            finally:
-                self._end()
+            self._queue.await_turn(request)
+            with self._mutex:
+                try:
+                    self._begin(request)
+                    yield self._tx
+                    self._commit()
+                finally:
+                    self._end()
         finally:
-            self._hand_over()
+            try:
+                self._queue.leave(request)
+            finally:
+                self._queue.leave(request)
 
     def close(self) -> None:
         """Wait for whoever is writing, then refuse."""
-        request = _Request(None)
-        self._await_turn(request)
-        self._closed = True
-        self._hand_over()
-
-    def _await_turn(self, request: _Request) -> None:
-        if self._leader == threading.get_ident():
-            raise Internal("a write was started inside another write", hint="use the transaction it was given")
-        with self._gate:
-            if self._led:
-                self._queue.append(request)
-            else:
-                self._led = request.leads = True
-        if not request.leads:
-            request.woken.acquire()
-        if request.leads:
-            self._leader = threading.get_ident()
-
-    def _hand_over(self) -> None:
-        self._leader = None
-        with self._gate:
-            if not self._queue:
-                self._led = False
-                return
-            successor = self._queue.popleft()
-            successor.leads = True
-        successor.woken.release()
-
-    def _next_in_batch(self) -> _Request | None:
-        with self._gate:
-            if self._queue and self._queue[0].move is not None:
-                return self._queue.popleft()
-        return None
-
-    def _lead(self, own: _Request) -> None:
-        """Run our own request and those that wait behind it, and commit once."""
-        batch = [own]
+        request = Request(None, None)
         try:
-            self._begin()
+            self._queue.await_turn(request)
+            self._closed = True
+        finally:
             try:
-                self._run_batch(batch)
+                self._queue.leave(request)
             finally:
-                self._end()
+                self._queue.leave(request)
+
+    def pause(self, timeout_s: float) -> Request | None:
+        """Keep everyone from writing until `resume`; None if that cannot be had in time, or ever on this thread."""
+        request = Request(None, timeout_s)
+        try:
+            self._queue.await_turn(request)
+        except AnalemmaError:
+            self._queue.leave(request)
+            return None
+        except BaseException:
+            self._queue.leave(request)
+            raise
+        return request
+
+    def resume(self, request: Request) -> None:
+        """Undo `pause`."""
+        self._queue.leave(request)
+
+    def abandon(self) -> sqlite3.Connection:
+        """In a forked child: touch nothing that the parent's threads may have been at; the connection, to be kept."""
+        self._closed = True
+        self._queue = WriteQueue()
+        return self._tx.abandon()
+
+    def _lead(self, own: Request) -> None:
+        """Run our own request and those that wait behind it, and commit once."""
+        batch = Batch(own)
+        try:
+            with self._mutex:
+                try:
+                    self._begin(own)
+                    self._run(batch)
+                finally:
+                    self._end()
         except Exception as exc:
             # Not a request's own failure but the transaction's: nobody's work is stored.
-            for request in batch:
-                request.error = exc
+            batch.failure = exc
         finally:
-            for request in batch[1:]:
-                request.woken.release()
+            try:
+                self._queue.answer(batch)
+            finally:
+                self._queue.answer(batch)
 
-    def _run_batch(self, batch: list[_Request]) -> None:
-        own = batch[0]
+    def _run(self, batch: Batch) -> None:
+        own, requests = batch.requests[0], batch.requests
+        if self._queue.join(batch):
+            self._run_in_savepoint(own)
+        else:
+            # Alone so far: without a savepoint, one failure rolls back the transaction, which holds nothing else.
+            assert own.move is not None
+            try:
+                own.result = own.move(self._tx)
+            except Exception as exc:
+                own.error = exc
+                return
+        ran = 1
+        while ran < len(requests) or (ran < MAX_BATCH and self._queue.join(batch)):
+            self._run_in_savepoint(requests[ran])
+            ran += 1
+        batch.phase = "committing"
         try:
-            companion = self._next_in_batch()
-            if companion is None:
-                # Alone so far: without a savepoint, one failure rolls back the transaction, which holds nothing else.
-                assert own.move is not None
-                try:
-                    own.result = own.move(self._tx)
-                except Exception as exc:
-                    own.error = exc
-                    self._roll_back()
-                    return
-            else:
-                self._run_in_savepoint(own)
-            while companion is not None or (companion := self._next_in_batch()) is not None:
-                batch.append(companion)
-                self._run_in_savepoint(companion)
-                companion = None
-                if len(batch) >= MAX_BATCH:
-                    break
             self._commit()
         except Exception:
-            self._roll_back()
             raise
-        except BaseException:
-            # This thread was interrupted. The others learn what became of the transaction, not of the interruption;
-            # with none open any more, it was committed.
+        except BaseException as exc:
+            # Interrupted. What the others are told depends on whether SQLite was done before that.
             if self._tx.connection.in_transaction:
-                self._roll_back()
-                lost = Unavailable("the transaction was interrupted", hint="nothing was changed; try again")
-                for request in batch[1:]:
-                    request.error = lost
+                batch.phase = "running"
+            elif not isinstance(exc.__context__, (sqlite3.Error, AnalemmaError)):
+                batch.phase = "committed"
             raise
+        batch.phase = "committed"
 
-    def _run_in_savepoint(self, request: _Request) -> None:
+    def _run_in_savepoint(self, request: Request) -> None:
         tx = self._tx
         assert request.move is not None
         tx.control("open_savepoint")
@@ -207,35 +197,42 @@ class SqliteWriter:
             tx.control("drop_savepoint")
         tx.control("keep_savepoint")
 
-    def _begin(self) -> None:
+    def _begin(self, request: Request) -> None:
+        """Whatever it raises, `_end` must follow."""
         if self._closed:
             raise Unavailable(f"the catalog {self._database} is closed", hint="open it again")
-        if self._mutex is not None:
-            self._mutex.acquire()
         if self._lock is not None:
-            self._lock.acquire()
-        try:
-            self._tx.control("begin_write")
-        except BaseException:
-            self._end()
-            raise
+            self._lock.acquire(request.deadline)
+            if self._doubtful:
+                self._tx = self._renew()
+                self._doubtful = False
+        self._roll_back()
+        self._tx.control("begin_write")
 
     def _commit(self) -> None:
-        self._tx.control("commit_transaction")
+        try:
+            self._tx.commit()
+        except OutcomeUnknown:
+            self._doubtful = True
+            raise
 
     def _roll_back(self) -> None:
+        """End whatever is still open: a failed COMMIT and an interrupted BEGIN leave a transaction behind."""
         if self._tx.connection.in_transaction:
-            self._tx.control("rollback_transaction")
+            try:
+                self._tx.control("rollback_transaction")
+            except AnalemmaError:
+                self._doubtful = True
 
     def _end(self) -> None:
         try:
-            if self._lock is not None:
-                self._bound_log()
+            if not self._closed:
+                self._roll_back()
+                if self._lock is not None:
+                    self._bound_log()
         finally:
             if self._lock is not None:
                 self._lock.release()
-            if self._mutex is not None:
-                self._mutex.release()
 
     def _bound_log(self) -> None:
         """Empty a log that readers kept growing; wait for them a little, and ask again only after it grew further."""

@@ -1,19 +1,17 @@
-"""The commands and their options."""
+"""The application: the commands on a store as a whole, and those of the other modules."""
 
 from __future__ import annotations
 
 import platform
 from dataclasses import asdict
 from importlib.metadata import version as installed_version
-from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analemma.cli import history_commands, marking_commands, state_commands, workflow_commands
+from analemma.cli.options import Json, Objects, Url, Where, one_place, open_store
 from analemma.cli.output import bytes_for_people, print_fields, print_json, stdout
 from analemma.errors import Invalid
-
-if TYPE_CHECKING:
-    from analemma.app import App
 
 application = typer.Typer(
     name="analemma",
@@ -21,18 +19,6 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Where = Annotated[
-    str | None,
-    typer.Argument(
-        help="The store: a directory or a URL. Left out: --url, ANALEMMA_URL or analemma.toml.", metavar="[WHERE]"
-    ),
-]
-Url = Annotated[str | None, typer.Option("--url", "-u", help="The store, as WHERE.", metavar="URL")]
-Objects = Annotated[
-    str | None, typer.Option("--objects", help="Where large objects go, if not beside the catalog.", metavar="URL")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @application.callback(invoke_without_command=True)
@@ -42,10 +28,10 @@ def start(context: typer.Context) -> None:
         print(context.get_help())
 
 
-@application.command()
+@application.command(epilog="Example: analemma init ./store")
 def init(where: Where = None, url: Url = None, objects: Objects = None, json: Json = False) -> None:
     """Create a store, or bring an existing one up to date."""
-    with _open(where, url, objects, migrate=True) as app:
+    with open_store(one_place(where, url), objects, migrate=True, create=True) as app:
         info = app.info()
     if json:
         print_json({"store": info})
@@ -53,10 +39,10 @@ def init(where: Where = None, url: Url = None, objects: Objects = None, json: Js
         print_fields({"ready": info["url"], "objects": info["objects"], "schema version": info["schema_version"]})
 
 
-@application.command()
+@application.command(epilog="Example: analemma migrate postgresql://db/shop")
 def migrate(where: Where = None, url: Url = None, objects: Objects = None, json: Json = False) -> None:
     """Bring the schema of a store up to date."""
-    with _open(where, url, objects, migrate=True, create=False) as app:
+    with open_store(one_place(where, url), objects, migrate=True) as app:
         applied, info = app.migrated, app.info()
     if json:
         print_json({"applied": applied, "store": info})
@@ -64,10 +50,10 @@ def migrate(where: Where = None, url: Url = None, objects: Objects = None, json:
         print_fields({"applied": ", ".join(applied) or "nothing to do", "schema version": info["schema_version"]})
 
 
-@application.command()
+@application.command(epilog="Example: analemma status ./store --json")
 def status(where: Where = None, url: Url = None, objects: Objects = None, json: Json = False) -> None:
     """Show what a store is and what it holds."""
-    with _open(where, url, objects, create=False) as app:
+    with open_store(one_place(where, url), objects) as app:
         info, stats = app.info(), asdict(app.stats())
     if json:
         print_json({"store": info, "stats": stats})
@@ -76,7 +62,7 @@ def status(where: Where = None, url: Url = None, objects: Objects = None, json: 
         print_fields({**info, **stats, **sizes})
 
 
-@application.command()
+@application.command(epilog="Example: analemma demo")
 def demo(json: Json = False) -> None:
     """Show the main job on a store of its own, which is gone afterwards."""
     if json:
@@ -86,7 +72,7 @@ def demo(json: Json = False) -> None:
     run_demo(stdout())
 
 
-@application.command()
+@application.command(epilog="Example: analemma version")
 def version(json: Json = False) -> None:
     """Show the version."""
     release = installed_version("analemma")
@@ -96,14 +82,7 @@ def version(json: Json = False) -> None:
         print(f"analemma {release}")
 
 
-def _open(
-    where: str | None, url: str | None, objects: str | None, *, migrate: bool | None = None, create: bool = True
-) -> App:
-    if where is not None and url is not None:
-        raise Invalid("the store is named twice, as WHERE and by --url", hint="leave one of them out")
-    import analemma
-    from analemma.settings import Settings
-
-    given: dict[str, Any] = {"url": url if where is None else where, "objects": objects}
-    settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    return analemma.open(settings.url, objects=settings.objects, settings=settings, migrate=migrate, create=create)
+application.add_typer(state_commands.commands)
+application.add_typer(history_commands.commands)
+application.add_typer(workflow_commands.commands)
+application.add_typer(marking_commands.commands)

@@ -1,5 +1,4 @@
-"""`analemma demo`: an agent's state through a few hundred versions, a second writer, a crash and a check, in a
-directory of its own."""
+"""`analemma demo`: an agent's state through a few hundred versions, a conflict, a way back, a crash and a check."""
 
 from __future__ import annotations
 
@@ -9,148 +8,111 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 import analemma
-from analemma.app import App, Tenant
-from analemma.canon.pointer import format_pointer
-from analemma.canon.tree import Operation
-from analemma.catalog.port import BranchKey, Head
+from analemma.app import App
 from analemma.cli.output import bytes_for_people
 from analemma.errors import HeadMoved
 from analemma.failpoints import VARIABLE
-from analemma.state.committer import Outcome, Proposal
+from analemma.state.versions import Commit
 
-KEY = BranchKey("ann", "trip-planner")
+NAME: dict[str, Any] = {"workflow_id": "trip-planner", "owner_id": "ann"}
 STEPS = 200
 CRASH_AT = "commit.before_commit"
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """What the steps cost."""
-
-    versions: int
-    blocks: int
-    bytes: int
-    seconds: float
-    logical_bytes: int
+CRASH = """
+import sys, analemma
+from analemma.cli.demo import NAME
+with analemma.open(sys.argv[1]) as app:
+    app.kernel.save_state_delta({"goal": "never written"}, **NAME)
+"""
 
 
 def run_demo(console: Console) -> None:
     """Tell the story; every number in it is measured while it runs."""
     with tempfile.TemporaryDirectory(prefix="analemma-demo-") as directory:
         store = Path(directory) / "store"
-        say = console.print
-        say(f"A store is a directory: [bold]{store}[/] (SQLite and files; PostgreSQL and S3 by changing it to a URL)\n")
+        console.print(f"A store is a directory: [bold]{store}[/]")
+        console.print("(SQLite and files; PostgreSQL and S3 by changing it to a URL)\n")
         with analemma.open(store) as app:
-            tenant = app.default
-            first, written = _write_versions(tenant)
-            _tell_versions(console, app, written)
-            _tell_diff(console, tenant, first)
-            _tell_second_writer(console, tenant)
-        _tell_crash(console, store)
+            first, last = _save_versions(console, app)
+            _look_back(console, app, first, last)
+            _collide(console, app, last)
+            _roll_back(console, app)
+        _crash(console, store)
         with analemma.open(store) as app:
-            _tell_verification(console, app)
+            _check(console, app)
 
 
-def _write_versions(tenant: Tenant) -> tuple[Head, Written]:
+def _save_versions(console: Console, app: App) -> tuple[Commit, Commit]:
+    """Save a few hundred versions, each a small change to a growing state."""
     pick = random.Random(7)
+    words = [pick.randbytes(3).hex() for _ in range(400)]
+    state = {"goal": "two weeks in Korea", "guide": " ".join(pick.choices(words, k=7000)), "messages": []}
+    first = last = app.kernel.save_state_delta(state, **NAME)
+    logical = 0
     started = time.perf_counter()
-    state: dict[str, Any] = {
-        "goal": "two weeks in Korea",
-        "guide": pick.randbytes(24_000).hex(),
-        "messages": [],
-        "scratch": "",
-    }
-    outcomes = [tenant.committer.commit(Proposal(KEY, tenant.trees.build(state), None))]
-    first = outcomes[0].head
     for step in range(STEPS):
-        message = {"role": "assistant" if step % 2 else "user", "content": pick.randbytes(700).hex()}
-        changes = [
-            Operation("add", ("messages", "-"), message),
-            Operation("put", ("scratch",), pick.randbytes(1000).hex()),
-        ]
-        outcomes.append(_change(tenant, outcomes[-1].head, changes))
+        message = {"role": "assistant" if step % 2 else "user", "content": " ".join(pick.choices(words, k=200))}
+        delta = {"/messages/-": message, "scratch": " ".join(pick.choices(words, k=300)), "step": step}
+        last = app.kernel.save_state_delta(delta, **NAME)
+        logical += app.default.manifest(last.receipt.manifest).root.size
     seconds = time.perf_counter() - started
-    logical = sum(_size(tenant, outcome) for outcome in outcomes)
-    return first, Written(
-        len(outcomes),
-        sum(len(outcome.committed.stored) for outcome in outcomes),
-        sum(outcome.bytes_written for outcome in outcomes),
-        seconds,
-        logical,
-    )
-
-
-def _change(tenant: Tenant, head: Head, operations: list[Operation]) -> Outcome:
-    root = tenant.manifest(head.manifest).root.id
-    return tenant.committer.commit(Proposal(KEY, tenant.trees.edit(root, operations), head))
-
-
-def _size(tenant: Tenant, outcome: Outcome) -> int:
-    return tenant.manifest(outcome.receipt.manifest).root.size
-
-
-def _tell_versions(console: Console, app: App, written: Written) -> None:
     stats = app.stats()
+    console.print(f"[bold]{last.version} versions[/] of an agent's state, each complete and durable before the next:")
     console.print(
-        f"[bold]{written.versions} versions[/] of an agent's state, each complete, each durable before the next: "
-        f"{written.seconds / written.versions * 1000:.2f} ms a version."
+        f"  {seconds / STEPS * 1000:.2f} ms a version, and together they show {bytes_for_people(logical)} of state"
     )
-    console.print(
-        f"Together they hold {bytes_for_people(written.logical_bytes)} of state in {stats.blocks} blocks "
-        f"of {bytes_for_people(stats.stored_bytes)}: a version stores what changed, on average "
-        f"{written.blocks / written.versions:.1f} blocks of {bytes_for_people(written.bytes // written.versions)}.\n"
-    )
+    console.print(f"  in {bytes_for_people(stats.stored_bytes)}: a version stores what changed.\n")
+    return first, last
 
 
-def _tell_diff(console: Console, tenant: Tenant, first: Head) -> None:
-    head = tenant.head(KEY)
-    assert head is not None
-    old, new = (tenant.manifest(manifest).root.id for manifest in (first.manifest, head.manifest))
-    changes = tenant.trees.diff(old, new)
-    kinds = sorted({f"{change.op} {format_pointer(change.path[:1])}" for change in changes})
-    console.print(f"From version 1 to {head.version}, {len(changes)} changes: {', '.join(kinds)}.")
-    beginning = tenant.trees.get(old, "/messages")
-    console.print(f"Version 1 is still there as it was: {len(beginning)} messages in it.\n")
+def _look_back(console: Console, app: App, first: Commit, last: Commit) -> None:
+    kernel = app.kernel
+    changes = kernel.diff(first.manifest_id, last.manifest_id)
+    kinds = sorted({f"{change['op']} /{change['path'].split('/')[1]}" for change in changes})
+    console.print(f"From version 1 to {last.version}: {len(changes)} changes ({', '.join(kinds)}).")
+    version = kernel.blame(path="/messages/3", **NAME)
+    console.print(f"  /messages/3 was last changed by version {version.version}.")
+    console.print(f"  Version 1 is as it was: {len(kernel.load_state(first.manifest_id)['messages'])} messages.\n")
 
 
-def _tell_second_writer(console: Console, tenant: Tenant) -> None:
-    seen = tenant.head(KEY)
-    assert seen is not None
-    _change(tenant, seen, [Operation("put", ("goal",), "three weeks in Korea")])
+def _collide(console: Console, app: App, seen: Commit) -> None:
+    kernel = app.kernel
+    kernel.save_state_delta({"goal": "three weeks in Korea"}, previous_manifest_id=seen.manifest_id, **NAME)
     try:
-        _change(tenant, seen, [Operation("put", ("goal",), "one week in Korea")])
+        kernel.save_state_delta({"goal": "one week in Korea"}, previous_manifest_id=seen.manifest_id, **NAME)
     except HeadMoved as exc:
         console.print(f"A second writer that had not seen the last version is told so:\n  HeadMoved: {exc}\n")
 
 
-def _tell_crash(console: Console, store: Path) -> None:
-    program = (
-        "import sys, analemma\n"
-        "from analemma.cli.demo import KEY, _change\n"
-        "with analemma.open(sys.argv[1]) as app:\n"
-        "    _change(app.default, app.default.head(KEY), [analemma.Operation('put', ('goal',), 'never written')])\n"
+def _roll_back(console: Console, app: App) -> None:
+    started = time.perf_counter()
+    back = app.kernel.rollback_to_version(version=100, **NAME)
+    took_ms = (time.perf_counter() - started) * 1000
+    messages = len(app.kernel.load_latest_state(**NAME)["messages"])
+    console.print(
+        f"Back to version 100 in {took_ms:.1f} ms, as version {back.version} with {messages} messages; "
+        f"{back.blocks_stored} block written, nothing lost.\n"
     )
+
+
+def _crash(console: Console, store: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(store)], env={**os.environ, VARIABLE: CRASH_AT}, capture_output=True
+        [sys.executable, "-c", CRASH, str(store)], env={**os.environ, VARIABLE: CRASH_AT}, capture_output=True
     )
     console.print(f"A process killed in the middle of a commit (exit {ended.returncode}) leaves the version before:")
 
 
-def _tell_verification(console: Console, app: App) -> None:
-    tenant = app.default
-    head = tenant.head(KEY)
-    assert head is not None
-    goal = tenant.trees.get(tenant.manifest(head.manifest).root.id, "/goal")
-    report = tenant.verify(KEY)
-    console.print(f"  version {head.version}, goal {goal!r}")
+def _check(console: Console, app: App) -> None:
+    newest = app.kernel.history(limit=1, **NAME)[0]
+    goal = app.kernel.load_fields(newest.manifest_id, ["goal"])["goal"]
+    report = app.kernel.verify(**NAME)
+    console.print(f"  version {newest.version}, goal {goal!r}")
     console.print(
-        f"  verified: {report.records} journal records and {report.blocks} blocks hashed again, "
-        f"{'all as they should be' if report.ok else 'PROBLEMS: ' + '; '.join(report.problems)}."
+        f"  verified: {report.records} journal records, {report.manifests} versions and {report.blocks} blocks "
+        f"hashed again, {'all as they should be' if report.ok else 'PROBLEMS: ' + '; '.join(report.problems)}."
     )

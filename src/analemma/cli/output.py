@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from analemma.errors import AnalemmaError
+from analemma.errors import AnalemmaError, Invalid
 
 
 def stdout() -> Console:
@@ -29,6 +30,15 @@ def print_fields(fields: Mapping[str, Any]) -> None:
         print(f"{name.replace('_', ' '):<{width}}  {value}")
 
 
+def confirm(question: str) -> bool:
+    """Ask a person; anything but yes is no, and nobody there to answer is an error."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError as exc:
+        print()
+        raise Invalid("there is nobody to ask", hint="add --yes") from exc
+
+
 def bytes_for_people(size: int) -> str:
     """`1536` -> `1.5 KiB`."""
     amount = float(size)
@@ -43,11 +53,19 @@ def print_error(error: AnalemmaError, *, as_json: bool) -> None:
     """One line and a hint on stderr, or the same with all facts as JSON."""
     if as_json:
         facts = {**error.facts, "kind": error.kind, "message": error.message, "hint": error.hint}
-        print(json.dumps({"error": facts}, default=str), file=sys.stderr)
+        print(json.dumps({"error": facts}, default=_fact), file=sys.stderr)
         return
     print(f"error: {_one_line(error.message)}", file=sys.stderr)
     if error.hint:
         print(f"hint: {_one_line(error.hint)}", file=sys.stderr)
+
+
+def _fact(fact: Any) -> Any:
+    if isinstance(fact, bytes):
+        return fact.hex()
+    if dataclasses.is_dataclass(fact) and not isinstance(fact, type):
+        return dataclasses.asdict(fact)
+    return str(fact)
 
 
 def _one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from analemma.blocks.cache import BlockCache
 from analemma.blocks.codec import compress, decode_block
@@ -11,13 +11,23 @@ from analemma.blocks.packs import PackEntry, StoredBlock, build_pack, pack_key, 
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.uploads import object_metadata, upload_pack
 from analemma.canon.identity import BlockId, verify_block
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, block_links
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
-from analemma.errors import Corrupt, NotFound
+from analemma.errors import AnalemmaError, Corrupt, NotFound
 
 READ_FROM_BODY = b""
 """In a row's `links`: the block has links, and its bytes tell which."""
+
+
+@dataclass(slots=True)
+class Carried:
+    """What the attempts of one save have uploaded so far: an attempt that lost its race must not upload it all
+    again."""
+
+    rows: dict[BlockId, BlockRow] = field(default_factory=dict)
+    uploads: list[UploadId] = field(default_factory=list)
+    object_keys: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +75,43 @@ class BlockStore:
         """The same from the store itself: what a verifier must ask."""
         return self._read(blocks)
 
+    def audit(self, blocks: Sequence[BlockId]) -> tuple[dict[BlockId, bytes], list[str]]:
+        """The bytes of those that are whole, as `read_uncached`, and what is wrong with each of the others."""
+        try:
+            found = self._read(blocks)
+            problems: list[str] = []
+        except AnalemmaError as exc:
+            if len(blocks) == 1:
+                return {}, [str(exc)]
+            # One of them is damaged: find out which, and all others that are.
+            middle = len(blocks) // 2
+            found, problems = self.audit(blocks[:middle])
+            more, worse = self.audit(blocks[middle:])
+            return found | more, problems + worse
+        rows = self._catalog.read_blocks(self._tenant, blocks)
+        for block, data in found.items():
+            row = rows.get(block)
+            if row is not None and (row.links is None) != (not block_links(data)):
+                problems.append(f"block {block.hex()} has a row that is wrong about its links")
+        return found, problems
+
     def remember(self, blocks: Iterable[Block]) -> None:
         """Keep blocks that were just committed near: the next change starts from them."""
         self._cache.put_many(self._tenant, {block.id: block.data for block in blocks})
 
-    def prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None) -> Prepared:
+    def prepare(
+        self, blocks: Sequence[Block], key: BranchKey, execution: str | None, carried: Carried | None = None
+    ) -> Prepared:
         """Compress the blocks; put them inline, or into one uploaded pack when they are many or large."""
+        carried = carried or Carried()
+        again = [carried.rows[block.id] for block in blocks if block.id in carried.rows]
+        fresh = self._prepare([block for block in blocks if block.id not in carried.rows], key, execution)
+        carried.rows.update({row.id: row for row in fresh.rows if row.upload is not None})
+        carried.uploads += fresh.uploads
+        carried.object_keys += fresh.object_keys
+        return Prepared((*again, *fresh.rows), tuple(carried.uploads), tuple(carried.object_keys))
+
+    def _prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None) -> Prepared:
         stored = {block.id: (block, *compress(verify_block(block.id, block.data))) for block in blocks}
         rows = [
             BlockRow(id=block.id, size=len(block.data), codec=codec, body=body, links=_links(block))

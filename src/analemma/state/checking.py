@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from analemma.catalog.port import BranchKey
+from analemma.state.arguments import branch_key
 from analemma.state.kernel_base import MAIN, KernelBase
-from analemma.state.verifying import Report, verify_branch, verify_manifest
+from analemma.state.receipts import Receipt
+from analemma.state.verifying import Report, Verifier
 
 
 class Checking(KernelBase):
@@ -13,10 +14,13 @@ class Checking(KernelBase):
     def verify_manifest_integrity(self, manifest_id: str, *, owner_id: str | None = None) -> bool:
         """Whether one version is whole: its manifest, its columns, and every block of its state, each hashed again."""
         row = self._row(manifest_id, owner_id)
-        return verify_manifest(self._catalog, self._tenant, self._blocks, row.id, deep=True).ok
+        return Verifier(self._catalog, self._tenant, self._blocks).version(row.id).ok
 
-    def verify(self, *, workflow_id: str, owner_id: str, branch: str = MAIN) -> Report:
-        """Check a branch: its journal from the beginning, its head, and every block of its newest state."""
-        key = BranchKey(owner_id, workflow_id, branch)
+    def verify(self, *, workflow_id: str, owner_id: str, branch: str = MAIN, expect: Receipt | None = None) -> Report:
+        """Check a branch: its journal from the beginning, its head, and every version down to the last block.
+
+        With `expect`, a receipt that was kept elsewhere, also that the store still shows what it is for.
+        """
+        key = branch_key(owner_id, workflow_id, branch)
         self._head(key)
-        return verify_branch(self._catalog, self._tenant, self._blocks, key)
+        return Verifier(self._catalog, self._tenant, self._blocks).branch(key, expect)

@@ -11,7 +11,8 @@ from analemma.canon.nodes import Wire
 from analemma.canon.tree import Edited
 from analemma.catalog.port import BranchKey, CommitRequest, Committed, Head, Idempotency, KernelCatalog, TenantId
 from analemma.clock import Clock, Entropy
-from analemma.state.block_store import BlockStore
+from analemma.state.arguments import branch_key, check_message, check_name, check_segment
+from analemma.state.block_store import BlockStore, Carried
 from analemma.state.journal import COMMITTED, next_record
 from analemma.state.manifests import Manifest, encode_manifest
 from analemma.state.receipts import Receipt, decode_receipt, encode_receipt
@@ -67,9 +68,10 @@ class Committer:
         self._clock = clock
         self._entropy = entropy
 
-    def commit(self, proposal: Proposal) -> Outcome:
+    def commit(self, proposal: Proposal, carried: Carried | None = None) -> Outcome:
         """Make the proposal the branch's new head, durably; HeadMoved, with nothing changed, if the head is another by
-        now."""
+        now. What an attempt that lost had uploaded is kept in `carried` for the next."""
+        check_proposal(proposal)
         expected = proposal.expected
         now_us = self._clock.now_us()
         manifest = Manifest(
@@ -88,9 +90,15 @@ class Committer:
         )
         block = encode_manifest(manifest)
         emitted = (*proposal.tree.blocks, block)
-        prepared = self._blocks.prepare(emitted, proposal.key, proposal.execution)
+        prepared = self._blocks.prepare(emitted, proposal.key, proposal.execution, carried)
         record = next_record(
-            proposal.key, expected, kind=proposal.kind, manifest=block.id, at_us=now_us, facts=proposal.facts
+            proposal.key,
+            expected,
+            kind=proposal.kind,
+            manifest=block.id,
+            at_us=now_us,
+            version=manifest.version,
+            facts=proposal.facts,
         )
         head = Head(proposal.key, block.id, manifest.version, record.seq, record.hash)
         receipt = Receipt(
@@ -118,6 +126,19 @@ class Committer:
         self._blocks.remember(emitted)
         written = sum([row.length or len(row.body or b"") for row in prepared.rows if row.id in committed.stored])
         return Outcome(receipt, head, committed, len(emitted), written, prepared.object_keys)
+
+
+def check_proposal(proposal: Proposal) -> None:
+    """Raise Invalid for what no catalog would take, before anything is uploaded."""
+    branch_key(proposal.key.owner, proposal.key.workflow, proposal.key.branch)
+    if proposal.execution is not None:
+        check_name(proposal.execution, "execution")
+    if proposal.idempotency_key is not None:
+        check_name(proposal.idempotency_key, "idempotency key")
+    if proposal.message is not None:
+        check_message(proposal.message)
+    if proposal.segment is not None:
+        check_segment(proposal.segment)
 
 
 def _bases(proposal: Proposal) -> tuple[BlockId, ...]:

@@ -17,6 +17,8 @@ from analemma.errors import Corrupt
 FORMAT = 1
 KIND = "journal"
 COMMITTED = "committed"
+EXPIRED = "expired"
+"""Removed by retention: the record's facts name the manifests, as hexadecimal text."""
 
 
 def next_record(
@@ -26,9 +28,10 @@ def next_record(
     kind: str,
     manifest: BlockId | None,
     at_us: int,
+    version: int | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> JournalRow:
-    """The record that follows the branch's tip."""
+    """The record that follows the branch's tip; with `version`, the one that moves the head to the manifest."""
     seq = 1 if before is None else before.journal_seq + 1
     fields = {
         "owner": key.owner,
@@ -38,6 +41,7 @@ def next_record(
         "before": None if before is None else b"\0" + before.journal_tip,
         "kind": kind,
         "manifest": None if manifest is None else b"\0" + manifest,
+        "version": version,
         "at": at_us,
         "facts": dict(facts or {}),
     }

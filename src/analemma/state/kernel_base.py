@@ -10,10 +10,11 @@ from typing import TypeVar
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, parse_pointer
 from analemma.canon.tree import Trees
-from analemma.catalog.port import BranchKey, Head, KernelCatalog, ManifestRow, TenantId
+from analemma.catalog.port import BranchKey, ExpiredRow, Head, KernelCatalog, ManifestRow, TenantId
 from analemma.clock import Clock
-from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound
-from analemma.state.block_store import BlockStore
+from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
+from analemma.state.arguments import check_version
+from analemma.state.block_store import BlockStore, Carried
 from analemma.state.committer import Committer, Outcome, Proposal
 from analemma.state.manifests import Manifest, decode_manifest
 
@@ -57,13 +58,15 @@ class KernelBase:
     def _commit(
         self, key: BranchKey, expected: BlockId | CurrentHead | None, propose: Callable[[Head | None], Proposal]
     ) -> Outcome:
-        """Commit on the expected head, or on whatever is newest, again and again until nobody was faster."""
+        """Commit on the expected head, or on whatever is newest, again and again until nobody was faster. A proposal
+        that cannot be made at all raises anything but HeadMoved."""
+        carried = Carried()
         for attempt in range(MOST_TRIES):
             head = self._catalog.head(self._tenant, key)
             if not isinstance(expected, CurrentHead) and (None if head is None else head.manifest) != expected:
                 raise _moved(key, expected, head)
             try:
-                return self._committer.commit(propose(head))
+                return self._committer.commit(propose(head), carried)
             except HeadMoved:
                 # A journal record alone (a tag, a decision) moves the tip but not the manifest: that is no conflict
                 # either.
@@ -84,14 +87,23 @@ class KernelBase:
             raise
 
     def _row(self, manifest_id: str, owner_id: str | None) -> ManifestRow:
-        row = self._catalog.manifest(self._tenant, parse_block_id(manifest_id))
+        manifest = parse_block_id(manifest_id)
+        row = self._catalog.manifest(self._tenant, manifest)
+        if row is None:
+            gone = self._catalog.expired(self._tenant, manifest)
+            if gone is not None and owner_id in (None, gone.key.owner):
+                raise expired(gone)
         if row is None or (owner_id is not None and row.key.owner != owner_id):
             raise NotFound(f"there is no manifest {manifest_id}", manifest=manifest_id)
         return row
 
     def _version_row(self, key: BranchKey, version: int) -> ManifestRow:
+        check_version(version)
         rows = self._catalog.history(self._tenant, key, before_version=version + 1, limit=1)
         if not rows or rows[0].version != version:
+            gone = self._catalog.expired_version(self._tenant, key, version)
+            if gone is not None:
+                raise expired(gone)
             newest = self._head(key).version
             raise NotFound(f"{place(key)} has no version {version}", hint=f"its newest is {newest}", version=version)
         return rows[0]
@@ -101,6 +113,17 @@ class KernelBase:
         if head is None:
             raise NotFound(f"there is no {place(key)}", hint="check the owner, the workflow and the branch")
         return head
+
+
+def expired(gone: ExpiredRow) -> Expired:
+    """What whoever asks for a version that expired is told."""
+    return Expired(
+        f"version {gone.version} of {place(gone.key)} has expired",
+        hint="tag or pin versions that must stay",
+        manifest=gone.manifest.hex(),
+        version=gone.version,
+        expired_at_us=gone.expired_at_us,
+    )
 
 
 def field_path(name: str) -> Path:
@@ -113,15 +136,11 @@ def place(key: BranchKey) -> str:
     return f"workflow {key.owner}/{key.workflow}" + ("" if key.branch == MAIN else f" on branch {key.branch}")
 
 
-def _moved(key: BranchKey, expected: BlockId | CurrentHead | None, found: Head | None) -> AnalemmaError:
-    there = "there is none" if found is None else f"it is version {found.version}"
-    wanted = (
-        "no version" if expected is None else f"manifest {expected.hex()[:12]}" if isinstance(expected, bytes) else ""
-    )
-    return HeadMoved(
-        f"the head of {place(key)} is not {wanted}: {there}",
-        hint="reload and retry",
-        key=key,
-        expected=expected,
-        found=found,
-    )
+def _moved(key: BranchKey, expected: BlockId | CurrentHead | None, found: Head | None) -> HeadMoved:
+    if not isinstance(expected, bytes):
+        message = f"{place(key)} exists already" if found is not None else f"there is no {place(key)}"
+    elif found is None:
+        message = f"{place(key)} has no version yet, so none to build on"
+    else:
+        message = f"{place(key)} has moved on from manifest {expected.hex()[:12]}: it is at version {found.version}"
+    return HeadMoved(message, hint="reload and retry", key=key, expected=expected, found=found)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.canon.pointer import format_pointer
+from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.tree import Operation
-from analemma.catalog.port import BranchKey, ManifestRow
+from analemma.catalog.port import ManifestRow
 from analemma.errors import Corrupt, Invalid, NotFound
+from analemma.state.arguments import branch_key, check_name, check_segment, check_version
 from analemma.state.kernel_base import MAIN, KernelBase, field_path, place
 from analemma.state.versions import Version, version_of
 
@@ -23,7 +25,7 @@ class Loading(KernelBase):
         self, *, workflow_id: str, owner_id: str, execution_id: str | None = None, branch: str = MAIN
     ) -> dict[str, Any]:
         """The newest state of a branch, or of one execution on it; NotFound if there is none."""
-        key = BranchKey(owner_id, workflow_id, branch)
+        key = branch_key(owner_id, workflow_id, branch)
         if execution_id is not None:
             rows = self._catalog.history(self._tenant, key, execution=execution_id, limit=1)
             if not rows:
@@ -40,7 +42,8 @@ class Loading(KernelBase):
         there are left out."""
         row = self._row(manifest_id, owner_id)
         paths = {name: field_path(name) for name in fields}
-        found = self._guarded(row.id, lambda: self._trees.get_many(row.root, paths.values()))
+        root = self._read_manifest(row.id).root.id
+        found = self._guarded(row.id, lambda: self._trees.get_many(root, paths.values()))
         return {name: found[path] for name, path in paths.items() if path in found}
 
     def history(
@@ -50,28 +53,43 @@ class Loading(KernelBase):
         owner_id: str,
         branch: str = MAIN,
         execution_id: str | None = None,
+        segment_id: int | None = None,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
         limit: int = 100,
         after: int | None = None,
     ) -> list[Version]:
-        """The versions of a branch, newest first; `after` is the version at which the page before ended. Reads no
-        state."""
-        if limit < 1:
-            raise Invalid(f"a page of {limit} versions", hint="ask for at least one")
-        key = BranchKey(owner_id, workflow_id, branch)
-        rows = self._catalog.history(self._tenant, key, before_version=after, execution=execution_id, limit=limit)
-        if not rows and after is None and execution_id is None:
+        """The versions of a branch, newest first, or those of one execution, one segment, or made from `since` on and
+        before `until`. `after` is the version at which the page before ended. Reads no state."""
+        if type(limit) is not int or limit < 1:
+            raise Invalid(f"a page of {limit!r} versions", hint="ask for at least one")
+        if after is not None:
+            check_version(after)
+        key = branch_key(owner_id, workflow_id, branch)
+        rows = self._catalog.history(
+            self._tenant,
+            key,
+            before_version=after,
+            execution=None if execution_id is None else check_name(execution_id, "execution"),
+            segment=None if segment_id is None else check_segment(segment_id),
+            since_us=_microseconds(since, "since"),
+            until_us=_microseconds(until, "until"),
+            limit=limit,
+        )
+        if not rows:
             self._head(key)
         return [version_of(row) for row in rows]
 
     def diff(self, old_manifest_id: str, new_manifest_id: str, *, owner_id: str | None = None) -> list[dict[str, Any]]:
         """How one version becomes another, as RFC 6902 operations; what they share is not read."""
         old, new = self._row(old_manifest_id, owner_id), self._row(new_manifest_id, owner_id)
-        changes = self._guarded(old.id, lambda: self._guarded(new.id, lambda: self._trees.diff(old.root, new.root)))
+        roots = [self._read_manifest(row.id).root.id for row in (old, new)]
+        changes = self._guarded(old.id, lambda: self._guarded(new.id, lambda: self._trees.diff(*roots)))
         return [_patch(change) for change in changes]
 
     def blame(self, *, workflow_id: str, owner_id: str, path: str, branch: str = MAIN) -> Version:
         """The version that last changed what stands at a path (a field name or a JSON pointer)."""
-        key = BranchKey(owner_id, workflow_id, branch)
+        key = branch_key(owner_id, workflow_id, branch)
         self._head(key)
         tokens = field_path(path)
         newest: ManifestRow | None = None
@@ -79,7 +97,7 @@ class Loading(KernelBase):
         before: int | None = None
         while rows := self._catalog.history(self._tenant, key, before_version=before, limit=BLAME_PAGE):
             for row in rows:
-                found = self._guarded(row.id, lambda root=row.root: self._trees.fingerprint(root, tokens))  # type: ignore[misc]
+                found = self._fingerprint_at(row.id, tokens)
                 if newest is None and found is None:
                     raise NotFound(
                         f"{place(key)} has nothing at {format_pointer(tokens)}", pointer=format_pointer(tokens)
@@ -90,11 +108,23 @@ class Loading(KernelBase):
         assert newest is not None
         return version_of(newest)
 
+    def _fingerprint_at(self, manifest: BlockId, path: Path) -> bytes | None:
+        root = self._read_manifest(manifest).root.id
+        return self._guarded(manifest, lambda: self._trees.fingerprint(root, path))
+
     def _read_state(self, manifest: BlockId) -> dict[str, Any]:
         state = self._guarded(manifest, lambda: self._trees.read(self._read_manifest(manifest).root.id))
         if type(state) is not dict:
             raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())
         return state
+
+
+def _microseconds(moment: dt.datetime | None, what: str) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, dt.datetime) or moment.tzinfo is None:
+        raise Invalid(f"`{what}` is no moment with a time zone", hint="pass a datetime with tzinfo, such as UTC")
+    return int(moment.timestamp() * 1_000_000)
 
 
 def _patch(change: Operation) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.tree import Edited, Trees
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, HeadMoved, Invalid, NotFound
+from analemma.state.arguments import branch_key
 from analemma.state.committer import Proposal
 from analemma.state.deltas import DeltaUpdate, read_delta
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase
@@ -43,7 +44,7 @@ class Saving(KernelBase):
         (None: the branch must not exist yet), or HeadMoved is raised and nothing changes; without it, the delta is
         applied to whatever is newest. The same `idempotency_key` gives the same commit, however often and from wherever
         it is asked for."""
-        key = BranchKey(owner_id, workflow_id, branch)
+        key = branch_key(owner_id, workflow_id, branch)
         update = read_delta(delta, deleted)
         wire, blocks = (None, ()) if metadata is None else self._trees.pack(dict(metadata))
         expected = _parse_previous(previous_manifest_id)
@@ -131,4 +132,4 @@ class Saving(KernelBase):
 
 
 def _parse_previous(previous: str | CurrentHead | None) -> BlockId | CurrentHead | None:
-    return parse_block_id(previous) if isinstance(previous, str) else previous
+    return previous if previous is None or isinstance(previous, CurrentHead) else parse_block_id(previous)

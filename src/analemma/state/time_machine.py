@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 from analemma.canon.tree import Edited
-from analemma.catalog.port import BranchKey, Head
-from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid, NotFound
+from analemma.catalog.port import Head
+from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid
+from analemma.state.arguments import branch_key
 from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
 from analemma.state.loading import Loading
-from analemma.state.verifying import verify_manifest
+from analemma.state.verifying import Verifier
 from analemma.state.versions import Commit, commit_of
 
 ROLLED_BACK = "rolled_back"
@@ -30,6 +31,16 @@ class Rollback:
 class TimeMachine(Loading):
     """Makes old versions new again."""
 
+    @overload
+    def rollback_to_version(
+        self, *, workflow_id: str, owner_id: str, version: int, branch: str = MAIN, preview: Literal[False] = False
+    ) -> Commit: ...
+
+    @overload
+    def rollback_to_version(
+        self, *, workflow_id: str, owner_id: str, version: int, branch: str = MAIN, preview: Literal[True]
+    ) -> Rollback: ...
+
     def rollback_to_version(
         self, *, workflow_id: str, owner_id: str, version: int, branch: str = MAIN, preview: bool = False
     ) -> Commit | Rollback:
@@ -38,10 +49,13 @@ class TimeMachine(Loading):
 
         Costs the same whatever the size of the state, and history is kept: rolling back can itself be rolled back.
         """
-        key = BranchKey(owner_id, workflow_id, branch)
+        key = branch_key(owner_id, workflow_id, branch)
         target = self._version_row(key, version)
-        problems = verify_manifest(self._catalog, self._tenant, self._blocks, target.id).problems
+        # Its manifest and root: looking at every block would make rolling back as slow as the state is large.
+        problems = Verifier(self._catalog, self._tenant, self._blocks).version(target.id, deep=False).problems
         if problems:
+            # Expired since we found it, perhaps: then that is what there is to say.
+            self._row(target.id.hex(), None)
             raise Corrupt(f"version {version} of {place(key)} cannot be rolled back to: {problems[0]}")
         if preview:
             head = self._head(key)
@@ -74,12 +88,10 @@ class TimeMachine(Loading):
     ) -> Commit:
         """Start a new workflow (at version 1), or a new branch of the same one (counting on), from any version. Copies
         nothing."""
-        source = self._row(manifest_id, None)
+        source = self._row(manifest_id, owner_id)
         if (workflow_id is None) == (branch is None):
             raise Invalid("a fork makes a new workflow or a new branch", hint="pass workflow_id or branch, not both")
-        if workflow_id is None and source.key.owner != owner_id:
-            raise NotFound(f"{owner_id} has no manifest {manifest_id}")
-        key = BranchKey(owner_id, workflow_id or source.key.workflow, branch or MAIN)
+        key = branch_key(owner_id, workflow_id or source.key.workflow, branch or MAIN)
         manifest = self._read_manifest(source.id)
         proposal = Proposal(
             key,

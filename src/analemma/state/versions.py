@@ -86,6 +86,11 @@ def commit_of(outcome: Outcome) -> Commit:
     )
 
 
+def moment(at_us: int) -> dt.datetime:
+    """Microseconds since 1970-01-01Z as a time."""
+    return dt.datetime.fromtimestamp(at_us / 1_000_000, dt.UTC)
+
+
 def version_of(row: ManifestRow) -> Version:
     """The caller's view of a manifest's row."""
     key: BranchKey = row.key
@@ -97,7 +102,7 @@ def version_of(row: ManifestRow) -> Version:
         version=row.version,
         parent_id=None if row.parent is None else row.parent.hex(),
         root_hash=row.root.hex(),
-        created_at=dt.datetime.fromtimestamp(row.created_at_us / 1_000_000, dt.UTC),
+        created_at=moment(row.created_at_us),
         execution_id=row.execution,
         segment_id=row.segment,
         message=row.message,

@@ -24,10 +24,11 @@ from analemma.catalog.port import (
     UploadId,
 )
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
+from analemma.testing.catalog_records import CatalogRecordsSuite
 from analemma.testing.commits import KEY, make_block, make_event, make_request, make_upload
 
 
-class KernelCatalogSuite(ABC):
+class KernelCatalogSuite(CatalogRecordsSuite, ABC):
     """What every catalog must do. The subclass supplies the fixture `catalog` and four ways past the port."""
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from analemma.canon.identity import BlockId
@@ -12,10 +13,12 @@ from analemma.catalog.port import (
     BlockRow,
     BranchKey,
     CommitRequest,
+    Effect,
     Head,
     JournalRow,
     ManifestRow,
     OutboxEvent,
+    RecordRequest,
     TenantId,
     Upload,
     UploadId,
@@ -68,3 +71,24 @@ def make_upload(**columns: Any) -> Upload:
 def make_event(name: str, aggregate: str = "default:ann/report", **columns: Any) -> OutboxEvent:
     """An event of the lane STATE / `aggregate`."""
     return OutboxEvent(name, "STATE", aggregate, "StateCommitted", b"{}", **columns)
+
+
+def make_record(
+    tenant: TenantId,
+    expected: Head,
+    effect: Effect | None = None,
+    *,
+    kind: str = "noted",
+    manifest: BlockId | None = None,
+) -> RecordRequest:
+    """The record that follows `expected`; `after(request)` is the head it leaves."""
+    body = b"journal" + os.urandom(16)
+    record = JournalRow(
+        expected.journal_seq + 1, kind, manifest, body, hashlib.sha256(body).digest(), 2_000_000 + expected.journal_seq
+    )
+    return RecordRequest(tenant, expected, record, effect)
+
+
+def after(request: RecordRequest) -> Head:
+    """The head that a record leaves behind."""
+    return replace(request.expected, journal_seq=request.record.seq, journal_tip=request.record.hash)

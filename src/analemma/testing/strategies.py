@@ -82,6 +82,7 @@ class SeededValues:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self._earlier: list[Any] = []
 
     def scalar(self) -> Any:
         """A scalar, of an edge case or of any size."""
@@ -125,11 +126,33 @@ class SeededValues:
         """That many operations, each already applied to `value`, which is changed."""
         return [self._edit(value) for _ in range(count)]
 
+    def _fresh(self) -> Any:
+        """A new value, often one that was put before, here or elsewhere: shared blocks are where mistakes hide."""
+        pick = self.random
+        if self._earlier and pick.random() < 0.3:
+            return copy.deepcopy(pick.choice(self._earlier[-5:]))
+        fresh = self.value(pick.choice([1, 3, 3, 3]))
+        self._earlier.append(copy.deepcopy(fresh))
+        return fresh
+
+    def _replace_all(self, value: Any) -> Operation:
+        fresh = type(value)(copy.deepcopy(value))
+        if isinstance(value, dict):
+            fresh[self.key()] = self._fresh()
+            value.clear()
+            value.update(copy.deepcopy(fresh))
+        else:
+            fresh.insert(0, self._fresh())
+            value[:] = copy.deepcopy(fresh)
+        return Operation("replace", (), fresh)
+
     def _edit(self, value: Any) -> Operation:
         pick = self.random
         path, container = pick.choice(_containers(value)[: pick.choice([1, 5, 10_000])])
-        fresh = self.value(3)
+        fresh = self._fresh()
         kept = copy.deepcopy(fresh)
+        if pick.random() < 0.02:
+            return self._replace_all(value)
         if isinstance(container, dict):
             if container and pick.random() < 0.6:
                 key = pick.choice(list(container))

@@ -140,6 +140,93 @@ def test_diff_fetches_only_what_changed(shape: str) -> None:
     assert blocks.blocks_fetched() <= 2 * 3 * 3 + 2
 
 
+@pytest.mark.parametrize("width", [3, 40, 200, 700, 1400, 2000, 3000])
+@pytest.mark.parametrize("shape", ["list", "dict"])
+def test_a_container_that_grew_item_by_item_is_the_one_built_at_once(shape: str, width: int) -> None:
+    blocks = MemoryBlocks()
+    value: Any = [] if shape == "list" else {}
+    root = blocks.save(blocks.trees.build(value))
+    for number in range(250 if width > 100 else 1500):
+        item = f"{random.Random(number).getrandbits(width * 4):x}"
+        if shape == "list":
+            value.append(item)
+            operation = Operation("add", ("-",), item)
+        else:
+            value[f"k{number:06}"] = item
+            operation = Operation("put", (f"k{number:06}",), item)
+        root = blocks.save(blocks.trees.edit(root, [operation]))
+        if number % 7 == 0:
+            assert root == blocks.trees.build(value).root.id, f"after {number + 1} items"
+    while value:
+        value.pop() if shape == "list" else value.popitem()
+        token = str(len(value)) if shape == "list" else f"k{len(value):06}"
+        root = blocks.save(blocks.trees.edit(root, [Operation("remove", (token,))]))
+        if len(value) % 11 == 0:
+            assert root == blocks.trees.build(value).root.id, f"with {len(value)} items left"
+
+
+LARGE = list(range(2000))
+
+BATCHES: dict[str, list[Operation]] = {
+    "the same twice": [Operation("put", ("a",), LARGE), Operation("put", ("a",), LARGE)],
+    "there and back": [Operation("put", ("a",), LARGE), Operation("put", ("a",), [1]), Operation("put", ("a",), LARGE)],
+    "one inside the other": [Operation("put", ("a",), ["x" * 5000]), Operation("put", ("a",), ["x" * 5000, 1])],
+    "an item twice": [Operation("put", ("l", "0"), LARGE), Operation("put", ("l", "0"), LARGE)],
+    "all, then a part": [Operation("replace", (), {"a": LARGE, "l": []}), Operation("put", ("a",), LARGE)],
+    "two places, one replaced": [
+        Operation("put", ("a",), LARGE),
+        Operation("put", ("b",), LARGE),
+        Operation("put", ("b",), "z" * 5000),
+    ],
+    "put, then changed inside": [Operation("put", ("a",), LARGE), Operation("put", ("a", "7"), "y")],
+    "moved": [
+        Operation("put", ("b",), ["w" * 4000]),
+        Operation("remove", ("b",)),
+        Operation("put", ("a",), ["w" * 4000]),
+    ],
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_a_batch_hands_over_every_block_that_the_old_tree_lacks(batch: str) -> None:
+    blocks = MemoryBlocks()
+    root = blocks.save(blocks.trees.build({"a": None, "l": [1, 2]}))
+    edited = blocks.trees.edit(root, BATCHES[batch])
+    # Only these blocks and the old tree's are there to read from.
+    value = blocks.trees.read(blocks.save(edited))
+    assert edited.root.id == blocks.trees.build(value).root.id
+
+
+@pytest.mark.parametrize(
+    ("value", "items"),
+    [
+        ([f"text {number}" for number in range(957)], ["text 957"]),
+        ([], [str(number) for number in range(2000)]),
+    ],
+)
+def test_what_is_appended_to_a_full_leaf_begins_a_new_one(value: list[str], items: list[str]) -> None:
+    blocks = MemoryBlocks()
+    root = blocks.save(blocks.trees.build(value))
+    edited = blocks.trees.edit(root, [Operation("add", ("-",), item) for item in items])
+    assert edited.root == blocks.trees.build(value + items).root
+
+
+def test_thousands_of_changes_to_one_list_take_one_pass() -> None:
+    blocks = MemoryBlocks()
+    value = [f"item {number}" for number in range(20_000)]
+    root = blocks.save(blocks.trees.build(value))
+    pick = random.Random(5)
+    operations = []
+    for number in range(3000):
+        place = pick.randrange(len(value))
+        value[place] = f"changed {number}"
+        operations.append(Operation("put", (str(place),), value[place]))
+        if number % 3 == 0:
+            value.insert(place, "new")
+            operations.append(Operation("add", (str(place),), "new"))
+    assert blocks.trees.edit(root, operations).root == blocks.trees.build(value).root
+
+
 def test_replacing_a_large_value_by_a_similar_one_emits_the_difference() -> None:
     blocks = MemoryBlocks()
     messages = [{"role": "user", "content": f"{random.Random(n).getrandbits(4000):x}"} for n in range(2000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import decimal
 import enum
 import uuid
 from collections import OrderedDict, defaultdict, namedtuple
@@ -14,11 +15,11 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 
-from analemma.canon.identity import block_id
+from analemma.canon.identity import block_id, parse_block_id
 from analemma.canon.registry import Tagged
 from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Trees, admit_block
-from analemma.errors import Corrupt, Invalid
+from analemma.canon.tree import Operation, Trees, admit_block
+from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.testing.strategies import EDGE_SCALARS, LOOK_ALIKES, shown
 from tests.unit.canon.memory_blocks import MemoryBlocks
 
@@ -213,3 +214,75 @@ def test_a_block_from_outside_must_be_canonical() -> None:
         pytest.fail(f"admitted {name}")
     with pytest.raises(Corrupt, match="other bytes"):
         admit_block(good, block_id(b"another"))
+
+
+def test_stored_bytes_do_not_depend_on_the_decimal_context() -> None:
+    trees = MemoryBlocks().trees
+    with decimal.localcontext() as context:
+        usual = trees.build(Decimal("1E+5")).root.id
+        context.capitals = 0
+        assert trees.build(Decimal("1E+5")).root.id == usual
+
+
+@dataclasses.dataclass
+class Failure(Exception):
+    code: int
+
+
+@dataclasses.dataclass
+class Careless:
+    a: int
+
+    def __post_init__(self) -> None:
+        self.secret = 1
+
+
+@dataclasses.dataclass
+class Unset:
+    late: int = dataclasses.field(init=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Failure(1), Careless(1), Unset(), Tagged("set", 3), Tagged("map", 1), Tagged("", 1), {10**5000: 1}],
+    ids=["exception", "attribute outside fields", "unset field", "set", "reserved", "empty", "huge key"],
+)
+def test_what_would_not_come_back_is_refused_with_a_pointer(value: Any) -> None:
+    with pytest.raises(Invalid) as caught:
+        MemoryBlocks().trees.build({"x": value})
+    assert caught.value.pointer.startswith("/x")
+
+
+def test_a_class_defined_again_replaces_the_older_one_and_refuses_its_values() -> None:
+    blocks = MemoryBlocks()
+    older = dataclasses.make_dataclass("Twin", [("n", int)])(1)
+    root = blocks.save(blocks.trees.build([older]))
+    newer = dataclasses.make_dataclass("Twin", [("n", int)])
+    assert blocks.save(blocks.trees.build([newer(1)])) == root
+    assert type(blocks.trees.read(root)[0]) is newer
+    with pytest.raises(Invalid, match="defined again"):
+        blocks.trees.build([older])
+
+
+def test_a_model_keeps_the_order_of_its_fields() -> None:
+    class Ordered(pydantic.BaseModel):
+        longer: int
+        b: int
+
+    blocks = MemoryBlocks()
+    model = blocks.trees.read(blocks.save(blocks.trees.build([Ordered(longer=1, b=2)])))[0]
+    assert list(model.model_dump()) == ["longer", "b"]
+
+
+def test_hostile_paths_are_refused() -> None:
+    blocks = MemoryBlocks()
+    root = blocks.save(blocks.trees.build({"l": [1]}))
+    for operation in (Operation("put", ("\ud800",), 1), Operation("test", ("a",), 1)):  # type: ignore[arg-type]
+        with pytest.raises(Invalid):
+            blocks.trees.edit(root, [operation])
+    with pytest.raises(NotFound):
+        blocks.trees.get(root, "/l/" + "9" * 5000)
+    with pytest.raises(Invalid):
+        blocks.trees.get(root, "/~~01")
+    with pytest.raises(Invalid):
+        parse_block_id("00 " * 21 + " ")

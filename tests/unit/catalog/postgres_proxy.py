@@ -24,6 +24,7 @@ class LossyProxy:
         self.url = make_conninfo("", **{**parts, "host": self._folder.name})
         self._armed: bytes | None = None
         self._then_refuse = False
+        self._at_once = False
         self.refusing = False
         self.lost = 0
         self._closing = False
@@ -34,6 +35,10 @@ class LossyProxy:
     def lose_answer_to(self, fragment: bytes, *, then_refuse: bool = False) -> None:
         """Lose the answer to the next message that holds `fragment`."""
         self._armed, self._then_refuse = fragment, then_refuse
+
+    def lose_connection_at(self, fragment: bytes) -> None:
+        """Cut the client off as soon as the next message that holds `fragment` is through; the server goes on."""
+        self._armed, self._at_once = fragment, True
 
     def close(self) -> None:
         self._closing = True
@@ -75,6 +80,12 @@ class LossyProxy:
                     self._armed = None
                     self.refusing = self._then_refuse
                     cut.set()
+                    if self._at_once:
+                        # A server that is at work on a statement does not notice.
+                        self._at_once = False
+                        server.sendall(data)
+                        _shut(client)
+                        return
                 server.sendall(data)
         except OSError:
             pass

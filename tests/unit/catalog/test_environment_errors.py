@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,6 +154,97 @@ def test_url_of_no_known_kind(url: str) -> None:
 def test_malformed_postgres_url() -> None:
     with refusal(Invalid, "not a PostgreSQL URL", "use postgresql://"):
         open_catalog("postgresql://host/database?nonsense=1")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:pa%ss3cret@127.0.0.1:1/db",
+        "postgresql://ann:s3cret%00@127.0.0.1:1/db",
+        "postgresql://ann:s3c/s3cret@127.0.0.1:1/db",
+        "postgresql://ann:12/s3cret@127.0.0.1:1/db",
+        "postgresql://ann:p@s3cret@127.0.0.1:1/db",
+        "postgresql://ann:s3cret]x@[::1/db",
+        "postgresql://ann:s3cret?x@127.0.0.1:1/db",
+        "postgresql://ann:s3cret@127.0.0.1:s3cret/db",
+        "postgresql://ann:s3cret@127.0.0.1:1/db?passwrd=s3cret",
+        "postgresql://ann@127.0.0.1:1/db?password=s3cret&x",
+        "postgresql://ann:s3cret\ud800@127.0.0.1:1/db",
+        "postgresql://ann:s3cret\0@127.0.0.1:1/db",
+        "postgresql://ann@127.0.0.1:1/db?sslmode=s3cret",
+        "postgresql+psycopg://ann:s3cret@127.0.0.1/db",
+        "s3cret@nowhere://ann",
+        "host=127.0.0.1 port=1 password=s3cret",
+        " user = ann password = s3cret",
+        "gssencmode=disable password='s3cret'",
+        "sqlite://ann:s3cret@host/path",
+        "sqlite://[s3cret/path",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_not_repeated(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((Invalid, Unavailable)) as caught:
+        open_catalog(url)
+    shown = "".join(line for line in traceback.format_exception(caught.value) if "open_catalog(" not in line)
+    assert "s3cret" not in shown + caplog.text
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_may_be_called_like_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    open_catalog("./user=ann").close()
+    open_catalog("date=2024").close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["date=2024", "user=ann"]
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 300, "sqlite:///a%00b", "a\ud800b"])
+def test_a_path_that_no_file_can_have(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Invalid, match="path") as caught:
+        open_catalog(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_path_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with refusal(Unavailable, "cannot look at", "check the path"):
+        open_catalog(tmp_path / "loop")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "memory", "postgres"])
+def test_a_schema_is_only_made_when_that_is_wanted(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = {"sqlite": str(tmp_path / "new" / "store"), "memory": "sqlite:///:memory:"}.get(kind)
+    url = url or request.getfixturevalue("postgres_url")
+    with pytest.raises(Unavailable, match="run `analemma migrate`"):
+        open_catalog(url, migrate=False)
+    assert list(tmp_path.iterdir()) == []
+    if kind != "memory":
+        open_catalog(url).close()
+        open_catalog(url, migrate=False).close()
+
+
+def test_an_outdated_sqlite_schema_is_refused_when_asked(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / FILE_NAME).close()
+    (tmp_path / FILE_NAME).touch()
+    with refusal(Unavailable, "the database schema lacks", "run `analemma migrate`"):
+        open_catalog(tmp_path, migrate=False)
+
+
+def test_every_open_makes_the_name_of_the_database_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_catalog(tmp_path).close()
+    flushed = []
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    open_catalog(tmp_path).close()
+    assert flushed == [str(tmp_path.resolve())]
 
 
 def test_postgres_driver_missing(tmp_path: Path) -> None:

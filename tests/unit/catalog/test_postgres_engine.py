@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,7 +20,7 @@ from analemma.catalog.opening import open_catalog
 from analemma.catalog.port import BranchKey, CommitRequest, Committed, Head, Idempotency
 from analemma.catalog.postgres import PostgresEngine
 from analemma.catalog.postgres_catalog import PostgresCatalog
-from analemma.errors import Conflict, HeadMoved, OutcomeUnknown, Timeout, Unavailable
+from analemma.errors import Conflict, HeadMoved, Invalid, OutcomeUnknown, Timeout, Unavailable
 from analemma.testing.commits import KEY, make_block, make_event, make_request
 from tests.unit.catalog.postgres_proxy import LossyProxy
 
@@ -200,6 +201,80 @@ def test_a_transaction_that_broke_before_its_commit_is_unavailable(postgres_url:
         catalog.engine.write(move)
     assert caught.value.kind == "unavailable"
     assert catalog.engine.one("find_tenant", name="other") is None
+
+
+def test_a_transaction_that_postgres_rolled_back_is_not_reported_as_committed(catalog: PostgresCatalog) -> None:
+    def swallow(tx: Transaction) -> str:
+        tx.execute("add_tenant", name="kept")
+        try:
+            tx.script("SELECT 1 / 0")
+        except Invalid:
+            pass
+        return "done"
+
+    with pytest.raises(Invalid, match="division by zero"):
+        catalog.engine.write(swallow)
+    assert catalog.engine.one("find_tenant", name="kept") is None
+
+
+def test_a_swallowed_request_to_retry_is_still_followed(catalog: PostgresCatalog) -> None:
+    attempts = []
+
+    def swallow(tx: Transaction) -> None:
+        attempts.append(tx)
+        if len(attempts) == 1:
+            try:
+                tx.script("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$")
+            except Unavailable:
+                pass
+
+    catalog.engine.write(swallow)
+    assert len(attempts) == 2
+
+
+def test_a_commit_that_times_out_while_it_is_settled_has_an_unknown_outcome(
+    postgres_url: str, proxy: LossyProxy, distant: PostgresCatalog
+) -> None:
+    tenant = distant.tenant("shop")
+    first = make_request(tenant, None)
+    distant.commit(first)
+    second = make_request(tenant, first.head)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        # The first attempt takes a while, and whoever waits for it is soon told to give up.
+        connection.execute(
+            "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_sleep(1.5); RETURN new; END $$"
+        )
+        connection.execute("CREATE TRIGGER dawdle BEFORE INSERT ON journal FOR EACH ROW EXECUTE FUNCTION dawdle()")
+        connection.execute(f"ALTER DATABASE {connection.info.dbname} SET lock_timeout = '200ms'")
+    proxy.lose_connection_at(second.journal[0].body)
+    with pytest.raises(OutcomeUnknown, match="read back"):
+        distant.commit(second)
+    near = open_catalog(postgres_url)
+    deadline = time.monotonic() + 5
+    while near.head(tenant, KEY) != second.head and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert near.head(tenant, KEY) == second.head
+    near.close()
+
+
+def test_an_interrupt_while_beginning_gives_the_connection_back(postgres_url: str) -> None:
+    engine = PostgresEngine(postgres_url, max_connections=1, connect_timeout_s=1)
+    connections = []
+    with engine.connection() as (connection, _):
+        connections.append(connection)
+    execute = connections[0].execute
+
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        connections[0].execute = interrupt  # type: ignore[method-assign, assignment]
+        with pytest.raises(KeyboardInterrupt):
+            engine.write(lambda tx: None)
+    connections[0].execute = execute  # type: ignore[method-assign]
+    assert engine.one("migration_table_exists") is None
+    engine.close()
 
 
 def test_a_statement_that_takes_too_long_is_cut_off(postgres_url: str) -> None:

@@ -24,6 +24,8 @@ def run_sql(store: Store, statement: str, *parameters: Any) -> list[tuple[Any, .
     """Reach around the catalog, as damage does."""
     if store.url.startswith("postgresql"):
         with psycopg.connect(store.url, autocommit=True) as connection:
+            # Damage asks no foreign key for leave.
+            connection.execute("SET session_replication_role = replica")
             cursor = connection.execute(statement.replace("?", "%s"), parameters)
             return cursor.fetchall() if cursor.description else []
     connection_ = sqlite3.connect(Path(store.url) / "catalog.db", isolation_level=None)

@@ -64,6 +64,15 @@ WITH seen AS MATERIALIZED (
     SELECT :tenant, :manifest, :owner, :workflow, :branch, :version, :parent::bytea, :root, :created_at,
            :execution::text, :segment::bigint, :message::text
     FROM placed
+), begun_workflow AS (
+    INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
+    SELECT :tenant, :owner, :workflow, :workflow, 'IDLE', :created_at, :created_at
+    FROM placed WHERE :expected_manifest::bytea IS NULL
+    ON CONFLICT DO NOTHING
+), begun_branch AS (
+    INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
+    SELECT :tenant, :owner, :workflow, :branch, :manifest, :parent::bytea, :created_at
+    FROM placed WHERE :expected_manifest::bytea IS NULL
 ), added_journal AS (
     INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
     SELECT :tenant, :owner, :workflow, :branch, record.*

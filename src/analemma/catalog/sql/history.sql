@@ -23,6 +23,16 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
   AND execution = :execution
 ORDER BY version DESC LIMIT :limit
 
+-- history_filtered --
+-- Versions of a branch, newest first, of one segment, of one execution, or of a time: whatever of these is asked for.
+SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version < :before_version
+  AND (CAST(:execution AS text) IS NULL OR execution = :execution)
+  AND (CAST(:segment AS bigint) IS NULL OR segment = :segment)
+  AND created_at >= :since AND created_at < :until
+ORDER BY version DESC LIMIT :limit
+
 -- journal --
 -- Records of a branch, oldest first.
 SELECT seq, kind, manifest, body, hash, created_at

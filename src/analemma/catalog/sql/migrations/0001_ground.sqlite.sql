@@ -119,7 +119,7 @@ CREATE TABLE lane (
 CREATE INDEX lane_due ON lane (priority, due_at) WHERE due_at IS NOT NULL AND NOT parked;
 
 CREATE TABLE outbox (
-    id              text PRIMARY KEY,
+    id              text NOT NULL,
     tenant          integer NOT NULL,
     aggregatetype   text NOT NULL,
     aggregateid     text NOT NULL,
@@ -136,5 +136,6 @@ CREATE TABLE outbox (
     created_at      integer NOT NULL,
     processed_at    integer,
     trace           text,
+    PRIMARY KEY (tenant, id),
     UNIQUE (tenant, aggregatetype, aggregateid, seq)
 );

@@ -1,0 +1,28 @@
+-- hold_versions --
+-- Those of the versions that are there, each held once no running commit builds on it any more. In the order in which commits lock them.
+SELECT id FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+  AND version IN (SELECT value::bigint FROM json_array_elements_text(:versions::json))
+ORDER BY id
+FOR UPDATE
+
+-- protected_versions --
+-- Those of the versions that a tag or a pin keeps.
+SELECT manifest.version FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+  AND version IN (SELECT value::bigint FROM json_array_elements_text(:versions::json))
+  AND (EXISTS (SELECT 1 FROM tag WHERE tag.tenant = manifest.tenant AND tag.manifest = manifest.id)
+       OR EXISTS (SELECT 1 FROM pin WHERE pin.tenant = manifest.tenant AND pin.manifest = manifest.id))
+
+-- remember_expired --
+-- So that whoever asks for one of them hears that it has expired.
+INSERT INTO expired (tenant, manifest, owner, workflow, branch, version, expired_at)
+SELECT tenant, id, owner, workflow, branch, version, :expired_at FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+  AND version IN (SELECT value::bigint FROM json_array_elements_text(:versions::json))
+
+-- drop_versions --
+-- Only the rows: blocks that nothing else needs go by collection.
+DELETE FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+  AND version IN (SELECT value::bigint FROM json_array_elements_text(:versions::json))

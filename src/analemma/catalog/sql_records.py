@@ -1,0 +1,184 @@
+"""The part of the SQL catalog beside commits: workflows, tags, pins, decisions, retention and what expired."""
+
+from __future__ import annotations
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.engine import Engine
+from analemma.catalog.names import check_part
+from analemma.catalog.port import (
+    BranchKey,
+    BranchRow,
+    Expire,
+    ExpiredRow,
+    JournalRow,
+    ManifestRow,
+    PinRow,
+    RecordRequest,
+    RetentionRow,
+    TagRow,
+    TenantId,
+    WorkflowRow,
+    WorkflowStatus,
+)
+from analemma.catalog.records import (
+    EXPIRE_AFTER_COMMIT,
+    append_record,
+    check_record,
+    expired_row,
+    is_appended,
+    manifest_row,
+    pin_row,
+    tag_row,
+)
+from analemma.clock import Clock
+from analemma.errors import OutcomeUnknown
+from analemma.failpoints import hit
+
+NEWEST = (1 << 63) - 1
+OWNER_WIDE = ""
+"""Stands for the workflow in the row of a policy for all workflows of an owner; no workflow is called that."""
+
+
+class SqlRecords:
+    """Implements its part of `KernelCatalog`. `engine` is open to layers that write in the same transactions."""
+
+    engine: Engine
+    clock: Clock
+
+    def append(self, request: RecordRequest) -> None:
+        check_record(request)
+        try:
+            self.engine.write(lambda tx: append_record(tx, request))
+        except OutcomeUnknown:
+            # Only the answer was lost if the record is there: its hash covers everything about it.
+            if not is_appended(self.engine, request):
+                raise
+        if isinstance(request.effect, Expire):
+            hit(EXPIRE_AFTER_COMMIT)
+
+    def versions_after(
+        self, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100
+    ) -> list[ManifestRow]:
+        rows = self.engine.all(
+            "versions_after",
+            tenant=tenant,
+            owner=key.owner,
+            workflow=key.workflow,
+            branch=key.branch,
+            after_version=after_version,
+            limit=limit,
+        )
+        return [manifest_row(row) for row in rows]
+
+    def children(self, tenant: TenantId, parent: ManifestRow) -> list[ManifestRow]:
+        key = parent.key
+        rows = self.engine.all(
+            "children",
+            tenant=tenant,
+            owner=key.owner,
+            workflow=key.workflow,
+            branch=key.branch,
+            next_version=parent.version + 1,
+            id=parent.id,
+        )
+        return sorted((manifest_row(row) for row in rows), key=lambda row: (row.created_at_us, row.key))
+
+    def workflow(self, tenant: TenantId, owner: str, workflow: str) -> WorkflowRow | None:
+        row = self.engine.one("workflow", tenant=tenant, owner=owner, workflow=workflow)
+        return None if row is None else WorkflowRow(*row)
+
+    def workflows(
+        self,
+        tenant: TenantId,
+        owner: str,
+        *,
+        name_prefix: str = "",
+        status: WorkflowStatus | None = None,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[WorkflowRow]:
+        rows = self.engine.all(
+            "workflows", tenant=tenant, owner=owner, name_prefix=name_prefix, status=status, after=after, limit=limit
+        )
+        return [WorkflowRow(*row) for row in rows]
+
+    def set_workflow(
+        self, tenant: TenantId, owner: str, workflow: str, *, name: str | None, status: WorkflowStatus | None
+    ) -> bool:
+        if name is not None:
+            check_part(name, "name")
+        touched = self.engine.execute(
+            "set_workflow",
+            tenant=tenant,
+            owner=owner,
+            workflow=workflow,
+            name=name,
+            status=status,
+            now=self.clock.now_us(),
+        )
+        return touched == 1
+
+    def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[BranchRow]:
+        rows = self.engine.all("branches", tenant=tenant, owner=owner, workflow=workflow)
+        return [BranchRow(*row) for row in rows]
+
+    def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> TagRow | None:
+        row = self.engine.one("tag", tenant=tenant, owner=owner, workflow=workflow, name=name)
+        return None if row is None else tag_row(row)
+
+    def tags(self, tenant: TenantId, owner: str, workflow: str) -> list[TagRow]:
+        return [tag_row(row) for row in self.engine.all("tags", tenant=tenant, owner=owner, workflow=workflow)]
+
+    def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[PinRow]:
+        return [pin_row(row) for row in self.engine.all("pins", tenant=tenant, owner=owner, workflow=workflow)]
+
+    def decisions(self, tenant: TenantId, manifest: BlockId) -> list[JournalRow]:
+        return [JournalRow(*row) for row in self.engine.all("decisions", tenant=tenant, manifest=manifest)]
+
+    def decided_versions(
+        self, tenant: TenantId, key: BranchKey, *, before_version: int | None = None, limit: int = 100
+    ) -> list[tuple[ManifestRow, JournalRow]]:
+        rows = self.engine.all(
+            "decided_versions",
+            tenant=tenant,
+            owner=key.owner,
+            workflow=key.workflow,
+            branch=key.branch,
+            before_version=NEWEST if before_version is None else before_version,
+            limit=limit,
+        )
+        return [(manifest_row(row[:-6]), JournalRow(*row[-6:])) for row in rows]
+
+    def expired(self, tenant: TenantId, manifest: BlockId) -> ExpiredRow | None:
+        return expired_row(self.engine.one("expired", tenant=tenant, manifest=manifest))
+
+    def expired_version(self, tenant: TenantId, key: BranchKey, version: int) -> ExpiredRow | None:
+        row = self.engine.one(
+            "expired_version",
+            tenant=tenant,
+            owner=key.owner,
+            workflow=key.workflow,
+            branch=key.branch,
+            version=version,
+        )
+        return expired_row(row)
+
+    def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionRow | None:
+        row = self.engine.one("retention", tenant=tenant, owner=owner, workflow=workflow or OWNER_WIDE)
+        return None if row is None else RetentionRow(*row)
+
+    def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionRow) -> None:
+        check_part(owner, "owner")
+        if workflow is not None:
+            check_part(workflow, "workflow")
+        self.engine.execute(
+            "set_retention",
+            tenant=tenant,
+            owner=owner,
+            workflow=workflow or OWNER_WIDE,
+            keep_last=policy.keep_last,
+            keep_newer_than_s=policy.keep_newer_than_s,
+            keep_hourly=policy.keep_hourly,
+            keep_daily=policy.keep_daily,
+            keep_weekly=policy.keep_weekly,
+        )

@@ -1,0 +1,257 @@
+"""The commands that write, read and check state: save, load, show, cat, verify."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from analemma.cli.exit_codes import CODES, OK
+from analemma.cli.options import (
+    LARGEST_NUMBER,
+    MAIN,
+    VERSION_HELP,
+    Branch,
+    Execution,
+    Json,
+    Message,
+    Objects,
+    Owner,
+    OwnerOrAny,
+    TenantName,
+    Url,
+    Workflow,
+    WorkflowOfNumber,
+    open_store,
+)
+from analemma.cli.output import bytes_for_people, print_fields, print_json
+from analemma.errors import Invalid, NotFound
+
+commands = typer.Typer()
+
+NO_VERSION = "none"
+
+
+@commands.command(epilog="""Example: analemma save -u ./store -o ann -w trip --set 'goal="Korea"' --set /plan/0=1""")
+def save(
+    owner: Owner,
+    workflow: Workflow,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="A field or JSON pointer and its new value; repeatable.", metavar="NAME=JSON"),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file", "-f", help="A JSON object of changed fields and pointers; - reads it from stdin.", metavar="FILE"
+        ),
+    ] = None,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option("--delete", "-d", help="A field or JSON pointer to delete; repeatable.", metavar="NAME"),
+    ] = None,
+    branch: Branch = MAIN,
+    execution: Execution = None,
+    segment: Annotated[
+        int | None, typer.Option("--segment", help="The segment's number.", metavar="N", max=LARGEST_NUMBER)
+    ] = None,
+    previous: Annotated[
+        str | None,
+        typer.Option(
+            "--previous",
+            help="Save only if this is still the newest version; `none`: only if there is none yet.",
+            metavar="MANIFEST",
+        ),
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="Saves once, however often it is asked.", metavar="KEY")
+    ] = None,
+    message: Message = None,
+    url: Url = None,
+    objects: Objects = None,
+    tenant: TenantName = None,
+    json: Json = False,
+) -> None:
+    """Save changes as the next version."""
+    from analemma.cli.deltas import read_changes
+    from analemma.cli.rendering import commit_fields
+    from analemma.state.kernel_base import CURRENT_HEAD
+
+    delta = read_changes(assignments or [], file)
+    if not delta and not delete:
+        raise Invalid("nothing to change", hint="give --set NAME=JSON, --file FILE or --delete NAME")
+    expected = CURRENT_HEAD if previous is None else None if previous == NO_VERSION else previous
+    with open_store(url, objects, tenant) as app:
+        commit = app.kernel.save_state_delta(
+            delta,
+            workflow_id=workflow,
+            owner_id=owner,
+            execution_id=execution,
+            segment_id=segment,
+            previous_manifest_id=expected,
+            deleted=delete or [],
+            branch=branch,
+            idempotency_key=idempotency_key,
+            message=message,
+        )
+    if json:
+        print_json({"commit": commit_fields(commit)})
+    else:
+        print_fields(
+            {
+                "version": commit.version,
+                "manifest": commit.manifest_id,
+                "parent": commit.parent_id or "none",
+                "new blocks": f"{commit.blocks_stored} of {bytes_for_people(commit.bytes_written)}",
+            }
+        )
+
+
+@commands.command(epilog="Example: analemma load -u ./store -o ann -w trip --version 3 --field /plan/0")
+def load(
+    manifest: Annotated[
+        str | None, typer.Argument(help="A manifest id. Left out: the newest version.", metavar="[MANIFEST]")
+    ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", help="This version, not the newest.", metavar="N", min=1, max=LARGEST_NUMBER),
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option("--field", help="Only this field or JSON pointer; repeatable.", metavar="NAME")
+    ] = None,
+    owner: OwnerOrAny = None,
+    workflow: WorkflowOfNumber = None,
+    branch: Branch = MAIN,
+    execution: Execution = None,
+    url: Url = None,
+    objects: Objects = None,
+    tenant: TenantName = None,
+    json: Json = False,
+) -> None:
+    """Print the state of a version, as JSON."""
+    if sum(given is not None for given in (manifest, version, execution)) > 1:
+        raise Invalid("more than one version is named", hint="give MANIFEST, --version or --execution")
+    from analemma.cli.rendering import fields_of, to_json
+    from analemma.cli.selecting import find_version, newest_version
+
+    with open_store(url, objects, tenant, any_type=True) as app:
+        named = manifest or (None if version is None else str(version))
+        if named is not None:
+            found = find_version(app, named, owner=owner, workflow=workflow, branch=branch)
+        elif owner is None or workflow is None:
+            raise Invalid("it is not said what to load", hint="give --owner and --workflow, or a manifest id")
+        else:
+            found = newest_version(app, owner=owner, workflow=workflow, branch=branch, execution=execution)
+        known = found.manifest_id
+        state = app.kernel.load_fields(known, field) if field else app.kernel.load_state(known)
+    absent = [name for name in field or [] if name not in state]
+    if absent:
+        raise NotFound(f"version {found.version} of {found.workflow_id} has no {', '.join(absent)}", fields=absent)
+    print_json({"version": fields_of(found), "state": to_json(state)} if json else to_json(state))
+
+
+@commands.command(epilog="Example: analemma show -u ./store -o ann -w trip 3")
+def show(
+    version: Annotated[str, typer.Argument(help=VERSION_HELP, metavar="MANIFEST")],
+    owner: OwnerOrAny = None,
+    workflow: WorkflowOfNumber = None,
+    branch: Branch = MAIN,
+    url: Url = None,
+    objects: Objects = None,
+    tenant: TenantName = None,
+    json: Json = False,
+) -> None:
+    """Show what a version is: when, on what, why, how large."""
+    from analemma.canon.identity import parse_block_id
+    from analemma.cli.rendering import fields_of, on_one_line, to_json
+    from analemma.cli.selecting import find_version
+
+    with open_store(url, objects, tenant, any_type=True) as app:
+        found = find_version(app, version, owner=owner, workflow=workflow, branch=branch)
+        manifest = app.default.manifest(parse_block_id(found.manifest_id))
+        metadata = app.default.trees.unpack(manifest.metadata)
+    fields = fields_of(found)
+    size = {"fields": manifest.root.count, "state_bytes": manifest.root.size}
+    blocks = {"config": manifest.config, "segments": manifest.segments}
+    linked = {name: None if block is None else block.hex() for name, block in blocks.items()}
+    if json:
+        print_json({"version": {**fields, **size, **linked, "metadata": to_json(metadata)}})
+        return
+    known = {name: value for name, value in {**fields, **linked}.items() if value is not None}
+    if metadata is not None:
+        known["metadata"] = on_one_line(metadata)
+    print_fields({**known, "fields": size["fields"], "state size": bytes_for_people(size["state_bytes"])})
+
+
+@commands.command(epilog=f"Example: analemma cat -u ./store {'5d' * 32}")
+def cat(
+    block: Annotated[str, typer.Argument(help="A block id: 64 hexadecimal digits.", metavar="BLOCK")],
+    raw: Annotated[bool, typer.Option("--raw", help="Its bytes, in hexadecimal.")] = False,
+    url: Url = None,
+    objects: Objects = None,
+    tenant: TenantName = None,
+    json: Json = False,
+) -> None:
+    """Print one block: a manifest, or a node of a state's tree. A manifest id or a root hash is a block id too."""
+    from analemma.canon.identity import parse_block_id
+    from analemma.cli.rendering import block_to_json
+
+    wanted = parse_block_id(block)
+    with open_store(url, objects, tenant) as app:
+        if not app.catalog.read_blocks(app.default.id, [wanted]):
+            raise NotFound(f"there is no block {block}", hint="`analemma show` names roots", block=block)
+        data = app.default.blocks.read_uncached([wanted])[wanted]
+    if json:
+        shown: dict[str, Any] = {"hex": data.hex()} if raw else block_to_json(data)
+        print_json({"block": {"id": block, "size": len(data), **shown}})
+    elif raw:
+        print(data.hex())
+    else:
+        print_json(block_to_json(data))
+
+
+@commands.command(epilog="Example: analemma verify -u ./store -o ann -w trip")
+def verify(
+    manifest: Annotated[
+        str | None, typer.Argument(help="A manifest id. Left out: the whole branch.", metavar="[MANIFEST]")
+    ] = None,
+    receipt: Annotated[
+        str | None,
+        typer.Option("--receipt", help="What `save --json` gave: the branch must still show it.", metavar="HEX"),
+    ] = None,
+    owner: OwnerOrAny = None,
+    workflow: WorkflowOfNumber = None,
+    branch: Branch = MAIN,
+    url: Url = None,
+    objects: Objects = None,
+    tenant: TenantName = None,
+    json: Json = False,
+) -> int:
+    """Check a branch (its journal, its head, its versions down to the last block), or one version."""
+    if manifest is not None and receipt is not None:
+        raise Invalid("a receipt is for a whole branch", hint="leave out the manifest")
+    from analemma.canon.identity import parse_block_id
+    from analemma.cli.rendering import parse_receipt
+    from analemma.cli.selecting import find_version
+    from analemma.state.verifying import Verifier
+
+    expect = None if receipt is None else parse_receipt(receipt)
+    with open_store(url, objects, tenant) as app:
+        if manifest is not None:
+            found = find_version(app, manifest, owner=owner, workflow=workflow, branch=branch)
+            block = parse_block_id(found.manifest_id)
+            report = Verifier(app.catalog, app.default.id, app.default.blocks).version(block)
+        elif owner is None or workflow is None:
+            raise Invalid("it is not said what to verify", hint="give --owner and --workflow, or a manifest id")
+        else:
+            report = app.kernel.verify(workflow_id=workflow, owner_id=owner, branch=branch, expect=expect)
+    fields = asdict(report)
+    if json:
+        print_json({"report": {"ok": report.ok, **fields}})
+    else:
+        counts = {name: value for name, value in fields.items() if isinstance(value, int)}
+        print_fields({"verified": "yes" if report.ok else "no", **counts})
+        for problem in report.problems:
+            print(f"problem: {problem}")
+    return OK if report.ok else CODES["corrupt"]

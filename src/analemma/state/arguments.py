@@ -1,0 +1,55 @@
+"""What callers pass is hostile until it has been here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analemma.catalog.names import check_part, check_texts
+from analemma.catalog.port import BranchKey
+from analemma.errors import Invalid
+
+LONGEST_MESSAGE = 65_536
+
+
+def branch_key(owner_id: str, workflow_id: str, branch: str) -> BranchKey:
+    """The key of a branch; Invalid unless every part can name something."""
+    return BranchKey(check_name(owner_id, "owner"), check_name(workflow_id, "workflow"), check_name(branch, "branch"))
+
+
+def check_name(text: Any, what: str) -> str:
+    """A short, non-empty text that can be part of a key."""
+    check_unicode(text, what)
+    check_part(text, what)
+    return str(text)
+
+
+def check_message(text: Any) -> None:
+    """Raise Invalid unless it is a text of reasonable length."""
+    check_unicode(text, "message")
+    check_texts((text,))
+    if len(text.encode()) > LONGEST_MESSAGE:
+        raise Invalid(f"a message of more than {LONGEST_MESSAGE} bytes", hint="put long texts into the state")
+
+
+def check_segment(segment: Any) -> int:
+    """An integer that every catalog can store."""
+    if type(segment) is not int or not -(2**63) <= segment < 2**63:
+        raise Invalid(f"not a segment id: {segment!r}", hint="a segment id is an integer")
+    return segment
+
+
+def check_version(version: Any) -> int:
+    """A number that could be a version's."""
+    if type(version) is not int or not 0 < version < 2**62:
+        raise Invalid(f"not a version: {version!r}", hint="versions are counted from 1")
+    return version
+
+
+def check_unicode(text: Any, what: str) -> None:
+    """Raise Invalid unless it is a string that can be encoded."""
+    if type(text) is not str:
+        raise Invalid(f"the {what} is a {type(text).__name__}", hint="pass a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from None

@@ -1,0 +1,192 @@
+"""Which versions to keep, and removing the others. Only manifests are removed; bytes go by collection."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.port import BranchKey, Expire, ManifestRow, RetentionRow
+from analemma.errors import Conflict, Invalid
+from analemma.state.arguments import branch_key
+from analemma.state.journal import EXPIRED
+from analemma.state.kernel_base import MAIN, MOST_TRIES, place
+from analemma.state.recording import Note, Recording
+from analemma.state.versions import Version, version_of
+
+SECOND_US = 1_000_000
+HOUR_US = 3600 * SECOND_US
+DAY_US = 24 * HOUR_US
+WEEK_US = 7 * DAY_US
+FIRST_MONDAY_US = 4 * DAY_US
+"""1970-01-05: weeks begin on Monday, in UTC."""
+
+READ_PAGE = 1000
+BATCH = 500
+"""Versions per transaction: commits on the branch wait while one runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A version that stays, and every rule by which it does."""
+
+    version: Version
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryPlan:
+    """What goes and what stays, each newest first."""
+
+    expired: tuple[Version, ...]
+    kept: tuple[Kept, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy(RetentionRow):
+    """Which versions to keep; one rule that keeps a version is enough. Without any rule, everything is kept."""
+
+
+class Retention(Recording):
+    """Removes versions that no rule keeps."""
+
+    def set_retention(
+        self,
+        *,
+        owner_id: str,
+        workflow_id: str | None = None,
+        keep_last: int | None = None,
+        keep_newer_than_s: int | None = None,
+        keep_tagged: bool = True,
+        keep_hourly: int | None = None,
+        keep_daily: int | None = None,
+        keep_weekly: int | None = None,
+    ) -> RetentionPolicy:
+        """Say which versions `expire` keeps: of one workflow, or of all of the owner's that have no policy of their
+        own.
+
+        `keep_last`: that many newest versions. `keep_newer_than_s`: those younger than that. `keep_hourly`,
+        `keep_daily`, `keep_weekly`: the newest version of each of the last so many hours, days or weeks (UTC) that have
+        any. One rule is enough to keep a version. The head, tagged and pinned versions always stay."""
+        if not keep_tagged:
+            raise Invalid("tagged versions are always kept", hint="untag what may expire")
+        policy = RetentionPolicy(keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly)
+        for name, value in asdict(policy).items():
+            if value is not None and value < 1:
+                raise Invalid(f"{name} is {value}", hint="a rule keeps at least 1; leave out rules you do not want")
+        self._catalog.set_retention(self._tenant, owner_id, workflow_id, policy)
+        return policy
+
+    def get_retention(self, *, owner_id: str, workflow_id: str | None = None) -> RetentionPolicy:
+        """The policy that applies to a workflow (its own, or else the owner's); without `workflow_id`, the owner's."""
+        row = self._catalog.retention(self._tenant, owner_id, workflow_id)
+        return RetentionPolicy() if row is None else RetentionPolicy(**asdict(row))
+
+    def expire(self, *, workflow_id: str, owner_id: str, branch: str = MAIN, dry_run: bool = False) -> ExpiryPlan:
+        """Remove the versions of a branch that its policy does not keep, and journal their removal; with `dry_run`,
+        only say which. What was removed is `Expired` from then on."""
+        key = branch_key(owner_id, workflow_id, branch)
+        policy = self.get_retention(owner_id=owner_id, workflow_id=workflow_id)
+        now_us = self._clock.now_us()
+        gone: list[Version] = []
+        for _ in range(MOST_TRIES):
+            plan = self._plan_expiry(key, policy, now_us)
+            if dry_run:
+                return plan
+            try:
+                for start in range(0, len(plan.expired), BATCH):
+                    batch = plan.expired[start : start + BATCH]
+                    self._expire_batch(key, batch)
+                    gone += batch
+                return ExpiryPlan(tuple(gone), plan.kept)
+            except Conflict:
+                # A version was tagged, pinned or expired since we looked.
+                continue
+        raise Conflict(f"{place(key)} is tagged and pinned too fast to expire anything", hint="try again later")
+
+    def _plan_expiry(self, key: BranchKey, policy: RetentionRow, now_us: int) -> ExpiryPlan:
+        head = self._head(key)
+        tagged = {row.manifest for row in self._catalog.tags(self._tenant, key.owner, key.workflow)}
+        pinned = {row.manifest for row in self._catalog.pins(self._tenant, key.owner, key.workflow)}
+        return plan_expiry(self._all_versions(key), policy, head.manifest, tagged, pinned, now_us=now_us)
+
+    def _all_versions(self, key: BranchKey) -> Iterable[ManifestRow]:
+        before: int | None = None
+        while rows := self._catalog.history(self._tenant, key, before_version=before, limit=READ_PAGE):
+            yield from rows
+            before = rows[-1].version
+
+    def _expire_batch(self, key: BranchKey, batch: tuple[Version, ...]) -> None:
+        """Remove these in one transaction, which checks again that nothing has come to need them.
+
+        A commit in between is no reason to plan anew: a rule that lets a version go still does so when there are newer
+        versions."""
+        facts = {
+            "manifests": [version.manifest_id for version in batch],
+            "versions": [version.version for version in batch],
+        }
+        note = Note(EXPIRED, None, facts, Expire(tuple(version.version for version in batch)))
+        self._record(key, lambda _: note, again_on_conflict=False)
+
+
+def plan_expiry(
+    versions: Iterable[ManifestRow],
+    policy: RetentionRow,
+    head: BlockId,
+    tagged: Collection[BlockId],
+    pinned: Collection[BlockId],
+    *,
+    now_us: int,
+) -> ExpiryPlan:
+    """Which of a branch's versions, given newest first, no rule keeps. Decides; changes nothing."""
+    rules = asdict(policy)
+    keeps_everything = not any(rules.values())
+    periods = [
+        _Period(name, length_us, left)
+        for name, length_us, left in (
+            ("hourly", HOUR_US, policy.keep_hourly),
+            ("daily", DAY_US, policy.keep_daily),
+            ("weekly", WEEK_US, policy.keep_weekly),
+        )
+        if left is not None
+    ]
+    expired: list[Version] = []
+    kept: list[Kept] = []
+    for place_from_top, row in enumerate(versions):
+        reasons = []
+        if row.id == head:
+            reasons.append("head")
+        if row.id in tagged:
+            reasons.append("tagged")
+        if row.id in pinned:
+            reasons.append("pinned")
+        if keeps_everything:
+            reasons.append("no rule")
+        if policy.keep_last is not None and place_from_top < policy.keep_last:
+            reasons.append("last")
+        if policy.keep_newer_than_s is not None and row.created_at_us > now_us - policy.keep_newer_than_s * SECOND_US:
+            reasons.append("newer")
+        reasons += [period.name for period in periods if period.takes(row.created_at_us)]
+        if reasons:
+            kept.append(Kept(version_of(row), tuple(reasons)))
+        else:
+            expired.append(version_of(row))
+    return ExpiryPlan(tuple(expired), tuple(kept))
+
+
+@dataclass(slots=True)
+class _Period:
+    """Keeps the newest version of each of the last so many hours, days or weeks."""
+
+    name: str
+    length_us: int
+    left: int
+    current: int | None = None
+
+    def takes(self, created_at_us: int) -> bool:
+        number = (created_at_us - FIRST_MONDAY_US) // self.length_us
+        if self.left == 0 or number == self.current:
+            return False
+        self.current = number
+        self.left -= 1
+        return True

@@ -1,0 +1,65 @@
+"""The block that lists a workflow's segments: the root of each one's configuration, in order.
+
+It is the DAG-CBOR array `["segments", format, {"hash_version": n, "segments": [[link, entry], ...]}]`. A link leads to
+the tree of a segment's configuration, so its id is the segment's hash; the entry is what stood around the configuration
+when it was given, or None."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analemma.canon.identity import BlockId, block_id
+from analemma.canon.nodes import Block, Link, Wire, block_links, decode, encode, link_wire, read_special, wire_links
+from analemma.errors import AnalemmaError, Corrupt
+
+FORMAT = 1
+KIND = "segments"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment: its configuration's tree, and what stood around it, in stored form."""
+
+    config: Link
+    entry: Wire = None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentList:
+    """All segments in order. The hash version counts how often segments were injected, from 1."""
+
+    segments: tuple[Segment, ...]
+    hash_version: int = 1
+
+
+def encode_segments(listed: SegmentList) -> Block:
+    """The block of a segment list."""
+    pairs = [[link_wire(segment.config), segment.entry] for segment in listed.segments]
+    data = encode([KIND, FORMAT, {"hash_version": listed.hash_version, "segments": pairs}])
+    links = [link.id for pair in pairs for wire in pair for link in wire_links(wire)]
+    return Block(block_id(data), data, tuple(links))
+
+
+def decode_segments(block: BlockId, data: bytes) -> SegmentList:
+    """Read a segment list's verified bytes."""
+    try:
+        kind, number, fields = decode(data)
+        if kind != KIND or number != FORMAT:
+            raise ValueError(f"kind {kind!r}, format {number!r}")
+        return SegmentList(
+            tuple(Segment(_link(wire), entry) for wire, entry in fields["segments"]), fields["hash_version"]
+        )
+    except (ValueError, TypeError, KeyError, AnalemmaError) as exc:
+        raise Corrupt(f"block {block.hex()} is not a list of segments: {exc}", block=block.hex()) from exc
+
+
+def segment_links(data: bytes) -> list[BlockId]:
+    """The blocks that a segment list keeps alive."""
+    return block_links(data)
+
+
+def _link(wire: Wire) -> Link:
+    link = read_special(wire).link
+    if link is None:
+        raise ValueError("a segment without configuration")
+    return link

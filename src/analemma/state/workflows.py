@@ -1,0 +1,151 @@
+"""Workflows as a whole: listing them, naming them, their branches, and what grew out of a version."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from dataclasses import dataclass
+from typing import get_args
+
+from analemma.catalog.port import BranchKey, WorkflowRow, WorkflowStatus
+from analemma.errors import Invalid, NotFound
+from analemma.state.kernel_base import KernelBase, place
+from analemma.state.versions import Version, moment, version_of
+
+MOST_PER_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A workflow, and where it stands: on its main branch, or else on the first by name."""
+
+    workflow_id: str
+    owner_id: str
+    name: str
+    """Its id, until it is given another."""
+    status: WorkflowStatus
+    manifest_id: str
+    branch: str
+    version: int
+    segment_id: int | None
+    created_at: dt.datetime
+    updated_at: dt.datetime
+    """When its state, its name or its status last changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowPage:
+    """Some of an owner's workflows, by id."""
+
+    items: tuple[Workflow, ...]
+    cursor: str | None
+    """Where the next page begins; None: this was the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Where a branch began, and where it stands."""
+
+    name: str
+    manifest_id: str
+    version: int
+    parent_id: str | None
+    """The version it was forked from, whether or not that is still there."""
+    created_at: dt.datetime
+    updated_at: dt.datetime
+
+
+class Workflows(KernelBase):
+    """Lists workflows and what belongs to them."""
+
+    def list_workflows(
+        self,
+        *,
+        owner_id: str,
+        name_prefix: str | None = None,
+        status: WorkflowStatus | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> WorkflowPage:
+        """A page of an owner's workflows, in the order of their ids, which never change: following the cursor meets
+        each workflow once, whatever is saved, renamed or begun meanwhile."""
+        if not 1 <= limit <= MOST_PER_PAGE:
+            raise Invalid(f"a page of {limit} workflows", hint=f"ask for 1 to {MOST_PER_PAGE}")
+        _check_status(status)
+        rows = self._catalog.workflows(
+            self._tenant,
+            owner_id,
+            name_prefix=name_prefix or "",
+            status=status,
+            after="" if cursor is None else _read_cursor(cursor),
+            limit=limit + 1,
+        )
+        page = rows[:limit]
+        more = _cursor(page[-1].workflow) if len(rows) > limit else None
+        return WorkflowPage(tuple(_workflow(owner_id, row) for row in page), more)
+
+    def set_workflow(
+        self, *, workflow_id: str, owner_id: str, name: str | None = None, status: WorkflowStatus | None = None
+    ) -> Workflow:
+        """Give a workflow a name or a status (RUNNING, COMPLETED, FAILED, IDLE); what is None stays as it is."""
+        _check_status(status)
+        changed = self._catalog.set_workflow(self._tenant, owner_id, workflow_id, name=name, status=status)
+        row = self._catalog.workflow(self._tenant, owner_id, workflow_id) if changed else None
+        if row is None:
+            raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}", hint="save something there first")
+        return _workflow(owner_id, row)
+
+    def branches(self, *, workflow_id: str, owner_id: str) -> list[Branch]:
+        """A workflow's branches, oldest first; NotFound if there is no such workflow."""
+        rows = self._catalog.branches(self._tenant, owner_id, workflow_id)
+        if not rows:
+            raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}")
+        return [
+            Branch(
+                name=row.branch,
+                manifest_id=row.manifest.hex(),
+                version=row.version,
+                parent_id=None if row.parent is None else row.parent.hex(),
+                created_at=moment(row.created_at_us),
+                updated_at=moment(row.committed_at_us),
+            )
+            for row in rows
+        ]
+
+    def children(self, manifest_id: str, *, owner_id: str | None = None) -> list[Version]:
+        """The versions made from this one: the next on its branch, and the first of each fork; with `owner_id`, only
+        that owner's."""
+        row = self._row(manifest_id, owner_id)
+        found = self._catalog.children(self._tenant, row)
+        return [version_of(child) for child in found if owner_id in (None, child.key.owner)]
+
+
+def _workflow(owner: str, row: WorkflowRow) -> Workflow:
+    return Workflow(
+        workflow_id=row.workflow,
+        owner_id=owner,
+        name=row.name,
+        status=row.status,
+        manifest_id=row.manifest.hex(),
+        branch=row.branch,
+        version=row.version,
+        segment_id=row.segment,
+        created_at=moment(row.created_at_us),
+        updated_at=moment(max(row.updated_at_us, row.committed_at_us)),
+    )
+
+
+def _check_status(status: str | None) -> None:
+    if status is not None and status not in get_args(WorkflowStatus):
+        raise Invalid(f"not a status: {status!r}", hint=f"use {', '.join(get_args(WorkflowStatus))}")
+
+
+def _cursor(workflow: str) -> str:
+    return base64.urlsafe_b64encode(workflow.encode()).decode()
+
+
+def _read_cursor(cursor: str) -> str:
+    try:
+        return base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode()
+    except ValueError as exc:
+        raise Invalid(f"not a cursor: {cursor!r}", hint="pass the cursor of the page before") from exc

@@ -1,0 +1,277 @@
+"""The part of the catalogs' conformance suite beside commits: workflows, journal records and their rows, expiry."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.port import (
+    BranchKey,
+    CommitRequest,
+    DropPin,
+    DropTag,
+    Expire,
+    Head,
+    KernelCatalog,
+    PinRow,
+    PutPin,
+    PutTag,
+    RecordRequest,
+    RetentionRow,
+    TagRow,
+    TenantId,
+)
+from analemma.errors import Conflict, Expired, HeadMoved, Invalid
+from analemma.testing.commits import KEY, after, make_record, make_request
+
+
+class CatalogRecordsSuite:
+    """What every catalog must do besides committing; a part of `KernelCatalogSuite`."""
+
+    def test_a_workflow_begins_with_its_first_commit(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        assert catalog.workflow(tenant, KEY.owner, KEY.workflow) is None
+        first, second = _line(catalog, tenant, 2)
+        found = catalog.workflow(tenant, KEY.owner, KEY.workflow)
+        assert found is not None and [found] == catalog.workflows(tenant, KEY.owner)
+        assert (found.workflow, found.name, found.status) == (KEY.workflow, KEY.workflow, "IDLE")
+        assert (found.manifest, found.branch, found.version, found.segment) == (second.manifest.id, "main", 2, 3)
+        assert (found.created_at_us, found.committed_at_us) == (
+            first.manifest.created_at_us,
+            second.manifest.created_at_us,
+        )
+
+    def test_a_commit_that_fails_begins_no_workflow(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        with pytest.raises(Expired):
+            catalog.commit(make_request(tenant, None, bases=(BlockId(bytes(32)),)))
+        assert catalog.workflows(tenant, KEY.owner) == []
+        assert catalog.branches(tenant, KEY.owner, KEY.workflow) == []
+
+    def test_workflows_are_paged_by_id(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        names = ["Z", "a", "b c", "é", "🐿"]
+        for name in reversed(names):
+            catalog.commit(make_request(tenant, None, key=BranchKey("ann", name)))
+        catalog.commit(make_request(tenant, None, key=BranchKey("bob", "c")))
+        catalog.commit(make_request(catalog.tenant("other"), None, key=BranchKey("ann", "c")))
+        assert [row.workflow for row in catalog.workflows(tenant, "ann")] == names
+        assert [row.workflow for row in catalog.workflows(tenant, "ann", after="a", limit=2)] == names[2:4]
+        assert catalog.set_workflow(tenant, "ann", "é", name="Zoo", status="FAILED")
+        assert [row.workflow for row in catalog.workflows(tenant, "ann", name_prefix="Z")] == ["Z", "é"]
+        assert [row.name for row in catalog.workflows(tenant, "ann", status="FAILED")] == ["Zoo"]
+        assert not catalog.set_workflow(tenant, "ann", "nothing", name="x", status=None)
+
+    def test_branches_know_where_they_began(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        (first,) = _line(catalog, tenant, 1)
+        other = make_request(tenant, None, key=replace(KEY, branch="idea"), bases=(first.manifest.id,))
+        fork = replace(other, manifest=replace(other.manifest, parent=first.manifest.id))
+        catalog.commit(fork)
+        assert [
+            (row.branch, row.parent, row.manifest) for row in catalog.branches(tenant, KEY.owner, KEY.workflow)
+        ] == [
+            ("idea", first.manifest.id, fork.manifest.id),
+            ("main", None, first.manifest.id),
+        ]
+        assert catalog.children(tenant, first.manifest) == [fork.manifest]
+        second = make_request(tenant, first.head)
+        catalog.commit(second)
+        assert catalog.children(tenant, first.manifest) == [fork.manifest, second.manifest]
+        assert catalog.children(tenant, second.manifest) == []
+
+    def test_versions_are_paged_oldest_first(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        rows = [request.manifest for request in _line(catalog, tenant, 5)]
+        assert catalog.versions_after(tenant, KEY, after_version=0) == rows
+        assert catalog.versions_after(tenant, KEY, after_version=2, limit=2) == rows[2:4]
+        assert catalog.versions_after(tenant, KEY, after_version=5) == []
+
+    def test_a_record_moves_the_tip_and_nothing_else(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        first, second = _line(catalog, tenant, 2)
+        request = make_record(tenant, second.head, manifest=first.manifest.id)
+        catalog.append(request)
+        assert catalog.head(tenant, KEY) == after(request)
+        assert catalog.journal(tenant, KEY)[-1] == request.record
+        catalog.commit(make_request(tenant, after(request)))
+        assert [row.version for row in catalog.history(tenant, KEY)] == [3, 2, 1]
+
+    @pytest.mark.parametrize("field", ["version", "journal_seq", "journal_tip", "manifest"])
+    def test_a_record_on_another_tip_changes_nothing(
+        self, catalog: KernelCatalog, tenant: TenantId, field: str
+    ) -> None:
+        first, second = _line(catalog, tenant, 2)
+        other: Any = bytes(32) if field in ("journal_tip", "manifest") else getattr(second.head, field) + 1
+        wrong = replace(second.head, **{field: other})
+        with pytest.raises(HeadMoved) as caught:
+            catalog.append(make_record(tenant, wrong, PutPin(_pin(first)), manifest=first.manifest.id))
+        assert caught.value.found == second.head
+        assert catalog.head(tenant, KEY) == second.head
+        assert len(catalog.journal(tenant, KEY)) == 2 and catalog.pins(tenant, KEY.owner, KEY.workflow) == []
+
+    def test_a_record_on_a_missing_version_changes_nothing(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        (first,) = _line(catalog, tenant, 1)
+        elsewhere = make_request(tenant, None, key=replace(KEY, branch="idea"))
+        catalog.commit(elsewhere)
+        for missing in (BlockId(bytes(32)), elsewhere.manifest.id):
+            with pytest.raises(Expired):
+                catalog.append(make_record(tenant, first.head, manifest=missing))
+        assert catalog.head(tenant, KEY) == first.head
+
+    def test_tags_are_compared_and_set(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        first, second = _line(catalog, tenant, 2)
+        tag, moved = _tag(first, "good"), _tag(second, "good")
+        head = self._append(catalog, make_record(tenant, second.head, PutTag(tag), manifest=first.manifest.id))
+        assert catalog.tag(tenant, KEY.owner, KEY.workflow, "good") == tag
+        for refused in (
+            PutTag(moved),
+            PutTag(moved, moved_from=second.manifest.id),
+            DropTag("good", second.manifest.id),
+            DropTag("other", first.manifest.id),
+        ):
+            with pytest.raises(Conflict) as caught:
+                catalog.append(make_record(tenant, head, refused))
+            assert caught.value.kind == "conflict"
+            assert catalog.head(tenant, KEY) == head
+        head = self._append(catalog, make_record(tenant, head, PutTag(moved, moved_from=first.manifest.id)))
+        assert catalog.tags(tenant, KEY.owner, KEY.workflow) == [moved]
+        self._append(catalog, make_record(tenant, head, DropTag("good", second.manifest.id)))
+        assert catalog.tags(tenant, KEY.owner, KEY.workflow) == []
+
+    def test_pins_come_and_go(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        (first,) = _line(catalog, tenant, 1)
+        pin = _pin(first)
+        head = self._append(catalog, make_record(tenant, first.head, PutPin(pin)))
+        head = self._append(catalog, make_record(tenant, head, PutPin(replace(pin, reason="other"))))
+        assert catalog.pins(tenant, KEY.owner, KEY.workflow) == [replace(pin, reason="other")]
+        head = self._append(catalog, make_record(tenant, head, DropPin(first.manifest.id)))
+        assert catalog.pins(tenant, KEY.owner, KEY.workflow) == []
+        with pytest.raises(Conflict):
+            catalog.append(make_record(tenant, head, DropPin(first.manifest.id)))
+
+    def test_decisions_are_found_by_version(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        first, second, third = _line(catalog, tenant, 3)
+        head, records = third.head, []
+        for request in (third, first, third):
+            decided = make_record(tenant, head, kind="decided", manifest=request.manifest.id)
+            head = self._append(catalog, decided)
+            records.append(decided.record)
+        head = self._append(catalog, make_record(tenant, head, kind="noted", manifest=third.manifest.id))
+        assert catalog.decisions(tenant, third.manifest.id) == [records[0], records[2]]
+        assert catalog.decisions(tenant, second.manifest.id) == []
+        by_version = [(third.manifest, records[2]), (third.manifest, records[0]), (first.manifest, records[1])]
+        assert catalog.decided_versions(tenant, KEY) == by_version
+        assert catalog.decided_versions(tenant, KEY, limit=1) == by_version[:1]
+        assert catalog.decided_versions(tenant, KEY, before_version=3) == by_version[2:]
+
+    def test_expired_versions_are_remembered(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        first, second, third = _line(catalog, tenant, 3)
+        before = catalog.stats(tenant).blocks
+        request = make_record(tenant, third.head, Expire((1, 2)), kind="expired")
+        self._append(catalog, request)
+        assert [row.version for row in catalog.history(tenant, KEY)] == [3]
+        assert catalog.manifest(tenant, first.manifest.id) is None
+        gone = catalog.expired(tenant, second.manifest.id)
+        assert gone is not None and gone == catalog.expired_version(tenant, KEY, 2)
+        assert (gone.manifest, gone.key, gone.version) == (second.manifest.id, KEY, 2)
+        assert gone.expired_at_us == request.record.created_at_us
+        assert catalog.expired(tenant, third.manifest.id) is None
+        assert catalog.expired_version(catalog.tenant("other"), KEY, 2) is None
+        assert catalog.stats(tenant).blocks == before
+        with pytest.raises(Expired):
+            catalog.commit(make_request(tenant, None, key=replace(KEY, branch="idea"), bases=(first.manifest.id,)))
+
+    def test_what_something_needs_does_not_expire(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        first, second, third, fourth = _line(catalog, tenant, 4)
+        head = self._append(catalog, make_record(tenant, fourth.head, PutTag(_tag(first, "good"))))
+        head = self._append(catalog, make_record(tenant, head, PutPin(_pin(second))))
+        for versions in ((1,), (2,), (1, 3), (3, 9)):
+            with pytest.raises(Conflict):
+                catalog.append(make_record(tenant, head, Expire(versions)))
+        with pytest.raises(Invalid):
+            catalog.append(make_record(tenant, head, Expire((3, 4))))
+        assert catalog.head(tenant, KEY) == head
+        assert [row.version for row in catalog.history(tenant, KEY)] == [4, 3, 2, 1]
+        assert catalog.expired(tenant, third.manifest.id) is None
+        self._append(catalog, make_record(tenant, head, Expire((3,))))
+
+    def test_a_commit_and_the_expiry_of_its_base_do_not_both_win_silently(
+        self, catalog: KernelCatalog, tenant: TenantId
+    ) -> None:
+        for turn in range(10):
+            key = BranchKey("ann", f"workflow-{turn}")
+            first = make_request(tenant, None, key=key)
+            second = make_request(tenant, first.head, key=key)
+            catalog.commit(first)
+            catalog.commit(second)
+            fork = make_request(tenant, None, key=replace(key, branch="idea"), bases=(first.manifest.id,))
+            start = threading.Barrier(2)
+
+            def commit(fork: CommitRequest = fork, start: threading.Barrier = start) -> bool:
+                start.wait()
+                try:
+                    catalog.commit(fork)
+                except Expired:
+                    return False
+                return True
+
+            def expire(head: Head = second.head, start: threading.Barrier = start) -> None:
+                start.wait()
+                catalog.append(make_record(tenant, head, Expire((1,))))
+
+            with ThreadPoolExecutor(2) as pool:
+                forked, expired = pool.submit(commit), pool.submit(expire)
+                expired.result()
+                made = forked.result()
+            assert catalog.manifest(tenant, first.manifest.id) is None
+            assert (catalog.head(tenant, fork.head.key) == fork.head) is made
+
+    def test_one_of_many_records_wins(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        (first,) = _line(catalog, tenant, 1)
+        requests = [make_record(tenant, first.head) for _ in range(8)]
+        start = threading.Barrier(8)
+
+        def run(request: RecordRequest) -> bool:
+            start.wait()
+            try:
+                catalog.append(request)
+            except HeadMoved:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            won = [request for request, ok in zip(requests, pool.map(run, requests), strict=True) if ok]
+        assert len(won) == 1
+        assert catalog.head(tenant, KEY) == after(won[0])
+
+    def test_the_policy_of_a_workflow_comes_before_its_owners(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        assert catalog.retention(tenant, "ann", "report") is None
+        catalog.set_retention(tenant, "ann", None, RetentionRow(keep_last=3))
+        assert catalog.retention(tenant, "ann", "report") == RetentionRow(keep_last=3)
+        for policy in (RetentionRow(1, 2, 3, 4, 5), RetentionRow(keep_weekly=1)):
+            catalog.set_retention(tenant, "ann", "report", policy)
+            assert catalog.retention(tenant, "ann", "report") == policy
+        assert catalog.retention(tenant, "ann", None) == RetentionRow(keep_last=3)
+        assert catalog.retention(tenant, "bob", "report") is None
+
+    def _append(self, catalog: KernelCatalog, request: RecordRequest) -> Head:
+        catalog.append(request)
+        return after(request)
+
+
+def _line(catalog: KernelCatalog, tenant: TenantId, count: int) -> list[CommitRequest]:
+    requests: list[CommitRequest] = []
+    for _ in range(count):
+        requests.append(make_request(tenant, requests[-1].head if requests else None))
+        catalog.commit(requests[-1])
+    return requests
+
+
+def _tag(request: CommitRequest, name: str) -> TagRow:
+    manifest = request.manifest
+    return TagRow(name, KEY, manifest.id, manifest.version, "why", 2_000_000)
+
+
+def _pin(request: CommitRequest) -> PinRow:
+    manifest = request.manifest
+    return PinRow(KEY, manifest.id, manifest.version, None, 2_000_000)

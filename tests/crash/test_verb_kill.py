@@ -1,0 +1,80 @@
+"""kill -9 at every failpoint of every verb that writes: the reopened store verifies, and doing it again works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from analemma import failpoints
+from analemma.app import App
+from tests.crash.verb_worker import NAME, VERBS
+from tests.stores import Store
+
+ROOT = Path(__file__).parents[2]
+COMMIT = [
+    "commit.before_transaction",
+    "commit.after_head",
+    "commit.after_blocks",
+    "commit.before_commit",
+    "commit.after_commit",
+]
+EXPIRE = ["expire.before_commit", "expire.after_commit"]
+CASES = [(verb, point) for verb in VERBS for point in (EXPIRE if verb == "expire" else COMMIT)]
+
+
+def prepare(app: App) -> None:
+    kernel = app.kernel
+    for number in range(4):
+        kernel.save_state_delta({"n": number, "list": list(range(500))}, **NAME)
+    newest = kernel.history(**NAME)[0]
+    kernel.fork(newest.manifest_id, owner_id="ann", branch="side")
+    kernel.save_state_delta({"theirs": 1}, branch="side", **NAME)
+    kernel.set_retention(owner_id="ann", workflow_id="report", keep_last=2)
+
+
+def facts(app: App) -> dict[str, int]:
+    """What the verbs change: how many versions each line has."""
+    kernel = app.kernel
+    found = {}
+    for workflow, branch in (("report", "main"), ("report", "other"), ("copy", "main")):
+        try:
+            versions = kernel.history(workflow_id=workflow, owner_id="ann", branch=branch)
+        except KeyError:
+            versions = []
+        found[f"{workflow} {branch}"] = len(versions)
+        if versions:
+            assert kernel.verify(workflow_id=workflow, owner_id="ann", branch=branch).problems == []
+    return found
+
+
+@pytest.mark.parametrize(("verb", "point"), CASES)
+def test_a_kill_leaves_all_of_it_or_nothing(verb: str, point: str, store: Store) -> None:
+    with store.open() as app:
+        prepare(app)
+        before = facts(app)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.verb_worker", store.url, store.objects or "", verb],
+        cwd=ROOT,
+        env={**os.environ, failpoints.VARIABLE: point},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    # PostgreSQL commits in one statement, so there is no stopping inside it.
+    reached = not (store.url.startswith("postgresql") and point in COMMIT[1:4])
+    assert done.returncode == (-signal.SIGKILL if reached else 0), done.stderr
+    with store.open() as app:
+        after = facts(app)
+        happened = not reached or point.endswith("after_commit")
+        assert (after != before) == happened
+        if verb == "save" or not happened:
+            # Whoever was killed tries again: under its key, or because nothing had happened.
+            VERBS[verb](app.kernel)
+        assert facts(app) != before
+        if verb == "save":
+            assert len(app.kernel.history(**NAME)) == 5

@@ -1,0 +1,257 @@
+"""The kernel's verbs as a user calls them: pointers, refusals, idempotency, and what is not there."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from analemma.errors import Conflict, HeadMoved, Invalid, NotFound
+from analemma.testing.strategies import SeededValues, shown
+from tests.stores import Store
+
+NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
+
+
+def test_the_first_screen_works(store: Store) -> None:
+    with store.open() as app:
+        k = app.kernel
+        c1 = k.save_state_delta({"plan": [{"step": n} for n in range(5)], "n": 1}, **NAME)
+        c2 = k.save_state_delta(
+            {"n": 2, "/plan/3/done": True},
+            **NAME,
+            deleted=["/scratch"],
+            previous_manifest_id=c1.manifest_id,
+            segment_id=5,
+            execution_id="e1",
+            idempotency_key="x-1",
+        )
+        assert k.load_latest_state(**NAME)["n"] == 2
+        assert k.load_state(c1.manifest_id)["n"] == 1
+        assert k.load_fields(c2.manifest_id, ["n", "/plan/3"]) == {"n": 2, "/plan/3": {"step": 3, "done": True}}
+        assert [version.version for version in k.history(**NAME)] == [2, 1]
+        assert {change["path"] for change in k.diff(c1.manifest_id, c2.manifest_id)} == {"/n", "/plan/3/done"}
+        assert (k.blame(**NAME, path="/n").version, k.blame(**NAME, path="/plan/2").version) == (2, 1)
+        assert k.rollback_to_version(**NAME, version=1, preview=True).changes
+        back = k.rollback_to_version(**NAME, version=1)
+        assert (back.version, back.root_hash, back.parent_id) == (3, c1.root_hash, c2.manifest_id)
+        assert k.load_latest_state(**NAME, execution_id="e1")["n"] == 2
+        assert k.fork(c1.manifest_id, workflow_id="copy", owner_id="ann").version == 1
+        assert k.verify_manifest_integrity(c2.manifest_id) and k.verify(**NAME).ok
+
+
+def test_a_commit_reads_as_a_mapping_too(store: Store) -> None:
+    with store.open() as app:
+        commit = app.kernel.save_state_delta({"n": 1}, **NAME)
+        assert dict(commit)["manifest_hash"] == commit["manifest_id"] == commit.manifest_hash
+        assert commit["blocks_stored"] == len(commit.block_ids) == 2
+        with pytest.raises(KeyError):
+            commit["nonsense"]
+
+
+DELTAS: list[tuple[dict[str, Any], list[str], dict[str, Any]]] = [
+    ({"a": None, "b": [], "c": {}}, [], {"a": None, "b": [], "c": {}, "keep": {"list": [1, 2], "": 0, "x/y": 1, "~":
+    2}}), ({"/keep/x~1y": 5, "/keep/~0": 6}, [], {"keep": {"list": [1, 2], "": 0, "x/y": 5, "~": 6}}), ({"/keep/": 7},
+    [], {"keep": {"list": [1, 2], "": 7, "x/y": 1, "~": 2}}), ({"/keep/list/-": 3}, [], {"keep": {"list": [1, 2, 3], "":
+    0, "x/y": 1, "~": 2}}), ({"/keep/list/0": None}, [], {"keep": {"list": [None, 2], "": 0, "x/y": 1, "~": 2}}), ({},
+    ["/keep/list/0"], {"keep": {"list": [2], "": 0, "x/y": 1, "~": 2}}), ({}, ["keep", "missing", "/missing/deep",
+    "/keep/nothing"], {}), ({"/~1x": 1}, [], {"/x": 1, "keep": {"list": [1, 2], "": 0, "x/y": 1, "~": 2}}), ({"": 1},
+    [], {"": 1, "keep": {"list": [1, 2], "": 0, "x/y": 1, "~": 2}}), ({"keep": {"new": 1}}, ["/keep/new"], {"keep":
+    {}}), ({"new": {}, "/new/a": 1}, [], {"new": {"a": 1}, "keep": {"list": [1, 2], "": 0, "x/y": 1, "~": 2}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("delta", "deleted", "expected"), DELTAS)
+def test_a_delta_does_what_it_says(
+    store: Store, delta: dict[str, Any], deleted: list[str], expected: dict[str, Any]
+) -> None:
+    with store.open() as app:
+        app.kernel.save_state_delta({"keep": {"list": [1, 2], "": 0, "x/y": 1, "~": 2}}, **NAME)
+        app.kernel.save_state_delta(delta, deleted=deleted, **NAME)
+        assert app.kernel.load_latest_state(**NAME) == expected
+
+
+BAD: list[tuple[Any, dict[str, Any], str]] = [
+    ({"/missing/x": 1}, {}, "/missing"),
+    ({"/n/x": 1}, {}, "/n"),
+    ({"/list/9": 1}, {}, "/list/9"),
+    ({"/list/x": 1}, {}, "/list/x"),
+    ({"/list/01": 1}, {}, "/list/01"),
+    ({"/~2": 1}, {}, "/~2"),
+    ({"n": 1}, {"deleted": ["n"]}, "/n"),
+    ({"/list/0": 1}, {"deleted": ["list"]}, "/list/0"),
+    ({"bad": float("nan")}, {}, "/bad"),
+    ({"bad": {"deep": [object()]}}, {}, "/bad/deep/0"),
+]
+
+
+@pytest.mark.parametrize(("delta", "options", "pointer"), BAD)
+def test_a_delta_that_cannot_be_applied_changes_nothing_and_says_where(
+    store: Store, delta: Any, options: dict[str, Any], pointer: str
+) -> None:
+    with store.open() as app:
+        app.kernel.save_state_delta({"n": 1, "list": [1, 2]}, **NAME)
+        before = app.stats()
+        with pytest.raises(Invalid) as caught:
+            app.kernel.save_state_delta(delta, **NAME, **options)
+        assert caught.value.pointer == pointer
+        assert app.stats() == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"segment_id": 1.5},
+        {"segment_id": 2**64},
+        {"segment_id": "three"},
+        {"execution_id": 7},
+        {"execution_id": "x" * 600},
+        {"message": b"bytes"},
+        {"message": "\ud800"},
+        {"message": "nul\0"},
+        {"branch": ""},
+        {"owner_id": 5},
+        {"workflow_id": "x" * 600},
+        {"idempotency_key": ""},
+        {"previous_manifest_id": "xyz"},
+        {"previous_manifest_id": 12},
+        {"deleted": "n"},
+        {"metadata": {"bad": object()}},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_hostile_arguments_are_refused_before_anything_is_stored(store: Store, options: dict[str, Any]) -> None:
+    with store.open() as app:
+        kernel = app.kernel
+        before = app.stats()
+        with pytest.raises(Invalid):
+            kernel.save_state_delta({"big": b"\1" * 600_000, "n": 1}, **{**NAME, **options})
+        assert app.stats() == before
+
+
+def test_not_found_is_not_empty(store: Store) -> None:
+    with store.open() as app:
+        k = app.kernel
+        commit = k.save_state_delta({}, **NAME)
+        assert k.load_latest_state(**NAME) == {}
+        for call in (
+            lambda: k.load_latest_state(workflow_id="other", owner_id="ann"),
+            lambda: k.load_latest_state(workflow_id="report", owner_id="bob"),
+            lambda: k.load_latest_state(**NAME, branch="other"),
+            lambda: k.load_latest_state(**NAME, execution_id="other"),
+            lambda: k.load_state(commit.manifest_id, owner_id="bob"),
+            lambda: k.history(workflow_id="other", owner_id="ann"),
+            lambda: k.rollback_to_version(**NAME, version=2),
+            lambda: k.fork(commit.manifest_id, owner_id="bob", workflow_id="mine"),
+            lambda: k.blame(**NAME, path="/missing"),
+            lambda: k.verify(workflow_id="other", owner_id="ann"),
+            lambda: app.tenant("other").kernel.load_state(commit.manifest_id),
+        ):
+            with pytest.raises(NotFound):
+                call()
+
+
+def test_two_owners_and_two_branches_making_the_same_save_make_two_manifests(store: Store) -> None:
+    with store.open() as app:
+        k = app.kernel
+        commits = [
+            k.save_state_delta({"n": 1}, workflow_id="report", owner_id=owner, branch=branch)
+            for owner in ("ann", "bob")
+            for branch in ("main", "side")
+        ]
+        assert len({commit.manifest_id for commit in commits}) == 4
+        assert len({commit.root_hash for commit in commits}) == 1
+
+
+def test_the_same_key_gives_the_same_commit_from_many_threads_at_once(store: Store) -> None:
+    with store.open() as app:
+        first = app.kernel.save_state_delta({"n": 0}, **NAME)
+        answers: list[Any] = []
+
+        def save() -> None:
+            answers.append(
+                app.kernel.save_state_delta(
+                    {"n": 1}, **NAME, previous_manifest_id=first.manifest_id, idempotency_key="once"
+                )
+            )
+
+        threads = [threading.Thread(target=save) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(answers) == 8 and len({answer.manifest_id for answer in answers}) == 1
+        assert answers[0].version == 2
+        with pytest.raises(Conflict):
+            app.kernel.save_state_delta({"n": 2}, **NAME, idempotency_key="once")
+        with pytest.raises(HeadMoved):
+            app.kernel.save_state_delta({"n": 2}, **NAME, previous_manifest_id=first.manifest_id)
+
+
+def test_a_key_still_answers_after_later_versions(store: Store) -> None:
+    with store.open() as app:
+        once = app.kernel.save_state_delta({"n": 1}, **NAME, idempotency_key="once")
+        for number in range(3):
+            app.kernel.save_state_delta({"n": number}, **NAME)
+    with store.open() as app:
+        assert app.kernel.save_state_delta({"n": 1}, **NAME, idempotency_key="once") == once
+
+
+def test_diff_applied_by_jsonpatch_turns_one_version_into_the_other(store: Store) -> None:
+    with store.open() as app:
+        for seed in range(25):
+            name: dict[str, Any] = {"workflow_id": f"w{seed}", "owner_id": "ann"}
+            seeded = SeededValues(seed)
+            states = [_plain(seeded.container(1)) for _ in range(2)]
+            old, new = [state if isinstance(state, dict) else {"v": state} for state in states]
+            first = app.kernel.save_state_delta(old, **name) if all(k[:1] != "/" for k in old) else None
+            if first is None or any(k[:1] == "/" for k in new):
+                continue
+            second = app.kernel.save_state_delta(new, **name, deleted=[k for k in old if k not in new])
+            changes = app.kernel.diff(first.manifest_id, second.manifest_id)
+            assert shown(jsonpatch.apply_patch(old, changes)) == shown(new)
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON Patch tools know."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def test_types_and_metadata_survive(store: Store) -> None:
+    moment = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    with store.open() as app:
+        commit = app.kernel.save_state_delta(
+            {"at": moment, "t": (1, 2)}, **NAME, metadata={"big": "x" * 5000, "at": moment}
+        )
+        assert app.kernel.load_state(commit.manifest_id) == {"at": moment, "t": (1, 2)}
+        assert app.kernel.verify(**NAME).ok
+
+
+def test_history_is_filtered_by_execution_segment_and_time(store: Store) -> None:
+    with store.open() as app:
+        k = app.kernel
+        for number in range(6):
+            k.save_state_delta({"n": number}, **NAME, execution_id=f"e{number % 2}", segment_id=number % 3)
+        versions = k.history(**NAME)
+        middle = versions[2].created_at
+
+        def listed(**filters: Any) -> list[int]:
+            return [version.version for version in k.history(**NAME, **filters)]
+
+        assert listed(execution_id="e1") == [6, 4, 2]
+        assert listed(segment_id=0) == [4, 1]
+        assert listed(segment_id=0, execution_id="e1") == [4]
+        assert listed(since=middle) == [6, 5, 4]
+        assert listed(until=middle) == [3, 2, 1]
+        assert listed(since=versions[4].created_at, until=middle, limit=1, after=3) == [2]
+        assert listed(execution_id="none") == []
+        for wrong in ({"since": dt.datetime(2024, 1, 1)}, {"limit": 0}, {"after": -1}, {"segment_id": "x"}):
+            with pytest.raises(Invalid):
+                listed(**wrong)

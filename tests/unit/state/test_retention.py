@@ -1,0 +1,317 @@
+"""Retention: what goes, what stays and why, and that nothing goes which something needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from analemma.app import App
+from analemma.canon.identity import BlockId
+from analemma.catalog.port import BranchKey, ManifestRow, RetentionRow
+from analemma.errors import Expired, Invalid, NotFound
+from analemma.state.journal import read_record
+from analemma.state.retention import DAY_US, FIRST_MONDAY_US, HOUR_US, SECOND_US, WEEK_US, RetentionPolicy, plan_expiry
+from analemma.state.versions import Commit
+from tests.stores import Store
+
+KEY = BranchKey("ann", "trip")
+PLACE: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
+NOW_US = FIRST_MONDAY_US + 500 * WEEK_US
+
+
+@pytest.fixture
+def app(store: Store) -> Iterator[App]:
+    with store.open() as app:
+        yield app
+
+
+def save(app: App, count: int, branch: str = "main") -> list[Commit]:
+    return [app.kernel.save_state_delta({"n": number}, **PLACE, branch=branch) for number in range(count)]
+
+
+def versions(app: App, branch: str = "main") -> list[int]:
+    return [version.version for version in app.kernel.history(**PLACE, branch=branch, limit=1000)]
+
+
+def manifest(version: int, age_us: int) -> ManifestRow:
+    block = BlockId(version.to_bytes(32, "big"))
+    return ManifestRow(block, KEY, version, None, block, NOW_US - age_us)
+
+
+def planned(
+    ages_us: list[int], policy: RetentionRow, tagged: Collection[int] = (), pinned: Collection[int] = ()
+) -> dict[int, tuple[str, ...]]:
+    """Versions 1, 2, ... of these ages, oldest first: why each one stays."""
+    rows = [manifest(number, age) for number, age in enumerate(ages_us, 1)]
+    marks = [{rows[number - 1].id for number in marked} for marked in (tagged, pinned)]
+    plan = plan_expiry(reversed(rows), policy, rows[-1].id, *marks, now_us=NOW_US)
+    assert len(plan.expired) + len(plan.kept) == len(rows)
+    return {kept.version.version: kept.reasons for kept in plan.kept}
+
+
+def test_without_a_rule_everything_stays() -> None:
+    assert planned([WEEK_US * 99, WEEK_US, 0], RetentionRow()) == {
+        3: ("head", "no rule"),
+        2: ("no rule",),
+        1: ("no rule",),
+    }
+
+
+def test_the_last_ones_stay() -> None:
+    assert planned([5, 4, 3, 2], RetentionRow(keep_last=2)) == {4: ("head", "last"), 3: ("last",)}
+
+
+def test_the_newer_ones_stay() -> None:
+    ages = [61 * SECOND_US, 60 * SECOND_US, 59 * SECOND_US, 99 * SECOND_US]
+    assert planned(ages, RetentionRow(keep_newer_than_s=60)) == {4: ("head",), 3: ("newer",)}
+
+
+def test_tagged_and_pinned_ones_stay() -> None:
+    kept = planned([5, 4, 3, 2], RetentionRow(keep_last=1), tagged={1}, pinned={1, 3})
+    assert kept == {4: ("head", "last"), 3: ("pinned",), 1: ("tagged", "pinned")}
+
+
+def test_the_newest_of_each_hour_stays() -> None:
+    # NOW_US is the beginning of an hour, so an age of 1 lies in the hour before it.
+    ages = [3 * HOUR_US, 2 * HOUR_US + 5, 2 * HOUR_US + 1, HOUR_US + 1, 9, 1]
+    assert planned(ages, RetentionRow(keep_hourly=3)) == {6: ("head", "hourly"), 4: ("hourly",), 3: ("hourly",)}
+
+
+def test_hours_without_versions_do_not_count() -> None:
+    ages = [90 * DAY_US, 50 * DAY_US, 1]
+    assert planned(ages, RetentionRow(keep_hourly=2)) == {3: ("head", "hourly"), 2: ("hourly",)}
+
+
+def test_days_and_weeks_begin_at_midnight_and_on_monday() -> None:
+    ages = [WEEK_US + 1, 7 * DAY_US, DAY_US + 1, DAY_US, 1]
+    # NOW_US is a Monday's midnight: an age of 7 days is the Monday before, a microsecond more the Sunday before that.
+    assert planned(ages, RetentionRow(keep_weekly=9)) == {5: ("head", "weekly"), 1: ("weekly",)}
+    assert planned(ages, RetentionRow(keep_daily=3)) == {5: ("head", "daily"), 3: ("daily",), 2: ("daily",)}
+
+
+def test_by_default_nothing_expires(app: App) -> None:
+    save(app, 4)
+    assert app.kernel.expire(**PLACE).expired == ()
+    assert versions(app) == [4, 3, 2, 1]
+
+
+def test_expired_versions_are_expired_not_unknown(app: App) -> None:
+    first, second, third, fourth = save(app, 4)
+    app.kernel.set_retention(**PLACE, keep_last=2)
+    plan = app.kernel.expire(**PLACE)
+    assert [version.version for version in plan.expired] == [2, 1]
+    assert versions(app) == [4, 3]
+    asks: list[Callable[[], Any]] = [
+        lambda: app.kernel.load_state(first.manifest_id),
+        lambda: app.kernel.load_state(first.manifest_id, owner_id="ann"),
+        lambda: app.kernel.load_fields(first.manifest_id, ["n"]),
+        lambda: app.kernel.diff(first.manifest_id, fourth.manifest_id),
+        lambda: app.kernel.fork(first.manifest_id, owner_id="ann", branch="idea"),
+        lambda: app.kernel.rollback_to_version(**PLACE, version=2),
+        lambda: app.kernel.tag(first.manifest_id, "old", owner_id="ann"),
+        lambda: app.kernel.decide(second.manifest_id, "approved", actor="eve"),
+    ]
+    for ask in asks:
+        with pytest.raises(Expired):
+            ask()
+    with pytest.raises(NotFound):
+        app.kernel.load_state(first.manifest_id, owner_id="bob")
+    with pytest.raises(NotFound):
+        app.kernel.rollback_to_version(**PLACE, version=9)
+    assert app.kernel.load_state(third.manifest_id) == {"n": 2}
+    assert app.kernel.expire(**PLACE).expired == ()
+
+
+def test_the_journal_says_what_expired_and_the_branch_still_verifies(app: App) -> None:
+    commits = save(app, 6)
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    app.kernel.expire(**PLACE)
+    record = read_record(app.catalog.journal(app.default.id, KEY)[-1])
+    assert record["kind"] == "expired"
+    assert set(record["facts"]["manifests"]) == {commit.manifest_id for commit in commits[:-1]}
+    save(app, 2)
+    report = app.default.verify(KEY)
+    assert report.problems == [] and report.records == 9
+    assert versions(app) == [8, 7, 6]
+    assert app.kernel.blame(**PLACE, path="n").version == 8
+
+
+def test_a_dry_run_changes_nothing(app: App) -> None:
+    save(app, 4)
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    plan = app.kernel.expire(**PLACE, dry_run=True)
+    assert [version.version for version in plan.expired] == [3, 2, 1]
+    assert versions(app) == [4, 3, 2, 1]
+    assert app.kernel.expire(**PLACE).expired == plan.expired
+
+
+def test_head_tags_and_pins_survive_and_go_when_unmarked(app: App) -> None:
+    commits = save(app, 5)
+    app.kernel.tag(commits[0].manifest_id, "first", owner_id="ann")
+    app.kernel.pin(commits[2].manifest_id, owner_id="ann")
+    app.kernel.set_retention(owner_id="ann", keep_newer_than_s=1)
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    app.kernel.expire(**PLACE)
+    assert versions(app) == [5, 3, 1]
+    app.kernel.untag("first", **PLACE)
+    app.kernel.unpin(commits[2].manifest_id, owner_id="ann")
+    app.kernel.expire(**PLACE)
+    assert versions(app) == [5]
+
+
+def test_a_workflows_policy_comes_before_its_owners(app: App) -> None:
+    assert app.kernel.get_retention(owner_id="ann", workflow_id="trip") == RetentionPolicy()
+    app.kernel.set_retention(owner_id="ann", keep_last=3)
+    assert app.kernel.get_retention(**PLACE).keep_last == 3
+    app.kernel.set_retention(**PLACE, keep_daily=7)
+    assert app.kernel.get_retention(**PLACE) == RetentionPolicy(keep_daily=7)
+    assert app.kernel.get_retention(owner_id="ann").keep_last == 3
+    assert app.kernel.get_retention(owner_id="bob") == RetentionPolicy()
+
+
+def test_odd_policies_are_refused(app: App) -> None:
+    with pytest.raises(Invalid):
+        app.kernel.set_retention(owner_id="ann", keep_last=0)
+    with pytest.raises(Invalid):
+        app.kernel.set_retention(owner_id="ann", keep_newer_than_s=-5)
+    with pytest.raises(Invalid):
+        app.kernel.set_retention(owner_id="ann", keep_last=1, keep_tagged=False)
+
+
+def test_more_than_one_batch_expires(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analemma.state.retention.BATCH", 7)
+    monkeypatch.setattr("analemma.state.retention.READ_PAGE", 10)
+    save(app, 30)
+    app.kernel.set_retention(**PLACE, keep_last=2)
+    assert len(app.kernel.expire(**PLACE).expired) == 28
+    report = app.default.verify(KEY)
+    assert report.ok and report.records == 34
+    assert versions(app) == [30, 29]
+
+
+def test_an_idempotency_key_outlives_its_version(app: App) -> None:
+    first = app.kernel.save_state_delta({"n": 1}, **PLACE, idempotency_key="once")
+    save(app, 2)
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    app.kernel.expire(**PLACE)
+    assert app.kernel.save_state_delta({"n": 1}, **PLACE, idempotency_key="once") == first
+    assert versions(app) == [3]
+
+
+def test_decisions_outlive_the_version_but_do_not_make_it_safe(app: App) -> None:
+    first, *_ = save(app, 3)
+    app.kernel.decide(first.manifest_id, "approved", actor="eve")
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    app.kernel.expire(**PLACE)
+    assert [decision.actor for decision in app.kernel.decisions(first.manifest_id)] == ["eve"]
+    with pytest.raises(NotFound):
+        app.kernel.last_safe_manifest(**PLACE)
+
+
+def test_a_fork_lives_on_when_its_source_expires(app: App) -> None:
+    first, *_ = save(app, 3)
+    fork = app.kernel.fork(first.manifest_id, owner_id="ann", branch="idea")
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    app.kernel.expire(**PLACE)
+    assert app.kernel.load_state(fork.manifest_id) == {"n": 0}
+    assert app.kernel.branches(**PLACE)[1].parent_id == first.manifest_id
+    assert app.default.verify(BranchKey("ann", "trip", "idea")).ok
+    save(app, 1, branch="idea")
+
+
+def race(app: App, rounds: int, rival: Callable[[int, str], object]) -> tuple[int, int]:
+    """Expire all but the head while `rival(round, manifest)` builds on the oldest version: (rival won, it expired)."""
+    won = lost = 0
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    for turn in range(rounds):
+        oldest, *_ = save(app, 3)
+        start = threading.Barrier(2)
+
+        def build(turn: int = turn, oldest: Commit = oldest, start: threading.Barrier = start) -> bool:
+            start.wait()
+            try:
+                rival(turn, oldest.manifest_id)
+            except Expired:
+                return False
+            return True
+
+        def expire(start: threading.Barrier = start) -> None:
+            start.wait()
+            app.kernel.expire(**PLACE)
+
+        with ThreadPoolExecutor(2) as pool:
+            built, expired = pool.submit(build), pool.submit(expire)
+            expired.result()
+            if built.result():
+                won += 1
+            else:
+                lost += 1
+        for branch in app.kernel.branches(**PLACE):
+            assert app.kernel.load_state(branch.manifest_id)["n"] in (0, 2)
+            assert app.default.verify(BranchKey("ann", "trip", branch.name)).problems == []
+    return won, lost
+
+
+def test_a_fork_of_a_version_that_is_expiring_succeeds_or_is_told(app: App) -> None:
+    won, lost = race(app, 12, lambda turn, oldest: app.kernel.fork(oldest, owner_id="ann", branch=f"b{turn}"))
+    assert won + lost == 12
+    assert len(app.kernel.branches(**PLACE)) == 1 + won
+
+
+def test_a_rollback_to_a_version_that_is_expiring_succeeds_or_is_told(app: App) -> None:
+    def roll_back(_: int, oldest: str) -> None:
+        version = app.kernel.history(**PLACE, limit=1)[0].version - 2
+        app.kernel.rollback_to_version(**PLACE, version=max(1, version))
+
+    won, lost = race(app, 12, roll_back)
+    assert won + lost == 12
+
+
+def test_a_tag_on_a_version_that_is_expiring_keeps_it_or_is_told(app: App) -> None:
+    won, _ = race(app, 12, lambda turn, oldest: app.kernel.tag(oldest, f"t{turn}", owner_id="ann"))
+    tags = app.kernel.tags(**PLACE)
+    assert len(tags) == won
+    for tag in tags:
+        assert app.kernel.load_state(tag.manifest_id) == {"n": 0}
+
+
+def test_saves_go_on_while_versions_expire(app: App) -> None:
+    save(app, 40)
+    app.kernel.set_retention(**PLACE, keep_last=3)
+    stop = threading.Event()
+
+    def expire() -> int:
+        gone = 0
+        while not stop.is_set():
+            gone += len(app.kernel.expire(**PLACE).expired)
+        return gone
+
+    with ThreadPoolExecutor(3) as pool:
+        expiring = [pool.submit(expire) for _ in range(2)]
+        save(app, 40)
+        stop.set()
+        gone = sum(job.result() for job in expiring)
+    gone += len(app.kernel.expire(**PLACE).expired)
+    assert versions(app) == [80, 79, 78] and gone == 77
+    assert app.default.verify(KEY).problems == []
+
+
+def test_expiry_waits_for_a_commit_that_builds_on_the_version(postgres_url: str) -> None:
+    with Store(postgres_url).open() as app:
+        first, *_ = save(app, 2)
+        app.kernel.set_retention(**PLACE, keep_last=1)
+        with psycopg.connect(postgres_url) as builder:
+            base = bytes.fromhex(first.manifest_id)
+            builder.execute("SELECT FROM manifest WHERE id = %s FOR KEY SHARE", (base,))
+            expiring = threading.Thread(target=lambda: app.kernel.expire(**PLACE))
+            expiring.start()
+            expiring.join(0.3)
+            assert expiring.is_alive() and versions(app) == [2, 1]
+            builder.commit()
+            expiring.join(10)
+        assert not expiring.is_alive() and versions(app) == [2]
