@@ -301,7 +301,7 @@ def test_a_save_on_a_moved_head_changes_nothing(here: CommandLine) -> None:
     first = here.save("n=1")["manifest_id"]
     here.save("n=2")
     save = ("save", "-w", "trip", "-s", "n=3")
-    assert "it is version 2" in here.error("head_moved", *save, "--previous", first)
+    assert "it is at version 2" in here.error("head_moved", *save, "--previous", first)
     here.error("head_moved", *save, "--previous", "none")
     failed = json.loads(here.run(*save, "--previous", first, "--json").stderr)["error"]
     assert (failed["kind"], failed["found"]["version"], failed["expected"]) == ("head_moved", 2, first)

@@ -236,7 +236,7 @@ class _Differ:
                 continue
             self._look_at(len(node.body))
             for child in node.body:
-                following = child_id(child)
+                following: BlockId = child[0][4:]
                 expected = self._expected.get(following)
                 if expected is None:
                     self._expected[following] = node, child

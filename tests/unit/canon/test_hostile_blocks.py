@@ -1,5 +1,5 @@
-"""Blocks with the right hash and the wrong content: whatever they hold, reading and changing them soon ends in a value or
-in one of our errors."""
+"""Blocks with the right hash and the wrong content: whatever they hold, reading and changing them soon ends, in a value
+or in one of our errors."""
 
 from __future__ import annotations
 
