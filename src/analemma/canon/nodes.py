@@ -350,6 +350,11 @@ def _index_count(kind: Any, level: int, flags: int, body: Any) -> int:
     return total if total <= LARGEST_NUMBER and size <= LARGEST_NUMBER else -1
 
 
+def is_tree_node(data: bytes) -> bool:
+    """Whether a block's bytes begin as those of a tree's node do."""
+    return data.startswith(tuple(_KIND_HEAD.values()))
+
+
 def check_node(block: BlockId, node: Node) -> None:
     """Walk all of a node: Corrupt unless we could have written its content under these flags. What it says about other
     blocks is checked where they are read."""

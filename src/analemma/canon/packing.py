@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 from analemma.canon.chunking import INLINE_BYTES, find_cut, text_cuts
 from analemma.canon.nodes import (
+    DEEPEST_CONTENT,
     LINKS,
     SPECIALS,
     Block,
@@ -29,7 +30,7 @@ from analemma.canon.pointer import format_pointer
 from analemma.canon.registry import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
 from analemma.errors import Invalid
 
-MAXIMUM_DEPTH = 128
+MAXIMUM_DEPTH = DEEPEST_CONTENT
 SMALLEST_INT = -(2**63)
 LARGEST_INT = 2**64 - 1
 LONGEST_KEY = 65_536

@@ -9,7 +9,17 @@ from typing import Any, NoReturn
 from analemma.canon.diffing import diff
 from analemma.canon.editing import Edited, Operation, build, edit
 from analemma.canon.identity import BlockId, block_id
-from analemma.canon.nodes import Block, Wire, block_links, decode, encode
+from analemma.canon.nodes import (
+    Block,
+    Wire,
+    block_links,
+    check_node,
+    decode,
+    decode_node,
+    encode,
+    encode_stored,
+    is_tree_node,
+)
 from analemma.canon.packing import Packer
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.reading import MISSING, Reader, UnknownTypes, locate, read_paths
@@ -17,7 +27,7 @@ from analemma.canon.registry import TypeRegistry
 from analemma.canon.source import Fetch, NodeSource
 from analemma.errors import Corrupt, NotFound
 
-__all__ = ["Edited", "Operation", "Trees", "admit_block"]
+__all__ = ["Edited", "Operation", "Trees", "admit_block", "check_block"]
 
 
 def no_blocks(blocks: Sequence[BlockId]) -> NoReturn:
@@ -75,7 +85,7 @@ class Trees:
     def fingerprint(self, root: BlockId, path: Path) -> bytes | None:
         """A hash of what stands at a path, without reading all of it; None if nothing does."""
         found = NodeSource(self.fetch).run([locate(root, path)])[0]
-        return None if found is MISSING else bytes(block_id(encode(found)))
+        return None if found is MISSING else bytes(block_id(encode_stored(found)))
 
     def edit(self, root: BlockId, operations: Iterable[Operation]) -> Edited:
         """The tree after these operations, with the blocks that the tree at `root` does not have."""
@@ -84,6 +94,13 @@ class Trees:
     def diff(self, old: BlockId, new: BlockId) -> list[Operation]:
         """The operations that turn one tree into the other, found without reading what they share."""
         return diff(old, new, self.fetch, self.registry, self.unknown)
+
+
+def check_block(block: BlockId, data: bytes) -> None:
+    """Raise Corrupt if a tree's node does not say of itself what is true of it. Blocks of other kinds have readers of
+    their own."""
+    if is_tree_node(data):
+        check_node(block, decode_node(block, data))
 
 
 def admit_block(data: bytes, expected: BlockId | None = None) -> Block:
@@ -97,4 +114,5 @@ def admit_block(data: bytes, expected: BlockId | None = None) -> Block:
         raise Corrupt(f"block {found.hex()} is not DAG-CBOR", block=found.hex()) from exc
     if not canonical:
         raise Corrupt(f"block {found.hex()} is not in canonical form", block=found.hex())
+    check_block(found, data)
     return Block(found, data, tuple(block_links(data)))

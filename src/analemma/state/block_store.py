@@ -12,6 +12,7 @@ from analemma.blocks.port import ObjectStore
 from analemma.blocks.uploads import object_metadata, upload_pack
 from analemma.canon.identity import BlockId, verify_block
 from analemma.canon.nodes import Block, block_links
+from analemma.canon.tree import check_block
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Corrupt, NotFound
@@ -90,6 +91,10 @@ class BlockStore:
             return found | more, problems + worse
         rows = self._catalog.read_blocks(self._tenant, blocks)
         for block, data in found.items():
+            try:
+                check_block(block, data)
+            except Corrupt as exc:
+                problems.append(str(exc))
             row = rows.get(block)
             if row is not None and (row.links is None) != (not block_links(data)):
                 problems.append(f"block {block.hex()} has a row that is wrong about its links")
