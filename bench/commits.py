@@ -272,5 +272,5 @@ def run_postgres(*, commits: int, rounds: int) -> list[Row]:
 
 def run(quick: bool) -> list[Row]:
     """Every benchmark of this module."""
-    commits, rounds = (320, 7) if quick else (1600, 15)
+    commits, rounds = (160, 21) if quick else (1600, 15)
     return [*run_sqlite(commits=commits, rounds=rounds), *run_postgres(commits=commits, rounds=rounds)]
