@@ -255,3 +255,24 @@ def test_history_is_filtered_by_execution_segment_and_time(store: Store) -> None
         for wrong in ({"since": dt.datetime(2024, 1, 1)}, {"limit": 0}, {"after": -1}, {"segment_id": "x"}):
             with pytest.raises(Invalid):
                 listed(**wrong)
+
+
+def test_verifying_while_others_save_and_expire_ends_and_finds_nothing(store: Store) -> None:
+    with store.open() as app, store.open() as other:
+        app.kernel.save_state_delta({"n": 0}, **NAME)
+        app.kernel.set_retention(owner_id="ann", workflow_id="report", keep_last=5)
+
+        def work() -> None:
+            for number in range(1, 121):
+                other.kernel.save_state_delta({"n": number}, **NAME)
+                if number % 20 == 0:
+                    other.kernel.expire(**NAME)
+
+        writer = threading.Thread(target=work)
+        writer.start()
+        problems: list[str] = []
+        while writer.is_alive():
+            problems += app.kernel.verify(**NAME).problems
+        writer.join()
+        assert problems == []
+        assert app.kernel.history(limit=1, **NAME)[0].version == 121
