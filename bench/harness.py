@@ -10,7 +10,7 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,6 +87,19 @@ def alternate(a: Callable[[], Any], b: Callable[[], Any], rounds: int, *, round_
             took_a.append(_seconds_per_call(a, calls_a))
     ratio = statistics.median(x / y for x, y in zip(took_a, took_b, strict=True))
     return Duel(_timing(took_a), _timing(took_b), ratio)
+
+
+def time_row(name: str, took: Sequence[tuple[float, float]], peer: str, limit: float = 1) -> Row:
+    """Median milliseconds of ours; the ratio is the median over neighbours in time."""
+    ours = statistics.median([mine for mine, _ in took]) * 1000
+    theirs = statistics.median([other for _, other in took]) * 1000
+    ratio = statistics.median([other / mine for mine, other in took])
+    return Row.at_least(name, ours, "ms", ratio=ratio, against=f"{peer} ({theirs:.3g} ms)", limit=limit)
+
+
+def less(name: str, unit: str, ours: float, theirs: float, peer: str, *, limit: float) -> Row:
+    against = f"{peer} ({theirs:,.3g} {unit})"
+    return Row.at_least(name, ours, unit, ratio=theirs / ours, against=against, limit=limit)
 
 
 @contextmanager

@@ -1,38 +1,26 @@
-"""Ours beside peers on the same machine, in turns: a large state, an agent at work, forks, and the verbs of a version
-control system. A ratio says how many times less we take; a peer that is not here gives a row that says why."""
+"""Ours beside peers on the same machine, in turns: a large state, forks, and the verbs of a version control system. A
+ratio says how many times less we take; a peer that is not here gives a row that says why. (An agent at work has a
+module of its own.)"""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import psycopg
 
 from bench.contenders import dbos_forks, doltlite_process, git_repository, icechunk_store, langgraph_savers
-from bench.contenders.base import Contender, missing
+from bench.contenders.base import Contender, Opened, missing
 from bench.contenders.ours import Ours
-from bench.harness import Row, temporary_folder
+from bench.harness import Row, less, temporary_folder, time_row
 from bench.workload import agent_start, agent_step, entries, prose
 from tests.servers import PostgresServer, postgres_missing
 
 LARGE_ENTRIES = 10_000
 LARGE_ENTRY_BYTES = 1000
 TABLE_ENTRY_BYTES = 200
-LOADS = 7
-TURN = 10
-"""Steps that one contender makes before the next one's turn."""
 
-Opened = tuple[str, Sequence[str], Callable[[Path], Contender]]
-"""A peer's name, the packages it needs, and how to open it."""
-
-AGENT_PEERS: tuple[Opened, ...] = (
-    ("SqliteSaver", langgraph_savers.SQLITE_PACKAGES, langgraph_savers.SqliteThread),
-    ("SqliteSaver, DeltaChannel", langgraph_savers.DELTA_PACKAGES, langgraph_savers.DeltaThread),
-    ("doltlite", doltlite_process.PACKAGES, doltlite_process.Doltlite),
-)
 TABLE_PEERS: tuple[Opened, ...] = (
     ("doltlite", doltlite_process.PACKAGES, doltlite_process.Doltlite),
     ("pygit2", git_repository.PACKAGES, git_repository.GitRepository),
@@ -44,7 +32,6 @@ def run(quick: bool) -> Iterator[Row]:
     """Every comparison."""
     yield from large_state_on_sqlite(puts=4 if quick else 10)
     yield from large_state_on_postgres(puts=4 if quick else 10)
-    yield from agent_at_work(steps=200 if quick else 1000)
     versions, rounds = (200, 7) if quick else (1000, 15)
     yield from forks(steps=versions, rounds=rounds)
     yield from table_of_entries(versions=versions, rounds=rounds)
@@ -160,49 +147,8 @@ def _large_state(
     for opened, before in zip((open_ours, open_peer), sizes, strict=True):
         with closing(opened()) as contender:
             written.append((contender.disk_bytes() - before) / puts / 1000)
-    yield _time_row(name, took, peer_name)
-    yield _less(f"{name}, disk per put", "KB", written[0], written[1], peer_name, limit=1)
-
-
-def agent_at_work(steps: int) -> Iterator[Row]:
-    """Two messages of 1.4 KB more and 4.7 KB replaced at each step, beside 48 KB that never change."""
-    title = f"agent, {steps:,} steps"
-    with temporary_folder() as folder, ExitStack() as opened:
-        peers: dict[str, Any] = {}
-        for name, packages, open_peer in AGENT_PEERS:
-            reason = missing(packages)
-            if reason is None:
-                peers[name] = opened.enter_context(closing(open_peer(folder / name.replace(", ", "-"))))
-            else:
-                yield Row.skip(f"{title}: {name}", reason)
-        ours = opened.enter_context(closing(Ours(folder / "ours")))
-        contenders: dict[str, Any] = {ours.name: ours, **peers}
-        took: dict[str, list[float]] = {name: [] for name in contenders}
-        for contender in contenders.values():
-            contender.timed("begin", agent_start())
-        for first in range(0, steps, TURN):
-            turn = [agent_step(number) for number in range(first, first + TURN)]
-            for name, contender in _rotated(contenders, first // TURN):
-                took[name] += [contender.timed("step", step.messages, step.scratch)[0] for step in turn]
-        loads: dict[str, list[float]] = {name: [] for name in contenders}
-        for number in range(LOADS):
-            for name, contender in _rotated(contenders, number):
-                contender.reopen()
-                seconds, count = contender.timed("load")
-                assert count == 2 * steps, f"{name} lost messages: {count}"
-                loads[name].append(seconds)
-        for contender in contenders.values():
-            contender.compact()
-        opened.close()
-        disk = {name: contender.disk_bytes() / 1e6 for name, contender in contenders.items()}
-        tenth = max(TURN, steps // 10)
-        for name in peers:
-            early = list(zip(took[ours.name][:tenth], took[name][:tenth], strict=True))
-            late = list(zip(took[ours.name][-tenth:], took[name][-tenth:], strict=True))
-            yield _time_row(f"{title}: put, first tenth", early, name)
-            yield _time_row(f"{title}: put, last tenth", late, name)
-            yield _less(f"{title}: disk", "MB", disk[ours.name], disk[name], name, limit=1)
-            yield _time_row(f"{title}: load all", list(zip(loads[ours.name], loads[name], strict=True)), name)
+    yield time_row(name, took, peer_name)
+    yield less(f"{name}, disk per put", "KB", written[0], written[1], peer_name, limit=1)
 
 
 def forks(steps: int, rounds: int) -> Iterator[Row]:
@@ -224,7 +170,7 @@ def forks(steps: int, rounds: int) -> Iterator[Row]:
                 step = agent_step(number)
                 ours.step(step.messages, step.scratch)
             took = [_both(ours, "branch", (steps - 1,), peer, "branch", (steps,), turn) for turn in range(rounds)]
-            yield _time_row(name, took, peer.name)
+            yield time_row(name, took, peer.name)
 
 
 def table_of_entries(versions: int, rounds: int) -> Iterator[Row]:
@@ -251,17 +197,17 @@ def _table(ours: Contender, peer: Contender, texts: dict[str, str], *, versions:
         key = f"entry-{number * 7919 % LARGE_ENTRIES:07}"
         text = prose(number, TABLE_ENTRY_BYTES)
         changed.append(_both(ours, "change", (key, text), peer, "change", (key, text), number))
-    yield _time_row("10,000 entries, change one", changed, peer.name)
+    yield time_row("10,000 entries, change one", changed, peer.name)
     for name, verb, arguments in _reads(versions, rounds):
         took = []
         for given in arguments:
             (mine, answer), (theirs, other) = ours.timed(verb, *given), peer.timed(verb, *given)
             assert answer == other or verb == "diff", f"{peer.name} answers {verb}{given} with {other}, not {answer}"
             took.append((mine, theirs))
-        yield _time_row(name, took, peer.name)
+        yield time_row(name, took, peer.name)
     if hasattr(peer, "branch") or peer.name == doltlite_process.Doltlite.name:
         took = [_both(ours, "branch", (number,), peer, "branch", (number,), number) for number in range(rounds)]
-        yield _time_row("10,000 entries, branch from an old version", took, peer.name)
+        yield time_row("10,000 entries, branch from an old version", took, peer.name)
 
 
 def _reads(versions: int, rounds: int) -> list[tuple[str, str, list[tuple[Any, ...]]]]:
@@ -291,22 +237,3 @@ def _both(
         theirs = peer.timed(peer_verb, *peer_given)[0]
         return ours.timed(verb, *given)[0], theirs
     return ours.timed(verb, *given)[0], peer.timed(peer_verb, *peer_given)[0]
-
-
-def _rotated(contenders: dict[str, Any], turn: int) -> list[tuple[str, Any]]:
-    pairs = list(contenders.items())
-    shift = turn % len(pairs)
-    return pairs[shift:] + pairs[:shift]
-
-
-def _time_row(name: str, took: Sequence[tuple[float, float]], peer: str, limit: float = 1) -> Row:
-    """Median milliseconds of ours; the ratio is the median over neighbours in time."""
-    ours = statistics.median([mine for mine, _ in took]) * 1000
-    theirs = statistics.median([other for _, other in took]) * 1000
-    ratio = statistics.median([other / mine for mine, other in took])
-    return Row.at_least(name, ours, "ms", ratio=ratio, against=f"{peer} ({theirs:.3g} ms)", limit=limit)
-
-
-def _less(name: str, unit: str, ours: float, theirs: float, peer: str, *, limit: float) -> Row:
-    against = f"{peer} ({theirs:,.3g} {unit})"
-    return Row.at_least(name, ours, unit, ratio=theirs / ours, against=against, limit=limit)

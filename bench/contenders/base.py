@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class Contender:
 
     def close(self) -> None:
         """Give back everything; what was written stays."""
+
+
+Opened = tuple[str, Sequence[str], Callable[[Path], Contender]]
+"""A peer's name, the packages it needs, and how to open it."""
 
 
 def missing(packages: Sequence[str]) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from bench.contenders.base import Contender, disk_bytes
 
 PACKAGES = ("doltlite",)
-_VERSION_VERBS = {"read_one": 1, "read_all": 1, "diff": 2, "branch": 1}
+_VERSION_VERBS = {"load_version": 1, "read_one": 1, "read_all": 1, "diff": 2, "branch": 1}
 """Verbs whose first arguments name versions by number."""
 
 

@@ -43,8 +43,19 @@ class DoltliteTables(Contender):
     def load(self) -> int:
         fields = dict(self._connection.execute("SELECT * FROM fields UNION ALL SELECT * FROM constants").fetchall())
         rows = self._connection.execute("SELECT id, role, content FROM messages ORDER BY id").fetchall()
+        return self._messages(rows) if fields else 0
+
+    def load_version(self, version: str) -> int:
+        for query in ("SELECT * FROM dolt_at_fields(?)", "SELECT * FROM dolt_at_constants(?)"):
+            dict(self._connection.execute(query, (version,)).fetchall())
+        rows = self._connection.execute(
+            "SELECT id, role, content FROM dolt_at_messages(?) ORDER BY id", (version,)
+        ).fetchall()
+        return self._messages(rows)
+
+    def _messages(self, rows: list[tuple[Any, ...]]) -> int:
         messages = [{"id": number, "role": role, "content": content} for number, role, content in rows]
-        return len(messages) if fields else 0
+        return len(messages)
 
     def fill(self, texts: dict[str, str]) -> None:
         self._connection.execute("CREATE TABLE entries (key TEXT PRIMARY KEY, value TEXT)")

@@ -28,6 +28,7 @@ class Saver(Contender):
         self._versions: dict[str, Any] = {}
         self._number = 0
         self._config: dict[str, Any] = {"configurable": {"thread_id": "bench", "checkpoint_ns": ""}}
+        self._configs: list[dict[str, Any]] = []
 
     def begin(self, state: Values) -> None:
         self._values = dict(state)
@@ -50,7 +51,14 @@ class Saver(Contender):
 
     def load(self) -> int:
         """The newest checkpoint; the number of messages."""
-        return len(self._newest().checkpoint["channel_values"]["messages"])
+        return self._message_count(self._newest())
+
+    def load_version(self, number: int) -> int:
+        """The checkpoint after that many steps; the number of messages."""
+        return self._message_count(self.saver.get_tuple(self._configs[number]))
+
+    def _message_count(self, found: Any) -> int:
+        return len(found.checkpoint["channel_values"]["messages"])
 
     def resume(self, state: Values) -> None:
         """Go on from a state that is stored already."""
@@ -84,6 +92,7 @@ class Saver(Contender):
         checkpoint["channel_versions"] = dict(self._versions)
         metadata = {"source": "loop", "step": self._number, "parents": {}}
         self._config = self.saver.put(self._config, checkpoint, metadata, fresh)
+        self._configs.append(self._config)
         self._number += 1
 
 
@@ -126,13 +135,12 @@ class DeltaThread(SqliteThread):
         self.saver.put_writes(self._config, [("messages", messages)], f"task-{self._number}")
         self._put(values, ["messages", "scratch"])
 
-    def load(self) -> int:
-        """The newest checkpoint, and the writes since the last snapshot."""
-        newest = self._newest()
-        held = newest.checkpoint["channel_values"].get("messages")
+    def _message_count(self, found: Any) -> int:
+        # The newest snapshot, and the writes since.
+        held = found.checkpoint["channel_values"].get("messages")
         if held is not None:
             return len(held.value)
-        history = self.saver.get_delta_channel_history(config=newest.config, channels=["messages"])["messages"]
+        history = self.saver.get_delta_channel_history(config=found.config, channels=["messages"])["messages"]
         messages = list(history["seed"].value) if "seed" in history else []
         for _, _, value in history["writes"]:
             messages.extend(value)

@@ -48,6 +48,10 @@ class Ours(Contender):
         """All of the agent's state; the number of messages."""
         return len(self.kernel.load_latest_state(workflow_id=WORKFLOW, owner_id=OWNER)["messages"])
 
+    def load_version(self, number: int) -> int:
+        """All of the agent's state after that many steps; the number of messages."""
+        return len(self.kernel.load_state(self.versions[number])["messages"])
+
     def fill(self, texts: dict[str, str]) -> None:
         """The first version of a table."""
         self.save({"entries": texts})
@@ -89,3 +93,19 @@ class Ours(Contender):
     def _open(self) -> None:
         self.app = analemma.open(self._where, migrate=True)
         self.kernel = self.app.kernel
+
+
+class OursInABag(Ours):
+    """The same through a bag, which finds out by itself what changed."""
+
+    name = "Analemma with a bag"
+
+    def begin(self, state: dict[str, Any]) -> None:
+        super().begin(state)
+        self._bag = self.kernel.load_latest_state(workflow_id=WORKFLOW, owner_id=OWNER, lazy=True)
+
+    def step(self, messages: list[dict[str, Any]], scratch: str) -> None:
+        # Copies, because the other contenders keep the messages: a bag compares what others hold at every save.
+        self._bag["messages"].extend([dict(message) for message in messages])
+        self._bag["scratch"] = scratch
+        self.versions.append(self.kernel.save(self._bag).manifest_id)

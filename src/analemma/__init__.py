@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from analemma.app import App as App
     from analemma.app import Stats as Stats
     from analemma.app import Tenant as Tenant
+    from analemma.app import lambda_handler as lambda_handler
     from analemma.app import open_app as open
+    from analemma.app import with_payloads as with_payloads
+    from analemma.bag.hydration import HydratedState as HydratedState
+    from analemma.bag.state_bag import SmartStateBag as SmartStateBag
     from analemma.canon.tree import Operation as Operation
     from analemma.catalog.port import BranchKey as BranchKey
     from analemma.settings import Settings as Settings
     from analemma.state.committer import Proposal as Proposal
+    from analemma.state.tickets import Ticket as Ticket
 
 __version__ = "0.1.0"
 
@@ -28,15 +33,35 @@ __version__ = "0.1.0"
 _PLACES = {
     "App": ("analemma.app", "App"),
     "BranchKey": ("analemma.catalog.port", "BranchKey"),
+    "HydratedState": ("analemma.bag.hydration", "HydratedState"),
     "Operation": ("analemma.canon.tree", "Operation"),
     "Proposal": ("analemma.state.committer", "Proposal"),
     "Settings": ("analemma.settings", "Settings"),
+    "SmartStateBag": ("analemma.bag.state_bag", "SmartStateBag"),
     "Stats": ("analemma.app", "Stats"),
     "Tenant": ("analemma.app", "Tenant"),
+    "Ticket": ("analemma.state.tickets", "Ticket"),
+    "lambda_handler": ("analemma.app", "lambda_handler"),
     "open": ("analemma.app", "open_app"),
+    "with_payloads": ("analemma.app", "with_payloads"),
 }
 
-__all__ = ["App", "BranchKey", "Operation", "Proposal", "Settings", "Stats", "Tenant", "errors", "open"]
+__all__ = [
+    "App",
+    "BranchKey",
+    "HydratedState",
+    "Operation",
+    "Proposal",
+    "Settings",
+    "SmartStateBag",
+    "Stats",
+    "Tenant",
+    "Ticket",
+    "errors",
+    "lambda_handler",
+    "open",
+    "with_payloads",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,13 +26,16 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from analemma.app import App, Stats, Tenant, open_app
+from analemma.bag.kernel import BagKernel as Kernel
+from analemma.bag.payloads import Payloads
+from analemma.bag.state_bag import SmartStateBag
 from analemma.clock import Clock
 from analemma.errors import Invalid
 from analemma.settings import Settings
-from analemma.state.kernel import Kernel
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,6 +104,30 @@ def stream(
     return iterated
 
 
+def manage(
+    verb: Callable[Concatenate[Kernel, P], AbstractContextManager[T]],
+) -> Callable[Concatenate[AsyncKernel, P], AbstractAsyncContextManager[T]]:
+    """The verb as an async context manager, whose beginning and end wait for threads."""
+
+    @functools.wraps(verb)
+    def managed(self: AsyncKernel, /, *args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T]:
+        return _managed(self._threads, verb(self._kernel, *args, **kwargs))
+
+    return managed
+
+
+@asynccontextmanager
+async def _managed(threads: Threads, manager: AbstractContextManager[T]) -> AsyncIterator[T]:
+    value = await threads.run(manager.__enter__)
+    try:
+        yield value
+    except BaseException as exc:
+        if not await threads.run(functools.partial(manager.__exit__, type(exc), exc, exc.__traceback__)):
+            raise
+    else:
+        await threads.run(functools.partial(manager.__exit__, None, None, None))
+
+
 class Stopped(Exception):
     """Ends an iterator that nobody listens to any more while it waits."""
 
@@ -155,40 +182,88 @@ class AsyncKernel:
 
     blame = hop(Kernel.blame)
     branches = hop(Kernel.branches)
+    checkpoint_async = hop(Kernel.checkpoint_async)
     children = hop(Kernel.children)
     create_manifest = hop(Kernel.create_manifest)
     decide = hop(Kernel.decide)
     decisions = hop(Kernel.decisions)
     diff = hop(Kernel.diff)
     expire = hop(Kernel.expire)
+    expire_all = hop(Kernel.expire_all)
     fork = hop(Kernel.fork)
     get_manifest = hop(Kernel.get_manifest)
     get_retention = hop(Kernel.get_retention)
+    get_workflow = hop(Kernel.get_workflow)
     history = hop(Kernel.history)
     inject_dynamic_segment = hop(Kernel.inject_dynamic_segment)
     last_safe_manifest = hop(Kernel.last_safe_manifest)
     list_workflows = hop(Kernel.list_workflows)
     load_fields = hop(Kernel.load_fields)
-    load_latest_state = hop(Kernel.load_latest_state)
     load_segment_manifest = hop(Kernel.load_segment_manifest)
-    load_state = hop(Kernel.load_state)
+    load_state_with_consistency = hop(Kernel.load_state_with_consistency)
     load_workflow_config = hop(Kernel.load_workflow_config)
     merge = hop(Kernel.merge)
     pin = hop(Kernel.pin)
     pins = hop(Kernel.pins)
     rollback_to_last_safe = hop(Kernel.rollback_to_last_safe)
     rollback_to_version = hop(Kernel.rollback_to_version)
+    save = hop(Kernel.save)
     save_state_delta = hop(Kernel.save_state_delta)
+    session = manage(Kernel.session)
     set_retention = hop(Kernel.set_retention)
     set_workflow = hop(Kernel.set_workflow)
     tag = hop(Kernel.tag)
     tags = hop(Kernel.tags)
+    ticket = hop(Kernel.ticket)
     unpin = hop(Kernel.unpin)
     untag = hop(Kernel.untag)
     verify = hop(Kernel.verify)
     verify_manifest_integrity = hop(Kernel.verify_manifest_integrity)
     verify_segment_config = hop(Kernel.verify_segment_config)
+    wait_for = hop(Kernel.wait_for)
     watch = stream(Kernel.watch)
+
+    if TYPE_CHECKING:
+
+        @overload
+        async def load_latest_state(
+            self,
+            *,
+            workflow_id: str,
+            owner_id: str,
+            execution_id: str | None = None,
+            branch: str = "main",
+            lazy: Literal[False] = False,
+        ) -> dict[str, Any]: ...
+
+        @overload
+        async def load_latest_state(
+            self,
+            *,
+            workflow_id: str,
+            owner_id: str,
+            execution_id: str | None = None,
+            branch: str = "main",
+            lazy: Literal[True],
+        ) -> SmartStateBag: ...
+
+        async def load_latest_state(self, **options: Any) -> dict[str, Any]: ...
+
+        @overload
+        async def load_state(
+            self, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[False] = False
+        ) -> dict[str, Any]: ...
+
+        @overload
+        async def load_state(
+            self, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[True]
+        ) -> SmartStateBag: ...
+
+        async def load_state(self, manifest_id: str, **options: Any) -> dict[str, Any]: ...
+
+    else:
+        load_latest_state = hop(Kernel.load_latest_state)
+        load_state = hop(Kernel.load_state)
 
 
 def _add_verbs() -> None:
@@ -201,12 +276,41 @@ def _add_verbs() -> None:
 _add_verbs()
 
 
+def hop_payload(
+    verb: Callable[Concatenate[Payloads, P], T],
+) -> Callable[Concatenate[AsyncPayloads, P], Coroutine[Any, Any, T]]:
+    """A verb on payloads as a coroutine that waits for a thread."""
+
+    @functools.wraps(verb)
+    async def awaited(self: AsyncPayloads, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._threads.run(functools.partial(verb, self._payloads, *args, **kwargs))
+
+    return awaited
+
+
+class AsyncPayloads:
+    """The verbs on payloads as coroutines. What `hydrate` gives reads the store on first access, in whatever thread
+    that is: name what will be needed in `load_fields`."""
+
+    def __init__(self, payloads: Payloads, threads: Threads) -> None:
+        self._payloads = payloads
+        self._threads = threads
+
+    dehydrate = hop_payload(Payloads.dehydrate)
+    filter_event_payload = hop_payload(Payloads.filter_event_payload)
+    hydrate = hop_payload(Payloads.hydrate)
+    leases = hop_payload(Payloads.leases)
+    load_fields_selective = hop_payload(Payloads.load_fields_selective)
+    release = hop_payload(Payloads.release)
+
+
 class AsyncTenant:
     """One tenant's part of an open store."""
 
     def __init__(self, tenant: Tenant, threads: Threads) -> None:
         self.name = tenant.name
         self.kernel = AsyncKernel(tenant.kernel, threads)
+        self.payloads = AsyncPayloads(tenant.payloads, threads)
 
 
 class AsyncApp:
@@ -238,6 +342,11 @@ class AsyncApp:
     def kernel(self) -> AsyncKernel:
         """The state kernel of the default tenant."""
         return self.default.kernel
+
+    @property
+    def payloads(self) -> AsyncPayloads:
+        """The payloads of the default tenant."""
+        return self.default.payloads
 
     @property
     def default(self) -> AsyncTenant:

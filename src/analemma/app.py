@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
+from analemma.bag.fields import FieldPolicy
+from analemma.bag.handlers import HandlerOptions, wrap_handler
+from analemma.bag.kernel import BagKernel
+from analemma.bag.payload_foreign import ForeignObjects, parse_buckets
+from analemma.bag.payloads import Payloads
 from analemma.blocks.cache import BlockCache, BodyCache, CacheStack
 from analemma.blocks.metrics import MeteredStore, ObjectMetrics
 from analemma.blocks.port import ObjectStore
@@ -18,18 +25,27 @@ from analemma.blocks.retry import RetryStore
 from analemma.blocks.urls import open_objects
 from analemma.canon.identity import BlockId
 from analemma.canon.registry import TypeRegistry
+from analemma.canon.source import NodeCache
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees
+from analemma.catalog.collecting import DatabaseClock, database_clock
+from analemma.catalog.collecting_uploads import CollectingUploads
 from analemma.catalog.opening import database_path, open_catalog
+from analemma.catalog.packing import SqlPacking
 from analemma.catalog.port import BranchKey, Head
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Invalid, NotFound
+from analemma.gc.brakes import BrakeLimits
+from analemma.gc.collector import Collector
+from analemma.gc.packing import Packing, PackingPolicy
+from analemma.gc.parts import GcOptions
 from analemma.settings import Settings, redact
+from analemma.state.applying import Applier
 from analemma.state.block_store import BlockStore
+from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer
-from analemma.state.kernel import Kernel
 from analemma.state.manifests import Manifest, decode_manifest
 from analemma.state.verifying import Report, Verifier
 
@@ -72,6 +88,8 @@ class App:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self.objects = None if objects is None else self._hardened(objects)
+        buckets = parse_buckets(settings.payload_s3_buckets)
+        self._foreign = ForeignObjects(buckets, lambda url: self._hardened(open_objects(url)))
         self._tenants: dict[str, Tenant] = {}
         self._cache: BlockCache | None = None
         self._lock = threading.RLock()
@@ -96,9 +114,54 @@ class App:
         return self.tenant(self.settings.tenant)
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> BagKernel:
         """The state kernel of the default tenant."""
         return self.default.kernel
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """What is pending in the default tenant: `drain()`, `forget(older_than_s)`, `pending`."""
+        return self.default.checkpoints
+
+    @property
+    def payloads(self) -> Payloads:
+        """The payloads of the default tenant."""
+        return self.default.payloads
+
+    @property
+    def packing(self) -> Packing:
+        """Where the default tenant's blocks lie: `pack()`, `repack()`, `unpack()`, `vacuum()`."""
+        return self.default.packing
+
+    @cached_property
+    def gc(self) -> Collector:
+        """The collector, for all tenants: `plan()`, `run()`, `status()`, `failures()`, `retry()`."""
+        return self.collector()
+
+    def collector(self, *, database_clock: DatabaseClock = database_clock) -> Collector:
+        """A collector whose leases, grace and ages go by another clock than the database's, for tests."""
+        settings = self.settings
+        return Collector(
+            self.catalog.engine,
+            store_id=self.catalog.store_id(),
+            objects=self.objects,
+            open_tenant=self.tenant,
+            holder=f"{socket.gethostname()}:{os.getpid()}:{self._entropy.random_bytes(4).hex()}",
+            options=GcOptions(
+                grace_s=settings.gc_grace_s,
+                upload_age_s=settings.gc_upload_age_s,
+                object_delay_s=settings.gc_object_delay_s,
+                session_idle_s=settings.gc_session_idle_s,
+                lease_s=settings.gc_lease_s,
+                brakes=BrakeLimits(
+                    unmarked=settings.gc_brake_unmarked,
+                    drop=settings.gc_brake_drop,
+                    blocks=settings.gc_brake_blocks,
+                ),
+            ),
+            clock=self._clock,
+            database_clock=database_clock,
+        )
 
     def stats(self, tenant: str | None = None) -> Stats:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
@@ -123,13 +186,17 @@ class App:
         return self.catalog.migrated
 
     def close(self) -> None:
-        """Give back connections and files; safe to call twice."""
+        """Apply what is pending of this process's checkpoints, as far as `checkpoint_close_s` allows, then give back
+        connections and files; safe to call twice."""
         with ExitStack() as closing:
             closing.callback(self.catalog.close)
+            closing.callback(self._foreign.close)
             if self.objects is not None:
                 closing.callback(self.objects.close)
             if self._cache is not None:
                 closing.callback(self._cache.close)
+            for tenant in list(self._tenants.values()):
+                closing.callback(tenant.checkpoints.close, self.settings.checkpoint_close_s)
 
     @property
     def cache(self) -> BlockCache:
@@ -158,6 +225,7 @@ class Tenant:
     def __init__(self, app: App, name: str) -> None:
         self.name = name
         self.id = app.catalog.tenant(name)
+        self._app = app
         self._catalog = app.catalog
         self._clock = app._clock
         self.blocks = BlockStore(
@@ -168,20 +236,66 @@ class Tenant:
             pack_threshold_bytes=app.settings.pack_threshold_bytes,
             clock=app._clock,
             entropy=app._entropy,
+            request_collection=lambda tenant, uploads, reason: CollectingUploads(app.catalog.engine).enqueue(
+                tenant, uploads, "commit", reason
+            ),
         )
-        self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types)
+        self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
         self.committer = Committer(app.catalog, self.id, self.blocks, clock=app._clock, entropy=app._entropy)
+        applier = Applier(app.catalog, self.id, blocks=self.blocks, trees=self.trees, committer=self.committer)
+        self.checkpoints = Checkpoints(app.catalog, self.id, applier, clock=app._clock, entropy=app._entropy)
 
     @cached_property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> BagKernel:
         """The verbs on this tenant's state."""
-        return Kernel(
+        return BagKernel(
             self._catalog,
             self.id,
             blocks=self.blocks,
             trees=self.trees,
             committer=self.committer,
+            checkpoints=self.checkpoints,
             clock=self._clock,
+        )
+
+    @cached_property
+    def payloads(self) -> Payloads:
+        """This tenant's states on their way between functions."""
+        settings = self._app.settings
+        return Payloads(
+            self._catalog,
+            self.id,
+            kernel=self.kernel,
+            blocks=self.blocks,
+            trees=self.trees,
+            clock=self._clock,
+            entropy=self._app._entropy,
+            policy=FieldPolicy(
+                field_bytes=settings.payload_field_bytes,
+                target_bytes=settings.payload_target_bytes,
+                limit_bytes=settings.payload_limit_bytes,
+            ),
+            foreign=self._app._foreign,
+            event_bytes=settings.payload_event_bytes,
+        )
+
+    @cached_property
+    def packing(self) -> Packing:
+        """Moves this tenant's blocks between the database and packs."""
+        settings = self._app.settings
+        return Packing(
+            self._catalog,
+            SqlPacking(self._catalog.engine),
+            self.id,
+            objects=self._app.objects,
+            policy=PackingPolicy(
+                after_s=settings.pack_after_s,
+                target_bytes=settings.pack_target_bytes,
+                least_bytes=settings.pack_least_bytes,
+                waste=settings.pack_waste,
+            ),
+            clock=self._clock,
+            entropy=self._app._entropy,
         )
 
     def head(self, key: BranchKey) -> Head | None:
@@ -261,3 +375,74 @@ def _place(url: str, file: str | None, objects: str | None) -> Place:
     if objects is None:
         objects = "memory://" if file == MEMORY else str(Path(file).absolute().parent / OBJECTS_DIRECTORY)
     return Place("sqlite", url, objects)
+
+
+class _SharedApps:
+    """One open store per place and process, for handlers: a function that is called again finds it open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._apps: dict[str | None, App] = {}
+
+    def get(self, url: str | None) -> App:
+        with self._lock:
+            if url not in self._apps:
+                self._apps[url] = open_app(url, create=False)
+            return self._apps[url]
+
+
+_SHARED = _SharedApps()
+
+
+@overload
+def with_payloads(function: Callable[..., Any], /) -> Callable[..., Any]: ...
+
+
+@overload
+def with_payloads(
+    function: None = None,
+    /,
+    *,
+    app: App | None = None,
+    url: str | None = None,
+    tenant: str | None = None,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+
+
+def with_payloads(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    app: App | None = None,
+    url: str | None = None,
+    tenant: str | None = None,
+    **options: Any,
+) -> Any:
+    """A function of a state as a function of an event: hydrate in, run, dehydrate out. Bare, or with arguments.
+
+    The function gets the state and whatever else the caller passes, and returns the new state; None means the state it
+    was given, with its changes. The store is `app`, or opened once per process from `url` or the settings. Other
+    arguments are those of `HandlerOptions`.
+
+    >>> @with_payloads(app=open_app("sqlite:///:memory:"), owner_id="ann", workflow_id="trip", execution_id="run-1")
+    ... def count(state):
+    ...     state["n"] += 1
+    >>> count({"n": 1})["n"]
+    2
+    """
+    chosen = HandlerOptions(**options)
+
+    def payloads() -> Payloads:
+        store = app or _SHARED.get(url)
+        return store.payloads if tenant is None else store.tenant(tenant).payloads
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        return wrap_handler(function, payloads, chosen)
+
+    return wrap if function is None else wrap(function)
+
+
+lambda_handler = with_payloads
+"""`with_payloads` under the name that says where it is mostly used: `def handler(state, context)` becomes
+`handler(event, context)`."""

@@ -106,6 +106,12 @@ class Timeout(AnalemmaError, TimeoutError):
     kind = "timeout"
 
 
+class ConsistencyError(AnalemmaError):
+    """The state that a ticket promised does not exist: its checkpoint failed; `reason` says with what kind of error."""
+
+    kind = "consistency"
+
+
 class DataLost(AnalemmaError):
     """An archive, or a part of one, is gone or damaged."""
 

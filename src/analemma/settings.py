@@ -60,6 +60,18 @@ class Settings(BaseSettings):
     pack_threshold_bytes: int = Field(
         262_144, ge=0, le=1024 * MIB, description="A save with more new bytes than this uploads one pack."
     )
+    pack_after_s: float = Field(
+        604_800, ge=0, le=10_000_000_000, description="Packing moves blocks that were stored longer ago than this."
+    )
+    pack_target_bytes: int = Field(
+        16 * MIB, ge=65_536, le=64 * MIB, description="Packing fills packs up to about this size."
+    )
+    pack_least_bytes: int = Field(
+        1 * MIB, ge=0, le=64 * MIB, description="Packing leaves less than this where it is, to wait for more."
+    )
+    pack_waste: float = Field(
+        0.5, ge=0, le=0.99, description="Repacking writes packs anew of which more than this share is dead."
+    )
     cache_bytes: int = Field(64 * MIB, ge=0, le=1024 * 1024 * MIB, description="Blocks kept in memory; 0 for none.")
     redis_url: Place | None = Field(None, description="A Redis server to cache blocks in, as `redis://...`.")
     redis_ttl_s: int = Field(300, ge=1, le=2_592_000, description="How long Redis keeps a block.")
@@ -69,8 +81,60 @@ class Settings(BaseSettings):
     object_retry_base_s: float = Field(
         0.5, ge=0, le=60, description="Pause before the second try; doubles with each, with jitter."
     )
+    checkpoint_close_s: float = Field(
+        5, ge=0, le=3600, description="Closing a store applies its pending checkpoints for at most this long."
+    )
+    gc_interval_s: float = Field(
+        3600, ge=1, le=31_536_000, description="A worker collects garbage when the newest run began this long ago."
+    )
+    gc_grace_s: float = Field(
+        86_400, ge=0, le=31_536_000, description="Blocks that nothing leads to stay at least this long."
+    )
+    gc_upload_age_s: float = Field(
+        86_400, ge=0, le=31_536_000, description="An upload whose commit has not come for so long is abandoned."
+    )
+    gc_object_delay_s: float = Field(
+        0,
+        ge=0,
+        le=31_536_000,
+        description="Objects stay this long after nothing names them: as old as a backup that may be restored.",
+    )
+    gc_session_idle_s: float = Field(
+        86_400, ge=1, le=31_536_000, description="A session that has written nothing for so long is given up."
+    )
+    gc_lease_s: float = Field(
+        300, ge=1, le=86_400, description="A collector that was not heard of for so long may be replaced."
+    )
+    gc_brake_unmarked: float = Field(
+        1, ge=0, le=1, description="Nothing is collected if a larger share of a tenant's blocks is garbage."
+    )
+    gc_brake_drop: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Nothing is collected if the needed blocks of a tenant have become fewer by a larger share.",
+    )
+    gc_brake_blocks: int = Field(
+        1000, ge=0, le=1_000_000_000, description="For fewer blocks than this, the two brakes above do not apply."
+    )
     unknown_types: Literal["refuse", "keep"] = Field(
         "refuse", description="What to do with a stored value whose type is not registered."
+    )
+    payload_field_bytes: int = Field(
+        10_240, ge=0, le=1024 * MIB, description="A field of a payload that takes more than this becomes a pointer."
+    )
+    payload_target_bytes: int = Field(
+        10_240, ge=0, le=1024 * MIB, description="Fields leave a payload for as long as it is larger than this."
+    )
+    payload_limit_bytes: int = Field(
+        262_144, ge=0, le=1024 * MIB, description="A payload that stays larger than this is refused."
+    )
+    payload_event_bytes: int = Field(
+        16 * MIB, ge=0, le=1024 * MIB, description="An event that takes more than this is refused."
+    )
+    payload_s3_buckets: Place | None = Field(
+        None,
+        description="Buckets, separated by commas, whose `__s3_pointer__`s are read: names or `s3://bucket?...`.",
     )
 
     def __init__(self, **values: Any) -> None:
@@ -184,7 +248,8 @@ def _explained(error: ValidationError, arguments: dict[str, Any]) -> Invalid:
         else:
             expected = _expected(Settings.model_fields[name]).replace("`", "")
             # A URL may hold a password, so what was given is not repeated there.
-            given = "" if name in ("url", "objects", "redis_url") else f", got {repr(detail['input'])[:80]}"
+            secret = name in ("url", "objects", "redis_url", "payload_s3_buckets")
+            given = "" if secret else f", got {repr(detail['input'])[:80]}"
             reasons.append(f"{source}: expected {expected}{given}")
     return Invalid("; ".join(reasons), hint=hint)
 

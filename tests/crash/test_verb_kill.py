@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,9 @@ COMMIT = [
     "commit.after_commit",
 ]
 EXPIRE = ["expire.before_commit", "expire.after_commit"]
-CASES = [(verb, point) for verb in VERBS for point in (EXPIRE if verb == "expire" else COMMIT)]
+RECORD = ["record.before_commit", "record.after_commit"]
+POINTS = dict.fromkeys(VERBS, COMMIT) | {"expire": EXPIRE} | dict.fromkeys(["tag", "untag", "pin", "decide"], RECORD)
+CASES = [(verb, point) for verb, points in POINTS.items() for point in points]
 
 
 def prepare(app: App) -> None:
@@ -34,13 +37,18 @@ def prepare(app: App) -> None:
     newest = kernel.history(**NAME)[0]
     kernel.fork(newest.manifest_id, owner_id="ann", branch="side")
     kernel.save_state_delta({"theirs": 1}, branch="side", **NAME)
+    kernel.tag(newest.manifest_id, "old", owner_id="ann")
     kernel.set_retention(owner_id="ann", workflow_id="report", keep_last=2)
 
 
-def facts(app: App) -> dict[str, int]:
-    """What the verbs change: how many versions each line has."""
+def facts(app: App) -> dict[str, Any]:
+    """What the verbs change: how many versions each line has, and what was said of them."""
     kernel = app.kernel
-    found = {}
+    found: dict[str, Any] = {
+        "tags": [tag.name for tag in kernel.tags(**NAME)],
+        "pins": [pin.version for pin in kernel.pins(**NAME)],
+        "approved": [version.version for version in kernel.history(**NAME, decision="approved")],
+    }
     for workflow, branch in (("report", "main"), ("report", "other"), ("copy", "main")):
         try:
             versions = kernel.history(workflow_id=workflow, owner_id="ann", branch=branch)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from analemma.state.kernel import Kernel
+from analemma.bag.kernel import BagKernel as Kernel
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
@@ -22,13 +22,29 @@ def branch(kernel: Kernel) -> None:
     kernel.fork(first.manifest_id, owner_id="ann", branch="other")
 
 
+def newest(kernel: Kernel) -> str:
+    return kernel.history(**NAME)[0].manifest_id
+
+
+def session(kernel: Kernel) -> None:
+    with kernel.session(**NAME) as state:
+        state["moved"] = state.pop("list")
+        state["moved"].append("new")
+        state["n"] += 1
+
+
 VERBS: dict[str, Callable[[Kernel], object]] = {
     "save": lambda kernel: kernel.save_state_delta({"n": 99}, **NAME, idempotency_key="once"),
+    "session": session,
     "rollback": lambda kernel: kernel.rollback_to_version(version=1, **NAME),
     "fork": fork,
     "branch": branch,
     "merge": lambda kernel: kernel.merge(source="side", **NAME),
     "expire": lambda kernel: kernel.expire(**NAME),
+    "tag": lambda kernel: kernel.tag(newest(kernel), "good", owner_id="ann"),
+    "untag": lambda kernel: kernel.untag("old", **NAME),
+    "pin": lambda kernel: kernel.pin(newest(kernel), owner_id="ann"),
+    "decide": lambda kernel: kernel.decide(newest(kernel), "approved", actor="eve"),
 }
 
 

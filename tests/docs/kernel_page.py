@@ -6,7 +6,7 @@ import inspect
 import sys
 from pathlib import Path
 
-from analemma.state.kernel import Kernel
+from analemma.bag.kernel import BagKernel as Kernel
 
 INTRODUCTION = """# The kernel's verbs
 
@@ -22,7 +22,8 @@ def kernel_page() -> str:
     """The page as it should be."""
     parts = [INTRODUCTION]
     for cls in Kernel.__mro__:
-        verbs = [name for name, item in vars(cls).items() if inspect.isfunction(item) and not name.startswith("_")]
+        verbs = [name for name, item in vars(cls).items() if not name.startswith("_") and getattr(Kernel, name) is item]
+        verbs = [name for name in verbs if inspect.isfunction(getattr(cls, name))]
         if not verbs:
             continue
         parts.append(f"## {(cls.__doc__ or '').splitlines()[0].rstrip('.')}\n")

@@ -11,6 +11,7 @@ DOCS = ROOT / "docs"
 
 _FENCE = re.compile(r"^```(\w*)\s*$")
 _NOT_RUN = re.compile(r"<!-- not run:(.*)-->")
+_OUTPUT = re.compile(r"^\s*# ?>(.*)$")
 _CHECKED = re.compile(r"<!-- checked: ([\w -]+) -->")
 
 
@@ -29,8 +30,8 @@ class CodeBlock:
 
     @property
     def expected_output(self) -> list[str]:
-        """What the comments `#> ...` say it prints."""
-        return [line.strip()[2:].strip() for line in self.text.splitlines() if line.strip().startswith("#>")]
+        """What the comments `# > ...` say it prints."""
+        return [found[1].strip() for line in self.text.splitlines() if (found := _OUTPUT.match(line))]
 
 
 def markdown_files() -> list[Path]:

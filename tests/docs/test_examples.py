@@ -30,8 +30,8 @@ def run(page: Path, block: CodeBlock, namespace: dict[str, Any]) -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, shown(page), "exec"), namespace)  # noqa: S102
-    if block.expected_output:
-        assert printed.getvalue().splitlines() == block.expected_output, f"{shown(page)}, line {block.line}"
+    # Also of a block that shows no output: then it prints none, and no slip in the comments goes unnoticed.
+    assert printed.getvalue().splitlines() == block.expected_output, f"{shown(page)}, line {block.line}"
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=shown)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from analemma.state.kernel import Kernel
+from analemma.bag.kernel import BagKernel as Kernel
 from tests.docs.kernel_page import kernel_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "kernel.md"

@@ -45,6 +45,7 @@ class Line:
         self.held: set[int] = set()
         """Tagged or pinned, so never expired."""
         self.expired: set[int] = set()
+        self.decided: dict[int, str] = {}
 
     @property
     def there(self) -> list[int]:
@@ -74,6 +75,8 @@ class KernelMachine(RuleBasedStateMachine):
         self.apps: list[App] = [self.store.open(), self.store.open()]
         self.names = itertools.count(1)
         self.known: list[Line] = []
+        self.wandering: dict[str, tuple[Line, int]] = {}
+        """Where each workflow's tag is that moves from version to version and from branch to branch."""
 
     def teardown(self) -> None:
         try:
@@ -209,13 +212,32 @@ class KernelMachine(RuleBasedStateMachine):
         kernel = self.apps[0].kernel
         kernel.decide(line.commits[version].manifest_id, decision, actor="ann", score=0.5)
         assert kernel.decisions(line.commits[version].manifest_id)[-1].decision == decision
+        line.decided[version] = decision
+        listed = self.apps[1].kernel.history(
+            workflow_id=line.workflow, owner_id=self.owner, branch=line.branch, decision=decision, limit=1000
+        )
+        expected = [number for number in line.there[::-1] if line.decided.get(number) == decision]
+        assert [each.version for each in listed] == expected
+
+    @rule(line=lines, choice=st.integers(0, 1000), away=st.booleans())
+    def move_the_tag(self, line: Line, choice: int, away: bool) -> None:
+        kernel = self.apps[choice % 2].kernel
+        if away and line.workflow in self.wandering:
+            kernel.untag("wandering", workflow_id=line.workflow, owner_id=self.owner)
+            del self.wandering[line.workflow]
+            return
+        version = line.there[choice % len(line.there)]
+        kernel.tag(line.commits[version].manifest_id, "wandering", owner_id=self.owner, force=True)
+        self.wandering[line.workflow] = (line, version)
 
     @rule(line=lines, keep=st.integers(1, 6))
     def expire(self, line: Line, keep: int) -> None:
         kernel = self.apps[0].kernel
         kernel.set_retention(owner_id=self.owner, workflow_id=line.workflow, keep_last=keep)
         plan = kernel.expire(workflow_id=line.workflow, owner_id=self.owner, branch=line.branch)
-        gone = {version for version in line.there[:-keep] if version not in line.held}
+        tagged, on = self.wandering.get(line.workflow, (None, None))
+        held = line.held | ({on} if tagged is line else set())
+        gone = {version for version in line.there[:-keep] if version not in held}
         assert {version.version for version in plan.expired} == gone
         line.expired |= gone
         listed = kernel.history(workflow_id=line.workflow, owner_id=self.owner, branch=line.branch, limit=1000)

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from analemma.blocks.forking import watch
 from analemma.canon.identity import BlockId
 
 DEFAULT_CAPACITY_BYTES = 64 << 20
@@ -44,6 +45,7 @@ class BodyCache:
         self._bytes = 0
         self._bodies: OrderedDict[tuple[int, BlockId], bytes] = OrderedDict()
         self._lock = threading.Lock()
+        watch(self)
 
     def __len__(self) -> int:
         return len(self._bodies)
@@ -90,6 +92,12 @@ class BodyCache:
 
     def close(self) -> None:
         self.clear()
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: go on with what is here, unless some thread was changing it at that moment."""
+        caught, self._lock = self._lock.locked(), threading.Lock()
+        if caught:
+            self.clear()
 
 
 class CacheStack:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from analemma.blocks.forking import watch
 from analemma.blocks.port import ObjectInfo, ObjectStore
 from analemma.clock import Clock, SystemClock
 
@@ -39,6 +40,11 @@ class ObjectMetrics:
         self._listener = listener
         self._lock = threading.Lock()
         self._stats = {operation: OperationStats() for operation in OPERATIONS}
+        watch(self)
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: numbers are replaced as a whole, so there is only the lock to renew."""
+        self._lock = threading.Lock()
 
     def record(self, operation: str, seconds: float, size: int, *, failed: bool) -> None:
         """Add one operation."""

@@ -152,7 +152,7 @@ def read_footer(store: ObjectStore, key: str) -> tuple[PackEntry, ...]:
 
 
 def read_entries(store: ObjectStore, key: str, entries: Iterable[PackEntry]) -> dict[BlockId, bytes]:
-    """The stored bytes of these blocks, in few range reads. Decode and verify each with `codec.decode_block`."""
+    """The stored bytes of these blocks, in few range reads. Decode and verify them with `codec.decode_blocks`."""
     wanted = sorted(entries, key=lambda entry: (entry.offset, entry.length))
     for entry in wanted:
         if entry.offset < len(HEADER) or not 0 < entry.length <= MAX_BLOCK_BYTES:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from analemma.blocks.forking import watch
 from analemma.canon.identity import BlockId
 from analemma.clock import Clock, SystemClock
 from analemma.errors import Invalid, Unavailable
@@ -51,6 +52,11 @@ class RedisTier:
         self._matches = matches
         self._lock = threading.Lock()
         self._resting_until = float("-inf")
+        watch(self)
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: the client opens connections of its own, and the lock is renewed."""
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"RedisTier(store_id={self._store_id!r})"

@@ -9,6 +9,7 @@ the stored format."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Literal
 
@@ -24,6 +25,8 @@ FIRST_LEAF_MINIMUM_BYTES = 8192
 MEAN_EXTRA_BYTES = 2048
 """How far beyond the minimum a chunk goes on average."""
 MAXIMUM_BYTES = 32768
+_REMEMBERED_BYTES = 128
+"""Entries up to this size, such as those of index nodes, are hashed once for many edits."""
 
 TEXT_AVERAGE_BYTES = 131072
 TEXT_MINIMUM_BYTES = 65536
@@ -52,8 +55,10 @@ def find_cut(
         if size + width > MAXIMUM_BYTES and position >= fewest:
             return _smallest_hash(prefix, entries, start, position, minimum, fewest), True
         size += width
-        if size >= minimum and position + 1 >= fewest and _hash(prefix, data) * MEAN_EXTRA_BYTES < width << 32:
-            return position + 1, False
+        if size >= minimum and position + 1 >= fewest:
+            ends = _ends(prefix, data) if width > _REMEMBERED_BYTES else _ends_again(prefix, data)
+            if ends:
+                return position + 1, False
     return (len(entries), False) if ended else None
 
 
@@ -66,6 +71,17 @@ def _smallest_hash(prefix: bytes, entries: Sequence[Entry], start: int, stop: in
         if size >= minimum and position + 1 >= fewest and (hashed := _hash(prefix, data)) <= best_hash:
             best, best_hash = position + 1, hashed
     return best
+
+
+def _ends(prefix: bytes, data: bytes) -> bool:
+    """Whether this entry is a natural end."""
+    return _hash(prefix, data) * MEAN_EXTRA_BYTES < len(data) << 32
+
+
+@lru_cache(maxsize=16384)
+def _ends_again(prefix: bytes, data: bytes) -> bool:
+    # Every edit cuts index nodes anew, and all but one or two of their entries are those of the edit before.
+    return _ends(prefix, data)
 
 
 def _hash(prefix: bytes, data: bytes) -> int:

@@ -3,9 +3,10 @@ once."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 from analemma.canon.chunking import INLINE_BYTES
@@ -16,12 +17,16 @@ from analemma.canon.nodes import (
     Block,
     Entry,
     Link,
+    SortKey,
     Wire,
+    encode,
+    encode_stored,
     is_special,
     link_wire,
     node_links,
     read_special,
     sort_key,
+    wire_flags,
     wire_links,
 )
 from analemma.canon.packing import Packed, Packer, list_entry, map_entry
@@ -30,7 +35,7 @@ from analemma.canon.reading import MISSING, Missing, child_position, find_field,
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.rewriting import NodePath, Splice, TreeRewriter, packed_wire
 from analemma.canon.runs import Runs
-from analemma.canon.source import Fetch, NodeSource
+from analemma.canon.source import Fetch, NodeCache, NodeSource
 from analemma.errors import Invalid, NotFound
 
 OPERATIONS = ("put", "add", "replace", "remove", "discard")
@@ -55,7 +60,8 @@ class Edited:
 
 @dataclass(slots=True)
 class _MapDraft:
-    """A map being changed: all its fields when it stood inline, only the changed ones when it has a tree (`base`)."""
+    """A map being changed: all its fields when it stood inline, only the changed ones when it has a tree (`base`). A
+    slot is a draft, a wire of the old tree, a new value (`Packed`) or, of a field that is gone, MISSING."""
 
     base: BlockId | None
     fields: dict[str, Any]
@@ -83,22 +89,30 @@ def build(value: Any, registry: TypeRegistry) -> Edited:
     return Edited(root, tuple(made.values()))
 
 
-def edit(root: BlockId, operations: Iterable[Operation], fetch: Fetch, registry: TypeRegistry) -> Edited:
+def edit(
+    root: BlockId,
+    operations: Iterable[Operation],
+    fetch: Fetch,
+    registry: TypeRegistry,
+    cache: NodeCache | None = None,
+) -> Edited:
     """Apply the operations in order to the tree at `root`. The blocks given back are those the old tree does not have,
     so whoever stores them must hold on to the old tree until the new one is committed."""
-    return _Editor(root, fetch, registry).apply(list(operations))
+    return _Editor(root, NodeSource(fetch, cache), registry).apply(list(operations))
 
 
 class _Editor:
-    def __init__(self, root: BlockId, fetch: Fetch, registry: TypeRegistry) -> None:
-        self._source = NodeSource(fetch)
-        self._packer = Packer(registry, self._source.add)
+    def __init__(self, root: BlockId, source: NodeSource, registry: TypeRegistry) -> None:
+        self._source = source
+        self._packer = Packer(registry, source.add, source.add_parts, source.accept)
         self._old_root = root
         self._root: Any = None
 
     def apply(self, operations: Sequence[Operation]) -> Edited:
-        # One round of fetches per level warms the source for all paths; what follows finds its nodes there.
-        self._source.run(locate(self._old_root, operation.path) for operation in operations)
+        for _, path, _ in operations:
+            # All of them first: the descents that are expected take every path as it is.
+            check_path(path)
+        self._source.expect(lambda: [locate(self._old_root, path) for _, path, _ in operations])
         self._root = link_wire(root_link(self._old_root, self._source.get(self._old_root)))
         for operation in operations:
             try:
@@ -109,13 +123,14 @@ class _Editor:
                     pointer=format_pointer(operation.path),
                 ) from None
         link = self._finish_root()
-        return Edited(link, self._new_blocks(link.id))
+        blocks = self._new_blocks(link.id)
+        self._source.keep([block.id for block in blocks])
+        return Edited(link, blocks)
 
     def _apply(self, operation: Operation) -> None:
         op, path, value = operation
         if op not in OPERATIONS:
             raise Invalid(f"there is no operation {op!r}", hint=f"use one of {', '.join(OPERATIONS)}")
-        check_path(path)
         if not path:
             if op in ("remove", "discard"):
                 raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
@@ -134,11 +149,10 @@ class _Editor:
             self._change_list(draft, op, token, path, value)
 
     def _change_map(self, draft: _MapDraft, op: str, token: str, path: Path, value: Any) -> None:
-        old = self._field(draft, token)
-        if op in ("replace", "remove") and old is MISSING:
+        if op in ("replace", "remove") and self._field(draft, token) is MISSING:
             raise NotFound(f"there is nothing at {format_pointer(path)}", pointer=format_pointer(path))
         if op != "remove":
-            draft.fields[token] = self._new_slot(value, path, old)
+            draft.fields[token] = self._new_slot(value, path, lambda: self._field(draft, token))
         elif draft.base is None:
             del draft.fields[token]
         else:
@@ -149,11 +163,11 @@ class _Editor:
         adding = op == "add" or (op == "put" and token == "-")
         index = _index(token, length, path, inserting=adding)
         if adding:
-            draft.runs.insert(index, self._new_slot(value, path, MISSING))
+            draft.runs.insert(index, self._new_slot(value, path, lambda: MISSING))
         elif op == "remove":
             draft.runs.remove(index)
         else:
-            draft.runs.replace(index, self._new_slot(value, path, self._item(draft, index)))
+            draft.runs.replace(index, self._new_slot(value, path, lambda: self._item(draft, index)))
 
     def _present(self, path: Path) -> bool:
         """Whether anything stands at this path by now."""
@@ -167,7 +181,7 @@ class _Editor:
                 except (IndexError, Invalid):
                     return False
             else:
-                slot = self._source.run([step(slot, token)])[0]
+                slot = self._source.run([step(slot.wire if type(slot) is Packed else slot, token)])[0]
             if slot is MISSING:
                 return False
         return True
@@ -194,6 +208,8 @@ class _Editor:
     def _open(self, slot: Any, path: Path) -> _Draft:
         if isinstance(slot, _MapDraft | _ListDraft):
             return slot
+        if type(slot) is Packed:
+            slot = slot.wire
         if type(slot) is list:
             return _ListDraft(None, Runs(list(slot)))
         if type(slot) is dict:
@@ -228,18 +244,21 @@ class _Editor:
         assert draft.base is not None
         return self._source.run([find_item(draft.base, run[offset])])[0]
 
-    def _new_slot(self, value: Any, path: Path, old: Any) -> Wire:
+    def _new_slot(self, value: Any, path: Path, find_old: Callable[[], Any]) -> Packed:
         made = len(self._source.made)
         packed = self._packer.pack(value, at=path)
-        if packed.flags & LINKS and not isinstance(old, _MapDraft | _ListDraft | Missing):
-            self._learn(old, budget=len(self._source.made) - made)
-        return packed.wire
+        # Only a value with trees of its own can share some with what it replaces.
+        if packed.flags & LINKS:
+            old = find_old()
+            # What was put by an earlier operation of this batch is stored nowhere: only what the old tree has may be
+            # skipped.
+            if not isinstance(old, _MapDraft | _ListDraft | Missing | Packed):
+                self._learn(old, budget=len(self._source.made) - made)
+        return packed
 
     def _learn(self, old: Wire, budget: int) -> None:
         """Look at the tree that is being replaced: what the new value shares with it need not be stored again. Costs no
         more than the new value did."""
-        # What was put by an earlier operation of this batch is stored nowhere: only what the old tree has may be
-        # skipped.
         frontier = [link for link in wire_links(old) if link.id in self._source.known]
         blocks = [link.id for link in frontier if link.branching]
         while blocks and budget > 0:
@@ -280,7 +299,7 @@ class _Editor:
             if slot.base is None:
                 return self._packer.pack_items([self._finish(inner) for run in slot.runs for inner in run])
             return self._inline_or_link(self._finish_tree(slot))
-        return packed_wire(slot)
+        return slot if type(slot) is Packed else packed_wire(slot)
 
     def _inline_or_link(self, link: Link) -> Packed:
         """A container that has shrunk goes back inline, as if it had been built small."""
@@ -326,19 +345,32 @@ class _Editor:
             by_leaf = below
         splices: dict[NodePath, list[Splice]] = {}
         for path, keys in by_leaf.items():
-            body = tree.node(path).body
-            order = [sort_key(key) for key in body]
+            entries = tree.entries(path)
             for key in keys:
                 slot = draft.fields[key]
-                position = bisect_left(order, sort_key(key))
-                present = key in body
+                position = bisect_left(entries, sort_key(key), key=_entry_order)
+                present = position < len(entries) and entries[position][3] == key
                 if slot is MISSING and not present:
                     continue
-                fresh = [] if slot is MISSING else [map_entry(key, self._finish(slot))]
-                if present and fresh and fresh[0][0] == map_entry(key, packed_wire(body[key]))[0]:
+                fresh = [] if slot is MISSING else [self._map_entry(key, slot)]
+                if present and fresh and fresh[0][0] == entries[position][0]:
                     continue
                 splices.setdefault(path, []).append(Splice(position, position + present, fresh))
         return splices
+
+    def _map_entry(self, key: str, slot: Any) -> Entry:
+        if isinstance(slot, _MapDraft | _ListDraft):
+            slot = self._finish(slot)
+        if type(slot) is Packed:
+            return map_entry(key, slot)
+        return encode(key) + encode_stored(slot), wire_flags(slot), slot, key
+
+    def _list_entry(self, slot: Any) -> Entry:
+        if isinstance(slot, _MapDraft | _ListDraft):
+            slot = self._finish(slot)
+        if type(slot) is Packed:
+            return list_entry(slot)
+        return encode_stored(slot), wire_flags(slot), slot, None
 
     def _list_splices(self, tree: TreeRewriter, draft: _ListDraft) -> dict[NodePath, list[Splice]]:
         spans: list[tuple[int, int, list[Entry]]] = []
@@ -347,7 +379,10 @@ class _Editor:
         total = root_link(draft.base, tree.node(())).count if draft.base is not None else 0
         for run in [*draft.runs, range(total, total)]:
             if isinstance(run, list):
-                fresh += [list_entry(self._finish(slot)) for slot in run]
+                # In a loop of its own, as in every function here that may lead back to itself: frames are scarce when
+                # values are deep.
+                for slot in run:
+                    fresh.append(self._list_entry(slot))
                 continue
             if run.start > position or fresh:
                 spans.append((position, run.start, fresh))
@@ -369,6 +404,12 @@ class _Editor:
         return tuple(found.values())
 
 
+def _entry_order(entry: Entry) -> SortKey:
+    key = entry[3]
+    assert key is not None
+    return sort_key(key)
+
+
 def _index(token: str, length: int, path: Path, *, inserting: bool) -> int:
     try:
         return list_index(token, length, inserting=inserting)
@@ -387,12 +428,15 @@ def _spread(tree: TreeRewriter, spans: Sequence[tuple[int, int, list[Entry]]]) -
     for _ in range(tree.height):
         below: dict[NodePath, list[tuple[int, int, list[Entry]]]] = {}
         for path, inner in pieces.items():
-            offset = 0
             children = tree.node(path).body
+            ends = list(accumulate([child[1] for child in children]))
             spread = list(inner)
-            for number, child in enumerate(children):
+            # Spans are in order: children that end before the first one starts have no part in this.
+            first = min(bisect_right(ends, spread[0][0]), len(children) - 1)
+            offset = ends[first - 1] if first else 0
+            for number in range(first, len(children)):
                 last = number == len(children) - 1
-                end = offset + child[1]
+                end = ends[number]
                 rest = []
                 for start, stop, fresh in spread:
                     if start >= end and not (last and start == end):

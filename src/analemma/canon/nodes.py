@@ -15,7 +15,7 @@ and bytes carry a leading 0x00, because encoders take bytes that parse as a CID 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal, NamedTuple, cast
 
 import libipld
@@ -55,8 +55,7 @@ def sort_key(key: str) -> SortKey:
     return (len(key) if key.isascii() else len(key.encode()), key)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Bytes on their way to the store, with the blocks they link to."""
 
     id: BlockId
@@ -64,13 +63,12 @@ class Block:
     links: tuple[BlockId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """A value that lives in a tree of its own."""
 
     id: BlockId
     kind: Kind
-    count: int
+    count: int  # type: ignore[assignment]
     """Items of a list or map; bytes of a text (in UTF-8) or of bytes."""
     size: int
     """Bytes of all blocks of the tree, repeats counted each time."""
@@ -248,6 +246,16 @@ def content_block(kind: Kind, wire: Wire, flags: int, links: tuple[BlockId, ...]
     return Block(block_id(data), data, links)
 
 
+def long_block(kind: Kind, piece: bytes) -> Block:
+    """A chunk of a text, as UTF-8, or of bytes. Put together by hand: the bytes are there already."""
+    if kind == "text":
+        head = b"\x00\x00" + head_bytes(3, len(piece))
+    else:
+        head = b"\x00" + bytes((SPECIALS,)) + head_bytes(2, len(piece) + 1) + b"\0"
+    data = b"".join((_KIND_HEAD[kind], head, piece))
+    return Block(block_id(data), data)
+
+
 def index_block(kind: Kind, level: int, entries: Sequence[Entry]) -> tuple[Block, int]:
     """An inner node over these index entries, and the bytes of all nodes below it."""
     body = b"".join([entry[0] for entry in entries])
@@ -269,6 +277,33 @@ def index_entry(block: Block, *, count: int, below: int, forced: bool = False, l
     if last_key is not None:
         child.append(last_key)
     return encode(child), LINKS, child, last_key
+
+
+def node_entries(node: Node) -> list[Entry]:
+    """The entries of a node as they would be written again; raises what the encoder does."""
+    if node.level:
+        keyed = node.kind == "map"
+        return [(encode(child), LINKS, child, child[4] if keyed else None) for child in node.body]
+    wires = node.body.values() if node.kind == "map" else node.body
+    flags = map(wire_flags, wires) if node.flags else repeat(0)
+    if node.kind == "map":
+        return [
+            (encode(key) + encode(wire), flag, wire, key)
+            for (key, wire), flag in zip(node.body.items(), flags, strict=False)
+        ]
+    return list(zip(map(encode, wires), flags, wires, repeat(None), strict=False))
+
+
+def node_from_entries(kind: Kind, level: int, entries: Sequence[Entry]) -> Node:
+    """The node that was made of these entries, as decoding it would give it."""
+    if level:
+        children = [entry[2] for entry in entries]
+        return Node(kind, level, LINKS, children, sum([child[1] for child in children]))
+    flags = 0
+    for entry in entries:
+        flags |= entry[1]
+    body = {entry[3]: entry[2] for entry in entries} if kind == "map" else [entry[2] for entry in entries]
+    return Node(kind, level, flags, body, len(entries))
 
 
 _LEAF_FLAGS = (0, SPECIALS, LINKS | SPECIALS)

@@ -19,15 +19,19 @@ from analemma.canon.nodes import (
     child_link,
     content_block,
     encode,
+    encode_stored,
     index_block,
     index_entry,
     leaf_block,
     link_wire,
+    long_block,
     sort_key,
+    wire_flags,
     wire_links,
 )
 from analemma.canon.pointer import format_pointer
 from analemma.canon.registry import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
+from analemma.canon.stored import StandIn, Stored
 from analemma.errors import Invalid
 
 MAXIMUM_DEPTH = DEEPEST_CONTENT
@@ -37,6 +41,7 @@ LONGEST_KEY = 65_536
 """Keys stand whole in every index node above them, so they cannot be cut like values."""
 
 Emit = Callable[[Block], None]
+EmitParts = Callable[[Block, Kind, int, Sequence[Entry]], None]
 
 
 class Packed(NamedTuple):
@@ -63,11 +68,20 @@ _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 
 class Packer:
-    """Packs values, handing each block of a larger value to `emit`."""
+    """Packs values, handing each block of a larger value to `emit`, and what a node was made of to `emit_parts`. Links
+    of stored parts go to `accept`; without it, there can be none."""
 
-    def __init__(self, registry: TypeRegistry, emit: Emit) -> None:
+    def __init__(
+        self,
+        registry: TypeRegistry,
+        emit: Emit,
+        emit_parts: EmitParts | None = None,
+        accept: Callable[[Sequence[Link]], None] | None = None,
+    ) -> None:
         self._registry = registry
         self._emit = emit
+        self._emit_parts = emit_parts
+        self._accept = accept
 
     def pack(self, value: Any, *, at: Sequence[str | int] = ()) -> Packed:
         """The stored form of a value that will stand at this path; Invalid, with the pointer, if it cannot be
@@ -79,6 +93,8 @@ class Packer:
 
     def pack_root(self, value: Any) -> Link:
         """The tree of a whole value. The root is always a node, however small the value is."""
+        if isinstance(value, StandIn):
+            value = value.to_plain()
         cls = type(value)
         try:
             if cls is list:
@@ -115,6 +131,8 @@ class Packer:
             block, below = leaf_block(kind, entries)
             count = len(entries)
         self._emit(block)
+        if self._emit_parts is not None:
+            self._emit_parts(block, kind, level, entries)
         last_key = entries[-1][3] if entries else None
         return index_entry(block, count=count, below=below, forced=forced, last_key=last_key)
 
@@ -207,6 +225,13 @@ class Packer:
         return Packed({key: item.wire for key, item in fields.items()}, size, _flags(fields.values()))
 
     def _pack_tagged(self, value: Any, depth: int) -> Packed:
+        if isinstance(value, StandIn):
+            return self._pack(value.to_plain(), depth)
+        if type(value) is Stored and self._accept is not None:
+            if depth + value.nesting > MAXIMUM_DEPTH:
+                raise _Refused(_TOO_DEEP, "flatten the value")
+            self._accept(wire_links(value.wire))
+            return Packed(value.wire, len(encode_stored(value.wire)), wire_flags(value.wire))
         if type(value) is Tagged:
             name, payload = value.name, value.payload
             if type(name) is not str or not name or name in RESERVED_NAMES:
@@ -254,13 +279,9 @@ class Packer:
                 # Cuts are found on bytes; a character that a cut would split belongs to the chunk it starts in.
                 while end < len(data) and data[end] & 0xC0 == 0x80:
                     end += 1
-            piece = data[start:end]
-            if kind == "text":
-                block = content_block("text", piece.decode(), 0)
-            else:
-                block = content_block("bytes", b"\0" + piece, SPECIALS)
+            block = long_block(kind, data[start:end])
             self._emit(block)
-            entries.append(index_entry(block, count=len(piece), below=0))
+            entries.append(index_entry(block, count=end - start, below=0))
             start = end
         return child_link(kind, entries[0][2]) if len(entries) == 1 else self.sequence(kind, entries, level=1)
 

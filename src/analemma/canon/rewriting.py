@@ -6,14 +6,12 @@ are cut anew until a cut falls on an old boundary, and the nodes that changed ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import NamedTuple
 
 from analemma.canon.chunking import MAXIMUM_BYTES, find_cut
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     FORCED,
-    LINKS,
     Entry,
     Kind,
     Link,
@@ -22,7 +20,6 @@ from analemma.canon.nodes import (
     broken_promise,
     child_id,
     child_link,
-    encode,
     encode_stored,
     follow,
     wire_flags,
@@ -109,6 +106,8 @@ class TreeRewriter:
         if len(entries) > 1:
             return self._packer.sequence(self._kind, entries, self._height + 1)
         link = child_link(self._kind, entries[0][2])
+        if not self._height:
+            return link
         # What was a wide level may have become a single node: the root is the lowest level that has just one.
         node = self._source.get(link.id)
         while node.level and len(node.body) == 1:
@@ -121,7 +120,7 @@ class TreeRewriter:
         done: list[_Replaced] = []
         limit: NodePath = (0,) * (self._height - level)
         while dirty:
-            first = self._start_of_change(level, dirty[0], splices[dirty[0]][0].start, limit)
+            first = self._start_of_change(dirty[0], splices[dirty[0]][0].start, limit)
             replaced = self._cut_from(level, first, splices)
             done.append(replaced)
             if replaced.stop is None:
@@ -150,7 +149,7 @@ class TreeRewriter:
             if found is None and upcoming is not None:
                 if upcoming not in splices:
                     starts[len(window)] = upcoming
-                window += self._changed_entries(level, upcoming, splices.get(upcoming, ()))
+                window += self._changed_entries(upcoming, splices.get(upcoming, ()))
                 upcoming = self._neighbour(upcoming, +1)
                 continue
             if found is not None:
@@ -164,13 +163,15 @@ class TreeRewriter:
             if start in starts:
                 return _Replaced(first, starts[start], nodes)
 
-    def _changed_entries(self, level: int, path: NodePath, splices: Sequence[Splice]) -> list[Entry]:
-        entries = self._entries(level, path)
+    def _changed_entries(self, path: NodePath, splices: Sequence[Splice]) -> Sequence[Entry]:
+        if not splices:
+            return self.entries(path)
+        entries = list(self.entries(path))
         for splice in reversed(splices):
             entries[splice.start : splice.stop] = splice.entries
         return entries
 
-    def _start_of_change(self, level: int, path: NodePath, position: int, limit: NodePath) -> NodePath:
+    def _start_of_change(self, path: NodePath, position: int, limit: NodePath) -> NodePath:
         """Where to begin cutting again: usually the changed node itself. A node to its left that was full was cut at
         the smallest hash of a window; if that window reaches the change, that cut has to be made again."""
         before: int | None = None
@@ -178,34 +179,21 @@ class TreeRewriter:
             if not self.node(left[:-1]).body[left[-1]][3] & FORCED:
                 break
             if before is None:
-                before = sum([len(entry[0]) for entry in self._entries(level, path)[:position]])
-            before += sum([len(entry[0]) for entry in self._entries(level, left)])
+                before = sum([len(entry[0]) for entry in self.entries(path)[:position]])
+            before += sum([len(entry[0]) for entry in self.entries(left)])
             if before > MAXIMUM_BYTES:
                 break
             path = left
         return path
 
-    def _entries(self, level: int, path: NodePath) -> list[Entry]:
+    def entries(self, path: NodePath) -> Sequence[Entry]:
         """The entries of a node as they are."""
-        node = self.node(path)
+        self.node(path)
+        block = self._id(path)
         try:
-            return self._encoded_entries(level, node)
+            return self._source.loaded(block).entries
         except (ValueError, TypeError, RecursionError) as exc:
-            block = self._id(path).hex()
-            raise Corrupt(f"block {block} holds content that cannot be encoded again", block=block) from exc
-
-    def _encoded_entries(self, level: int, node: Node) -> list[Entry]:
-        if level:
-            keyed = node.kind == "map"
-            return [(encode(child), LINKS, child, child[4] if keyed else None) for child in node.body]
-        wires = node.body.values() if node.kind == "map" else node.body
-        flags = map(wire_flags, wires) if node.flags else repeat(0)
-        if node.kind == "map":
-            return [
-                (encode(key) + encode(wire), flag, wire, key)
-                for (key, wire), flag in zip(node.body.items(), flags, strict=False)
-            ]
-        return list(zip(map(encode, wires), flags, wires, repeat(None), strict=False))
+            raise Corrupt(f"block {block.hex()} holds content that cannot be encoded again", block=block.hex()) from exc
 
     def _neighbour(self, path: NodePath, direction: int) -> NodePath | None:
         """The node before (-1) or after (+1) this one on its level."""

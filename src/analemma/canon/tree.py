@@ -24,7 +24,7 @@ from analemma.canon.packing import Packer
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.reading import MISSING, Reader, UnknownTypes, locate, read_paths
 from analemma.canon.registry import TypeRegistry
-from analemma.canon.source import Fetch, NodeSource
+from analemma.canon.source import Fetch, NodeCache, NodeSource
 from analemma.errors import Corrupt, NotFound
 
 __all__ = ["Edited", "Operation", "Trees", "admit_block", "check_block"]
@@ -48,6 +48,8 @@ class Trees:
     fetch: Fetch
     registry: TypeRegistry
     unknown: UnknownTypes = "refuse"
+    nodes: NodeCache | None = None
+    """Where edits leave decoded nodes for the next."""
 
     def build(self, value: Any) -> Edited:
         """The tree of a value, with all its blocks."""
@@ -89,7 +91,7 @@ class Trees:
 
     def edit(self, root: BlockId, operations: Iterable[Operation]) -> Edited:
         """The tree after these operations, with the blocks that the tree at `root` does not have."""
-        return edit(root, operations, self.fetch, self.registry)
+        return edit(root, operations, self.fetch, self.registry, self.nodes)
 
     def diff(self, old: BlockId, new: BlockId) -> list[Operation]:
         """The operations that turn one tree into the other, found without reading what they share."""

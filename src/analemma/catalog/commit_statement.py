@@ -116,6 +116,7 @@ def _shared_parameters(request: CommitRequest) -> dict[str, Any]:
         "expected_version": None if expected is None else expected.version,
         "expected_journal_seq": None if expected is None else expected.journal_seq,
         "expected_journal_tip": None if expected is None else expected.journal_tip,
+        "unless_pending": request.unless_pending,
         "parent": manifest.parent,
         "root": manifest.root,
         "created_at": manifest.created_at_us,

@@ -86,6 +86,7 @@ def _move_head(tx: Transaction, request: CommitRequest) -> bool:
         expected_version=expected.version,
         expected_journal_seq=expected.journal_seq,
         expected_journal_tip=expected.journal_tip,
+        unless_pending=request.unless_pending,
     )
     return moved == 1
 

@@ -51,8 +51,13 @@ class Engine(Statements, Protocol):
     def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
         """A block that commits at its end, or rolls back if it raises; not retried."""
 
-    def write(self, move: Callable[[Transaction], Result], /) -> Result:
-        """Run `move` in a write transaction, with retries; its result once that is durable."""
+    def snapshot(self) -> AbstractContextManager[Transaction]:
+        """A block that reads one snapshot. Where several may write at a time (PostgreSQL) it can also write at its end,
+        and fails, not retried, if a row that it writes was changed since the snapshot."""
+
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
+        """Run `move` in a write transaction, with retries; its result once that is stored as durably as the database is
+        set up to, or with `durable` so that no loss of power can take it back."""
 
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from analemma.catalog.port import BranchKey
 from analemma.errors import Invalid
@@ -25,6 +26,7 @@ def check_tenant(name: str) -> None:
         )
 
 
+@lru_cache(maxsize=1024, typed=True)
 def check_key(key: BranchKey) -> None:
     """Raise Invalid unless every part can be part of an index entry."""
     check_part(key.owner, "owner")

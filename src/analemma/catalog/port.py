@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NewType, Protocol
+from typing import Literal, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
 
@@ -17,10 +17,10 @@ UploadId = NewType("UploadId", bytes)
 
 UploadState = Literal["temp", "ready", "deleting"]
 WorkflowStatus = Literal["RUNNING", "COMPLETED", "FAILED", "IDLE"]
+Verdict = Literal["approved", "rejected", "escalated", "pending"]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRow:
+class BlockRow(NamedTuple):
     """One stored block: its bytes inline (`body`), or a range of an uploaded object."""
 
     id: BlockId
@@ -36,8 +36,7 @@ class BlockRow:
     """None: it links to nothing. Empty: its links are read from its bytes. Otherwise: the linked ids, 32 bytes each."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class BranchKey:
+class BranchKey(NamedTuple):
     """Which line of history: one branch of one owner's workflow."""
 
     owner: str
@@ -45,8 +44,7 @@ class BranchKey:
     branch: str = "main"
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestRow:
+class ManifestRow(NamedTuple):
     """The columns that repeat a manifest block, so that history needs no blocks."""
 
     id: BlockId
@@ -123,6 +121,8 @@ class CommitRequest:
     uploads: tuple[UploadId, ...] = ()
     events: tuple[OutboxEvent, ...] = ()
     idempotency: Idempotency | None = None
+    unless_pending: bool = False
+    """HeadMoved also while deltas wait in the branch's ledger: for whoever has not looked whether any do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +194,16 @@ class BranchRow:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchStart:
+    """How a branch began."""
+
+    first: BlockId
+    parent: BlockId | None
+    """The version it was forked from, whether or not that is still there."""
+    created_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
 class TagRow:
     """A name for one version, unique in its workflow."""
 
@@ -239,6 +249,16 @@ class RetentionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """Whose versions a policy is for."""
+
+    owner: str
+    workflow: str | None
+    """None: every workflow of the owner that has no policy of its own."""
+    policy: RetentionRow
+
+
+@dataclass(frozen=True, slots=True)
 class PutTag:
     """Set a tag: a new one, or one that is still on `moved_from`."""
 
@@ -275,7 +295,16 @@ class Expire:
     versions: tuple[int, ...]
 
 
-Effect = PutTag | DropTag | PutPin | DropPin | Expire
+@dataclass(frozen=True, slots=True)
+class PutDecision:
+    """Make this the newest decision on a version, by which it is found."""
+
+    manifest: BlockId
+    version: int
+    decision: Verdict
+
+
+Effect = PutTag | DropTag | PutPin | DropPin | PutDecision | Expire
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +334,10 @@ class KernelCatalog(Protocol):
     def head(self, tenant: TenantId, key: BranchKey) -> Head | None:
         """Where the branch stands."""
 
+    def head_and_pending(self, tenant: TenantId, key: BranchKey) -> tuple[Head | None, bool]:
+        """The same, and whether its ledger (see `ledger_port`) has entries that wait to be applied; one round trip for
+        both."""
+
     def manifest(self, tenant: TenantId, manifest: BlockId) -> ManifestRow | None:
         """The row of one manifest."""
 
@@ -318,10 +351,11 @@ class KernelCatalog(Protocol):
         segment: int | None = None,
         since_us: int | None = None,
         until_us: int | None = None,
+        decision: Verdict | None = None,
         limit: int = 100,
     ) -> list[ManifestRow]:
-        """Newest first, below `before_version`; of one execution or segment, from a time on and before another, where
-        these are named."""
+        """Newest first, below `before_version`; of one execution or segment, from a time on and before another, with
+        this as the newest decision, where these are named."""
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Oldest first, above `after_seq`."""
@@ -374,6 +408,9 @@ class KernelCatalog(Protocol):
     def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[BranchRow]:
         """A workflow's branches, oldest first."""
 
+    def branch_start(self, tenant: TenantId, key: BranchKey) -> BranchStart | None:
+        """How one branch began."""
+
     def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> TagRow | None:
         """Where a tag is."""
 
@@ -383,13 +420,8 @@ class KernelCatalog(Protocol):
     def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[PinRow]:
         """A workflow's pinned versions, oldest pin first."""
 
-    def decisions(self, tenant: TenantId, manifest: BlockId) -> list[JournalRow]:
-        """The records of kind `decided` on one version, oldest first."""
-
-    def decided_versions(
-        self, tenant: TenantId, key: BranchKey, *, before_version: int | None = None, limit: int = 100
-    ) -> list[tuple[ManifestRow, JournalRow]]:
-        """Versions of a branch with the decisions on each: newest version first, its newest decision first."""
+    def decisions(self, tenant: TenantId, key: BranchKey, manifest: BlockId) -> list[JournalRow]:
+        """The records of kind `decided` on one version, in the journal of its branch, oldest first."""
 
     def expired(self, tenant: TenantId, manifest: BlockId) -> ExpiredRow | None:
         """What is known of a version that expired."""
@@ -397,11 +429,22 @@ class KernelCatalog(Protocol):
     def expired_version(self, tenant: TenantId, key: BranchKey, version: int) -> ExpiredRow | None:
         """The same, by its number."""
 
+    def expired_versions(
+        self, tenant: TenantId, key: BranchKey, *, after_version: int = 0, limit: int = 1000
+    ) -> list[ExpiredRow]:
+        """What expired on a branch, oldest first, above `after_version`."""
+
     def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionRow | None:
         """The policy that applies to a workflow: its own, or else its owner's. None: that of the owner."""
 
     def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionRow) -> None:
         """Set a workflow's policy; None: that of the owner, for workflows without their own."""
+
+    def retention_policies(
+        self, tenant: TenantId, *, after: tuple[str, str | None] | None = None, limit: int = 100
+    ) -> list[PolicyRow]:
+        """Every policy of a tenant, by the page, in some order that does not change; `after` names owner and workflow
+        of the last one of the page before."""
 
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -101,13 +101,19 @@ class PostgresEngine:
     def execute(self, name: str, /, **parameters: Any) -> int:
         return self.write(lambda tx: tx.execute(name, **parameters))
 
+    def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
+        return self._transaction("begin_write" if write else "begin_read")
+
+    def snapshot(self) -> AbstractContextManager[Transaction]:
+        return self._transaction("begin_snapshot")
+
     @contextmanager
-    def transaction(self, *, write: bool = False) -> Iterator[Transaction]:
+    def _transaction(self, begin: str) -> Iterator[Transaction]:
         try:
-            connection, tx = self._begin(write)
+            connection, tx = self._begin(begin)
         except ConnectionDropped:
             self._discard_dead_connections()
-            connection, tx = self._begin(write)
+            connection, tx = self._begin(begin)
         try:
             try:
                 yield tx
@@ -124,9 +130,11 @@ class PostgresEngine:
         finally:
             self._give_back(connection)
 
-    def write(self, move: Callable[[Transaction], Result], /) -> Result:
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
         def once() -> Result:
             with self.transaction(write=True) as tx:
+                if durable:
+                    tx.all("commit_durably")
                 return move(tx)
 
         return retry_contention(once)
@@ -155,11 +163,11 @@ class PostgresEngine:
         if self._pool is not None:
             self._pool.check()
 
-    def _begin(self, write: bool) -> tuple[Connection, PostgresTransaction]:
+    def _begin(self, begin: str) -> tuple[Connection, PostgresTransaction]:
         connection = self._borrow()
         tx = self._statements_on(connection)
         try:
-            tx.control("begin_write" if write else "begin_read")
+            tx.control(begin)
         except BaseException as exc:
             broken = connection.broken
             self._give_back(connection)

@@ -8,6 +8,8 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs
 from analemma.catalog.commit_statement import commit_in_one_statement
 from analemma.catalog.engine import Row, Transaction
+from analemma.catalog.ledger_port import BranchSettlement
+from analemma.catalog.ledger_statement import settle_in_one_statement
 from analemma.catalog.migrations import migrate
 from analemma.catalog.port import CommitRequest, Committed, TenantId
 from analemma.catalog.postgres import ConnectionDropped, PostgresEngine, retry_contention
@@ -56,6 +58,9 @@ class PostgresCatalog(SqlCatalog):
         tenant, manifest = request.tenant, request.manifest.id
         # It may have been committed, followed by others, and expired, all before we asked.
         return self.manifest(tenant, manifest) is not None or self.expired(tenant, manifest) is not None
+
+    def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
+        settle_in_one_statement(tx, tenant, settlements, now_us=self.clock.now_us())
 
     def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]:
         return self.engine.all("read_blocks", tenant=tenant, ids=Blobs(ids))

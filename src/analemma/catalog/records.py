@@ -22,6 +22,7 @@ from analemma.catalog.port import (
     Head,
     ManifestRow,
     PinRow,
+    PutDecision,
     PutPin,
     PutTag,
     RecordRequest,
@@ -31,6 +32,8 @@ from analemma.catalog.port import (
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare, hit
 
+RECORD_BEFORE_COMMIT = declare("record.before_commit", "the record and its row are written inside the transaction")
+RECORD_AFTER_COMMIT = declare("record.after_commit", "the record is there, but the caller does not know")
 EXPIRE_BEFORE_COMMIT = declare("expire.before_commit", "the versions are deleted inside the transaction")
 EXPIRE_AFTER_COMMIT = declare("expire.after_commit", "the versions are gone, but the caller does not know")
 
@@ -51,7 +54,7 @@ def check_record(request: RecordRequest) -> None:
 def append_record(tx: Transaction, request: RecordRequest) -> None:
     """Write the record and its effect, or raise and leave it to the transaction to undo the rest."""
     expected, record = request.expected, request.record
-    branch = _branch(request.tenant, expected.key)
+    branch = branch_columns(request.tenant, expected.key)
     moved = tx.execute(
         "move_tip",
         **branch,
@@ -77,13 +80,12 @@ def append_record(tx: Transaction, request: RecordRequest) -> None:
         hash=record.hash,
         created_at=record.created_at_us,
     )
-    if isinstance(request.effect, Expire):
-        hit(EXPIRE_BEFORE_COMMIT)
+    hit(EXPIRE_BEFORE_COMMIT if isinstance(request.effect, Expire) else RECORD_BEFORE_COMMIT)
 
 
 def is_appended(source: Statements, request: RecordRequest) -> bool:
     """Whether the record is there: asked when the answer to writing it was lost."""
-    row = source.one("record_at", **_branch(request.tenant, request.expected.key), seq=request.record.seq)
+    row = source.one("record_at", **branch_columns(request.tenant, request.expected.key), seq=request.record.seq)
     return row is not None and row[0] == request.record.hash
 
 
@@ -113,6 +115,8 @@ def _apply(tx: Transaction, request: RecordRequest, branch: dict[str, Any]) -> N
             )
         case DropPin(manifest):
             done = tx.execute("drop_pin", tenant=tenant, manifest=manifest)
+        case PutDecision(manifest, version, decision):
+            done = tx.execute("put_decision", **branch, manifest=manifest, version=version, decision=decision)
         case Expire():
             done = _expire(tx, effect, branch, request.record.created_at_us)
         case _:
@@ -132,8 +136,7 @@ def _expire(tx: Transaction, effect: Expire, branch: dict[str, Any], now_us: int
 
 def manifest_row(row: Row) -> ManifestRow:
     """A row of `manifest` or `history`."""
-    block, owner, workflow, branch, *rest = row
-    return ManifestRow(block, BranchKey(owner, workflow, branch), *rest)
+    return ManifestRow(row[0], BranchKey(*row[1:4]), *row[4:])
 
 
 def tag_row(row: Row) -> TagRow:
@@ -148,15 +151,14 @@ def pin_row(row: Row) -> PinRow:
     return PinRow(BranchKey(owner, workflow, branch), BlockId(manifest), *rest)
 
 
-def expired_row(row: Row | None) -> ExpiredRow | None:
-    """A row of `expired` or `expired_version`."""
-    if row is None:
-        return None
+def expired_row(row: Row) -> ExpiredRow:
+    """A row of `expired`, `expired_version` or `expired_versions`."""
     manifest, owner, workflow, branch, version, expired_at = row
     return ExpiredRow(BlockId(manifest), BranchKey(owner, workflow, branch), version, expired_at)
 
 
-def _branch(tenant: TenantId, key: BranchKey) -> dict[str, Any]:
+def branch_columns(tenant: TenantId, key: BranchKey) -> dict[str, Any]:
+    """What names a branch in every statement."""
     return {"tenant": tenant, "owner": key.owner, "workflow": key.workflow, "branch": key.branch}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from analemma.catalog.port import CommitRequest, Committed
-from analemma.errors import AnalemmaError, Conflict, Expired, OutcomeUnknown
+from analemma.errors import AnalemmaError, Conflict, Expired, HeadMoved, OutcomeUnknown
 
 
 def settle(
@@ -31,12 +31,20 @@ def settle(
             return found
         try:
             return send()
-        except (Conflict, Expired):
+        except (Conflict, Expired) as exc:
             # Perhaps it was our own lost commit that was first.
             if is_stored():
                 return found
+            if _may_still_happen(request, exc):
+                raise unknown() from exc
             raise
-    except (Conflict, Expired):
+    except (Conflict, Expired, OutcomeUnknown):
         raise
     except AnalemmaError as exc:
         raise unknown() from exc
+
+
+def _may_still_happen(request: CommitRequest, refusal: Conflict | Expired) -> bool:
+    """Whether the refusal says nothing about the lost commit: what waits in the ledger was entered since, perhaps, and
+    the head is still where that one expects it."""
+    return request.unless_pending and isinstance(refusal, HeadMoved) and refusal.facts.get("found") == request.expected

@@ -9,7 +9,9 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.catalog.commits import AFTER_COMMIT, BEFORE_TRANSACTION, check_request, read_head
 from analemma.catalog.engine import Row, Transaction
+from analemma.catalog.ledger import SqlLedger
 from analemma.catalog.names import check_part, check_tenant, check_texts
+from analemma.catalog.payloads import SqlPayloads
 from analemma.catalog.port import (
     BlockRow,
     BranchKey,
@@ -23,15 +25,17 @@ from analemma.catalog.port import (
     TenantId,
     Upload,
     UploadId,
+    Verdict,
 )
-from analemma.catalog.records import manifest_row
+from analemma.catalog.records import branch_columns, manifest_row
 from analemma.catalog.sql_records import NEWEST, SqlRecords
 from analemma.clock import Clock, SystemClock
 from analemma.failpoints import hit
 
 
-class SqlCatalog(SqlRecords, ABC):
-    """Implements `KernelCatalog`. `engine` is open to layers that write in the same transactions."""
+class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
+    """Implements `KernelCatalog`, `LedgerCatalog` and `PayloadCatalog`. `engine` is open to layers that write in the
+    same transactions."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -82,7 +86,7 @@ class SqlCatalog(SqlRecords, ABC):
         if not ids:
             return {}
         rows = self._read_block_rows(tenant, ids)
-        return {row[0]: BlockRow(*row) for row in rows}
+        return {row[0]: BlockRow._make(row) for row in rows}
 
     def commit(self, request: CommitRequest) -> Committed:
         check_request(request)
@@ -93,6 +97,15 @@ class SqlCatalog(SqlRecords, ABC):
 
     def head(self, tenant: TenantId, key: BranchKey) -> Head | None:
         return read_head(self.engine, tenant, key)
+
+    def head_and_pending(self, tenant: TenantId, key: BranchKey) -> tuple[Head | None, bool]:
+        row = self.engine.one(
+            "head_and_pending", tenant=tenant, owner=key.owner, workflow=key.workflow, branch=key.branch
+        )
+        assert row is not None
+        manifest, version, journal_seq, journal_tip, pending = row
+        head = None if manifest is None else Head(key, BlockId(manifest), version, journal_seq, journal_tip)
+        return head, bool(pending)
 
     def manifest(self, tenant: TenantId, manifest: BlockId) -> ManifestRow | None:
         row = self.engine.one("manifest", tenant=tenant, id=manifest)
@@ -108,33 +121,32 @@ class SqlCatalog(SqlRecords, ABC):
         segment: int | None = None,
         since_us: int | None = None,
         until_us: int | None = None,
+        decision: Verdict | None = None,
         limit: int = 100,
     ) -> list[ManifestRow]:
         asked: dict[str, Any] = {
-            "tenant": tenant,
-            "owner": key.owner,
-            "workflow": key.workflow,
-            "branch": key.branch,
+            **branch_columns(tenant, key),
             "before_version": NEWEST if before_version is None else before_version,
             "limit": limit,
         }
-        if segment is not None or since_us is not None or until_us is not None:
+        if any(chosen is not None for chosen in (segment, since_us, until_us, decision)):
             since, until = since_us or 0, NEWEST if until_us is None else until_us
             asked |= {"execution": execution, "segment": segment, "since": since, "until": until}
-            rows = self.engine.all("history_filtered", **asked)
+            if decision is not None:
+                rows = self.engine.all("history_decided", **asked, decision=decision)
+            else:
+                rows = self.engine.all("history_filtered", **asked)
         elif execution is not None:
             rows = self.engine.all("history_of_execution", **asked, execution=execution)
         else:
             rows = self.engine.all("history", **asked)
-        return [manifest_row(row) for row in rows]
+        # All of one branch: a long log need not make its key again for each row.
+        return [ManifestRow(row[0], key, *row[4:]) for row in rows]
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         rows = self.engine.all(
             "journal",
-            tenant=tenant,
-            owner=key.owner,
-            workflow=key.workflow,
-            branch=key.branch,
+            **branch_columns(tenant, key),
             after_seq=after_seq,
             limit=limit,
         )
@@ -147,17 +159,21 @@ class SqlCatalog(SqlRecords, ABC):
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         check_part(upload.object_key, "object key")
         check_texts((upload.owner, upload.workflow, upload.execution))
-        self.engine.execute(
-            "open_upload",
-            tenant=tenant,
-            id=upload.id,
-            state=upload.state,
-            object_key=upload.object_key,
-            size=upload.size,
-            created_at=upload.created_at_us,
-            owner=upload.owner,
-            workflow=upload.workflow,
-            execution=upload.execution,
+        # Durable whatever the store's commits are: an object whose intent was lost would never be found again.
+        self.engine.write(
+            lambda tx: tx.execute(
+                "open_upload",
+                tenant=tenant,
+                id=upload.id,
+                state=upload.state,
+                object_key=upload.object_key,
+                size=upload.size,
+                created_at=upload.created_at_us,
+                owner=upload.owner,
+                workflow=upload.workflow,
+                execution=upload.execution,
+            ),
+            durable=True,
         )
 
     def upload(self, tenant: TenantId, upload: UploadId) -> Upload | None:

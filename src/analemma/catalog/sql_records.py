@@ -8,11 +8,13 @@ from analemma.catalog.names import check_part
 from analemma.catalog.port import (
     BranchKey,
     BranchRow,
+    BranchStart,
     Expire,
     ExpiredRow,
     JournalRow,
     ManifestRow,
     PinRow,
+    PolicyRow,
     RecordRequest,
     RetentionRow,
     TagRow,
@@ -22,7 +24,9 @@ from analemma.catalog.port import (
 )
 from analemma.catalog.records import (
     EXPIRE_AFTER_COMMIT,
+    RECORD_AFTER_COMMIT,
     append_record,
+    branch_columns,
     check_record,
     expired_row,
     is_appended,
@@ -53,31 +57,23 @@ class SqlRecords:
             # Only the answer was lost if the record is there: its hash covers everything about it.
             if not is_appended(self.engine, request):
                 raise
-        if isinstance(request.effect, Expire):
-            hit(EXPIRE_AFTER_COMMIT)
+        hit(EXPIRE_AFTER_COMMIT if isinstance(request.effect, Expire) else RECORD_AFTER_COMMIT)
 
     def versions_after(
         self, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100
     ) -> list[ManifestRow]:
         rows = self.engine.all(
             "versions_after",
-            tenant=tenant,
-            owner=key.owner,
-            workflow=key.workflow,
-            branch=key.branch,
+            **branch_columns(tenant, key),
             after_version=after_version,
             limit=limit,
         )
         return [manifest_row(row) for row in rows]
 
     def children(self, tenant: TenantId, parent: ManifestRow) -> list[ManifestRow]:
-        key = parent.key
         rows = self.engine.all(
             "children",
-            tenant=tenant,
-            owner=key.owner,
-            workflow=key.workflow,
-            branch=key.branch,
+            **branch_columns(tenant, parent.key),
             next_version=parent.version + 1,
             id=parent.id,
         )
@@ -122,6 +118,10 @@ class SqlRecords:
         rows = self.engine.all("branches", tenant=tenant, owner=owner, workflow=workflow)
         return [BranchRow(*row) for row in rows]
 
+    def branch_start(self, tenant: TenantId, key: BranchKey) -> BranchStart | None:
+        row = self.engine.one("branch", **branch_columns(tenant, key))
+        return None if row is None else BranchStart(*row)
+
     def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> TagRow | None:
         row = self.engine.one("tag", tenant=tenant, owner=owner, workflow=workflow, name=name)
         return None if row is None else tag_row(row)
@@ -132,36 +132,36 @@ class SqlRecords:
     def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[PinRow]:
         return [pin_row(row) for row in self.engine.all("pins", tenant=tenant, owner=owner, workflow=workflow)]
 
-    def decisions(self, tenant: TenantId, manifest: BlockId) -> list[JournalRow]:
-        return [JournalRow(*row) for row in self.engine.all("decisions", tenant=tenant, manifest=manifest)]
-
-    def decided_versions(
-        self, tenant: TenantId, key: BranchKey, *, before_version: int | None = None, limit: int = 100
-    ) -> list[tuple[ManifestRow, JournalRow]]:
+    def decisions(self, tenant: TenantId, key: BranchKey, manifest: BlockId) -> list[JournalRow]:
         rows = self.engine.all(
-            "decided_versions",
-            tenant=tenant,
-            owner=key.owner,
-            workflow=key.workflow,
-            branch=key.branch,
-            before_version=NEWEST if before_version is None else before_version,
-            limit=limit,
+            "decisions",
+            **branch_columns(tenant, key),
+            manifest=manifest,
         )
-        return [(manifest_row(row[:-6]), JournalRow(*row[-6:])) for row in rows]
+        return [JournalRow(*row) for row in rows]
 
     def expired(self, tenant: TenantId, manifest: BlockId) -> ExpiredRow | None:
-        return expired_row(self.engine.one("expired", tenant=tenant, manifest=manifest))
+        row = self.engine.one("expired", tenant=tenant, manifest=manifest)
+        return None if row is None else expired_row(row)
 
     def expired_version(self, tenant: TenantId, key: BranchKey, version: int) -> ExpiredRow | None:
         row = self.engine.one(
             "expired_version",
-            tenant=tenant,
-            owner=key.owner,
-            workflow=key.workflow,
-            branch=key.branch,
+            **branch_columns(tenant, key),
             version=version,
         )
-        return expired_row(row)
+        return None if row is None else expired_row(row)
+
+    def expired_versions(
+        self, tenant: TenantId, key: BranchKey, *, after_version: int = 0, limit: int = 1000
+    ) -> list[ExpiredRow]:
+        rows = self.engine.all(
+            "expired_versions",
+            **branch_columns(tenant, key),
+            after_version=after_version,
+            limit=limit,
+        )
+        return [expired_row(row) for row in rows]
 
     def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionRow | None:
         row = self.engine.one("retention", tenant=tenant, owner=owner, workflow=workflow or OWNER_WIDE)
@@ -182,3 +182,16 @@ class SqlRecords:
             keep_daily=policy.keep_daily,
             keep_weekly=policy.keep_weekly,
         )
+
+    def retention_policies(
+        self, tenant: TenantId, *, after: tuple[str, str | None] | None = None, limit: int = 100
+    ) -> list[PolicyRow]:
+        owner, workflow = after or ("", None)
+        rows = self.engine.all(
+            "retention_policies",
+            tenant=tenant,
+            after_owner=owner,
+            after_workflow=workflow or OWNER_WIDE,
+            limit=limit,
+        )
+        return [PolicyRow(row[0], row[1] or None, RetentionRow(*row[2:])) for row in rows]

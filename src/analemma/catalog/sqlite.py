@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.file_lock import TIMEOUT_S, FileLock
-from analemma.catalog.sqlite_connections import SqliteConnector, Synchronous, sync_directory
+from analemma.catalog.sqlite_connections import SqliteConnector, Synchronous, sync_directory, sync_file
 from analemma.catalog.sqlite_errors import lost_in_a_fork
 from analemma.catalog.sqlite_fork import identify, lose, refuse_lost, watch
 from analemma.catalog.sqlite_queue import Request
@@ -50,6 +50,7 @@ class SqliteEngine:
         self._connect = SqliteConnector(
             self.path, self.statements, synchronous=synchronous, busy_timeout_s=busy_timeout_s
         )
+        self._synchronous = synchronous
         self._lock_timeout_s = lock_timeout_s
         self._log_limit_bytes = log_limit_bytes
         self._mutex = threading.RLock() if self.path == MEMORY else None
@@ -86,8 +87,15 @@ class SqliteEngine:
     def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
         return self._present().alone() if write else self._snapshot()
 
-    def write(self, move: Callable[[Transaction], Result], /) -> Result:
-        return self._present().write(move)
+    def snapshot(self) -> AbstractContextManager[Transaction]:
+        return self._snapshot()
+
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
+        result = self._present().write(move)
+        if durable and self._synchronous != "full" and self.path != MEMORY:
+            # The commit is in the log, or the log was copied back, and flushed, since then.
+            sync_file(f"{self.path}-wal")
+        return result
 
     def close(self) -> None:
         with self._changing:

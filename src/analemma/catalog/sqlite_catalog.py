@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from analemma.canon.identity import BlockId
 from analemma.catalog.commit_steps import commit_in_steps
 from analemma.catalog.engine import Row, Transaction
+from analemma.catalog.ledger_port import BranchSettlement
+from analemma.catalog.ledger_steps import settle_in_steps
 from analemma.catalog.migrations import migrate
 from analemma.catalog.port import CommitRequest, Committed, TenantId
 from analemma.catalog.settling import settle
@@ -44,6 +46,9 @@ class SqliteCatalog(SqlCatalog):
 
     def _send(self, request: CommitRequest) -> Committed:
         return self.engine.write(lambda tx: self.commit_in(tx, request))
+
+    def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
+        settle_in_steps(tx, tenant, settlements, now_us=self.clock.now_us())
 
     def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]:
         return self.engine.all("read_blocks", tenant=tenant, ids=b"".join(ids), count=len(ids))

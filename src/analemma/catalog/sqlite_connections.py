@@ -117,6 +117,20 @@ def _size(path: str) -> int:
         return 0
 
 
+def sync_file(path: str) -> None:
+    """Make everything that was written to a file durable, whoever wrote it; one that is gone has nothing to lose."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise Unavailable(f"cannot flush {path}: {exc.strerror}", hint="check the disk") from exc
+
+
 def sync_directory(path: str) -> None:
     """Make the names in a directory durable: fsync of a new file does not cover its own name."""
     try:

@@ -8,7 +8,19 @@ from importlib.metadata import version as installed_version
 
 import typer
 
-from analemma.cli import history_commands, marking_commands, state_commands, workflow_commands
+from analemma.cli import (
+    branch_commands,
+    export_commands,
+    gc_commands,
+    history_commands,
+    marking_commands,
+    pack_commands,
+    retention_commands,
+    segment_commands,
+    state_commands,
+    worker_commands,
+    workflow_commands,
+)
 from analemma.cli.options import Json, Objects, Url, Where, one_place, open_store
 from analemma.cli.output import bytes_for_people, print_fields, print_json, stdout
 from analemma.errors import Invalid
@@ -84,5 +96,12 @@ def version(json: Json = False) -> None:
 
 application.add_typer(state_commands.commands)
 application.add_typer(history_commands.commands)
-application.add_typer(workflow_commands.commands)
+application.add_typer(branch_commands.commands)
 application.add_typer(marking_commands.commands)
+application.add_typer(workflow_commands.commands, name="workflow")
+application.add_typer(segment_commands.commands, name="segments")
+application.add_typer(retention_commands.commands, name="retention")
+application.add_typer(gc_commands.commands, name="gc")
+application.add_typer(worker_commands.commands)
+application.add_typer(pack_commands.commands)
+application.add_typer(export_commands.commands, name="export")

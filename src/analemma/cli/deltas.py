@@ -1,16 +1,12 @@
-"""Reads what `save` is to change from the command line: `--set`, `--file` and `--delete`."""
+"""Reads what `save` is to change from the command line: `--set` and `--file`."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from analemma.cli.json_input import parse_json, read_object
 from analemma.errors import Invalid
-
-STANDARD_INPUT = "-"
 
 
 def read_changes(assignments: Sequence[str], file: str | None) -> dict[str, Any]:
@@ -19,7 +15,7 @@ def read_changes(assignments: Sequence[str], file: str | None) -> dict[str, Any]
     >>> read_changes(["n=1", "/plan/0=null"], None)
     {'n': 1, '/plan/0': None}
     """
-    delta = {} if file is None else _read_file(file)
+    delta = {} if file is None else read_object(file, hint="give one JSON object of changed fields")
     seen: set[str] = set()
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -28,34 +24,5 @@ def read_changes(assignments: Sequence[str], file: str | None) -> dict[str, Any]
         if name in seen:
             raise Invalid(f"--set {name}: it is set twice", hint="leave one of the two out")
         seen.add(name)
-        delta[name] = _parse(text, f"--set {name}", hint=f"""text needs quotes: --set '{name}="text"'""")
+        delta[name] = parse_json(text, f"--set {name}", hint=f"""text needs quotes: --set '{name}="text"'""")
     return delta
-
-
-def _read_file(file: str) -> dict[str, Any]:
-    source = "standard input" if file == STANDARD_INPUT else file
-    try:
-        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
-        text = data.decode("utf-8-sig")
-    except OSError as exc:
-        raise Invalid(f"cannot read {file}: {exc.strerror}", file=file) from exc
-    except UnicodeDecodeError as exc:
-        raise Invalid(f"{source} is not UTF-8: {exc}", file=file) from exc
-    delta = _parse(text, source, hint="give one JSON object of changed fields")
-    if not isinstance(delta, dict):
-        raise Invalid(f"{source}: not a JSON object", hint="give one JSON object of changed fields", file=file)
-    return delta
-
-
-def _parse(text: str, source: str, *, hint: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as exc:
-        place = f"character {exc.pos + 1}" if exc.lineno == 1 else f"line {exc.lineno}, character {exc.colno}"
-        raise Invalid(f"{source}: not JSON: {exc.msg} at {place}", hint=hint) from exc
-    except (ValueError, RecursionError) as exc:
-        raise Invalid(f"{source}: not JSON: {exc}", hint=hint) from exc
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")

@@ -29,6 +29,7 @@ CODES: dict[str, int] = {
     "limit": 9,
     "timeout": 10,
     "data_lost": 11,
+    "consistency": 12,
 }
 """Scripts rely on these: a kind may be added, none may change."""
 
@@ -45,6 +46,7 @@ MEANINGS: dict[int, str] = {
     9: "A configured limit would be exceeded.",
     10: "It took longer than allowed.",
     11: "An archive, or a part of one, is gone or damaged.",
+    12: "A checkpoint failed, so the state that its ticket promised does not exist.",
     INTERRUPTED: "Interrupted from the keyboard.",
     BROKEN_PIPE: "Whoever read the output went away.",
 }

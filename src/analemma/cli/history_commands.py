@@ -1,8 +1,9 @@
-"""The commands on history: log, diff, blame, rollback, fork."""
+"""The commands on history: log, diff, blame, rollback, watch."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from json import dumps
+from typing import Annotated, Any
 
 import typer
 
@@ -12,30 +13,51 @@ from analemma.cli.options import (
     VERSION_HELP,
     Branch,
     Execution,
-    Json,
-    Message,
-    Objects,
     Owner,
     OwnerOrAny,
-    TenantName,
-    Url,
+    Preview,
+    SegmentNumber,
+    StoreOptions,
     Workflow,
     WorkflowOfNumber,
     Yes,
-    open_store,
+    on_store,
 )
 from analemma.cli.output import confirm, print_fields, print_json
 from analemma.errors import Invalid
 
 commands = typer.Typer()
 
+LONGEST_WAIT_S = 10 * 365 * 86_400
 
-@commands.command(epilog="Example: analemma log -u ./store -o ann -w trip --limit 20")
+
+@on_store(commands, "analemma log -u ./store -o ann -w trip --limit 20 --decision approved")
 def log(
+    store: StoreOptions,
     owner: Owner,
     workflow: Workflow,
     branch: Branch = MAIN,
     execution: Execution = None,
+    segment: SegmentNumber = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            help="Only versions made at this time (ISO 8601; UTC if it names no zone) or later.",
+            metavar="TIME",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="Only versions made before this time.", metavar="TIME")
+    ] = None,
+    decision: Annotated[
+        str | None,
+        typer.Option(
+            "--decision",
+            help="Only versions whose newest decision is this: approved, rejected, escalated or pending.",
+            metavar="DECISION",
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", help="So many versions, at most.", metavar="N", min=1, max=100_000)
     ] = 100,
@@ -45,153 +67,157 @@ def log(
             "--after", help="Go on after this version, towards older ones.", metavar="N", min=1, max=LARGEST_NUMBER
         ),
     ] = None,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """List the versions of a branch, newest first."""
+    from analemma.cli.moments import read_moment
     from analemma.cli.rendering import fields_of, history_line
 
-    with open_store(url, objects, tenant) as app:
+    wanted: Any = decision
+    begin = None if since is None else read_moment(since, "--since")
+    end = None if until is None else read_moment(until, "--until")
+    with store.open() as app:
         versions = app.kernel.history(
-            workflow_id=workflow, owner_id=owner, branch=branch, execution_id=execution, limit=limit, after=after
+            workflow_id=workflow,
+            owner_id=owner,
+            branch=branch,
+            execution_id=execution,
+            segment_id=segment,
+            since=begin,
+            until=end,
+            decision=wanted,
+            limit=limit,
+            after=after,
         )
     further = versions[-1].version if len(versions) == limit else None
-    if json:
+    if store.json:
         print_json({"versions": [fields_of(version) for version in versions], "after": further})
         return
     for version in versions:
         print(history_line(version))
 
 
-@commands.command(epilog="Example: analemma diff -u ./store -o ann -w trip 3 5")
+@on_store(commands, "analemma diff -u ./store -o ann -w trip 3 5")
 def diff(
+    store: StoreOptions,
     old: Annotated[str, typer.Argument(help=VERSION_HELP, metavar="A")],
     new: Annotated[str, typer.Argument(help=VERSION_HELP, metavar="B")],
     owner: OwnerOrAny = None,
     workflow: WorkflowOfNumber = None,
     branch: Branch = MAIN,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Show how version A becomes version B, as JSON Patch operations."""
     from analemma.cli.rendering import changes_fields, print_changes
     from analemma.cli.selecting import find_version
 
-    with open_store(url, objects, tenant, any_type=True) as app:
+    with store.open(any_type=True) as app:
         first, second = (
             find_version(app, named, owner=owner, workflow=workflow, branch=branch).manifest_id for named in (old, new)
         )
         changes = app.kernel.diff(first, second)
-    if json:
+    if store.json:
         print_json({"from": first, "to": second, "changes": changes_fields(changes)})
     else:
         print_changes(changes)
 
 
-@commands.command(epilog="Example: analemma blame -u ./store -o ann -w trip /plan/0")
+@on_store(commands, "analemma blame -u ./store -o ann -w trip /plan/0")
 def blame(
+    store: StoreOptions,
     path: Annotated[str, typer.Argument(help="A field or JSON pointer.", metavar="PATH")],
     owner: Owner,
     workflow: Workflow,
     branch: Branch = MAIN,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Show the version that last changed what stands at a path."""
     from analemma.cli.rendering import fields_of
 
-    with open_store(url, objects, tenant) as app:
+    with store.open() as app:
         found = app.kernel.blame(workflow_id=workflow, owner_id=owner, path=path, branch=branch)
     fields = fields_of(found)
-    if json:
+    if store.json:
         print_json({"path": path, "version": fields})
     else:
         print_fields({name: value for name, value in fields.items() if value is not None})
 
 
-@commands.command(epilog="Example: analemma rollback -u ./store -o ann -w trip 3 --preview")
+@on_store(commands, "analemma rollback -u ./store -o ann -w trip 3 --preview")
 def rollback(
-    version: Annotated[
-        int, typer.Argument(help="The version to go back to.", metavar="VERSION", min=1, max=LARGEST_NUMBER)
-    ],
+    store: StoreOptions,
     owner: Owner,
     workflow: Workflow,
+    version: Annotated[
+        int | None,
+        typer.Argument(help="The version to go back to.", metavar="[VERSION]", min=1, max=LARGEST_NUMBER),
+    ] = None,
+    to_last_safe: Annotated[
+        bool, typer.Option("--to-last-safe", help="Go back to the newest approved version.")
+    ] = False,
     branch: Branch = MAIN,
-    preview: Annotated[bool, typer.Option("--preview", help="Only show what would change.")] = False,
+    preview: Preview = False,
+    previous: Annotated[
+        str | None,
+        typer.Option("--previous", help="Only if this is still the newest version.", metavar="MANIFEST"),
+    ] = None,
     yes: Yes = False,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Make an earlier version's state the newest again, as a new version. Shows what changes and asks first."""
-    if json and not yes and not preview:
+    if (version is None) != to_last_safe:
+        raise Invalid("it is not clear what to go back to", hint="give a version, or --to-last-safe")
+    if store.json and not yes and not preview:
         raise Invalid("rollback asks first, which it cannot with --json", hint="add --yes or --preview")
     from analemma.cli.rendering import changes_fields, commit_fields, print_changes
-    from analemma.state.time_machine import Rollback
-    from analemma.state.versions import Commit
 
-    with open_store(url, objects, tenant, any_type=True) as app:
-        planned = app.kernel.rollback_to_version(
-            workflow_id=workflow, owner_id=owner, version=version, branch=branch, preview=True
-        )
-        assert isinstance(planned, Rollback)
+    place: dict[str, Any] = {"workflow_id": workflow, "owner_id": owner, "branch": branch}
+    with store.open(any_type=True) as app:
+        kernel = app.kernel
+        if version is None:
+            planned = kernel.rollback_to_last_safe(**place, preview=True, previous_manifest_id=previous)
+        else:
+            planned = kernel.rollback_to_version(**place, version=version, preview=True, previous_manifest_id=previous)
         changes = changes_fields(planned.changes)
-        if not json:
+        if not store.json:
             print_changes(planned.changes)
         if preview:
-            if json:
-                print_json({"version": version, "manifest_id": planned.manifest_id, "changes": changes})
+            if store.json:
+                shown = {"version": planned.version, "manifest_id": planned.manifest_id}
+                print_json({**shown, "previous_manifest_id": planned.previous_manifest_id, "changes": changes})
             return
-        if not yes and not confirm(f"Roll back to version {version} ({len(changes)} changes)?"):
+        if not yes and not confirm(f"Roll back to version {planned.version} ({len(changes)} changes)?"):
             print("nothing was changed")
             return
-        commit = app.kernel.rollback_to_version(workflow_id=workflow, owner_id=owner, version=version, branch=branch)
-    assert isinstance(commit, Commit)
-    if json:
+        # What was shown is what happens: not something else because someone saved meanwhile.
+        expected = planned.previous_manifest_id
+        commit = kernel.rollback_to_version(**place, version=planned.version, previous_manifest_id=expected)
+    if store.json:
         print_json({"commit": commit_fields(commit), "changes": changes})
     else:
         print_fields({"version": commit.version, "manifest": commit.manifest_id})
 
 
-@commands.command(epilog="Example: analemma fork -u ./store -o ann -w trip 3 --to-branch idea")
-def fork(
-    version: Annotated[str, typer.Argument(help=VERSION_HELP, metavar="MANIFEST")],
+@on_store(commands, "analemma watch -u ./store -o ann -w trip --since 3 --timeout 60")
+def watch(
+    store: StoreOptions,
     owner: Owner,
-    to_workflow: Annotated[
-        str | None, typer.Option("--to-workflow", help="Start this workflow, at version 1.", metavar="NAME")
-    ] = None,
-    to_branch: Annotated[
-        str | None, typer.Option("--to-branch", help="Start this branch of the same workflow.", metavar="NAME")
-    ] = None,
-    workflow: WorkflowOfNumber = None,
+    workflow: Workflow,
     branch: Branch = MAIN,
-    message: Message = None,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            "--since", help="Begin after this version, not after the newest.", metavar="N", min=0, max=LARGEST_NUMBER
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", help="End after so long without a version.", metavar="SECONDS", min=0, max=LONGEST_WAIT_S
+        ),
+    ] = None,
 ) -> None:
-    """Start a workflow or a branch from any version. Copies nothing."""
-    if (to_workflow is None) == (to_branch is None):
-        raise Invalid("a fork makes a new workflow or a new branch", hint="give --to-workflow or --to-branch")
-    from analemma.cli.rendering import commit_fields
-    from analemma.cli.selecting import find_version
+    """Print every new version as it is committed; with --json, one JSON document a line."""
+    from analemma.cli.rendering import fields_of, history_line
 
-    with open_store(url, objects, tenant) as app:
-        # By its id, a version of another owner may be forked into a workflow of one's own.
-        owned = owner if workflow is not None else None
-        source = find_version(app, version, owner=owned, workflow=workflow, branch=branch)
-        commit = app.kernel.fork(
-            source.manifest_id, owner_id=owner, workflow_id=to_workflow, branch=to_branch, message=message
-        )
-    if json:
-        print_json({"commit": commit_fields(commit)})
-    else:
-        print_fields({"version": commit.version, "manifest": commit.manifest_id, "forked from": source.manifest_id})
+    with store.open() as app:
+        for version in app.kernel.watch(
+            workflow_id=workflow, owner_id=owner, branch=branch, since=since, timeout_s=timeout
+        ):
+            print(dumps({"version": fields_of(version)}) if store.json else history_line(version), flush=True)

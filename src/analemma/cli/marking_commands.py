@@ -10,15 +10,13 @@ from analemma.cli.options import (
     MAIN,
     VERSION_HELP,
     Branch,
-    Json,
     Message,
-    Objects,
+    NamedVersion,
     Owner,
-    TenantName,
-    Url,
+    StoreOptions,
     Workflow,
     WorkflowOfNumber,
-    open_store,
+    on_store,
 )
 from analemma.cli.output import print_fields, print_json
 from analemma.errors import Invalid
@@ -28,8 +26,9 @@ commands = typer.Typer()
 OptionalVersion = Annotated[str | None, typer.Argument(help=VERSION_HELP, metavar="[MANIFEST]")]
 
 
-@commands.command(epilog="Example: analemma tag -u ./store -o ann -w trip before-booking 3")
+@on_store(commands, "analemma tag -u ./store -o ann -w trip before-booking 3")
 def tag(
+    store: StoreOptions,
     owner: Owner,
     workflow: Workflow,
     name: Annotated[str | None, typer.Argument(help="The tag. Left out: list all.", metavar="[NAME]")] = None,
@@ -38,10 +37,6 @@ def tag(
     force: Annotated[bool, typer.Option("--force", help="Move the tag if it is on another version.")] = False,
     branch: Branch = MAIN,
     message: Message = None,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Name a version, or list a workflow's tags. A tagged version never expires."""
     if delete and (name is None or version is not None):
@@ -51,7 +46,7 @@ def tag(
     from analemma.cli.rendering import fields_of
     from analemma.cli.selecting import find_version
 
-    with open_store(url, objects, tenant) as app:
+    with store.open() as app:
         if name is None:
             found = app.kernel.tags(workflow_id=workflow, owner_id=owner)
         elif version is None:
@@ -60,26 +55,23 @@ def tag(
         else:
             manifest = find_version(app, version, owner=owner, workflow=workflow, branch=branch).manifest_id
             found = [app.kernel.tag(manifest, name, owner_id=owner, message=message, force=force)]
-    if json:
+    if store.json:
         print_json({"removed": name} if delete else {"tags": [fields_of(each) for each in found]})
-    for each in [] if json else found:
+    for each in [] if store.json else found:
         print(
             f"{each.name}  version {each.version} on {each.branch}  {each.manifest_id}  {each.message or ''}".rstrip()
         )
 
 
-@commands.command(epilog="Example: analemma pin -u ./store -o ann -w trip 3 --reason 'sent to the customer'")
+@on_store(commands, "analemma pin -u ./store -o ann -w trip 3 --reason 'sent to the customer'")
 def pin(
+    store: StoreOptions,
     owner: Owner,
     workflow: Workflow,
     version: OptionalVersion = None,
     remove: Annotated[bool, typer.Option("--remove", help="Let it expire again.")] = False,
     reason: Annotated[str | None, typer.Option("--reason", help="Why it must stay.", metavar="TEXT")] = None,
     branch: Branch = MAIN,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Keep a version from expiring, or list the pinned ones."""
     if remove and version is None:
@@ -87,7 +79,7 @@ def pin(
     from analemma.cli.rendering import fields_of
     from analemma.cli.selecting import find_version
 
-    with open_store(url, objects, tenant) as app:
+    with store.open() as app:
         if version is None:
             found = app.kernel.pins(workflow_id=workflow, owner_id=owner)
         else:
@@ -97,15 +89,16 @@ def pin(
                 found = []
             else:
                 found = [app.kernel.pin(manifest, owner_id=owner, reason=reason)]
-    if json:
+    if store.json:
         print_json({"removed": manifest} if remove else {"pins": [fields_of(each) for each in found]})
-    for each in [] if json else found:
+    for each in [] if store.json else found:
         print(f"version {each.version} on {each.branch}  {each.manifest_id}  {each.reason or ''}".rstrip())
 
 
-@commands.command(epilog="Example: analemma decide -u ./store -o ann -w trip 3 approved --actor bob --score 0.9")
+@on_store(commands, "analemma decide -u ./store -o ann -w trip 3 approved --actor bob --score 0.9")
 def decide(
-    version: Annotated[str, typer.Argument(help=VERSION_HELP, metavar="MANIFEST")],
+    store: StoreOptions,
+    version: NamedVersion,
     owner: Owner,
     decision: Annotated[
         str | None,
@@ -120,17 +113,13 @@ def decide(
     reason: Annotated[str | None, typer.Option("--reason", help="Why.", metavar="TEXT")] = None,
     workflow: WorkflowOfNumber = None,
     branch: Branch = MAIN,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Record a decision on a version, or list those on it. Earlier decisions stay on record; the newest counts."""
     from analemma.cli.rendering import fields_of
     from analemma.cli.selecting import find_version
 
     verdict: Any = decision
-    with open_store(url, objects, tenant) as app:
+    with store.open() as app:
         manifest = find_version(app, version, owner=owner, workflow=workflow, branch=branch).manifest_id
         if verdict is not None:
             decided = app.kernel.decide(
@@ -140,7 +129,7 @@ def decide(
         else:
             found = app.kernel.decisions(manifest, owner_id=owner)
     shown = [fields_of(each) for each in found]
-    if json:
+    if store.json:
         print_json({"decisions": shown})
-    for fields in [] if json else shown:
+    for fields in [] if store.json else shown:
         print_fields({name: value for name, value in fields.items() if value is not None})

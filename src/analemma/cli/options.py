@@ -1,15 +1,22 @@
-"""The options that commands share, and opening the store they name."""
+"""The options that commands share: which store, which tenant, and how to answer."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from analemma.errors import Invalid
+from analemma.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from analemma.app import App
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MAIN = "main"
 LARGEST_NUMBER = 2**53
@@ -44,10 +51,78 @@ WorkflowOfNumber = Annotated[
 ]
 Branch = Annotated[str, typer.Option("--branch", "-b", help="The branch.", metavar="NAME")]
 Execution = Annotated[str | None, typer.Option("--execution", help="The execution.", metavar="NAME")]
+SegmentNumber = Annotated[
+    int | None,
+    typer.Option("--segment", help="The segment's number.", metavar="N", min=-LARGEST_NUMBER, max=LARGEST_NUMBER),
+]
 Message = Annotated[str | None, typer.Option("--message", "-m", help="Why, for the log.", metavar="TEXT")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Preview = Annotated[bool, typer.Option("--preview", help="Only show what would change.")]
 
 VERSION_HELP = "A manifest id; together with --workflow also a version number or a tag."
+NamedVersion = Annotated[str, typer.Argument(help=VERSION_HELP, metavar="MANIFEST")]
+NamedOrNewest = Annotated[
+    str | None, typer.Argument(help=f"{VERSION_HELP} Left out: the newest version.", metavar="[MANIFEST]")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Which store a command works on and in which tenant, and whether it answers people or programs."""
+
+    url: Url = None
+    objects: Objects = None
+    tenant: TenantName = None
+    json: Json = False
+
+    def open(self, *, new_tenant: bool = False, any_type: bool = False) -> App:
+        """Open the store. A tenant that is not there is NotFound, unless the command may begin one (`new_tenant`).
+        `any_type`: to show values of classes that are not known here."""
+        app = open_store(self.url, self.objects, self.tenant, any_type=any_type)
+        try:
+            if not new_tenant:
+                _check_tenant(app)
+        except BaseException:
+            app.close()
+            raise
+        return app
+
+
+def on_store(
+    commands: typer.Typer, example: str, *, name: str | None = None
+) -> Callable[[Callable[Concatenate[StoreOptions, P], T]], Callable[..., T]]:
+    """Make a command of a function whose first parameter is the store: it gets the options of `StoreOptions` beside its
+    own."""
+
+    def register(function: Callable[Concatenate[StoreOptions, P], T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def command(*args: P.args, **given: P.kwargs) -> T:
+            shared: dict[str, Any] = {option: given.pop(option) for option in StoreOptions.__dataclass_fields__}
+            return function(StoreOptions(**shared), *args, **given)
+
+        signature = inspect.signature(function, eval_str=True)
+        _, *own = signature.parameters.values()
+        _, *shared = inspect.signature(StoreOptions.__init__, eval_str=True).parameters.values()
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *shared)]
+        # What Typer makes options of.
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        commands.command(name=name, epilog=f"Example: {example}")(command)
+        return command
+
+    return register
+
+
+def command_group(help: str) -> typer.Typer:
+    """Commands under one word; the word alone lists them."""
+    group = typer.Typer(help=help)
+
+    @group.callback(invoke_without_command=True, help=help)
+    def start(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            print(context.get_help())
+
+    return group
 
 
 def open_store(
@@ -75,3 +150,12 @@ def one_place(where: str | None, url: str | None) -> str | None:
     if where is not None and url is not None:
         raise Invalid("the store is named twice, as WHERE and by --url", hint="leave one of them out")
     return url if where is None else where
+
+
+def _check_tenant(app: App) -> None:
+    name = app.settings.tenant
+    # The default one needs no beginning: in a store where nothing was saved yet, there is nothing in it.
+    if name != type(app.settings).model_fields["tenant"].default and app.catalog.find_tenant(name) is None:
+        raise NotFound(
+            f"there is no tenant {name!r}", hint="check --tenant; saving something begins a tenant", tenant=name
+        )

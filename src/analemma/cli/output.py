@@ -69,4 +69,5 @@ def _fact(fact: Any) -> Any:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    # What was typed may hold bytes that are no text, and the message may quote it.
+    return " ".join(text.encode(errors="backslashreplace").decode().split())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from analemma.state.marking import Pin, Tag
     from analemma.state.receipts import Receipt
     from analemma.state.versions import Commit, Version
-    from analemma.state.workflows import Workflow
+    from analemma.state.workflows import Branch, Workflow
 
 TYPE = "$type"
 LINK = "$link"
@@ -88,9 +88,9 @@ def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:
         print(f"{change['op']:<8}{change['path']}{value}")
 
 
-def fields_of(answer: Version | Tag | Pin | Decision | Workflow) -> dict[str, Any]:
+def fields_of(answer: Version | Tag | Pin | Decision | Workflow | Branch) -> dict[str, Any]:
     """One of the kernel's plain answers for programs."""
-    fields = dataclasses.asdict(answer)
+    fields = answer._asdict() if isinstance(answer, tuple) else dataclasses.asdict(answer)
     return {name: item.isoformat() if isinstance(item, dt.datetime) else item for name, item in fields.items()}
 
 

@@ -19,21 +19,35 @@ def find_version(app: App, named: str, *, owner: str | None, workflow: str | Non
     if len(named) < 20 and named.isascii() and named.isdigit():
         return numbered_version(app, int(named), owner=owner, workflow=workflow, branch=branch)
     from analemma.canon.identity import parse_block_id
+    from analemma.state.kernel_base import expired
     from analemma.state.versions import version_of
 
     if owner is not None and workflow is not None and len(named) != ID_DIGITS:
         named = _tagged_manifest(app, named, owner=owner, workflow=workflow)
-    row = app.catalog.manifest(app.default.id, parse_block_id(named))
+    manifest = parse_block_id(named)
+    row = app.catalog.manifest(app.default.id, manifest)
+    gone = app.catalog.expired(app.default.id, manifest) if row is None else None
+    if gone is not None and owner in (None, gone.key.owner):
+        raise expired(gone)
     if row is None or (owner is not None and row.key.owner != owner):
         raise NotFound(f"there is no manifest {named}", hint="`analemma log` lists them", manifest=named)
     return version_of(row)
 
 
+def find_or_newest(app: App, named: str | None, *, owner: str | None, workflow: str | None, branch: str) -> Version:
+    """The version that is named, or else the newest of the branch."""
+    if named is not None:
+        return find_version(app, named, owner=owner, workflow=workflow, branch=branch)
+    if owner is None or workflow is None:
+        raise Invalid("it is not said which version", hint="give --owner and --workflow, or a manifest id")
+    return newest_version(app, owner=owner, workflow=workflow, branch=branch)
+
+
 def _tagged_manifest(app: App, name: str, *, owner: str, workflow: str) -> str:
-    for tag in app.kernel.tags(workflow_id=workflow, owner_id=owner):
-        if tag.name == name:
-            return tag.manifest_id
-    raise NotFound(f"workflow {owner}/{workflow} has no tag {name!r}", hint="`analemma tag` lists them", tag=name)
+    tag = app.catalog.tag(app.default.id, owner, workflow, name)
+    if tag is None:
+        raise NotFound(f"workflow {owner}/{workflow} has no tag {name!r}", hint="`analemma tag` lists them", tag=name)
+    return tag.manifest.hex()
 
 
 def numbered_version(app: App, number: int, *, owner: str | None, workflow: str | None, branch: str) -> Version:
@@ -46,13 +60,19 @@ def numbered_version(app: App, number: int, *, owner: str | None, workflow: str 
     newest = newest_version(app, owner=owner, workflow=workflow, branch=branch)
     after = min(number, LARGEST_NUMBER) + 1
     page = app.kernel.history(workflow_id=workflow, owner_id=owner, branch=branch, after=after, limit=1)
-    if not page or page[0].version != number:
-        raise NotFound(
-            f"workflow {owner}/{workflow} has no version {number}",
-            hint=f"the newest on branch {branch} is {newest.version}",
-            version=number,
-        )
-    return page[0]
+    if page and page[0].version == number:
+        return page[0]
+    from analemma.catalog.port import BranchKey
+    from analemma.state.kernel_base import expired
+
+    gone = app.catalog.expired_version(app.default.id, BranchKey(owner, workflow, branch), after - 1)
+    if gone is not None:
+        raise expired(gone)
+    raise NotFound(
+        f"workflow {owner}/{workflow} has no version {number}",
+        hint=f"the newest on branch {branch} is {newest.version}",
+        version=number,
+    )
 
 
 def newest_version(app: App, *, owner: str, workflow: str, branch: str, execution: str | None = None) -> Version:

@@ -11,19 +11,17 @@ from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.options import (
     LARGEST_NUMBER,
     MAIN,
-    VERSION_HELP,
     Branch,
     Execution,
-    Json,
     Message,
-    Objects,
+    NamedVersion,
     Owner,
     OwnerOrAny,
-    TenantName,
-    Url,
+    SegmentNumber,
+    StoreOptions,
     Workflow,
     WorkflowOfNumber,
-    open_store,
+    on_store,
 )
 from analemma.cli.output import bytes_for_people, print_fields, print_json
 from analemma.errors import Invalid, NotFound
@@ -33,8 +31,9 @@ commands = typer.Typer()
 NO_VERSION = "none"
 
 
-@commands.command(epilog="""Example: analemma save -u ./store -o ann -w trip --set 'goal="Korea"' --set /plan/0=1""")
+@on_store(commands, """analemma save -u ./store -o ann -w trip --set 'goal="Korea"' --set /plan/0=1""")
 def save(
+    store: StoreOptions,
     owner: Owner,
     workflow: Workflow,
     assignments: Annotated[
@@ -53,9 +52,7 @@ def save(
     ] = None,
     branch: Branch = MAIN,
     execution: Execution = None,
-    segment: Annotated[
-        int | None, typer.Option("--segment", help="The segment's number.", metavar="N", max=LARGEST_NUMBER)
-    ] = None,
+    segment: SegmentNumber = None,
     previous: Annotated[
         str | None,
         typer.Option(
@@ -68,21 +65,22 @@ def save(
         str | None, typer.Option("--idempotency-key", help="Saves once, however often it is asked.", metavar="KEY")
     ] = None,
     message: Message = None,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
+    metadata: Annotated[
+        str | None, typer.Option("--metadata", help="A JSON object to keep with the version.", metavar="JSON")
+    ] = None,
 ) -> None:
     """Save changes as the next version."""
     from analemma.cli.deltas import read_changes
+    from analemma.cli.json_input import parse_object
     from analemma.cli.rendering import commit_fields
     from analemma.state.kernel_base import CURRENT_HEAD
 
     delta = read_changes(assignments or [], file)
     if not delta and not delete:
         raise Invalid("nothing to change", hint="give --set NAME=JSON, --file FILE or --delete NAME")
+    kept = None if metadata is None else parse_object(metadata, "--metadata", hint="give one JSON object")
     expected = CURRENT_HEAD if previous is None else None if previous == NO_VERSION else previous
-    with open_store(url, objects, tenant) as app:
+    with store.open(new_tenant=True) as app:
         commit = app.kernel.save_state_delta(
             delta,
             workflow_id=workflow,
@@ -94,8 +92,9 @@ def save(
             branch=branch,
             idempotency_key=idempotency_key,
             message=message,
+            metadata=kept,
         )
-    if json:
+    if store.json:
         print_json({"commit": commit_fields(commit)})
     else:
         print_fields(
@@ -108,8 +107,9 @@ def save(
         )
 
 
-@commands.command(epilog="Example: analemma load -u ./store -o ann -w trip --version 3 --field /plan/0")
+@on_store(commands, "analemma load -u ./store -o ann -w trip --version 3 --field /plan/0")
 def load(
+    store: StoreOptions,
     manifest: Annotated[
         str | None, typer.Argument(help="A manifest id. Left out: the newest version.", metavar="[MANIFEST]")
     ] = None,
@@ -124,10 +124,6 @@ def load(
     workflow: WorkflowOfNumber = None,
     branch: Branch = MAIN,
     execution: Execution = None,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Print the state of a version, as JSON."""
     if sum(given is not None for given in (manifest, version, execution)) > 1:
@@ -135,7 +131,7 @@ def load(
     from analemma.cli.rendering import fields_of, to_json
     from analemma.cli.selecting import find_version, newest_version
 
-    with open_store(url, objects, tenant, any_type=True) as app:
+    with store.open(any_type=True) as app:
         named = manifest or (None if version is None else str(version))
         if named is not None:
             found = find_version(app, named, owner=owner, workflow=workflow, branch=branch)
@@ -148,26 +144,23 @@ def load(
     absent = [name for name in field or [] if name not in state]
     if absent:
         raise NotFound(f"version {found.version} of {found.workflow_id} has no {', '.join(absent)}", fields=absent)
-    print_json({"version": fields_of(found), "state": to_json(state)} if json else to_json(state))
+    print_json({"version": fields_of(found), "state": to_json(state)} if store.json else to_json(state))
 
 
-@commands.command(epilog="Example: analemma show -u ./store -o ann -w trip 3")
+@on_store(commands, "analemma show -u ./store -o ann -w trip 3")
 def show(
-    version: Annotated[str, typer.Argument(help=VERSION_HELP, metavar="MANIFEST")],
+    store: StoreOptions,
+    version: NamedVersion,
     owner: OwnerOrAny = None,
     workflow: WorkflowOfNumber = None,
     branch: Branch = MAIN,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Show what a version is: when, on what, why, how large."""
     from analemma.canon.identity import parse_block_id
     from analemma.cli.rendering import fields_of, on_one_line, to_json
     from analemma.cli.selecting import find_version
 
-    with open_store(url, objects, tenant, any_type=True) as app:
+    with store.open(any_type=True) as app:
         found = find_version(app, version, owner=owner, workflow=workflow, branch=branch)
         manifest = app.default.manifest(parse_block_id(found.manifest_id))
         metadata = app.default.trees.unpack(manifest.metadata)
@@ -175,7 +168,7 @@ def show(
     size = {"fields": manifest.root.count, "state_bytes": manifest.root.size}
     blocks = {"config": manifest.config, "segments": manifest.segments}
     linked = {name: None if block is None else block.hex() for name, block in blocks.items()}
-    if json:
+    if store.json:
         print_json({"version": {**fields, **size, **linked, "metadata": to_json(metadata)}})
         return
     known = {name: value for name, value in {**fields, **linked}.items() if value is not None}
@@ -184,25 +177,22 @@ def show(
     print_fields({**known, "fields": size["fields"], "state size": bytes_for_people(size["state_bytes"])})
 
 
-@commands.command(epilog=f"Example: analemma cat -u ./store {'5d' * 32}")
+@on_store(commands, f"analemma cat -u ./store {'5d' * 32}")
 def cat(
+    store: StoreOptions,
     block: Annotated[str, typer.Argument(help="A block id: 64 hexadecimal digits.", metavar="BLOCK")],
     raw: Annotated[bool, typer.Option("--raw", help="Its bytes, in hexadecimal.")] = False,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> None:
     """Print one block: a manifest, or a node of a state's tree. A manifest id or a root hash is a block id too."""
     from analemma.canon.identity import parse_block_id
     from analemma.cli.rendering import block_to_json
 
     wanted = parse_block_id(block)
-    with open_store(url, objects, tenant) as app:
+    with store.open() as app:
         if not app.catalog.read_blocks(app.default.id, [wanted]):
             raise NotFound(f"there is no block {block}", hint="`analemma show` names roots", block=block)
         data = app.default.blocks.read_uncached([wanted])[wanted]
-    if json:
+    if store.json:
         shown: dict[str, Any] = {"hex": data.hex()} if raw else block_to_json(data)
         print_json({"block": {"id": block, "size": len(data), **shown}})
     elif raw:
@@ -211,8 +201,9 @@ def cat(
         print_json(block_to_json(data))
 
 
-@commands.command(epilog="Example: analemma verify -u ./store -o ann -w trip")
+@on_store(commands, "analemma verify -u ./store -o ann -w trip")
 def verify(
+    store: StoreOptions,
     manifest: Annotated[
         str | None, typer.Argument(help="A manifest id. Left out: the whole branch.", metavar="[MANIFEST]")
     ] = None,
@@ -223,10 +214,6 @@ def verify(
     owner: OwnerOrAny = None,
     workflow: WorkflowOfNumber = None,
     branch: Branch = MAIN,
-    url: Url = None,
-    objects: Objects = None,
-    tenant: TenantName = None,
-    json: Json = False,
 ) -> int:
     """Check a branch (its journal, its head, its versions down to the last block), or one version."""
     if manifest is not None and receipt is not None:
@@ -237,7 +224,7 @@ def verify(
     from analemma.state.verifying import Verifier
 
     expect = None if receipt is None else parse_receipt(receipt)
-    with open_store(url, objects, tenant) as app:
+    with store.open() as app:
         if manifest is not None:
             found = find_version(app, manifest, owner=owner, workflow=workflow, branch=branch)
             block = parse_block_id(found.manifest_id)
@@ -247,7 +234,7 @@ def verify(
         else:
             report = app.kernel.verify(workflow_id=workflow, owner_id=owner, branch=branch, expect=expect)
     fields = asdict(report)
-    if json:
+    if store.json:
         print_json({"report": {"ok": report.ok, **fields}})
     else:
         counts = {name: value for name, value in fields.items() if isinstance(value, int)}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, get_args
 
 from analemma.catalog.names import check_part, check_texts
-from analemma.catalog.port import BranchKey
+from analemma.catalog.port import BranchKey, Verdict
 from analemma.errors import Invalid
 
 LONGEST_MESSAGE = 65_536
@@ -13,6 +14,15 @@ LONGEST_MESSAGE = 65_536
 
 def branch_key(owner_id: str, workflow_id: str, branch: str) -> BranchKey:
     """The key of a branch; Invalid unless every part can name something."""
+    try:
+        return _checked_key(owner_id, workflow_id, branch)
+    except TypeError:
+        # Not even hashable, so certainly no name.
+        return _checked_key.__wrapped__(owner_id, workflow_id, branch)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _checked_key(owner_id: str, workflow_id: str, branch: str) -> BranchKey:
     return BranchKey(check_name(owner_id, "owner"), check_name(workflow_id, "workflow"), check_name(branch, "branch"))
 
 
@@ -43,6 +53,12 @@ def check_version(version: Any) -> int:
     if type(version) is not int or not 0 < version < 2**62:
         raise Invalid(f"not a version: {version!r}", hint="versions are counted from 1")
     return version
+
+
+def check_verdict(decision: Any) -> None:
+    """Raise Invalid unless it is something that can be decided."""
+    if decision not in get_args(Verdict):
+        raise Invalid(f"not a decision: {decision!r}", hint=f"use {', '.join(get_args(Verdict))}")
 
 
 def check_unicode(text: Any, what: str) -> None:

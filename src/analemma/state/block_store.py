@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from analemma.blocks.cache import BlockCache
-from analemma.blocks.codec import compress, decode_block
+from analemma.blocks.codec import compress, decode_blocks
 from analemma.blocks.packs import PackEntry, StoredBlock, build_pack, pack_key, read_entries
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.uploads import object_metadata, upload_pack
@@ -53,10 +53,13 @@ class BlockStore:
         pack_threshold_bytes: int,
         clock: Clock,
         entropy: Entropy,
+        request_collection: Callable[[TenantId, Sequence[UploadId], str], None] | None = None,
     ) -> None:
+        """`request_collection` is told of uploads whose commit failed, and why."""
         self._catalog = catalog
         self._tenant = tenant
         self._objects = objects
+        self._request_collection = request_collection
         self._cache = cache
         self._pack_threshold_bytes = pack_threshold_bytes
         self._clock = clock
@@ -104,6 +107,15 @@ class BlockStore:
         """Keep blocks that were just committed near: the next change starts from them."""
         self._cache.put_many(self._tenant, {block.id: block.data for block in blocks})
 
+    def give_up(self, uploads: Sequence[UploadId], error: Exception) -> None:
+        """Have uploads collected whose commit failed. They would be found without this, a day later; so if it does not
+        work, that is nothing to tell the caller, who has an error already."""
+        if uploads and self._request_collection is not None:
+            try:
+                self._request_collection(self._tenant, uploads, str(error))
+            except AnalemmaError:
+                pass
+
     def prepare(
         self, blocks: Sequence[Block], key: BranchKey, execution: str | None, carried: Carried | None = None
     ) -> Prepared:
@@ -119,7 +131,7 @@ class BlockStore:
     def _prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None) -> Prepared:
         stored = {block.id: (block, *compress(verify_block(block.id, block.data))) for block in blocks}
         rows = [
-            BlockRow(id=block.id, size=len(block.data), codec=codec, body=body, links=_links(block))
+            BlockRow(block.id, len(block.data), codec, body, None, None, None, _links(block))
             for block, codec, body in stored.values()
         ]
         if self._objects is None or sum([len(row.body or b"") for row in rows]) <= self._pack_threshold_bytes:
@@ -132,7 +144,7 @@ class BlockStore:
             return Prepared(tuple(rows), (), ())
         upload, entries, object_key = self._upload(packed, key, execution)
         rows = [
-            replace(row, body=None, upload=upload, offset=entries[row.id].offset, length=entries[row.id].length)
+            row._replace(body=None, upload=upload, offset=entries[row.id].offset, length=entries[row.id].length)
             if row.id in entries
             else row
             for row in rows
@@ -156,13 +168,17 @@ class BlockStore:
             workflow=key.workflow,
             execution=execution,
         )
-        object_key = upload_pack(
-            self._objects,
-            upload,
-            pack,
-            open_intent=lambda: self._catalog.open_upload(self._tenant, intent),
-            metadata=object_metadata(pack, workflow_id=key.workflow, execution_id=execution, created_at_us=now_us),
-        )
+        try:
+            object_key = upload_pack(
+                self._objects,
+                upload,
+                pack,
+                open_intent=lambda: self._catalog.open_upload(self._tenant, intent),
+                metadata=object_metadata(pack, workflow_id=key.workflow, execution_id=execution, created_at_us=now_us),
+            )
+        except AnalemmaError as exc:
+            self.give_up([upload], exc)
+            raise
         return upload, {entry.id: entry for entry in pack.entries}, object_key
 
     def _read(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
@@ -174,10 +190,11 @@ class BlockStore:
                 break
             rows = self._catalog.read_blocks(self._tenant, missing)
             packs: dict[UploadId, list[BlockRow]] = {}
+            found |= decode_blocks(
+                [(row.id, row.codec, row.body, row.size) for row in rows.values() if row.body is not None]
+            )
             for row in rows.values():
-                if row.body is not None:
-                    found[row.id] = decode_block(row.id, row.codec, row.body, row.size)
-                elif row.upload is not None:
+                if row.upload is not None:
                     packs.setdefault(row.upload, []).append(row)
             for upload, packed in packs.items():
                 found.update(self._read_pack(upload, packed))
@@ -203,7 +220,7 @@ class BlockStore:
             stored = read_entries(self._objects, pack_key(upload), entries)
         except NotFound:
             return {}
-        return {row.id: decode_block(row.id, row.codec, stored[row.id], row.size) for row in rows}
+        return decode_blocks([(row.id, row.codec, stored[row.id], row.size) for row in rows])
 
 
 def _links(block: Block) -> bytes | None:

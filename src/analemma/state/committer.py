@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Wire
+from analemma.canon.nodes import Block, Wire
 from analemma.canon.tree import Edited
 from analemma.catalog.port import BranchKey, CommitRequest, Committed, Head, Idempotency, KernelCatalog, TenantId
 from analemma.clock import Clock, Entropy
@@ -42,6 +42,8 @@ class Proposal:
     facts: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     fingerprint: bytes = b""
+    guessed: bool = False
+    """Whether `expected` was not read but guessed: then HeadMoved is also raised when deltas wait in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,19 @@ class Outcome:
     committed: Committed
     blocks_emitted: int
     bytes_written: int
+    object_keys: tuple[str, ...]
+    manifest: Manifest | None = None
+    """None when an earlier request under the same key had made the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A proposal, ready for the catalog."""
+
+    request: CommitRequest
+    receipt: Receipt
+    manifest: Manifest
+    emitted: tuple[Block, ...]
     object_keys: tuple[str, ...]
 
 
@@ -71,6 +86,20 @@ class Committer:
     def commit(self, proposal: Proposal, carried: Carried | None = None) -> Outcome:
         """Make the proposal the branch's new head, durably; HeadMoved, with nothing changed, if the head is another by
         now. What an attempt that lost had uploaded is kept in `carried` for the next."""
+        draft = self.draft(proposal, carried)
+        request = draft.request
+        committed = self._catalog.commit(request)
+        if committed.replayed and committed.receipt is not None:
+            receipt = decode_receipt(committed.receipt)
+            return Outcome(receipt, _head_of(receipt), committed, 0, 0, ())
+        self._blocks.remember(draft.emitted)
+        written = sum([row.length or len(row.body or b"") for row in request.blocks if row.id in committed.stored])
+        return Outcome(
+            draft.receipt, request.head, committed, len(draft.emitted), written, draft.object_keys, draft.manifest
+        )
+
+    def draft(self, proposal: Proposal, carried: Carried | None = None) -> Draft:
+        """Make everything that the commit will store; large blocks are uploaded, and nothing counts yet."""
         check_proposal(proposal)
         expected = proposal.expected
         now_us = self._clock.now_us()
@@ -107,25 +136,19 @@ class Committer:
         idempotency = None
         if proposal.idempotency_key is not None:
             idempotency = Idempotency(proposal.idempotency_key, proposal.fingerprint, encode_receipt(receipt))
-        committed = self._catalog.commit(
-            CommitRequest(
-                tenant=self._tenant,
-                expected=expected,
-                head=head,
-                manifest=manifest.row(block.id),
-                journal=(record,),
-                blocks=prepared.rows,
-                bases=_bases(proposal),
-                uploads=prepared.uploads,
-                idempotency=idempotency,
-            )
+        request = CommitRequest(
+            tenant=self._tenant,
+            expected=expected,
+            head=head,
+            manifest=manifest.row(block.id),
+            journal=(record,),
+            blocks=prepared.rows,
+            bases=_bases(proposal),
+            uploads=prepared.uploads,
+            idempotency=idempotency,
+            unless_pending=proposal.guessed,
         )
-        if committed.replayed and committed.receipt is not None:
-            receipt = decode_receipt(committed.receipt)
-            return Outcome(receipt, _head_of(receipt), committed, 0, 0, ())
-        self._blocks.remember(emitted)
-        written = sum([row.length or len(row.body or b"") for row in prepared.rows if row.id in committed.stored])
-        return Outcome(receipt, head, committed, len(emitted), written, prepared.object_keys)
+        return Draft(request, receipt, manifest, emitted, prepared.object_keys)
 
 
 def check_proposal(proposal: Proposal) -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from analemma.canon.editing import Operation
+from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
-from analemma.errors import Invalid
+from analemma.canon.tree import Edited, Trees
+from analemma.errors import Invalid, NotFound
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,25 @@ def read_delta(delta: Mapping[str, Any] | DeltaUpdate, deleted: Iterable[str] = 
                 pointer = format_pointer(operation.path)
                 raise Invalid(f"{pointer} is both set and deleted", hint="leave one of the two out", pointer=pointer)
     return DeltaUpdate((*kept, *[Operation("discard", path) for path in gone]))
+
+
+def apply_update(trees: Trees, root: BlockId | None, update: DeltaUpdate) -> Edited:
+    """The tree after the changes to the one at `root` (None: to an empty state); Invalid if they do not fit it."""
+    try:
+        if root is not None:
+            return trees.edit(root, update.operations)
+        empty = trees.build({})
+        only = {block.id: block.data for block in empty.blocks}
+        edited = Trees(lambda blocks: {block: only[block] for block in blocks}, trees.registry).edit(
+            empty.root.id, update.operations
+        )
+        return edited if edited.blocks else empty
+    except NotFound as exc:
+        raise Invalid(
+            f"the delta cannot be applied: {exc.message}",
+            hint="what a pointer goes through must exist",
+            pointer=exc.facts.get("pointer"),
+        ) from exc
 
 
 def _path(name: Any) -> Path:

@@ -6,23 +6,18 @@ import datetime as dt
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 from analemma.canon.identity import parse_block_id
 from analemma.catalog.names import check_part
-from analemma.catalog.port import JournalRow
-from analemma.errors import Invalid, NotFound
-from analemma.state.arguments import branch_key
-from analemma.state.journal import read_record
-from analemma.state.kernel_base import MAIN, place
+from analemma.catalog.port import JournalRow, PutDecision, Verdict
+from analemma.errors import Conflict, Corrupt, Invalid, NotFound
+from analemma.state.arguments import branch_key, check_verdict
+from analemma.state.journal import DECIDED, read_record
+from analemma.state.kernel_base import MAIN, MOST_TRIES, place
 from analemma.state.recording import Note, Recording, check_text
 from analemma.state.time_machine import Rollback, TimeMachine
 from analemma.state.versions import Commit, Version, moment, version_of
-
-DECIDED = "decided"
-PAGE = 100
-
-Verdict = Literal["approved", "rejected", "escalated", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +48,7 @@ class Governance(TimeMachine, Recording):
         owner_id: str | None = None,
     ) -> Decision:
         """Record a decision on a version, in the journal of its branch. Earlier decisions stay on record."""
-        if decision not in get_args(Verdict):
-            raise Invalid(f"not a decision: {decision!r}", hint=f"use {', '.join(get_args(Verdict))}")
+        check_verdict(decision)
         if score is not None and not math.isfinite(score):
             raise Invalid(f"the score {score} is not a number", hint="leave it out if there is none")
         check_part(actor, "actor")
@@ -66,7 +60,8 @@ class Governance(TimeMachine, Recording):
             "reason": reason,
             "actor": actor,
         }
-        record = self._record(row.key, lambda _: Note(DECIDED, row.id, facts))
+        effect = PutDecision(row.id, row.version, decision)
+        record = self._record(row.key, lambda _: Note(DECIDED, row.id, facts, effect))
         assert record is not None
         return _decision(record)
 
@@ -75,38 +70,65 @@ class Governance(TimeMachine, Recording):
         manifest = parse_block_id(manifest_id)
         gone = self._catalog.expired(self._tenant, manifest)
         if gone is None or owner_id not in (None, gone.key.owner):
-            self._row(manifest_id, owner_id)
-        return [_decision(row) for row in self._catalog.decisions(self._tenant, manifest)]
+            key = self._row(manifest_id, owner_id).key
+        else:
+            key = gone.key
+        return [_decision(row) for row in self._catalog.decisions(self._tenant, key, manifest)]
 
     def last_safe_manifest(self, *, workflow_id: str, owner_id: str, branch: str = MAIN) -> Version:
-        """The newest version whose newest decision is `approved`; NotFound if there is none. Reads decisions and the
-        versions they are on, nothing else."""
+        """The newest version whose newest decision is `approved`; NotFound if there is none. Costs the same however
+        many versions and decisions there are."""
         key = branch_key(owner_id, workflow_id, branch)
-        self._head(key)
-        before: int | None = None
-        while page := self._catalog.decided_versions(self._tenant, key, before_version=before, limit=PAGE):
-            for row, record in page:
-                # The newest decision on a version comes first; older ones on the same version say nothing any more.
-                if row.version != before and _decision(record).decision == "approved":
-                    return version_of(row)
-                before = row.version
-        raise NotFound(f"{place(key)} has no approved version", hint="record a decision with decide()")
+        for _ in range(MOST_TRIES):
+            head = self._head(key)
+            rows = self._catalog.history(self._tenant, key, decision="approved", limit=1)
+            if not rows:
+                raise NotFound(f"{place(key)} has no approved version", hint="record a decision with decide()")
+            # The row only finds the version. What counts is the journal's record, whose hash is checked.
+            records = self._catalog.decisions(self._tenant, key, rows[0].id)
+            if records and _decision(records[-1]).decision == "approved":
+                return version_of(rows[0])
+            if self._head(key) == head:
+                raise Corrupt(
+                    f"version {rows[0].version} of {place(key)} is listed as approved, and its journal says otherwise",
+                    hint="run verify",
+                    manifest=rows[0].id.hex(),
+                )
+        raise Conflict(f"{place(key)} is decided on too fast to tell which version is safe", hint="try again later")
 
     @overload
     def rollback_to_last_safe(
-        self, *, workflow_id: str, owner_id: str, branch: str = MAIN, preview: Literal[False] = False
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        branch: str = MAIN,
+        preview: Literal[False] = False,
+        previous_manifest_id: str | None = None,
     ) -> Commit: ...
 
     @overload
     def rollback_to_last_safe(
-        self, *, workflow_id: str, owner_id: str, branch: str = MAIN, preview: Literal[True]
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        branch: str = MAIN,
+        preview: Literal[True],
+        previous_manifest_id: str | None = None,
     ) -> Rollback: ...
 
     def rollback_to_last_safe(
-        self, *, workflow_id: str, owner_id: str, branch: str = MAIN, preview: bool = False
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        branch: str = MAIN,
+        preview: bool = False,
+        previous_manifest_id: str | None = None,
     ) -> Commit | Rollback:
         """Make the newest approved state the newest again, as a new version; with `preview`, only say what that would
-        change."""
+        change. `previous_manifest_id` as in `rollback_to_version`."""
         safe = self.last_safe_manifest(workflow_id=workflow_id, owner_id=owner_id, branch=branch)
         to_safe = partial(
             self.rollback_to_version,
@@ -114,6 +136,7 @@ class Governance(TimeMachine, Recording):
             owner_id=owner_id,
             version=safe.version,
             branch=branch,
+            previous_manifest_id=previous_manifest_id,
         )
         return to_safe(preview=True) if preview else to_safe()
 

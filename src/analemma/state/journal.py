@@ -19,6 +19,11 @@ KIND = "journal"
 COMMITTED = "committed"
 EXPIRED = "expired"
 """Removed by retention: the record's facts name the manifests, as hexadecimal text."""
+TAGGED = "tagged"
+UNTAGGED = "untagged"
+PINNED = "pinned"
+UNPINNED = "unpinned"
+DECIDED = "decided"
 
 
 def next_record(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from analemma.state.checking import Checking
+from analemma.state.checkpoints import Checkpointing
 from analemma.state.governance import Governance
 from analemma.state.marking import Marking
 from analemma.state.merge_verbs import Merging
 from analemma.state.retention import Retention
-from analemma.state.saving import Saving
 from analemma.state.segments import Segments
 from analemma.state.time_machine import TimeMachine
 from analemma.state.watching import Watching
 from analemma.state.workflows import Workflows
 
 
-class Kernel(Saving, Governance, TimeMachine, Merging, Segments, Checking, Workflows, Marking, Retention, Watching):
+class Kernel(
+    Checkpointing, Governance, TimeMachine, Merging, Segments, Checking, Workflows, Marking, Retention, Watching
+):
     """State of one tenant's workflows. A workflow is (owner, workflow id); it has branches, and a branch has versions.
 
     >>> import analemma

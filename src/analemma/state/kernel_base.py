@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, parse_pointer
 from analemma.canon.tree import Trees
 from analemma.catalog.port import BranchKey, ExpiredRow, Head, KernelCatalog, ManifestRow, TenantId
 from analemma.clock import Clock
-from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.state.arguments import check_version
 from analemma.state.block_store import BlockStore, Carried
+from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer, Outcome, Proposal
 from analemma.state.manifests import Manifest, decode_manifest
 
@@ -23,6 +25,11 @@ T = TypeVar("T")
 MAIN = "main"
 MOST_TRIES = 1000
 """A save without a stated predecessor builds on whatever is newest; so often in a row someone else may be faster."""
+
+REMEMBERED_MANIFESTS = 256
+"""Decoded manifests that a kernel keeps: a few hundred bytes each, and what they say can never change."""
+REMEMBERED_HEADS = 1024
+"""Branches of which a kernel remembers where it left them."""
 
 
 class CurrentHead:
@@ -33,6 +40,14 @@ class CurrentHead:
 
 
 CURRENT_HEAD = CurrentHead()
+
+
+class _OwnHead(NamedTuple):
+    """Where the last commit from here left a branch."""
+
+    head: Head
+    alone: bool
+    """Whether the commit before it was from here too."""
 
 
 class KernelBase:
@@ -46,6 +61,7 @@ class KernelBase:
         blocks: BlockStore,
         trees: Trees,
         committer: Committer,
+        checkpoints: Checkpoints,
         clock: Clock,
     ) -> None:
         self._catalog = catalog
@@ -53,7 +69,10 @@ class KernelBase:
         self._blocks = blocks
         self._trees = trees
         self._committer = committer
+        self._checkpoints = checkpoints
         self._clock = clock
+        self._manifests: dict[BlockId, Manifest] = {}
+        self._own_heads: dict[BranchKey, _OwnHead] = {}
 
     def _commit(
         self, key: BranchKey, expected: BlockId | CurrentHead | None, propose: Callable[[Head | None], Proposal]
@@ -61,12 +80,31 @@ class KernelBase:
         """Commit on the expected head, or on whatever is newest, again and again until nobody was faster. A proposal
         that cannot be made at all raises anything but HeadMoved."""
         carried = Carried()
+        try:
+            return self._commit_carrying(carried, key, expected, propose)
+        except Exception as exc:
+            self._blocks.give_up(carried.uploads, exc)
+            raise
+
+    def _commit_carrying(
+        self,
+        carried: Carried,
+        key: BranchKey,
+        expected: BlockId | CurrentHead | None,
+        propose: Callable[[Head | None], Proposal],
+    ) -> Outcome:
+        guess = self._guessed_head(key, expected)
+        if guess is not None:
+            outcome = self._commit_on_guess(guess, propose, carried)
+            if outcome is not None:
+                return outcome
+            self._own_heads.pop(key, None)
         for attempt in range(MOST_TRIES):
-            head = self._catalog.head(self._tenant, key)
+            head = self._head_after_pending(key) if attempt == 0 else self._catalog.head(self._tenant, key)
             if not isinstance(expected, CurrentHead) and (None if head is None else head.manifest) != expected:
                 raise _moved(key, expected, head)
             try:
-                return self._committer.commit(propose(head), carried)
+                return self._committed(head, self._committer.commit(propose(head), carried))
             except HeadMoved:
                 # A journal record alone (a tag, a decision) moves the tip but not the manifest: that is no conflict
                 # either.
@@ -74,8 +112,57 @@ class KernelBase:
                     self._clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
         raise Conflict(f"{place(key)} changes too fast to save", hint="save less often, or from fewer places")
 
+    def _guessed_head(self, key: BranchKey, expected: BlockId | CurrentHead | None) -> Head | None:
+        """Where a branch stands if nobody else works on it: where the last commit from here left it. The commit
+        compares, so a wrong guess costs time and nothing else; a right one saves a look before every commit."""
+        own = self._own_heads.get(key)
+        if own is None or not own.alone or not (isinstance(expected, CurrentHead) or own.head.manifest == expected):
+            return None
+        return own.head
+
+    def _commit_on_guess(
+        self, guess: Head, propose: Callable[[Head | None], Proposal], carried: Carried
+    ) -> Outcome | None:
+        """None when the guess is wrong, or may be: then the real head tells."""
+        try:
+            proposal = replace(propose(guess), guessed=True)
+        except AnalemmaError:
+            return None
+        try:
+            return self._committed(guess, self._committer.commit(proposal, carried))
+        except (HeadMoved, Expired):
+            return None
+
+    def _committed(self, before: Head | None, outcome: Outcome) -> Outcome:
+        if outcome.manifest is not None:
+            self._remember_manifest(outcome.receipt.manifest, outcome.manifest)
+            key = outcome.head.key
+            own = self._own_heads.get(key)
+            if len(self._own_heads) >= REMEMBERED_HEADS:
+                self._own_heads.clear()
+            self._own_heads[key] = _OwnHead(outcome.head, alone=before == (None if own is None else own.head))
+        return outcome
+
+    def _head_after_pending(self, key: BranchKey) -> Head | None:
+        """Where a branch stands once everything that was accepted for it before now is applied."""
+        head, pending = self._catalog.head_and_pending(self._tenant, key)
+        if not pending:
+            return head
+        self._checkpoints.finish(key)
+        return self._catalog.head(self._tenant, key)
+
     def _read_manifest(self, manifest: BlockId) -> Manifest:
-        return self._guarded(manifest, lambda: decode_manifest(manifest, self._blocks.fetch([manifest])[manifest]))
+        known = self._manifests.get(manifest)
+        if known is None:
+            known = self._guarded(manifest, lambda: decode_manifest(manifest, self._blocks.fetch([manifest])[manifest]))
+            self._remember_manifest(manifest, known)
+        return known
+
+    def _remember_manifest(self, manifest: BlockId, known: Manifest) -> None:
+        # Most saves build on the manifest that the save before them made.
+        if len(self._manifests) >= REMEMBERED_MANIFESTS:
+            self._manifests.clear()
+        self._manifests[manifest] = known
 
     def _guarded(self, manifest: BlockId, read: Callable[[], T]) -> T:
         """Read something of a version. A block that is gone means damage, unless the version itself went meanwhile."""

@@ -9,13 +9,21 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.tree import Operation
-from analemma.catalog.port import ManifestRow
+from analemma.catalog.port import ManifestRow, Verdict
 from analemma.errors import Corrupt, Invalid, NotFound
-from analemma.state.arguments import branch_key, check_name, check_segment, check_version
+from analemma.state.arguments import (
+    branch_key,
+    check_name,
+    check_segment,
+    check_unicode,
+    check_verdict,
+    check_version,
+)
 from analemma.state.kernel_base import MAIN, KernelBase, field_path, place
 from analemma.state.versions import Version, version_of
 
 BLAME_PAGE = 200
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Loading(KernelBase):
@@ -27,7 +35,8 @@ class Loading(KernelBase):
         """The newest state of a branch, or of one execution on it; NotFound if there is none."""
         key = branch_key(owner_id, workflow_id, branch)
         if execution_id is not None:
-            rows = self._catalog.history(self._tenant, key, execution=execution_id, limit=1)
+            execution = check_name(execution_id, "execution")
+            rows = self._catalog.history(self._tenant, key, execution=execution, limit=1)
             if not rows:
                 raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
             return self._read_state(rows[0].id)
@@ -41,7 +50,7 @@ class Loading(KernelBase):
         """Some fields (names or JSON pointers) of one version, reading only the blocks they need; those that are not
         there are left out."""
         row = self._row(manifest_id, owner_id)
-        paths = {name: field_path(name) for name in fields}
+        paths = {name: _path(name) for name in fields}
         root = self._read_manifest(row.id).root.id
         found = self._guarded(row.id, lambda: self._trees.get_many(root, paths.values()))
         return {name: found[path] for name, path in paths.items() if path in found}
@@ -56,15 +65,19 @@ class Loading(KernelBase):
         segment_id: int | None = None,
         since: dt.datetime | None = None,
         until: dt.datetime | None = None,
+        decision: Verdict | None = None,
         limit: int = 100,
         after: int | None = None,
     ) -> list[Version]:
-        """The versions of a branch, newest first, or those of one execution, one segment, or made from `since` on and
-        before `until`. `after` is the version at which the page before ended. Reads no state."""
+        """The versions of a branch, newest first, or those of one execution, one segment, made from `since` on and
+        before `until`, or whose newest decision is `decision`. `after` is the version at which the page before ended.
+        Reads no state."""
         if type(limit) is not int or limit < 1:
             raise Invalid(f"a page of {limit!r} versions", hint="ask for at least one")
         if after is not None:
             check_version(after)
+        if decision is not None:
+            check_verdict(decision)
         key = branch_key(owner_id, workflow_id, branch)
         rows = self._catalog.history(
             self._tenant,
@@ -74,6 +87,7 @@ class Loading(KernelBase):
             segment=None if segment_id is None else check_segment(segment_id),
             since_us=_microseconds(since, "since"),
             until_us=_microseconds(until, "until"),
+            decision=decision,
             limit=limit,
         )
         if not rows:
@@ -91,7 +105,7 @@ class Loading(KernelBase):
         """The version that last changed what stands at a path (a field name or a JSON pointer)."""
         key = branch_key(owner_id, workflow_id, branch)
         self._head(key)
-        tokens = field_path(path)
+        tokens = _path(path)
         newest: ManifestRow | None = None
         digest: bytes | None = None
         before: int | None = None
@@ -119,12 +133,18 @@ class Loading(KernelBase):
         return state
 
 
+def _path(name: Any) -> Path:
+    """A field's name or a JSON pointer, as someone asks for it."""
+    check_unicode(name, "path")
+    return field_path(name)
+
+
 def _microseconds(moment: dt.datetime | None, what: str) -> int | None:
     if moment is None:
         return None
     if not isinstance(moment, dt.datetime) or moment.tzinfo is None:
         raise Invalid(f"`{what}` is no moment with a time zone", hint="pass a datetime with tzinfo, such as UTC")
-    return int(moment.timestamp() * 1_000_000)
+    return (moment - EPOCH) // dt.timedelta(microseconds=1)
 
 
 def _patch(change: Operation) -> dict[str, Any]:

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 from analemma.catalog.port import DropPin, DropTag, PinRow, PutPin, PutTag, TagRow
 from analemma.errors import Conflict, Invalid, NotFound
+from analemma.state.arguments import check_unicode
+from analemma.state.journal import PINNED, TAGGED, UNPINNED, UNTAGGED
 from analemma.state.recording import Note, Recording, check_text
 from analemma.state.versions import moment
-
-TAGGED = "tagged"
-UNTAGGED = "untagged"
-PINNED = "pinned"
-UNPINNED = "unpinned"
 
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}")
 # What would be taken for a version or for a manifest where either may be typed.
@@ -133,6 +130,7 @@ class Marking(Recording):
 
 def check_tag(name: str) -> None:
     """Raise Invalid unless it can name a version, and only that."""
+    check_unicode(name, "tag")
     if TAG.fullmatch(name) is None or NUMBER_OR_ID.fullmatch(name) is not None:
         raise Invalid(
             f"not a tag: {name!r}",

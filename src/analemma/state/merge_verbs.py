@@ -15,7 +15,7 @@ from analemma.canon.tree import Edited, Operation
 from analemma.catalog.port import BranchKey, Head, ManifestRow
 from analemma.errors import Invalid, NotFound
 from analemma.state.ancestry import MERGED, Ancestor, Ancestry
-from analemma.state.arguments import branch_key
+from analemma.state.arguments import branch_key, check_name
 from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, KernelBase, place
 from analemma.state.manifests import Manifest
@@ -126,6 +126,7 @@ class Merging(KernelBase):
         return _merge_of(plan, row, commit)
 
     def _source_row(self, key: BranchKey, source: str) -> ManifestRow:
+        check_name(source, "source")
         if source == key.branch:
             raise Invalid(f"branch {source} cannot be merged into itself", hint="name another source")
         head = self._catalog.head(self._tenant, BranchKey(key.owner, key.workflow, source))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import BranchKey, Expire, ManifestRow, RetentionRow
-from analemma.errors import Conflict, Invalid
+from analemma.errors import Conflict, Invalid, NotFound
 from analemma.state.arguments import branch_key
 from analemma.state.journal import EXPIRED
 from analemma.state.kernel_base import MAIN, MOST_TRIES, place
@@ -40,6 +40,19 @@ class ExpiryPlan:
 
     expired: tuple[Version, ...]
     kept: tuple[Kept, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchExpiry:
+    """What expiry did on one branch of a tenant."""
+
+    owner_id: str
+    workflow_id: str
+    branch: str
+    expired: int
+    """How many versions went, or would go."""
+    problem: str | None = None
+    """Why it went no further; the other branches were done all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,41 @@ class Retention(Recording):
                 # A version was tagged, pinned or expired since we looked.
                 continue
         raise Conflict(f"{place(key)} is tagged and pinned too fast to expire anything", hint="try again later")
+
+    def expire_all(self, *, dry_run: bool = False) -> list[BranchExpiry]:
+        """Do `expire` on every branch of every workflow of the tenant that has a policy, or whose owner has one; tells
+        of the branches where something expired or could not. To be run again and again, by whoever keeps the store."""
+        done = [self._expire_quietly(key, dry_run) for key in self._branches_with_rules()]
+        return [each for each in done if each.expired or each.problem]
+
+    def _expire_quietly(self, key: BranchKey, dry_run: bool) -> BranchExpiry:
+        place_of = {"workflow_id": key.workflow, "owner_id": key.owner, "branch": key.branch}
+        try:
+            return BranchExpiry(**place_of, expired=len(self.expire(**place_of, dry_run=dry_run).expired))
+        except (Conflict, NotFound) as exc:
+            return BranchExpiry(**place_of, expired=0, problem=str(exc))
+
+    def _branches_with_rules(self) -> Iterator[BranchKey]:
+        """Every branch to which a policy with a rule applies, once."""
+        policies: dict[tuple[str, str | None], RetentionRow] = {}
+        after: tuple[str, str | None] | None = None
+        while page := self._catalog.retention_policies(self._tenant, after=after, limit=READ_PAGE):
+            policies.update({(row.owner, row.workflow): row.policy for row in page})
+            after = (page[-1].owner, page[-1].workflow)
+        for (owner, chosen), policy in policies.items():
+            if not any(asdict(policy).values()):
+                continue
+            for workflow in self._workflow_ids(owner) if chosen is None else [chosen]:
+                # Under its owner's policy, one with a policy of its own has its turn with that.
+                if chosen is not None or (owner, workflow) not in policies:
+                    for row in self._catalog.branches(self._tenant, owner, workflow):
+                        yield BranchKey(owner, workflow, row.branch)
+
+    def _workflow_ids(self, owner: str) -> Iterator[str]:
+        after = ""
+        while page := self._catalog.workflows(self._tenant, owner, after=after, limit=READ_PAGE):
+            yield from [row.workflow for row in page]
+            after = page[-1].workflow
 
     def _plan_expiry(self, key: BranchKey, policy: RetentionRow, now_us: int) -> ExpiryPlan:
         head = self._head(key)

@@ -7,12 +7,12 @@ from hashlib import sha256
 from typing import Any
 
 from analemma.canon.identity import BlockId, parse_block_id
-from analemma.canon.tree import Edited, Trees
+from analemma.canon.tree import Edited
 from analemma.catalog.port import BranchKey, Head
-from analemma.errors import Conflict, HeadMoved, Invalid, NotFound
+from analemma.errors import Conflict, HeadMoved
 from analemma.state.arguments import branch_key
 from analemma.state.committer import Proposal
-from analemma.state.deltas import DeltaUpdate, read_delta
+from analemma.state.deltas import DeltaUpdate, apply_update, read_delta
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase
 from analemma.state.manifests import Manifest
 from analemma.state.receipts import decode_receipt
@@ -84,21 +84,7 @@ class Saving(KernelBase):
             return known
 
     def _apply(self, base: Manifest | None, update: DeltaUpdate) -> Edited:
-        try:
-            if base is not None:
-                return self._trees.edit(base.root.id, update.operations)
-            empty = self._trees.build({})
-            only = {block.id: block.data for block in empty.blocks}
-            edited = Trees(lambda blocks: {block: only[block] for block in blocks}, self._trees.registry).edit(
-                empty.root.id, update.operations
-            )
-            return edited if edited.blocks else empty
-        except NotFound as exc:
-            raise Invalid(
-                f"the delta cannot be applied: {exc.message}",
-                hint="what a pointer goes through must exist",
-                pointer=exc.facts.get("pointer"),
-            ) from exc
+        return apply_update(self._trees, None if base is None else base.root.id, update)
 
     def _fingerprint(self, key: BranchKey, update: DeltaUpdate, *parts: Any) -> bytes:
         request = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analemma.canon.identity import BlockId, block_id
-from analemma.canon.nodes import Block, Link, Wire, block_links, decode, encode, link_wire, read_special, wire_links
+from analemma.canon.nodes import Block, Link, Wire, decode, encode, link_wire, read_special, wire_links
 from analemma.errors import AnalemmaError, Corrupt
 
 FORMAT = 1
@@ -51,11 +51,6 @@ def decode_segments(block: BlockId, data: bytes) -> SegmentList:
         )
     except (ValueError, TypeError, KeyError, AnalemmaError) as exc:
         raise Corrupt(f"block {block.hex()} is not a list of segments: {exc}", block=block.hex()) from exc
-
-
-def segment_links(data: bytes) -> list[BlockId]:
-    """The blocks that a segment list keeps alive."""
-    return block_links(data)
 
 
 def _link(wire: Wire) -> Link:

@@ -16,9 +16,7 @@ from analemma.state.arguments import branch_key
 from analemma.state.committer import Outcome, Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase, place
 from analemma.state.manifests import Manifest
-from analemma.state.segment_lists import Segment, SegmentList, decode_segments, encode_segments, segment_links
-
-__all__ = ["ManifestPointer", "Segments", "segment_links"]
+from analemma.state.segment_lists import Segment, SegmentList, decode_segments, encode_segments
 
 CONFIGURED = "configured"
 SEGMENT_INJECTED = "segment_injected"
@@ -65,7 +63,8 @@ class Segments(KernelBase):
         key = branch_key(owner_id, workflow_id, branch)
         expected = self._expected_parent(key, parent_manifest_id)
         config = self._trees.build(_dict(workflow_config, "the workflow's configuration"))
-        pieces = [self._packed_segment(entry, number) for number, entry in enumerate(segment_manifest)]
+        entries = _entries(segment_manifest)
+        pieces = [self._packed_segment(entry, number) for number, entry in enumerate(entries)]
         listed = SegmentList(tuple(segment for segment, _, _ in pieces))
         list_block = encode_segments(listed)
         segment_blocks = [block for _, blocks, _ in pieces for block in blocks]
@@ -251,6 +250,12 @@ def _dict(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise Invalid(f"{what} is a {type(value).__name__}", hint="pass a dict")
     return dict(value)
+
+
+def _entries(value: Any) -> Sequence[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise Invalid(f"the segments are a {type(value).__name__}", hint="pass a list of dicts")
+    return value
 
 
 def _segments_changed(row: ManifestRow, expected: int, found: int | None) -> Conflict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
+from analemma.canon.identity import parse_block_id
 from analemma.canon.tree import Edited
 from analemma.catalog.port import Head
 from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid
@@ -25,6 +26,8 @@ class Rollback:
 
     version: int
     manifest_id: str
+    previous_manifest_id: str
+    """The newest version, whose state would be replaced."""
     changes: list[dict[str, Any]]
 
 
@@ -33,23 +36,46 @@ class TimeMachine(Loading):
 
     @overload
     def rollback_to_version(
-        self, *, workflow_id: str, owner_id: str, version: int, branch: str = MAIN, preview: Literal[False] = False
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        version: int,
+        branch: str = MAIN,
+        preview: Literal[False] = False,
+        previous_manifest_id: str | None = None,
     ) -> Commit: ...
 
     @overload
     def rollback_to_version(
-        self, *, workflow_id: str, owner_id: str, version: int, branch: str = MAIN, preview: Literal[True]
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        version: int,
+        branch: str = MAIN,
+        preview: Literal[True],
+        previous_manifest_id: str | None = None,
     ) -> Rollback: ...
 
     def rollback_to_version(
-        self, *, workflow_id: str, owner_id: str, version: int, branch: str = MAIN, preview: bool = False
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        version: int,
+        branch: str = MAIN,
+        preview: bool = False,
+        previous_manifest_id: str | None = None,
     ) -> Commit | Rollback:
         """Make an earlier version's state the newest again, as a new version; with `preview`, only say what that would
         change.
 
-        Costs the same whatever the size of the state, and history is kept: rolling back can itself be rolled back.
-        """
+        Costs the same whatever the size of the state, and history is kept: rolling back can itself be rolled back. With
+        `previous_manifest_id`, such as a preview's, the head must still be that manifest, or HeadMoved is raised and
+        nothing changes."""
         key = branch_key(owner_id, workflow_id, branch)
+        expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
         target = self._version_row(key, version)
         # Its manifest and root: looking at every block would make rolling back as slow as the state is large.
         problems = Verifier(self._catalog, self._tenant, self._blocks).version(target.id, deep=False).problems
@@ -59,7 +85,16 @@ class TimeMachine(Loading):
             raise Corrupt(f"version {version} of {place(key)} cannot be rolled back to: {problems[0]}")
         if preview:
             head = self._head(key)
-            return Rollback(version, target.id.hex(), self.diff(head.manifest.hex(), target.id.hex()))
+            if previous_manifest_id not in (None, head.manifest.hex()):
+                raise HeadMoved(
+                    f"{place(key)} has moved on: it is at version {head.version}",
+                    hint="reload and retry",
+                    key=key,
+                    expected=expected,
+                    found=head,
+                )
+            changes = self.diff(head.manifest.hex(), target.id.hex())
+            return Rollback(version, target.id.hex(), head.manifest.hex(), changes)
         manifest = self._read_manifest(target.id)
 
         def propose(head: Head | None) -> Proposal:
@@ -75,7 +110,7 @@ class TimeMachine(Loading):
                 facts={"version": version},
             )
 
-        return commit_of(self._commit(key, CURRENT_HEAD, propose))
+        return commit_of(self._commit(key, expected, propose))
 
     def fork(
         self,

@@ -6,23 +6,24 @@ together can still make a branch forget its newest versions; only something kept
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import block_links
-from analemma.catalog.port import BranchKey, Head, KernelCatalog, ManifestRow, TenantId
+from analemma.catalog.port import BranchKey, Head, JournalRow, KernelCatalog, ManifestRow, TenantId
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.block_store import BlockStore
-from analemma.state.journal import EXPIRED, read_record
-from analemma.state.manifests import Manifest, decode_manifest, manifest_links
+from analemma.state.branch_rows import absent_tags, compare_rows, compare_versions, misplaced_marks, read_rows
+from analemma.state.journal import read_record
+from analemma.state.manifests import decode_manifest, manifest_links
 from analemma.state.receipts import Receipt
+from analemma.state.telling import TagPlace, Told
 
 PAGE = 1000
 BATCH = 500
 MOST_TRIES = 5
-NEWEST = (1 << 62) - 1
 
 
 @dataclass(slots=True)
@@ -37,17 +38,6 @@ class Report:
     @property
     def ok(self) -> bool:
         return not self.problems
-
-
-@dataclass(slots=True)
-class _Told:
-    """What a branch's journal says of it."""
-
-    moves: dict[BlockId, int] = field(default_factory=dict)
-    """Every manifest the head has been moved to, with its version."""
-    last: BlockId | None = None
-    expired: set[BlockId] = field(default_factory=set)
-    hashes: dict[int, bytes] = field(default_factory=dict)
 
 
 class Verifier:
@@ -77,21 +67,20 @@ class Verifier:
         if head is None:
             report.problems.append(f"the branch {key.owner}/{key.workflow}/{key.branch} has no head")
             return report
-        told = self._journal(head, report)
+        told = self._journal(key, head, report)
+        rows = read_rows(self._catalog, self._tenant, key)
+        later = self._since(head, report)
         if expect is not None:
             _check_receipt(expect, head, told, report)
-        if told.last is not None and (told.last, told.moves[told.last]) != (head.manifest, head.version):
+        if told.last is None or (told.last, told.moves[told.last]) != (head.manifest, head.version):
             report.problems.append("the head is not where the journal last moved it")
-        rows = self._rows(head)
-        for manifest, version in told.moves.items():
-            if manifest not in rows and manifest not in told.expired:
-                report.problems.append(f"version {version} is gone, and the journal does not say why")
-        roots: list[BlockId] = []
-        for row in rows.values():
-            if told.moves.get(row.id) != row.version:
-                report.problems.append(f"the journal knows nothing of version {row.version}")
-            roots += self._manifest(row, key, report)
-        self._trees(roots, report)
+        report.problems += compare_versions(head, told, later, rows)
+        if told.whole and later.whole:
+            report.problems += compare_rows(key, told, later, rows)
+            report.problems += misplaced_marks(self._catalog, self._tenant, key, rows)
+            report.problems += self._absent_tags(key, absent_tags(told, later, rows))
+        versions = [row for row in rows.versions.values() if row.id not in later.moves]
+        self._trees(self._manifests(versions, key, report), report)
         return report
 
     def version(self, manifest: BlockId, *, deep: bool = True) -> Report:
@@ -101,7 +90,7 @@ class Verifier:
         if row is None:
             report.problems.append(f"there is no manifest {manifest.hex()}")
             return report
-        links = self._manifest(row, row.key, report)
+        links = self._manifests([row], row.key, report)
         if deep:
             self._trees(links, report)
         else:
@@ -110,65 +99,74 @@ class Verifier:
             report.problems += problems
         return report
 
-    def _journal(self, head: Head, report: Report) -> _Told:
-        told = _Told()
-        key = head.key
-        tip: bytes | None = None
-        seq = 0
-        while page := self._catalog.journal(self._tenant, key, after_seq=seq, limit=PAGE):
+    def _journal(self, key: BranchKey, until: Head, report: Report, after: Head | None = None) -> Told:
+        """What the records say from the beginning, or after a head, up to another head's tip."""
+        told = Told()
+        seq, tip = (0, None) if after is None else (after.journal_seq, after.journal_tip)
+        while seq < until.journal_seq:
+            page = self._catalog.journal(self._tenant, key, after_seq=seq, limit=min(PAGE, until.journal_seq - seq))
+            if not page:
+                break
             for row in page:
-                if seq == head.journal_seq and self._moved_on(head):
-                    # Written after the head was read: not part of what is being checked.
-                    return self._ended(told, head, seq, tip, report)
                 report.records += 1
                 try:
                     record = read_record(row)
+                    _check_place(key, record, row, seq, tip)
+                    told.add(record, row.manifest)
                 except Corrupt as exc:
+                    told.whole = False
                     report.problems.append(str(exc))
                     return told
-                before = None if record["before"] is None else record["before"][1:]
-                if row.seq != seq + 1 or before != tip:
-                    report.problems.append(f"journal record {row.seq} does not follow record {seq}")
+                except (KeyError, TypeError, ValueError) as exc:
+                    told.whole = False
+                    report.problems.append(f"journal record {row.seq} does not say what it should: {exc!r}")
                     return told
-                if (record["owner"], record["workflow"], record["branch"]) != (key.owner, key.workflow, key.branch):
-                    report.problems.append(f"journal record {row.seq} belongs to another branch")
                 tip, seq = row.hash, row.seq
-                _remember(told, record, row.manifest)
                 told.hashes[seq] = row.hash
-        return self._ended(told, head, seq, tip, report)
-
-    def _ended(self, told: _Told, head: Head, seq: int, tip: bytes | None, report: Report) -> _Told:
-        if (seq, tip) != (head.journal_seq, head.journal_tip):
-            report.problems.append(f"the journal ends at record {seq}, the head says {head.journal_seq}")
+        if (seq, tip) != (until.journal_seq, until.journal_tip):
+            told.whole = False
+            report.problems.append(f"the journal ends at record {seq}, the head says {until.journal_seq}")
         return told
 
-    def _rows(self, head: Head) -> dict[BlockId, ManifestRow]:
-        rows: dict[BlockId, ManifestRow] = {}
-        # Versions above the head's were either made after it was read, or do not belong to it: the journal will tell.
-        before = NEWEST
-        while page := self._catalog.history(self._tenant, head.key, before_version=before, limit=PAGE):
-            rows.update({row.id: row for row in page if row.version <= head.version or not self._moved_on(head)})
-            before = page[-1].version
-        return rows
+    def _since(self, head: Head, report: Report) -> Told:
+        """What was written since this head was read: no part of what is being checked, but rows may show it already."""
+        key = head.key
+        now = self._catalog.head(self._tenant, key)
+        if now is None:
+            report.problems.append("the head is gone")
+            return Told(whole=False)
+        later = Told() if now == head else self._journal(key, now, Report(), after=head)
+        beyond = self._catalog.journal(self._tenant, key, after_seq=now.journal_seq, limit=1)
+        if beyond and self._catalog.head(self._tenant, key) == now:
+            report.problems.append(f"journal record {beyond[0].seq} is behind the last one that the head knows")
+        return later
 
-    def _moved_on(self, head: Head) -> bool:
-        return self._catalog.head(self._tenant, head.key) != head
+    def _absent_tags(self, key: BranchKey, absent: dict[TagPlace, int]) -> Iterator[str]:
+        """Those of the tags that did not move to another branch either. Journals of other branches are read only if
+        there is a tag to look for."""
+        if not absent:
+            return
+        for branch in self._catalog.branches(self._tenant, key.owner, key.workflow):
+            other = self._catalog.head(self._tenant, key._replace(branch=branch.branch))
+            if other is not None and other.key != key:
+                balance = self._journal(other.key, other, Report()).tag_balance
+                absent = {place: count + balance.get(place, 0) for place, count in absent.items()}
+        for (name, manifest), count in absent.items():
+            if count > 0:
+                yield f"the tag {name} is not on manifest {manifest.hex()}, where the journal put it"
 
-    def _manifest(self, row: ManifestRow, key: BranchKey, report: Report) -> list[BlockId]:
-        """Check a manifest against its row; the blocks it keeps alive."""
-        report.manifests += 1
-        try:
-            found, problems = self._blocks.audit([row.id])
+    def _manifests(self, rows: Sequence[ManifestRow], key: BranchKey, report: Report) -> list[BlockId]:
+        """Check manifests against their rows; the blocks they keep alive."""
+        report.manifests += len(rows)
+        links: list[BlockId] = []
+        for start in range(0, len(rows), BATCH):
+            batch = rows[start : start + BATCH]
+            found, problems = self._blocks.audit([row.id for row in batch])
             report.problems += problems
-            if row.id not in found:
-                return []
-            manifest: Manifest = decode_manifest(row.id, found[row.id])
-        except AnalemmaError as exc:
-            report.problems.append(str(exc))
-            return []
-        if manifest.row(row.id) != row or manifest.key != key:
-            report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
-        return manifest_links(manifest)
+            for row in batch:
+                if row.id in found:
+                    links += _check_manifest(row, key, found[row.id], report)
+        return links
 
     def _trees(self, roots: Iterable[BlockId], report: Report) -> None:
         frontier = [block for block in dict.fromkeys(roots) if block not in self._seen]
@@ -184,15 +182,26 @@ class Verifier:
                 frontier += following
 
 
-def _remember(told: _Told, record: dict[str, Any], manifest: BlockId | None) -> None:
-    if record["version"] is not None and manifest is not None:
-        told.moves[manifest] = record["version"]
-        told.last = manifest
-    if record["kind"] == EXPIRED:
-        told.expired.update(BlockId(bytes.fromhex(gone)) for gone in record["facts"]["manifests"])
+def _check_manifest(row: ManifestRow, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:
+    try:
+        manifest = decode_manifest(row.id, data)
+    except AnalemmaError as exc:
+        report.problems.append(str(exc))
+        return []
+    if manifest.row(row.id) != row or manifest.key != key:
+        report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
+    return manifest_links(manifest)
 
 
-def _check_receipt(receipt: Receipt, head: Head, told: _Told, report: Report) -> None:
+def _check_place(key: BranchKey, record: dict[str, Any], row: JournalRow, seq: int, tip: bytes | None) -> None:
+    before = None if record["before"] is None else record["before"][1:]
+    if row.seq != seq + 1 or before != tip:
+        raise Corrupt(f"journal record {row.seq} does not follow record {seq}")
+    if (record["owner"], record["workflow"], record["branch"]) != (key.owner, key.workflow, key.branch):
+        raise Corrupt(f"journal record {row.seq} belongs to another branch")
+
+
+def _check_receipt(receipt: Receipt, head: Head, told: Told, report: Report) -> None:
     if receipt.key != head.key:
         report.problems.append("the receipt is for another branch")
     elif (

@@ -6,9 +6,9 @@ import dataclasses
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from analemma.catalog.port import BranchKey, ManifestRow
+from analemma.catalog.port import ManifestRow
 from analemma.state.committer import Outcome
 from analemma.state.receipts import Receipt
 
@@ -51,8 +51,7 @@ class Commit(Mapping[str, Any]):
 _COMMIT_FIELDS = ("manifest_hash", *[item.name for item in dataclasses.fields(Commit)])
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """One line of history."""
 
     manifest_id: str
@@ -93,17 +92,17 @@ def moment(at_us: int) -> dt.datetime:
 
 def version_of(row: ManifestRow) -> Version:
     """The caller's view of a manifest's row."""
-    key: BranchKey = row.key
+    block, (owner, workflow, branch), number, parent, root, created_at_us, execution, segment, message = row
     return Version(
-        manifest_id=row.id.hex(),
-        owner_id=key.owner,
-        workflow_id=key.workflow,
-        branch=key.branch,
-        version=row.version,
-        parent_id=None if row.parent is None else row.parent.hex(),
-        root_hash=row.root.hex(),
-        created_at=moment(row.created_at_us),
-        execution_id=row.execution,
-        segment_id=row.segment,
-        message=row.message,
+        block.hex(),
+        owner,
+        workflow,
+        branch,
+        number,
+        None if parent is None else parent.hex(),
+        root.hex(),
+        moment(created_at_us),
+        execution,
+        segment,
+        message,
     )

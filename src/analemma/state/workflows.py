@@ -9,6 +9,7 @@ from typing import get_args
 
 from analemma.catalog.port import BranchKey, WorkflowRow, WorkflowStatus
 from analemma.errors import Invalid, NotFound
+from analemma.state.arguments import check_name, check_unicode
 from analemma.state.kernel_base import KernelBase, place
 from analemma.state.versions import Version, moment, version_of
 
@@ -84,16 +85,27 @@ class Workflows(KernelBase):
         more = _cursor(page[-1].workflow) if len(rows) > limit else None
         return WorkflowPage(tuple(_workflow(owner_id, row) for row in page), more)
 
+    def get_workflow(self, *, workflow_id: str, owner_id: str) -> Workflow:
+        """One workflow and where it stands; NotFound if there is no such workflow."""
+        check_unicode(owner_id, "owner")
+        check_unicode(workflow_id, "workflow")
+        row = self._catalog.workflow(self._tenant, owner_id, workflow_id)
+        if row is None:
+            raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}", hint="save something there first")
+        return _workflow(owner_id, row)
+
     def set_workflow(
         self, *, workflow_id: str, owner_id: str, name: str | None = None, status: WorkflowStatus | None = None
     ) -> Workflow:
         """Give a workflow a name or a status (RUNNING, COMPLETED, FAILED, IDLE); what is None stays as it is."""
         _check_status(status)
-        changed = self._catalog.set_workflow(self._tenant, owner_id, workflow_id, name=name, status=status)
-        row = self._catalog.workflow(self._tenant, owner_id, workflow_id) if changed else None
-        if row is None:
-            raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}", hint="save something there first")
-        return _workflow(owner_id, row)
+        if name is not None:
+            check_name(name, "name")
+        found = self.get_workflow(workflow_id=workflow_id, owner_id=owner_id)
+        if name is None and status is None:
+            return found
+        self._catalog.set_workflow(self._tenant, owner_id, workflow_id, name=name, status=status)
+        return self.get_workflow(workflow_id=workflow_id, owner_id=owner_id)
 
     def branches(self, *, workflow_id: str, owner_id: str) -> list[Branch]:
         """A workflow's branches, oldest first; NotFound if there is no such workflow."""
@@ -145,6 +157,7 @@ def _cursor(workflow: str) -> str:
 
 
 def _read_cursor(cursor: str) -> str:
+    check_unicode(cursor, "cursor")
     try:
         return base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode()
     except ValueError as exc:

@@ -12,6 +12,7 @@ import pytest
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import (
     BranchKey,
+    BranchStart,
     CommitRequest,
     DropPin,
     DropTag,
@@ -19,12 +20,15 @@ from analemma.catalog.port import (
     Head,
     KernelCatalog,
     PinRow,
+    PolicyRow,
+    PutDecision,
     PutPin,
     PutTag,
     RecordRequest,
     RetentionRow,
     TagRow,
     TenantId,
+    Verdict,
 )
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
 from analemma.testing.commits import KEY, after, make_record, make_request
@@ -66,8 +70,8 @@ class CatalogRecordsSuite:
 
     def test_branches_know_where_they_began(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         (first,) = _line(catalog, tenant, 1)
-        other = make_request(tenant, None, key=replace(KEY, branch="idea"), bases=(first.manifest.id,))
-        fork = replace(other, manifest=replace(other.manifest, parent=first.manifest.id))
+        other = make_request(tenant, None, key=KEY._replace(branch="idea"), bases=(first.manifest.id,))
+        fork = replace(other, manifest=other.manifest._replace(parent=first.manifest.id))
         catalog.commit(fork)
         assert [
             (row.branch, row.parent, row.manifest) for row in catalog.branches(tenant, KEY.owner, KEY.workflow)
@@ -76,6 +80,10 @@ class CatalogRecordsSuite:
             ("main", None, first.manifest.id),
         ]
         assert catalog.children(tenant, first.manifest) == [fork.manifest]
+        assert catalog.branch_start(tenant, fork.head.key) == BranchStart(
+            fork.manifest.id, first.manifest.id, fork.manifest.created_at_us
+        )
+        assert catalog.branch_start(tenant, BranchKey("ann", "nothing")) is None
         second = make_request(tenant, first.head)
         catalog.commit(second)
         assert catalog.children(tenant, first.manifest) == [fork.manifest, second.manifest]
@@ -111,7 +119,7 @@ class CatalogRecordsSuite:
 
     def test_a_record_on_a_missing_version_changes_nothing(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         (first,) = _line(catalog, tenant, 1)
-        elsewhere = make_request(tenant, None, key=replace(KEY, branch="idea"))
+        elsewhere = make_request(tenant, None, key=KEY._replace(branch="idea"))
         catalog.commit(elsewhere)
         for missing in (BlockId(bytes(32)), elsewhere.manifest.id):
             with pytest.raises(Expired):
@@ -157,12 +165,32 @@ class CatalogRecordsSuite:
             head = self._append(catalog, decided)
             records.append(decided.record)
         head = self._append(catalog, make_record(tenant, head, kind="noted", manifest=third.manifest.id))
-        assert catalog.decisions(tenant, third.manifest.id) == [records[0], records[2]]
-        assert catalog.decisions(tenant, second.manifest.id) == []
-        by_version = [(third.manifest, records[2]), (third.manifest, records[0]), (first.manifest, records[1])]
-        assert catalog.decided_versions(tenant, KEY) == by_version
-        assert catalog.decided_versions(tenant, KEY, limit=1) == by_version[:1]
-        assert catalog.decided_versions(tenant, KEY, before_version=3) == by_version[2:]
+        assert catalog.decisions(tenant, KEY, third.manifest.id) == [records[0], records[2]]
+        assert catalog.decisions(tenant, KEY, second.manifest.id) == []
+        assert catalog.decisions(tenant, BranchKey("bob", "other"), third.manifest.id) == []
+
+    def test_versions_are_found_by_their_newest_decision(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        line = _line(catalog, tenant, 5)
+        head = line[-1].head
+        decided: list[tuple[int, Verdict]] = [(1, "approved"), (3, "approved"), (4, "rejected"), (3, "escalated")]
+        for version, decision in [*decided, (5, "approved"), (2, "approved")]:
+            effect = PutDecision(line[version - 1].manifest.id, version, decision)
+            record = make_record(tenant, head, effect, kind="decided", manifest=effect.manifest)
+            head = self._append(catalog, record)
+        rows = [request.manifest for request in line]
+        assert catalog.history(tenant, KEY, decision="approved") == [rows[4], rows[1], rows[0]]
+        assert catalog.history(tenant, KEY, decision="approved", limit=2) == [rows[4], rows[1]]
+        assert catalog.history(tenant, KEY, decision="approved", before_version=2) == [rows[0]]
+        assert catalog.history(tenant, KEY, decision="approved", execution="run-2") == []
+        assert catalog.history(tenant, KEY, decision="approved", segment=3, since_us=rows[1].created_at_us) == [
+            rows[4],
+            rows[1],
+        ]
+        assert catalog.history(tenant, KEY, decision="escalated") == [rows[2]]
+        assert catalog.history(tenant, KEY, decision="pending") == []
+        assert catalog.history(catalog.tenant("other"), KEY, decision="approved") == []
+        self._append(catalog, make_record(tenant, head, Expire((1, 2)), kind="expired"))
+        assert catalog.history(tenant, KEY, decision="approved") == [rows[4]]
 
     def test_expired_versions_are_remembered(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second, third = _line(catalog, tenant, 3)
@@ -177,9 +205,12 @@ class CatalogRecordsSuite:
         assert gone.expired_at_us == request.record.created_at_us
         assert catalog.expired(tenant, third.manifest.id) is None
         assert catalog.expired_version(catalog.tenant("other"), KEY, 2) is None
+        assert catalog.expired_versions(tenant, KEY, after_version=1) == [gone]
+        assert [row.version for row in catalog.expired_versions(tenant, KEY)] == [1, 2]
+        assert [row.version for row in catalog.expired_versions(tenant, KEY, limit=1)] == [1]
         assert catalog.stats(tenant).blocks == before
         with pytest.raises(Expired):
-            catalog.commit(make_request(tenant, None, key=replace(KEY, branch="idea"), bases=(first.manifest.id,)))
+            catalog.commit(make_request(tenant, None, key=KEY._replace(branch="idea"), bases=(first.manifest.id,)))
 
     def test_what_something_needs_does_not_expire(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second, third, fourth = _line(catalog, tenant, 4)
@@ -204,7 +235,7 @@ class CatalogRecordsSuite:
             second = make_request(tenant, first.head, key=key)
             catalog.commit(first)
             catalog.commit(second)
-            fork = make_request(tenant, None, key=replace(key, branch="idea"), bases=(first.manifest.id,))
+            fork = make_request(tenant, None, key=key._replace(branch="idea"), bases=(first.manifest.id,))
             start = threading.Barrier(2)
 
             def commit(fork: CommitRequest = fork, start: threading.Barrier = start) -> bool:
@@ -253,6 +284,23 @@ class CatalogRecordsSuite:
             assert catalog.retention(tenant, "ann", "report") == policy
         assert catalog.retention(tenant, "ann", None) == RetentionRow(keep_last=3)
         assert catalog.retention(tenant, "bob", "report") is None
+
+    def test_policies_are_listed_page_by_page(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        assert catalog.retention_policies(tenant) == []
+        made = [
+            PolicyRow(owner, workflow, RetentionRow(keep_last=number))
+            for number, (owner, workflow) in enumerate([("ann", None), ("ann", "b"), ("ann", "é"), ("bob", "a")], 1)
+        ]
+        for row in made:
+            catalog.set_retention(tenant, row.owner, row.workflow, row.policy)
+        catalog.set_retention(catalog.tenant("other"), "ann", None, RetentionRow())
+        listed: list[PolicyRow] = []
+        while page := catalog.retention_policies(
+            tenant, after=(listed[-1].owner, listed[-1].workflow) if listed else None, limit=1
+        ):
+            listed += page
+        assert sorted(listed, key=lambda row: row.policy.keep_last or 0) == made
+        assert catalog.retention_policies(tenant) == listed
 
     def _append(self, catalog: KernelCatalog, request: RecordRequest) -> Head:
         catalog.append(request)

@@ -24,11 +24,12 @@ from analemma.catalog.port import (
     UploadId,
 )
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
+from analemma.testing.catalog_ledger import CatalogLedgerSuite
 from analemma.testing.catalog_records import CatalogRecordsSuite
 from analemma.testing.commits import KEY, make_block, make_event, make_request, make_upload
 
 
-class KernelCatalogSuite(CatalogRecordsSuite, ABC):
+class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, ABC):
     """What every catalog must do. The subclass supplies the fixture `catalog` and four ways past the port."""
 
     @abstractmethod
@@ -144,7 +145,7 @@ class KernelCatalogSuite(CatalogRecordsSuite, ABC):
         first = make_request(tenant, None)
         catalog.commit(first)
         gap = make_request(tenant, first.head)
-        skipped = replace(gap, head=replace(gap.head, version=3), manifest=replace(gap.manifest, version=3))
+        skipped = replace(gap, head=replace(gap.head, version=3), manifest=gap.manifest._replace(version=3))
         with pytest.raises(Invalid):
             catalog.commit(skipped)
 
@@ -267,7 +268,7 @@ class KernelCatalogSuite(CatalogRecordsSuite, ABC):
         block = make_block(b"original")
         first = make_request(tenant, None, [block])
         catalog.commit(first)
-        catalog.commit(make_request(tenant, first.head, [replace(block, codec=7, body=b"other encoding")]))
+        catalog.commit(make_request(tenant, first.head, [block._replace(codec=7, body=b"other encoding")]))
         assert catalog.read_blocks(tenant, [block.id]) == {block.id: block}
 
     def test_emitting_a_doomed_block_saves_it(self, catalog: KernelCatalog, tenant: TenantId) -> None:
@@ -319,7 +320,7 @@ class KernelCatalogSuite(CatalogRecordsSuite, ABC):
         assert catalog.journal(tenant, KEY, after_seq=rows[2].seq, limit=3) == rows[3:6]
 
     def test_branches_and_owners_are_apart(self, catalog: KernelCatalog, tenant: TenantId) -> None:
-        keys = [KEY, replace(KEY, branch="dev"), replace(KEY, owner="bob"), replace(KEY, workflow="other")]
+        keys = [KEY, KEY._replace(branch="dev"), KEY._replace(owner="bob"), KEY._replace(workflow="other")]
         requests = [make_request(tenant, None, key=key) for key in keys]
         for request in requests:
             catalog.commit(request)

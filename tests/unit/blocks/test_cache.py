@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 
 from analemma.blocks.cache import BodyCache, CacheStack
@@ -91,6 +93,44 @@ def test_many_threads_leave_the_books_balanced() -> None:
     assert wrong == []
     held = cache.get_many(1, known)
     assert cache.size_bytes == sum(len(body) + 200 for body in held.values()) <= 50_000
+
+
+def test_a_fork_while_another_thread_is_at_the_cache_leaves_the_child_a_cache_that_works() -> None:
+    cache = BodyCache(10_000)
+    some = bodies(3)
+    cache.put_many(1, some)
+    inside, done = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with cache._lock:
+            inside.set()
+            done.wait()
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(20)  # ends a child that waits for a thread it does not have
+            cache.put_many(1, some)
+            status = 0 if cache.get_many(1, some) == some else 2
+        finally:
+            os._exit(status)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_forked_child_goes_on_with_a_cache_that_nobody_was_changing() -> None:
+    cache = BodyCache(10_000)
+    some = bodies(3)
+    cache.put_many(1, some)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if cache.get_many(1, some) == some else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_stack_asks_the_farther_tier_only_for_what_is_missing_and_remembers_it() -> None:

@@ -544,3 +544,13 @@ def test_what_is_taken_apart_is_what_was_put_together() -> None:
     assert target is not None and target.id == from_cid(to_cid(forge.leaf)) and target.count == 2
     node = decode_node(forge.leaf, forge.data[forge.leaf])
     assert node == Node("list", 0, 0, [1, 2], 2)
+
+
+@pytest.mark.parametrize("path", [("m", 3), ("l", 0), ("m", "\ud800"), ("l", "0", None)], ids=range(4))
+@pytest.mark.parametrize("op", ["put", "remove", "discard"])
+def test_a_path_that_is_none_is_invalid_before_anything_is_read_along_it(op: Any, path: Any) -> None:
+    forge = Forge()
+    value = {"m": {str(number): "x" * 40 for number in range(900)}, "l": ["y" * 40] * 900}
+    root = forge.build(value)
+    with pytest.raises(Invalid):
+        forge.trees.edit(root, [Operation("put", ("n",), 1), Operation(op, path, 1)])

@@ -14,13 +14,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from analemma.canon.identity import BlockId
 from analemma.catalog.engine import Engine
 from analemma.catalog.migrations import checksum, migrate
 from analemma.catalog.opening import FILE_NAME, open_catalog
+from analemma.catalog.port import BranchKey, Head
 from analemma.catalog.postgres import PostgresEngine
 from analemma.catalog.sqlite import SqliteEngine
 from analemma.catalog.statements import MigrationScript, load_migrations
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
+from analemma.state.journal import next_record
 
 FIRST = MigrationScript(
     1, "first", "CREATE TABLE tenant (id integer, name text); INSERT INTO tenant VALUES (1, 'a;b');"
@@ -166,6 +169,51 @@ def test_branches_from_before_there_were_workflows_are_listed(engine: Engine) ->
     assert engine.all("branches", tenant=1, owner="ann", workflow="trip") == [("main", None, 10, b"tripmain2", 2, 20)]
     place = {"tenant": 1, "owner": "ann", "workflow": "copy", "branch": "main", "next_version": 9}
     assert [row[0] for row in engine.all("children", **place, id=b"parent")] == [b"tripidea2", b"copymain1"]
+
+
+def test_decisions_from_before_there_were_rows_for_them_are_found(engine: Engine) -> None:
+    ground, workflows, decisions = load_migrations(engine.dialect)[:3]
+    migrate(engine, now_us=7, scripts=(ground, workflows))
+    key = BranchKey("ann", "trip")
+    told = [
+        (1, "approved", None),
+        (1, "rejected", "the text hdecisionhapprovedeowner is no decision"),
+        (2, "rejected", None),
+        (2, "approved", "why"),
+        (3, "escalated", None),
+        (4, "pending", None),
+    ]
+    columns = "tenant, id, owner, workflow, branch, version, root, created_at"
+    rows = ", ".join(f"(1, {_blob(f'{n:032}')}, 'ann', 'trip', 'main', {n}, {_blob('root')}, 1)" for n in range(1, 6))
+    script = f"INSERT INTO manifest ({columns}) VALUES {rows};"  # noqa: S608
+    with engine.transaction(write=True) as tx:
+        tx.script(script if engine.dialect == "sqlite" else script.replace("AS blob", "AS bytea"))
+        for seq, (version, decision, reason) in enumerate(told, 1):
+            head = Head(key, BlockId(bytes(32)), 5, seq - 1, bytes(32))
+            facts = {"decision": decision, "score": 0.5, "reason": reason, "actor": "eve"}
+            manifest = BlockId(f"{version:032}".encode())
+            record = next_record(key, head, kind="decided", manifest=manifest, at_us=7, facts=facts)
+            tx.execute(
+                "add_record",
+                tenant=1,
+                owner=key.owner,
+                workflow=key.workflow,
+                branch=key.branch,
+                seq=record.seq,
+                kind=record.kind,
+                manifest=manifest,
+                body=record.body,
+                hash=record.hash,
+                created_at=7,
+            )
+    migrate(engine, now_us=8, scripts=(ground, workflows, decisions))
+    asked = {"tenant": 1, "owner": "ann", "workflow": "trip", "branch": "main", "before_version": 9, "limit": 9}
+    asked |= {"execution": None, "segment": None, "since": 0, "until": 9}
+    found = {
+        decision: [row[4] for row in engine.all("history_decided", **asked, decision=decision)]
+        for decision in ("approved", "rejected", "escalated", "pending")
+    }
+    assert found == {"approved": [2], "rejected": [1], "escalated": [3], "pending": [4]}
 
 
 def _blob(text: str) -> str:

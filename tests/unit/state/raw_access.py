@@ -12,6 +12,20 @@ import psycopg
 
 from tests.stores import Store
 
+# Each table with what names a row of it, in an order in which they can be filled.
+TABLES: dict[str, list[str]] = {
+    "block": ["id"],
+    "workflow": ["owner", "workflow"],
+    "manifest": ["id"],
+    "branch": ["owner", "workflow", "branch"],
+    "journal": ["hash"],
+    "head": ["owner", "workflow", "branch"],
+    "tag": ["owner", "workflow", "name"],
+    "pin": ["manifest"],
+    "decision": ["manifest"],
+    "expired": ["manifest"],
+}
+
 
 class Rows:
     """Rows by their place in the table as it was first seen."""
@@ -37,12 +51,21 @@ class Rows:
     def numbers(self, table: str) -> list[int]:
         return list(range(len(self._before[table])))
 
+    def where(self, table: str, **columns: Any) -> list[int]:
+        """The rows with these values."""
+        rows = enumerate(self._before[table])
+        return [number for number, row in rows if all(row[name] == value for name, value in columns.items())]
+
     def get(self, table: str, number: int, column: str) -> Any:
         return self._before[table][number][column]
 
     def set(self, table: str, number: int, column: str, value: Any) -> None:
         where, parameters = self._where(table, number)
         self._run(f"UPDATE {table} SET {column} = ? WHERE {where}", value, *parameters)  # noqa: S608
+
+    def add_like(self, table: str, number: int, **columns: Any) -> None:
+        """One more row, as this one but for these columns."""
+        self._insert(table, {**self._before[table][number], **columns})
 
     def delete(self, table: str, number: int) -> None:
         where, parameters = self._where(table, number)
@@ -69,25 +92,25 @@ class Rows:
 
     def undo(self) -> None:
         """Put every table back as it was."""
-        for table in ("head", "journal", "manifest", "block"):
+        self._run("BEGIN")
+        for table in reversed(TABLES):
             self._run(f"DELETE FROM {table}")  # noqa: S608
-        for table in ("block", "manifest", "journal", "head"):
+        for table in TABLES:
             for row in self._before[table]:
-                marks = ", ".join("?" for _ in row)
-                self._run(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", *row.values())  # noqa: S608
+                self._insert(table, row)
+        self._run("COMMIT")
+
+    def _insert(self, table: str, row: dict[str, Any]) -> None:
+        marks = ", ".join("?" for _ in row)
+        self._run(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", *row.values())  # noqa: S608
 
     def _where(self, table: str, number: int) -> tuple[str, list[Any]]:
-        keys = {
-            "block": ["id"],
-            "manifest": ["id"],
-            "journal": ["hash"],
-            "head": ["owner", "workflow", "branch"],
-        }[table]
+        keys = TABLES[table]
         row = self._before[table][number]
         return " AND ".join(f"{key} = ?" for key in keys), [row[key] for key in keys]
 
     def _everything(self) -> dict[str, list[dict[str, Any]]]:
-        return {table: self._rows(table) for table in ("block", "manifest", "journal", "head")}
+        return {table: self._rows(table) for table in TABLES}
 
     def _rows(self, table: str) -> list[dict[str, Any]]:
         cursor = self._run(f"SELECT * FROM {table}")  # noqa: S608

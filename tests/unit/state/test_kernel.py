@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import threading
 from typing import Any
 
 import jsonpatch
 import pytest
 
-from analemma.errors import Conflict, HeadMoved, Invalid, NotFound
+from analemma.errors import AnalemmaError, Conflict, HeadMoved, Invalid, NotFound
+from analemma.state.kernel import Kernel
 from analemma.testing.strategies import SeededValues, shown
 from tests.stores import Store
 
@@ -276,3 +278,68 @@ def test_verifying_while_others_save_and_expire_ends_and_finds_nothing(store: St
         writer.join()
         assert problems == []
         assert app.kernel.history(limit=1, **NAME)[0].version == 121
+
+
+def test_a_rollback_happens_only_on_the_version_it_was_planned_for(store: Store) -> None:
+    with store.open() as app:
+        k = app.kernel
+        first = k.save_state_delta({"n": 1}, **NAME)
+        second = k.save_state_delta({"n": 2}, **NAME)
+        planned = k.rollback_to_version(**NAME, version=1, preview=True)
+        assert planned.previous_manifest_id == second.manifest_id
+        k.save_state_delta({"n": 3}, **NAME)
+        expected = planned.previous_manifest_id
+        for preview in (False, True):
+            with pytest.raises(HeadMoved) as moved:
+                k.rollback_to_version(**NAME, version=1, previous_manifest_id=expected, preview=preview)
+            assert moved.value.found.version == 3
+        with pytest.raises(Invalid):
+            k.rollback_to_version(**NAME, version=1, previous_manifest_id="nonsense")
+        assert len(k.history(**NAME)) == 3
+        newest = k.history(**NAME)[0].manifest_id
+        # A record on the branch that moves no version is no reason to refuse.
+        k.decide(first.manifest_id, "approved", actor="eve")
+        assert k.rollback_to_last_safe(**NAME, previous_manifest_id=newest).version == 4
+        assert k.load_latest_state(**NAME) == {"n": 1}
+
+
+def text_arguments() -> list[tuple[str, str]]:
+    """Every verb with each of its parameters that takes text."""
+    found = []
+    for name, verb in inspect.getmembers(Kernel, inspect.isfunction):
+        if not name.startswith("_"):
+            parameters = inspect.signature(verb).parameters.values()
+            kinds = [(each.name, str(each.annotation)) for each in parameters]
+            found += [(name, parameter) for parameter, kind in kinds if "str" in kind and "Mapping" not in kind]
+    return found
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "/a/\udc80", "a\0b", 7], ids=["surrogate", "pointer", "nul", "number"])
+def test_text_that_is_no_text_is_refused_as_such(store: Store, bad: Any) -> None:
+    with store.open() as app:
+        k = app.kernel
+        first = k.save_state_delta({"n": 1}, **NAME).manifest_id
+        k.tag(first, "t", owner_id="ann")
+        good: dict[str, Any] = {**NAME, "path": "n", "name": "t", "version": 1, "source": "b", "actor": "eve"}
+        good |= {"manifest_id": first, "old_manifest_id": first, "new_manifest_id": first, "decision": "approved"}
+        good |= {"delta": {"n": 2}, "fields": ["n"], "workflow_config": {}, "segment_manifest": [], "ticket": first}
+        good |= {"segment_config": {}, "segment_index": 0, "insert_position": 0}
+        for name, parameter in text_arguments():
+            verb = getattr(k, name)
+            needed = [each.name for each in inspect.signature(verb).parameters.values() if each.default is each.empty]
+            given = {each: good[each] for each in needed}
+            given[parameter] = [bad] if parameter in ("fields", "deleted") else bad
+            try:
+                verb(**given)
+            except AnalemmaError as exc:
+                str(exc).encode(errors="backslashreplace")
+            except Exception as exc:
+                pytest.fail(f"{name}({parameter}={bad!r}): {exc!r}")
+        for ask in (
+            lambda: k.load_fields(first, ["/a/\ud800"]),
+            lambda: k.blame(**NAME, path="/\ud800"),
+            lambda: k.save_state_delta({"/\ud800": 1}, **NAME),
+            lambda: k.load_latest_state(**NAME, execution_id="\ud800"),
+        ):
+            with pytest.raises(Invalid):
+                ask()

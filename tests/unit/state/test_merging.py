@@ -42,7 +42,8 @@ def merge(app: App, source: str = "idea", **options: Any) -> Merge:
 
 
 def latest(app: App, branch: str = "main") -> dict[str, Any]:
-    return app.kernel.load_latest_state(**OWNER, branch=branch)
+    state: dict[str, Any] = app.kernel.load_latest_state(**OWNER, branch=branch)
+    return state
 
 
 def test_changes_of_both_sides_are_in_the_result(store: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 from analemma.app import App
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import BranchKey, ManifestRow, RetentionRow
-from analemma.errors import Expired, Invalid, NotFound
+from analemma.errors import Conflict, Expired, Invalid, NotFound
 from analemma.state.journal import read_record
 from analemma.state.retention import DAY_US, FIRST_MONDAY_US, HOUR_US, SECOND_US, WEEK_US, RetentionPolicy, plan_expiry
 from analemma.state.versions import Commit
@@ -315,3 +315,50 @@ def test_expiry_waits_for_a_commit_that_builds_on_the_version(postgres_url: str)
             builder.commit()
             expiring.join(10)
         assert not expiring.is_alive() and versions(app) == [2]
+
+
+def test_everything_that_has_rules_expires_at_once(app: App) -> None:
+    def fill(owner: str, workflow: str, branch: str = "main") -> None:
+        for number in range(4):
+            app.kernel.save_state_delta({"n": number}, workflow_id=workflow, owner_id=owner, branch=branch)
+
+    for owner, workflow in (("ann", "own"), ("ann", "owners"), ("ann", "all"), ("bob", "one"), ("bob", "free")):
+        fill(owner, workflow)
+    fill("ann", "owners", "idea")
+    kernel = app.kernel
+    kernel.set_retention(owner_id="ann", keep_last=1)
+    kernel.set_retention(owner_id="ann", workflow_id="own", keep_last=3)
+    kernel.set_retention(owner_id="ann", workflow_id="all")
+    kernel.set_retention(owner_id="bob", workflow_id="one", keep_last=1)
+    kernel.set_retention(owner_id="bob", workflow_id="nothing", keep_last=1)
+    kernel.set_retention(owner_id="eve", keep_last=1)
+    planned = kernel.expire_all(dry_run=True)
+    assert {(each.owner_id, each.workflow_id, each.branch): each.expired for each in planned} == {
+        ("ann", "own", "main"): 1,
+        ("ann", "owners", "main"): 3,
+        ("ann", "owners", "idea"): 3,
+        ("bob", "one", "main"): 3,
+    }
+    assert len(kernel.history(workflow_id="owners", owner_id="ann")) == 4
+    assert kernel.expire_all() == planned
+    assert kernel.expire_all() == []
+    assert [len(kernel.history(workflow_id=name, owner_id="ann")) for name in ("own", "owners", "all")] == [3, 1, 4]
+    assert [len(kernel.history(workflow_id=name, owner_id="bob")) for name in ("one", "free")] == [1, 4]
+    assert kernel.verify(workflow_id="owners", owner_id="ann", branch="idea").problems == []
+
+
+def test_a_branch_that_cannot_expire_keeps_no_other_from_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(app, 3)
+    app.kernel.fork(app.kernel.history(**PLACE)[0].manifest_id, owner_id="ann", workflow_id="a")
+    app.kernel.save_state_delta({"n": 1}, workflow_id="a", owner_id="ann")
+    app.kernel.set_retention(owner_id="ann", keep_last=1)
+    expire = app.kernel.expire
+
+    def busy(**given: Any) -> Any:
+        if given["workflow_id"] == "a":
+            raise Conflict("too busy")
+        return expire(**given)
+
+    monkeypatch.setattr(app.kernel, "expire", busy)
+    done = {each.workflow_id: (each.expired, each.problem) for each in app.kernel.expire_all()}
+    assert done == {"a": (0, "too busy"), "trip": (2, None)}

@@ -12,7 +12,7 @@ from analemma.canon.identity import parse_block_id
 from analemma.canon.nodes import block_links
 from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid, NotFound
 from analemma.state.manifests import manifest_links
-from analemma.state.segments import ManifestPointer, segment_links
+from analemma.state.segments import ManifestPointer
 from analemma.state.versions import Commit
 from tests.stores import Store
 from tests.unit.state.test_store import run_sql
@@ -256,7 +256,7 @@ def test_every_block_of_configuration_and_segments_is_linked(store: Store) -> No
         manifest = app.default.manifest(parse_block_id(made.manifest_id))
         assert manifest.segments is not None
         listed = app.default.blocks.fetch([manifest.segments])[manifest.segments]
-        assert len(segment_links(listed)) == 3
+        assert len(block_links(listed)) == 3
         reached = {parse_block_id(made.manifest_id)}
         frontier = manifest_links(manifest)
         while frontier:

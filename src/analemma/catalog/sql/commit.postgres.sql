@@ -13,6 +13,10 @@ WITH seen AS MATERIALIZED (
       AND manifest = :expected_manifest::bytea AND version = :expected_version::bigint
       AND journal_seq = :expected_journal_seq::bigint AND journal_tip = :expected_journal_tip::bytea
       AND NOT EXISTS (SELECT FROM seen)
+      AND NOT (:unless_pending::boolean AND EXISTS (
+          SELECT FROM ledger
+          WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
+      ))
     RETURNING 1
 ), created AS (
     INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
@@ -117,6 +121,10 @@ WITH moved AS (
     WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
       AND manifest = :expected_manifest AND version = :expected_version
       AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
+      AND NOT (:unless_pending::boolean AND EXISTS (
+          SELECT FROM ledger
+          WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
+      ))
     RETURNING 1
 ), held AS MATERIALIZED (
     SELECT id FROM manifest

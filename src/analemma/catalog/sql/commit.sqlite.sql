@@ -1,10 +1,14 @@
 -- move_head --
--- Compare-and-set; no row touched means that someone else moved the head first.
+-- Compare-and-set; no row touched means that someone else moved the head first, or (with unless_pending) that deltas wait to move it.
 UPDATE head
 SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
   AND manifest = :expected_manifest AND version = :expected_version
   AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
+  AND NOT (:unless_pending AND EXISTS (
+      SELECT 1 FROM ledger
+      WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
+  ))
 
 -- create_head --
 -- No row touched means that the branch exists already.

@@ -6,6 +6,14 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
 -- One snapshot for the whole transaction.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
 
+-- begin_snapshot --
+-- One snapshot for the whole transaction, which fails if it writes a row that was changed since.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE
+
+-- commit_durably --
+-- This transaction's COMMIT returns when it is on disk, whatever the server is set to. Settings that ask for more stay.
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
+
 -- commit_transaction --
 -- Returns when the server has it on disk, or as its synchronous_commit says.
 COMMIT

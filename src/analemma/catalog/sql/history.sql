@@ -33,6 +33,20 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
   AND created_at >= :since AND created_at < :until
 ORDER BY version DESC LIMIT :limit
 
+-- history_decided --
+-- Versions of a branch on which this was decided last, newest first; of one segment, execution or time where these are asked for.
+SELECT manifest.id, manifest.owner, manifest.workflow, manifest.branch, manifest.version, manifest.parent, manifest.root,
+       manifest.created_at, manifest.execution, manifest.segment, manifest.message
+FROM decision JOIN manifest
+    ON manifest.tenant = decision.tenant AND manifest.id = decision.manifest AND manifest.version = decision.version
+    AND manifest.owner = decision.owner AND manifest.workflow = decision.workflow AND manifest.branch = decision.branch
+WHERE decision.tenant = :tenant AND decision.owner = :owner AND decision.workflow = :workflow
+  AND decision.branch = :branch AND decision.version < :before_version AND decision.decision = :decision
+  AND (CAST(:execution AS text) IS NULL OR manifest.execution = :execution)
+  AND (CAST(:segment AS bigint) IS NULL OR manifest.segment = :segment)
+  AND manifest.created_at >= :since AND manifest.created_at < :until
+ORDER BY decision.version DESC LIMIT :limit
+
 -- journal --
 -- Records of a branch, oldest first.
 SELECT seq, kind, manifest, body, hash, created_at

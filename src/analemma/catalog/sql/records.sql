@@ -23,23 +23,20 @@ FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version > :after_version
 ORDER BY version LIMIT :limit
 
+-- put_decision --
+-- The newest decision on a version replaces the one before it.
+INSERT INTO decision (tenant, manifest, owner, workflow, branch, version, decision)
+VALUES (:tenant, :manifest, :owner, :workflow, :branch, :version, :decision)
+ON CONFLICT (tenant, manifest) DO UPDATE SET decision = excluded.decision
+
 -- decisions --
--- What was decided on one version, oldest first.
+-- What was decided on one version, oldest first: only what the journal of its own branch says. The columns of the branch are no bare columns
+-- here, or SQLite would read that whole journal by them instead of looking the version up.
 SELECT seq, kind, manifest, body, hash, created_at
 FROM journal
 WHERE tenant = :tenant AND manifest = :manifest AND kind = 'decided'
+  AND owner || '' = :owner AND workflow || '' = :workflow AND branch || '' = :branch
 ORDER BY seq
-
--- decided_versions --
--- Versions of a branch with what was decided on each; newest version first, and the newest decision on it first.
-SELECT manifest.id, manifest.owner, manifest.workflow, manifest.branch, manifest.version, manifest.parent, manifest.root,
-       manifest.created_at, manifest.execution, manifest.segment, manifest.message,
-       journal.seq, journal.kind, journal.manifest, journal.body, journal.hash, journal.created_at
-FROM manifest JOIN journal
-    ON journal.tenant = manifest.tenant AND journal.manifest = manifest.id AND journal.kind = 'decided'
-WHERE manifest.tenant = :tenant AND manifest.owner = :owner AND manifest.workflow = :workflow
-  AND manifest.branch = :branch AND manifest.version < :before_version
-ORDER BY manifest.version DESC, journal.seq DESC LIMIT :limit
 
 -- record_at --
 -- One record's hash: whether a record whose answer was lost is there.

@@ -8,6 +8,13 @@ SELECT manifest, owner, workflow, branch, version, expired_at
 FROM expired
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version = :version
 
+-- expired_versions --
+-- What is gone from a branch, oldest first.
+SELECT manifest, owner, workflow, branch, version, expired_at
+FROM expired
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version > :after_version
+ORDER BY version LIMIT :limit
+
 -- set_retention --
 -- One policy for a workflow, or (with an empty workflow) for all of an owner's.
 INSERT INTO retention
@@ -23,3 +30,10 @@ SELECT keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly
 FROM retention
 WHERE tenant = :tenant AND owner = :owner AND workflow IN (:workflow, '')
 ORDER BY workflow DESC LIMIT 1
+
+-- retention_policies --
+-- A page of a tenant's policies, in an order that does not change.
+SELECT owner, workflow, keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly
+FROM retention
+WHERE tenant = :tenant AND (owner, workflow) > (:after_owner, :after_workflow)
+ORDER BY owner, workflow LIMIT :limit

@@ -25,6 +25,11 @@ JOIN manifest ON manifest.tenant = head.tenant AND manifest.id = head.manifest
 WHERE branch.tenant = :tenant AND branch.owner = :owner AND branch.workflow = :workflow
 ORDER BY branch.created_at, branch.branch
 
+-- branch --
+-- How one branch began.
+SELECT first_manifest, parent, created_at
+FROM branch WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+
 -- children --
 -- The next version on the branch, and the first versions of branches that began here.
 SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message

@@ -1,0 +1,276 @@
+"""Finding what changed in a bag: from its root, through the dirty containers only, as operations on its base."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from typing import Any
+
+from analemma.bag.base import Base, Place
+from analemma.bag.placeholders import NotLoaded, never_changes
+from analemma.bag.tracked_dict import TrackedDict
+from analemma.bag.tracked_list import TrackedList
+from analemma.bag.tracking import Tracked
+from analemma.canon.aligning import Gap
+from analemma.canon.editing import Operation
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import encode
+from analemma.canon.packing import MAXIMUM_DEPTH, Packer
+from analemma.canon.pointer import Path, format_pointer
+from analemma.canon.reading import MISSING
+from analemma.canon.registry import TypeRegistry
+from analemma.canon.standard_types import standard_registry
+from analemma.canon.stored import Stored
+from analemma.errors import AnalemmaError, Invalid
+
+Places = list[tuple[Tracked, Path]]
+MANY = 16
+"""Changes to a list from which on it may be shorter to write it as a whole."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What turns the base into the bag, and what was met on the way."""
+
+    operations: list[Operation] = field(default_factory=list)
+    bases: dict[BlockId, None] = field(default_factory=dict)
+    """Versions whose blocks are linked without being emitted."""
+    visited: dict[int, tuple[Tracked, Path]] = field(default_factory=dict)
+    """Containers that were looked into, each with a place at which it stands."""
+    watched: list[tuple[Tracked, Any, bytes]] = field(default_factory=list)
+    """What is watched and has changed: the container, by what it is watched, and its new stored form."""
+
+
+def registry_of(base: Base) -> TypeRegistry:
+    """The types that can be stored where a bag comes from."""
+    return standard_registry() if base.store is None else base.store.parts.trees.registry
+
+
+def packed_form(value: Any, registry: TypeRegistry) -> bytes:
+    """A value as the base would have it, to compare with what it has."""
+    return bytes(encode(Packer(registry, lambda block: None, accept=lambda links: None).pack(value).wire))
+
+
+def form_of(value: Any, base: Base) -> bytes | None:
+    """The stored form of a value that stands in the base now; None if that cannot be told."""
+    try:
+        return packed_form(_Finder(base, False, ())._form(value, (), None), registry_of(base))
+    except AnalemmaError:
+        return None
+
+
+def find_changes(bag: TrackedDict, *, values: bool = False, by_value: Container[BlockId] = ()) -> Changes:
+    """What changed in a bag. Stored parts that only moved are linked, not read; with `values`, or when they are of
+    versions in `by_value`, they are read and given as values."""
+    notice_moves(bag._base)
+    return _Finder(bag._base, values, by_value).find(bag)
+
+
+def notice_moves(base: Base) -> None:
+    """Mark lists whose items were moved past their methods."""
+    alive = []
+    for reference in base.lists:
+        tracked = reference()
+        if tracked is not None and tracked._base is base:
+            alive.append(reference)
+            if tracked._moved_unseen():
+                tracked._mark()
+    base.lists = alive
+
+
+class _Finder:
+    def __init__(self, base: Base, values: bool, by_value: Container[BlockId]) -> None:
+        self._base = base
+        self._values = values
+        self._by_value = by_value
+        self._registry = registry_of(base)
+        self._found = Changes()
+        self._above: list[int] = []
+        self._noticed: set[int] = {id(base)}
+
+    def find(self, bag: TrackedDict) -> Changes:
+        if bag._dirty:
+            self._visit(bag, ())
+        return self._found
+
+    def _visit(self, container: Tracked, path: Path) -> None:
+        """Add the operations that change this container's base, which stands at the path by now."""
+        self._enter(container, path)
+        self._found.visited.setdefault(id(container), (container, path))
+        if isinstance(container, TrackedDict):
+            self._visit_dict(container, path)
+        elif isinstance(container, TrackedList):
+            self._visit_list(container, path)
+        self._above.pop()
+
+    def _enter(self, container: Any, path: Path) -> None:
+        if id(container) in self._above:
+            pointer = format_pointer(path)
+            raise Invalid(
+                f"cannot store a container that contains itself at {pointer}",
+                hint="store a copy, or refer to it by name",
+                pointer=pointer,
+            )
+        self._above.append(id(container))
+
+    def _visit_dict(self, container: TrackedDict, path: Path) -> None:
+        for key, original in container._originals.items():
+            value = container._peek(key)
+            if value is original:
+                self._in_place(container, key, value, (*path, key))
+            elif value is MISSING:
+                self._found.operations.append(Operation("remove", (*path, key)))
+            else:
+                self._write("put", (*path, key), value, container)
+        for key in [*dict.fromkeys([*container._touched, *container._watched])]:
+            if key not in container._originals:
+                self._in_place(container, key, container._peek(key), (*path, key))
+
+    def _in_place(self, container: Tracked, key: Any, value: Any, path: Path) -> None:
+        """Add what changed in a value that stands where its base stood; `key` is by what it would be watched."""
+        if isinstance(value, Tracked) and value._base is container._base:
+            if value._dirty:
+                self._visit(value, path)
+        elif key in container._watched:
+            form = packed_form(self._form(value, path, None), self._registry)
+            if form != container._watched[key]:
+                self._found.watched.append((container, key, form))
+                self._write("put", path, value, container)
+        elif isinstance(value, Tracked):
+            # It also stood somewhere else and was taken out there: it does not move on with this bag any more.
+            self._write("put", path, value, container)
+
+    def _visit_list(self, container: TrackedList, path: Path) -> None:
+        gaps = container._gaps()
+        changed = sum([gap.old_stop - gap.old_start + gap.new_stop - gap.new_start for gap in gaps])
+        loaded = container._shell is None
+        if changed > MANY and (3 * changed > len(container) if loaded else not container._shell_keeps()):
+            places: Places = []
+            self._above.pop()
+            value = self._by_items(container, path, places)
+            self._above.append(id(container))
+            self._found.operations.append(Operation("put", path, value))
+            self._visit_all(places)
+            return
+        for gap in gaps:
+            self._write_gap(container, gap, path)
+        for index, key, item in container._kept_places(gaps):
+            self._in_place(container, key, item, (*path, str(index)))
+
+    def _write_gap(self, container: TrackedList, gap: Gap, path: Path) -> None:
+        # From left to right: everything before the gap already stands where it will stay.
+        removed = gap.old_stop - gap.old_start
+        items = container._raw_items(gap.new_start, gap.new_stop)
+        for number, item in enumerate(items):
+            at = (*path, str(gap.new_start + number))
+            self._write("replace" if number < removed else "add", at, item, container)
+        for _ in range(removed - len(items)):
+            self._found.operations.append(Operation("remove", (*path, str(gap.new_stop))))
+
+    def _write(self, op: Any, path: Path, value: Any, container: Tracked) -> None:
+        places: Places = []
+        form = self._form(value, path, places, container)
+        self._found.operations.append(Operation(op, path, form))
+        self._visit_all(places)
+
+    def _visit_all(self, places: Places) -> None:
+        for container, path in places:
+            self._visit(container, path)
+
+    def _form(self, value: Any, path: Path, places: Places | None, container: Tracked | None = None) -> Any:
+        """A value as an operation can have it: plain, with stored parts where tracked containers stand. Those that
+        changed are put as they were, and named in `places` for their changes to follow; without it, as they are."""
+        if type(value) is NotLoaded:
+            assert container is not None
+            return self._placeholder_form(container, value, path)
+        if never_changes(value):
+            return value
+        if isinstance(value, Tracked):
+            return self._tracked_form(value, path, places)
+        cls = type(value)
+        if (cls is not dict and cls is not list) or len(path) > MAXIMUM_DEPTH:
+            return value
+        self._enter(value, path)
+        if cls is dict:
+            made: Any = {key: self._form(item, (*path, key), places) for key, item in value.items()}
+            same = not self._values and all(made[key] is item for key, item in value.items())
+        else:
+            made = [self._form(item, (*path, str(number)), places) for number, item in enumerate(value)]
+            same = not self._values and all(new is old for new, old in zip(made, value, strict=True))
+        self._above.pop()
+        return value if same else made
+
+    def _placeholder_form(self, container: Tracked, placeholder: NotLoaded, path: Path) -> Any:
+        if self._linkable(container):
+            depth = container._depth + 1
+            self._hold(container._base)
+            if len(path) <= depth:
+                return Stored(placeholder.wire, MAXIMUM_DEPTH - depth)
+            return Stored(placeholder.wire, container._base.read(lambda parts: parts.nesting(placeholder.wire)))
+        return container._base.read(lambda parts: parts.values([placeholder.wire])[0])
+
+    def _tracked_form(self, value: Tracked, path: Path, places: Places | None) -> Any:
+        if id(value._base) not in self._noticed:
+            self._noticed.add(id(value._base))
+            notice_moves(value._base)
+        if self._linkable(value) and (places is not None or not value._dirty):
+            stored = value._stored(len(path))
+            if stored is not None:
+                self._hold(value._base)
+                if value._dirty and places is not None:
+                    places.append((value, path))
+                return stored
+        return self._by_items(value, path, places)
+
+    def _by_items(self, container: Tracked, path: Path, places: Places | None) -> Any:
+        """A container as a value, its parts stored ones where possible."""
+        self._enter(container, path)
+        self._found.visited.setdefault(id(container), (container, path))
+        if self._values:
+            container.load()
+        container._load_shallow()
+        made: Any
+        if isinstance(container, TrackedDict):
+            made = {key: self._form(item, (*path, key), places, container) for key, item in dict.items(container)}
+        else:
+            assert isinstance(container, TrackedList)
+            made = [
+                self._form(item, (*path, str(number)), places, container)
+                for number, item in enumerate(list.__iter__(container))
+            ]
+        self._note_watched(container, path)
+        self._above.pop()
+        return made
+
+    def _note_watched(self, container: Tracked, path: Path) -> None:
+        """What is watched in a container that is written as a whole is written with it, changed or not. Without its new
+        form it would be compared with what an older version had, and going back to that would be no change."""
+        if self._values or container._base is not self._base:
+            return
+        for key, value in container._watched_values():
+            form = packed_form(self._form(value, path, None), self._registry)
+            self._found.watched.append((container, key, form))
+
+    def _linkable(self, container: Tracked) -> bool:
+        base = container._base
+        return not self._values and self._base.same_store(base) and base.manifest not in self._by_value
+
+    def _hold(self, base: Base) -> None:
+        assert base.manifest is not None
+        self._found.bases[base.manifest] = None
+
+
+def forget_places(base: Base) -> None:
+    """Look up, while their version is there for certain, what is known of shells only by place. Called before a bag's
+    base moves on: then only what changed since stands at another place."""
+    placed, base.placed = base.placed, []
+    for reference in placed:
+        container = reference()
+        if container is None or container._base is not base or not isinstance(container._wire, Place):
+            continue
+        if container._dirty:
+            base.placed.append(reference)
+        elif container._shell is None:
+            container._wire = None
+        else:
+            container._known_wire()

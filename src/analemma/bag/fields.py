@@ -1,0 +1,104 @@
+"""Which fields of a state travel inside a payload and which are left in the store: policies, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from analemma.bag.payload_pointers import PAYLOAD_KEY
+from analemma.errors import Invalid
+
+CONTROL_PLANE_FIELDS = frozenset(
+    {
+        # Who, and which execution.
+        "ownerId",
+        "workflowId",
+        "idempotency_key",
+        "execution_id",
+        # What names and proves the version that is running.
+        "manifest_id",
+        "manifest_hash",
+        "config_hash",
+        # Where things are.
+        "workflow_config_s3_path",
+        "state_s3_path",
+        "partition_map_s3_path",
+        "segment_manifest_s3_path",
+        "final_state_s3_path",
+        # Counters.
+        "segment_to_run",
+        "total_segments",
+        "loop_counter",
+        "max_loop_iterations",
+        "max_branch_iterations",
+        # Strategies and modes.
+        "distributed_strategy",
+        "distributed_mode",
+        "MOCK_MODE",
+        "light_config",
+    }
+)
+"""What an orchestrator needs in its hands between two segments: never replaced by a pointer."""
+
+DATA_PLANE_FIELDS = frozenset(
+    {
+        "workflow_config",
+        "partition_map",
+        "segment_manifest",
+        "current_state",
+        "final_state",
+        "state_history",
+        "parallel_results",
+        "branch_results",
+        "callback_result",
+        "llm_response",
+        "query_results",
+        "step_history",
+        "messages",
+        "thought_signature",
+        "thinking_process",
+        "thought_steps",
+    }
+)
+"""What only segments read: the first to leave when a payload is over its target."""
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class FieldPolicy:
+    """Field sets and thresholds. A field is in one of three classes: control (stays), data (leaves first), other.
+
+    >>> FieldPolicy(control_fields=frozenset({"ticket"})).is_control("ticket")
+    True
+    """
+
+    control_fields: frozenset[str] = CONTROL_PLANE_FIELDS
+    data_fields: frozenset[str] = DATA_PLANE_FIELDS
+    field_bytes: int = 10 * KIB
+    """A field that takes more than this in JSON becomes a pointer."""
+    target_bytes: int = 10 * KIB
+    """Fields leave for as long as the payload is larger than this and something is left that may leave."""
+    limit_bytes: int = 256 * KIB
+    """A payload that is larger than this when nothing more can leave is refused."""
+
+    def __post_init__(self) -> None:
+        both = self.control_fields & self.data_fields
+        if both:
+            raise Invalid(f"{sorted(both)[0]!r} is both a control and a data field", hint="choose one of the two")
+        if PAYLOAD_KEY in self.control_fields:
+            raise Invalid(f"{PAYLOAD_KEY} cannot be a control field", hint="it is the payload's own")
+        if not 0 <= self.target_bytes <= self.limit_bytes or self.field_bytes < 0:
+            raise Invalid(
+                f"a target of {self.target_bytes} bytes with a limit of {self.limit_bytes}",
+                hint="the target is at most the limit, and nothing is negative",
+            )
+
+    def is_control(self, name: str) -> bool:
+        """Whether the field must stay in the payload."""
+        return name in self.control_fields
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every field that the policy knows by name."""
+        return self.control_fields | self.data_fields

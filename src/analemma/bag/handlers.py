@@ -1,0 +1,106 @@
+"""Functions that take a state and give one, as handlers of events with pointers: hydrate in, run, dehydrate out."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analemma.bag.hydration import HydratedState
+from analemma.bag.payloads import Payloads
+from analemma.errors import Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerOptions:
+    """How a handler treats its events. Names that are not given here come from each event."""
+
+    load_fields: Iterable[str] | None = None
+    skip_fields: Iterable[str] | None = None
+    force_offload_fields: Iterable[str] | None = None
+    return_delta: bool = False
+    """Give back only what changed; whoever calls must merge it. Otherwise the whole state, ready for the next."""
+    owner_id: str | None = None
+    workflow_id: str | None = None
+    execution_id: str | None = None
+    segment_id: int | None = None
+
+
+def wrap_handler(
+    function: Callable[..., Any], payloads: Callable[[], Payloads], options: HandlerOptions
+) -> Callable[..., Any]:
+    """The function as a handler of events: its first argument is the event, all others are passed on.
+
+    What it returns is the new state; None means the state that it was given, as it is then. An exception passes
+    through, and nothing was leased. `payloads` is called with the first event, so importing a handler opens nothing."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def handle_async(event: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            shelf = await asyncio.to_thread(payloads)
+            state = await asyncio.to_thread(_arrive, shelf, event, options)
+            names = _names(state, options)
+            result = await function(state, *args, **kwargs)
+            return await asyncio.to_thread(_leave, shelf, state, result, names, options)
+
+        return handle_async
+
+    @functools.wraps(function)
+    def handle(event: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        shelf = payloads()
+        state = _arrive(shelf, event, options)
+        # Before the function runs: what it does may not be undone by an error that comes after it.
+        names = _names(state, options)
+        result = function(state, *args, **kwargs)
+        return _leave(shelf, state, result, names, options)
+
+    return handle
+
+
+def _arrive(payloads: Payloads, event: Any, options: HandlerOptions) -> HydratedState:
+    return payloads.hydrate(
+        event,
+        load_fields=options.load_fields,
+        skip_fields=options.skip_fields,
+        owner_id=options.owner_id,
+        workflow_id=options.workflow_id,
+    )
+
+
+def _leave(
+    payloads: Payloads, state: HydratedState, result: Any, names: dict[str, str], options: HandlerOptions
+) -> dict[str, Any]:
+    if result is not None and not isinstance(result, Mapping):
+        raise Invalid(
+            f"the handler returned a {type(result).__name__}",
+            hint="return the new state, or None for the one it was given",
+        )
+    return payloads.dehydrate(
+        state if result is None else result,
+        owner_id=names["owner_id"],
+        workflow_id=names["workflow_id"],
+        execution_id=names["execution_id"],
+        segment_id=options.segment_id,
+        force_offload_fields=options.force_offload_fields,
+        return_delta=options.return_delta,
+    )
+
+
+def _names(state: HydratedState, options: HandlerOptions) -> dict[str, str]:
+    """Whose payload it will be: as the decorator says, or as the event said of itself."""
+    assert state.origin is not None
+    said = {
+        "owner_id": options.owner_id or state.origin.owner_id,
+        "workflow_id": options.workflow_id or state.origin.workflow_id,
+        "execution_id": options.execution_id or state.origin.execution_id,
+    }
+    missing = [name for name, value in said.items() if not value]
+    if missing:
+        raise Invalid(
+            f"nothing says the {missing[0]} of this event",
+            hint="name it in the decorator, or send ownerId, workflowId and execution_id",
+        )
+    return {name: str(value) for name, value in said.items()}

@@ -1,0 +1,411 @@
+"""The kernel's verbs that load and save bags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Literal, overload
+
+from analemma.bag.base import BagStore
+from analemma.bag.changes import Changes, find_changes, forget_places
+from analemma.bag.rebasing import ByPlace, Roots, follow, rebase, separate
+from analemma.bag.settling import settle
+from analemma.bag.state_bag import SmartStateBag
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Block
+from analemma.canon.packing import MAXIMUM_DEPTH
+from analemma.canon.parts import Parts
+from analemma.canon.pointer import Path
+from analemma.canon.tree import Edited, Operation, Trees
+from analemma.catalog.port import BranchKey, Head
+from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
+from analemma.state.arguments import branch_key, check_name
+from analemma.state.committer import Proposal
+from analemma.state.kernel import Kernel
+from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
+from analemma.state.versions import Commit, commit_of
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a save was asked for."""
+
+    key: BranchKey
+    rebase: bool
+    execution_id: str | None
+    segment_id: int | None
+    idempotency_key: str | None
+    message: str | None
+    metadata: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A save under way."""
+
+    bag: SmartStateBag
+    request: _Request
+    changes: Changes
+    edited: Edited
+    trees: Trees
+    """Reads also what the save has made and not stored yet."""
+    base_root: BlockId
+    metadata: Any
+    metadata_blocks: tuple[Block, ...]
+    fingerprint: bytes
+    gone: set[BlockId]
+    """Versions that have expired: what came from them is written as values."""
+
+
+class BagKernel(Kernel):
+    """Loads and saves bags."""
+
+    @overload
+    def load_latest_state(
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        execution_id: str | None = None,
+        branch: str = MAIN,
+        lazy: Literal[False] = False,
+    ) -> dict[str, Any]: ...
+
+    @overload
+    def load_latest_state(
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        execution_id: str | None = None,
+        branch: str = MAIN,
+        lazy: Literal[True],
+    ) -> SmartStateBag: ...
+
+    def load_latest_state(
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        execution_id: str | None = None,
+        branch: str = MAIN,
+        lazy: bool = False,
+    ) -> dict[str, Any]:
+        """The newest state of a branch, or of one execution on it; NotFound if there is none. With `lazy`, a
+        SmartStateBag: its fields are read when they are asked for, and `save` stores what was changed in it."""
+        if not lazy:
+            return super().load_latest_state(
+                workflow_id=workflow_id, owner_id=owner_id, execution_id=execution_id, branch=branch
+            )
+        key = branch_key(owner_id, workflow_id, branch)
+        if execution_id is None:
+            return self._bag(self._head(key).manifest)
+        rows = self._catalog.history(self._tenant, key, execution=check_name(execution_id, "execution"), limit=1)
+        if not rows:
+            raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
+        return self._bag(rows[0].id)
+
+    @overload
+    def load_state(
+        self, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[False] = False
+    ) -> dict[str, Any]: ...
+
+    @overload
+    def load_state(self, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[True]) -> SmartStateBag: ...
+
+    def load_state(self, manifest_id: str, *, owner_id: str | None = None, lazy: bool = False) -> dict[str, Any]:
+        """The whole state of one version; with `lazy`, as a SmartStateBag."""
+        if not lazy:
+            return super().load_state(manifest_id, owner_id=owner_id)
+        return self._bag(self._row(manifest_id, owner_id).id)
+
+    def save(
+        self,
+        bag: SmartStateBag,
+        *,
+        rebase: bool = False,
+        workflow_id: str | None = None,
+        owner_id: str | None = None,
+        branch: str | None = None,
+        execution_id: str | None = None,
+        segment_id: int | None = None,
+        idempotency_key: str | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Commit:
+        """Make what the bag is now the next version of its branch; what it costs follows what was changed.
+
+        The head must still be the version that the bag was read or saved as, or HeadMoved is raised and nothing
+        changes, neither the store nor the bag. With `rebase`, what others changed meanwhile stays, and the bag shows it
+        afterwards; where both changed the same differently, Conflict is raised, with `conflicts`. Every save makes a
+        version, also one without changes. A bag that was made from a plain dict needs `workflow_id` and `owner_id` at
+        its first save, which begins the branch."""
+        if not isinstance(bag, SmartStateBag):
+            raise Invalid(f"a {type(bag).__name__} is no bag", hint="load one with lazy=True, or make a SmartStateBag")
+        request = _Request(
+            self._bag_key(bag, owner_id, workflow_id, branch),
+            rebase,
+            execution_id,
+            segment_id,
+            idempotency_key,
+            message,
+            metadata,
+        )
+        gone: set[BlockId] = set()
+        while True:
+            work = self._prepare(bag, request, gone)
+            try:
+                return self._save(work)
+            except Expired:
+                # What came from a version that is no more can still be written as a value, as long as it can be read.
+                missing = {each for each in work.changes.bases if self._catalog.manifest(self._tenant, each) is None}
+                if missing <= gone:
+                    raise
+                gone |= missing
+
+    def session(
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        branch: str = MAIN,
+        rebase: bool = False,
+        execution_id: str | None = None,
+        segment_id: int | None = None,
+        idempotency_key: str | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> AbstractContextManager[SmartStateBag]:
+        """`with k.session(...) as state:` gives the newest state as a bag, an empty one if the branch does not exist
+        yet, and saves it at the end; an exception saves nothing. Afterwards the bag's `commit` is the commit."""
+        key = branch_key(owner_id, workflow_id, branch)
+        request = _Request(key, rebase, execution_id, segment_id, idempotency_key, message, metadata)
+        return self._session(request)
+
+    @contextmanager
+    def _session(self, request: _Request) -> Iterator[SmartStateBag]:
+        bag = self._session_bag(request.key)
+        yield bag
+        self._save_session(bag, request)
+
+    def _session_bag(self, key: BranchKey) -> SmartStateBag:
+        head = self._head_after_pending(key)
+        return SmartStateBag() if head is None else self._bag(head.manifest)
+
+    def _save_session(self, bag: SmartStateBag, request: _Request) -> Commit:
+        key = request.key
+        return self.save(
+            bag,
+            rebase=request.rebase,
+            workflow_id=key.workflow,
+            owner_id=key.owner,
+            branch=key.branch,
+            execution_id=request.execution_id,
+            segment_id=request.segment_id,
+            idempotency_key=request.idempotency_key,
+            message=request.message,
+            metadata=request.metadata,
+        )
+
+    @cached_property
+    def _bag_store(self) -> BagStore:
+        return BagStore((id(self._catalog), self._tenant), Parts(self._trees), self._guarded)
+
+    def _bag(self, manifest: BlockId) -> SmartStateBag:
+        found = self._read_manifest(manifest)
+        if found.root.kind != "map":
+            raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())
+        return SmartStateBag._of_version(
+            self._bag_store, found.key, manifest=manifest, version=found.version, root=found.root
+        )
+
+    def _bag_key(
+        self, bag: SmartStateBag, owner_id: str | None, workflow_id: str | None, branch: str | None
+    ) -> BranchKey:
+        known = bag._key
+        if bag._unsure:
+            raise Conflict(
+                "the bag was saved, but could not be brought up to what was saved", hint="load the newest state again"
+            )
+        if known is None:
+            if owner_id is None or workflow_id is None:
+                raise Invalid("the bag belongs to no workflow yet", hint="pass workflow_id and owner_id")
+            bag._base.store = self._bag_store
+            return branch_key(owner_id, workflow_id, MAIN if branch is None else branch)
+        if not self._bag_store.domain == getattr(bag._base.store, "domain", None):
+            raise Invalid("the bag was read from another store or tenant", hint="save it with the kernel it came from")
+        asked = (owner_id or known.owner, workflow_id or known.workflow, branch or known.branch)
+        if asked != (known.owner, known.workflow, known.branch):
+            raise Invalid(f"the bag belongs to {place(known)}", hint="fork the version, and load the fork")
+        return known
+
+    def _prepare(self, bag: SmartStateBag, request: _Request, gone: set[BlockId]) -> _Work:
+        """Everything that a save needs to know, without changing anything."""
+        base = bag._base
+        forget_places(base)
+        changes = find_changes(bag, by_value=gone)
+        root, made = base.root, {}
+        empty = self._trees.build({}) if root is None else None
+        if empty is not None:
+            root, made = empty.root.id, {block.id: block.data for block in empty.blocks}
+        assert root is not None
+        edited = self._edit(root, changes.operations, changes, made)
+        if empty is not None and not edited.blocks:
+            edited = empty
+        wire, blocks = (None, ()) if request.metadata is None else self._trees.pack(dict(request.metadata))
+        fingerprint = b""
+        if request.idempotency_key is not None:
+            fingerprint = self._bag_fingerprint(bag.manifest_id, edited.root.id, request)
+        unstored = made | {block.id: block.data for block in edited.blocks}
+        return _Work(
+            bag,
+            request,
+            changes,
+            edited,
+            self._trees_with(unstored),
+            root,
+            wire,
+            blocks,
+            fingerprint,
+            gone,
+        )
+
+    def _bag_fingerprint(self, manifest_id: str | None, root: BlockId, request: _Request) -> bytes:
+        key = request.key
+        asked = [
+            [key.owner, key.workflow, key.branch, manifest_id, root],
+            [request.execution_id, request.segment_id, request.message],
+            None if request.metadata is None else dict(request.metadata),
+        ]
+        return sha256(b"bag" + self._trees.build(asked).root.id).digest()
+
+    def _trees_with(self, unstored: Mapping[BlockId, bytes], below: Trees | None = None) -> Trees:
+        trees = below or self._trees
+
+        def fetch(blocks: Any) -> dict[BlockId, bytes]:
+            asked = [block for block in blocks if block not in unstored]
+            found = dict(trees.fetch(asked)) if asked else {}
+            return found | {block: unstored[block] for block in blocks if block in unstored}
+
+        return Trees(fetch, trees.registry, trees.unknown)
+
+    def _edit(
+        self, root: BlockId, operations: Iterable[Operation], changes: Changes, made: Mapping[BlockId, bytes]
+    ) -> Edited:
+        trees = self._trees_with(made) if made else self._trees
+        try:
+            return trees.edit(root, operations)
+        except Corrupt as exc:
+            for manifest in changes.bases:
+                if exc.facts.get("missing") and self._catalog.manifest(self._tenant, manifest) is None:
+                    raise Expired(f"manifest {manifest.hex()} has expired", manifest=manifest.hex()) from exc
+            raise
+
+    def _save(self, work: _Work) -> Commit:
+        known = self._known(work)
+        if known is None:
+            try:
+                known = self._commit_bag(work)
+            except HeadMoved:
+                # The head may have been moved by this very request, made from somewhere else a moment ago.
+                known = self._known(work)
+                if known is None and not work.request.rebase:
+                    raise
+                known = known or self._commit_rebased(work)
+        self._settle(work, known)
+        return known
+
+    def _known(self, work: _Work) -> Commit | None:
+        request = work.request
+        if request.idempotency_key is None:
+            return None
+        return self._known_commit(request.key, request.idempotency_key, work.fingerprint)
+
+    def _commit_bag(self, work: _Work) -> Commit:
+        return commit_of(
+            self._commit(
+                work.request.key, work.bag._base.manifest, lambda head: self._proposal(work, work.edited, head)
+            )
+        )
+
+    def _commit_rebased(self, work: _Work) -> Commit:
+        def propose(head: Head | None) -> Proposal:
+            if head is None:
+                raise NotFound(f"there is no {place(work.request.key)}", hint="fork the bag's version instead")
+            root = self._read_manifest(head.manifest).root.id
+            roots = Roots(work.base_root, work.edited.root.id, root)
+            operations = rebase(roots, work.changes.operations, work.trees, by_place)
+            return self._proposal(work, self._edit(root, operations, work.changes, {}), head)
+
+        base = work.bag._base.manifest
+        by_place: ByPlace = _by_field if base is None else self._by_place
+
+        def commit() -> Commit:
+            return commit_of(self._commit(work.request.key, CURRENT_HEAD, propose))
+
+        return commit() if base is None else self._guarded(base, commit)
+
+    def _proposal(self, work: _Work, edited: Edited, head: Head | None) -> Proposal:
+        request = work.request
+        base = None if head is None else self._read_manifest(head.manifest)
+        return Proposal(
+            request.key,
+            Edited(edited.root, (*edited.blocks, *work.metadata_blocks)),
+            head,
+            bases=tuple(work.changes.bases),
+            execution=request.execution_id,
+            segment=request.segment_id,
+            message=request.message,
+            metadata=work.metadata,
+            config=None if base is None else base.config,
+            segments=None if base is None else base.segments,
+            idempotency_key=request.idempotency_key,
+            fingerprint=work.fingerprint,
+        )
+
+    def _settle(self, work: _Work, commit: Commit) -> None:
+        """Let the bag stand for the version that it was saved as."""
+        bag, changes = work.bag, work.changes
+        receipt = commit.receipt
+        # Until the end: whatever fails from here on, the commit has happened, and the bag may not show it.
+        bag._unsure = True
+        bag.commit = commit
+        if receipt.root != work.edited.root.id:
+            changes = self._catch_up(work, receipt.root)
+        # The operations hold what was put into the bag; only without them can it be seen who else does.
+        work.changes.operations.clear()
+        changes.operations.clear()
+        settle(bag, changes, receipt.manifest, receipt.root)
+        bag._key, bag._version = work.request.key, receipt.version
+        bag._unsure = False
+
+    def _catch_up(self, work: _Work, root: BlockId) -> Changes:
+        """Make the bag show a tree that has more changes than its own; all of them, relative to its base."""
+        bag, length = work.bag, MAXIMUM_DEPTH
+        # Where one container stands at several places, what others did to each of them is done to it more than once, if
+        # that is possible at all; what comes out is compared with the tree in any case.
+        with suppress(LookupError, TypeError, ValueError):
+            follow(bag, work.trees.diff(work.edited.root.id, root))
+        while True:
+            changes = find_changes(bag, by_value=work.gone)
+            shown = work.trees.edit(work.base_root, changes.operations)
+            if shown.root.id == root:
+                return changes
+            if length == 1:
+                raise Internal("a bag does not show what was saved", root=root.hex())
+            # The innermost containers first, so that as much as possible stays the object that it was.
+            trees = self._trees_with({block.id: block.data for block in shown.blocks}, work.trees)
+            paths = [operation.path for operation in trees.diff(shown.root.id, root)]
+            length = max(1, min(length - 1, max([2, *[len(path) - 1 for path in paths]])))
+            separate(bag, paths, trees, root, length)
+
+
+def _by_field(root: BlockId, operations: Iterable[Operation]) -> dict[Path, list[Operation]]:
+    """Changes to an empty state by their place: there is no list in it yet."""
+    changes: dict[Path, list[Operation]] = {}
+    for operation in operations:
+        changes.setdefault(operation.path, []).append(operation)
+    return changes

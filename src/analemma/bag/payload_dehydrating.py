@@ -1,0 +1,311 @@
+"""From a state to a payload: what stays, what leaves, and one transaction for all that leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from analemma.bag.budget import Candidate, Plan, plan_payload
+from analemma.bag.fields import FieldPolicy
+from analemma.bag.hydration import HydratedState, Part, PartReader, StoredField, Unloaded
+from analemma.bag.payload_comparing import FieldForms
+from analemma.bag.payload_json import Encoded, Encoder, field_bytes, measure, text_bytes
+from analemma.bag.payload_pointers import (
+    PAYLOAD_KEY,
+    Note,
+    Pointer,
+    can_be_pointed,
+    pointer_room,
+)
+from analemma.bag.temperature import Temperatures
+from analemma.bag.tracking import Tracked
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Block
+from analemma.canon.packing import LONGEST_KEY
+from analemma.canon.tree import Edited, Trees
+from analemma.catalog.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseRequest, PayloadCatalog
+from analemma.catalog.port import BranchKey, TenantId
+from analemma.clock import Clock, Entropy
+from analemma.errors import Internal, Invalid, Limit
+from analemma.state.block_store import BlockStore
+
+DELETED_SHARE = 4
+"""Names of deleted fields that take more than this part of the target stand behind a pointer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """What making and reading payloads of one tenant needs."""
+
+    catalog: PayloadCatalog
+    tenant: TenantId
+    blocks: BlockStore
+    trees: Trees
+    encoder: Encoder
+    reader: PartReader
+    temperatures: Temperatures
+    clock: Clock
+    entropy: Entropy
+    event_bytes: int
+    """The largest event that is taken."""
+
+    def forms(self, policy: FieldPolicy) -> FieldForms:
+        """For one state that goes out by this policy."""
+        return FieldForms(self.trees, self.encoder, policy, self.event_bytes)
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """The fields on their way out."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    """Those that are here."""
+    parts: dict[str, Part] = field(default_factory=dict)
+    """Where values are, or were, in the store."""
+    waiting: set[str] = field(default_factory=set)
+    """Those that are still only there."""
+    deleted: tuple[str, ...] | None = None
+    """For a delta, the fields that it takes away."""
+
+
+class Dehydration:
+    """One payload in the making."""
+
+    def __init__(self, shelf: Shelf, policy: FieldPolicy, note: Note, forced: AbstractSet[str]) -> None:
+        self._shelf = shelf
+        self._policy = policy
+        self._note = note
+        self._forced = forced
+        self._forms = shelf.forms(policy)
+        self._leases: list[Lease] = []
+        self._kept: set[LeaseId] = set()
+        self._blocks: dict[BlockId, Block] = {}
+
+    def run(self, state: Mapping[str, Any], source: object, *, delta: bool) -> dict[str, Any]:
+        """The payload of a state; of a state that came from a payload, with `delta`, only what changed since."""
+        out = self._collect(state, source, delta=delta)
+        group = self._kept_group(out)
+        plan = self._plan(out, group)
+        if group is not None and plan.grouped:
+            # There can be one group: the old one is taken apart, and what is in it finds its place with the rest.
+            self._load(out, [name for name in out.waiting if out.parts[name].pointer is group])
+            group = None
+            plan = self._plan(out, None)
+        payload = self._assemble(out, plan, group)
+        size = measure(payload)
+        if size > plan.size:
+            raise Internal(f"a payload planned with {plan.size} bytes has {size}", bytes=size)
+        self._store()
+        return payload
+
+    def _collect(self, state: Mapping[str, Any], source: object, *, delta: bool) -> Outgoing:
+        if not isinstance(state, Mapping):
+            raise Invalid(f"a state is a mapping of fields, not a {type(state).__name__}", hint="pass a dict")
+        if isinstance(state, Tracked):
+            return _from_bag(state, delta=delta)
+        if not isinstance(state, HydratedState):
+            return Outgoing(_checked(dict(state.items())))
+        origin = state.origin
+        note = self._note
+        if (
+            origin is None
+            or origin.source is not source
+            or (origin.owner_id, origin.workflow_id) != (note.owner_id, note.workflow_id)
+        ):
+            # Pointers of another workflow are worth nothing here, and neither is a delta against what is there.
+            return Outgoing(_checked(dict(state.items())))
+        foreign = [name for name, lazy in state.not_loaded().items() if not isinstance(lazy, StoredField)]
+        if not delta:
+            state.load(foreign)
+        out = Outgoing(parts=dict(origin.parts))
+        for name, value in dict.items(state):
+            lazy = value.field if isinstance(value, Unloaded) else None
+            stored = isinstance(lazy, StoredField) and lazy.name == name and name in out.parts
+            if stored and not self._policy.is_control(name):
+                out.waiting.add(name)
+            elif lazy is None:
+                out.values[name] = value
+            elif isinstance(lazy, StoredField):
+                out.values[name] = lazy.load()
+        _checked(out.values)
+        if delta:
+            out.waiting.clear()
+            changes = self._forms.changes(out.values, state, origin)
+            out.values, out.deleted = changes.changed, changes.deleted
+        return out
+
+    def _json(self, out: Outgoing, name: str) -> Encoded | None:
+        return self._forms.json(name, out.values[name])
+
+    def _tree(self, out: Outgoing, name: str) -> Edited:
+        return self._forms.tree(name, out.values[name])
+
+    def _kept_group(self, out: Outgoing) -> Pointer | None:
+        """The pointer to several fields that can stay as it is: all of them are there, and none was looked at. Fields
+        of other groups are loaded."""
+        groups: dict[LeaseId, list[str]] = {}
+        for name, part in out.parts.items():
+            if part.grouped:
+                groups.setdefault(part.pointer.lease, []).append(name)
+        kept: Pointer | None = None
+        for names in sorted(groups.values(), key=len, reverse=True):
+            here = [name for name in names if name in out.waiting]
+            if kept is None and len(here) == len(names) and not self._forced & set(names):
+                kept = out.parts[here[0]].pointer
+            elif here:
+                self._load(out, here)
+        return kept
+
+    def _load(self, out: Outgoing, names: Sequence[str]) -> None:
+        values = self._shelf.reader.read_many([out.parts[name] for name in names])
+        out.values.update(zip(names, values, strict=True))
+        out.waiting.difference_update(names)
+
+    def _plan(self, out: Outgoing, group: Pointer | None) -> Plan:
+        policy = self._policy
+        workflow = (self._note.owner_id, self._note.workflow_id)
+        fixed = field_bytes(PAYLOAD_KEY, measure(self._room(out, group).to_json()))
+        sizes: dict[str, int | None] = {}
+        seen: dict[str, int] = {}
+        for name in out.values:
+            if policy.is_control(name):
+                fixed += field_bytes(name, self._control(out, name).size)
+                continue
+            small = None
+            if name not in self._forced and name != PAYLOAD_KEY and (small := self._json(out, name)) is not None:
+                seen[name] = hash(json.dumps(small.json))
+            sizes[name] = None if small is None else field_bytes(name, small.size)
+        for name in out.waiting:
+            if not out.parts[name].grouped:
+                sizes[name] = None
+        self._shelf.temperatures.observe(workflow, seen)
+        candidates = [
+            Candidate(
+                name,
+                size,
+                field_bytes(name, _POINTER_BYTES + text_bytes(name)) if can_be_pointed(name) else None,
+                first=name in policy.data_fields,
+                weight=self._shelf.temperatures.weight(workflow, name),
+            )
+            for name, size in sizes.items()
+        ]
+        return plan_payload(
+            candidates,
+            fixed_bytes=fixed,
+            group_bytes=len(', "overflow": ') + _POINTER_BYTES + len("null"),
+            target_bytes=policy.target_bytes,
+            limit_bytes=policy.limit_bytes,
+        )
+
+    def _control(self, out: Outgoing, name: str) -> Encoded:
+        made = self._json(out, name)
+        if made is None:
+            raise Limit(
+                f"the control field {name!r} alone takes more than {self._policy.limit_bytes} bytes, or cannot be JSON",
+                hint="control fields never leave the payload: make it smaller, or give a policy without it",
+                field=name,
+                limit=self._policy.limit_bytes,
+            )
+        return made
+
+    def _room(self, out: Outgoing, group: Pointer | None) -> Note:
+        """The note as it will be, as far as its size goes."""
+        note = replace(self._note, overflow=group, delta=out.deleted is not None, deleted=out.deleted or ())
+        return replace(note, deleted=_ROOM) if self._deletions_leave(out) else note
+
+    def _deletions_leave(self, out: Outgoing) -> bool:
+        return measure(list(out.deleted or ())) > self._policy.target_bytes // DELETED_SHARE
+
+    def _assemble(self, out: Outgoing, plan: Plan, group: Pointer | None) -> dict[str, Any]:
+        note = replace(self._note, delta=out.deleted is not None, deleted=out.deleted or ())
+        if self._deletions_leave(out):
+            note = replace(note, deleted=self._lease(self._shelf.trees.build(list(out.deleted or ())), None))
+        grouped = sorted(plan.grouped)
+        if group is not None:
+            part = next(part for part in out.parts.values() if part.pointer is group)
+            note = replace(note, overflow=self._keep(part))
+        elif grouped:
+            self._load(out, [name for name in grouped if name in out.waiting])
+            made = self._shelf.trees.build({name: out.values[name] for name in grouped})
+            note = replace(note, overflow=self._lease(made, None))
+        payload: dict[str, Any] = {PAYLOAD_KEY: note.to_json()}
+        for name in [*out.values, *sorted(out.waiting)]:
+            if name in plan.pointed:
+                payload[name] = self._point(out, name).to_json()
+            elif name in plan.inline or self._policy.is_control(name):
+                made_json = self._json(out, name)
+                assert made_json is not None
+                payload[name] = made_json.json
+        return payload
+
+    def _point(self, out: Outgoing, name: str) -> Pointer:
+        part = out.parts.get(name)
+        if part is None or part.grouped:
+            return self._lease(self._tree(out, name), name)
+        if name in out.waiting or self._tree(out, name).root.id == part.pointer.hash:
+            return self._keep(part)
+        return self._lease(self._tree(out, name), name)
+
+    def _lease(self, tree: Edited, name: str | None) -> Pointer:
+        """A new lease on a tree that is stored with it."""
+        self._blocks.update({block.id: block for block in tree.blocks})
+        return self._write(tree.root.id, tree.root.size, name)
+
+    def _keep(self, part: Part) -> Pointer:
+        """A pointer that stays: with its lease if that is of the same execution, otherwise with a new one on the same
+        tree. The old lease is held either way until the new payload is written, so the tree cannot go in between."""
+        pointer = part.pointer
+        self._kept.add(pointer.lease)
+        if part.execution == self._note.execution_id:
+            return pointer
+        return self._write(pointer.hash, pointer.size_bytes, pointer.field_name)
+
+    def _write(self, root: BlockId, size: int, name: str | None) -> Pointer:
+        lease = LeaseId(self._shelf.entropy.random_bytes(LEASE_ID_BYTES))
+        note = self._note
+        now_us = self._shelf.clock.now_us()
+        self._leases.append(Lease(lease, note.owner_id, note.workflow_id, note.execution_id, root, size, name, now_us))
+        return Pointer(root, size, name, lease)
+
+    def _store(self) -> None:
+        if not self._leases and not self._kept:
+            return
+        shelf, note = self._shelf, self._note
+        blocks = list(self._blocks.values())
+        prepared = shelf.blocks.prepare(blocks, BranchKey(note.owner_id, note.workflow_id), note.execution_id)
+        shelf.catalog.add_leases(
+            LeaseRequest(shelf.tenant, tuple(self._leases), prepared.rows, prepared.uploads, tuple(self._kept))
+        )
+        shelf.blocks.remember(blocks)
+
+
+_POINTER_BYTES = measure(pointer_room("")) - len('""')
+"""What a pointer takes at most, without the name in it."""
+_ROOM = Pointer(BlockId(bytes(32)), 10**13 - 1, None, LeaseId(bytes(LEASE_ID_BYTES)))
+
+
+def _from_bag(bag: Any, *, delta: bool) -> Outgoing:
+    """The fields of a bag; of one that was loaded from a version, with `delta`, only those that changed since."""
+    if not delta or getattr(bag, "manifest_id", None) is None:
+        return Outgoing(_checked(bag.to_plain()))
+    changes = bag.get_delta()
+    changed = {name: bag[name] for name in changes.changed_fields if name in bag}
+    return Outgoing(_checked(changed), deleted=tuple(name for name in changes.deleted_fields if name not in bag))
+
+
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, if every one has a name that can be stored."""
+    for name in fields:
+        if type(name) is not str:
+            raise Invalid(f"a state has a field named by a {type(name).__name__}", hint="field names are strings")
+        if not name.isascii() or len(name) > LONGEST_KEY:
+            try:
+                size = len(name.encode())
+            except UnicodeEncodeError:
+                raise Invalid("a field's name is not valid Unicode", hint="remove the lone surrogate") from None
+            if size > LONGEST_KEY:
+                raise Invalid(f"a field's name takes {size} bytes", hint=f"the limit is {LONGEST_KEY}")
+    return fields

@@ -1,0 +1,201 @@
+"""The forms in a payload that are not the user's: pointers, and the note that says whose payload it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analemma.bag.payload_json import POINTER_KEY
+from analemma.canon.identity import BlockId
+from analemma.catalog.payloads import Lease, LeaseId
+from analemma.errors import Denied, Invalid
+
+PAYLOAD_KEY = "__payload__"
+"""The field of a payload that is not the user's. A user's field of this name is left in the store."""
+POINTER_VERSION = 1
+PAYLOAD_VERSION = 1
+LARGEST_SIZE = 2**63 - 1
+LONGEST_FIELD_NAME = 512
+"""In bytes, for a field with a pointer of its own: the name stands in the lease's row."""
+SIZE_DIGITS = 13
+"""What a plan reserves for `size_bytes`: more than ten terabytes."""
+
+_HASH = re.compile(r"[0-9a-f]{64}")
+_LEASE = re.compile(r"[0-9a-f]{32}")
+_POINTER_KEYS = {POINTER_KEY, "hash", "size_bytes", "field_name", "lease"}
+_NOTE_KEYS = {"version", "owner_id", "workflow_id", "execution_id"}
+_NOTE_MORE = {"segment_id", "overflow", "delta", "deleted"}
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A small stand-in for a value in the store. It gives access only together with its lease."""
+
+    hash: BlockId
+    size_bytes: int
+    field_name: str | None
+    """None: it stands for several fields together."""
+    lease: LeaseId
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a payload."""
+        return {
+            POINTER_KEY: POINTER_VERSION,
+            "hash": self.hash.hex(),
+            "size_bytes": self.size_bytes,
+            "field_name": self.field_name,
+            "lease": self.lease.hex(),
+        }
+
+    def check(self, lease: Lease | None, owner_id: str | None, workflow_id: str | None) -> None:
+        """Raise Denied unless the lease is live, of this owner and workflow, and says the same as the pointer."""
+        if (
+            lease is None
+            or lease.root != self.hash
+            or lease.size != self.size_bytes
+            or lease.field != self.field_name
+            or owner_id not in (None, lease.owner)
+            or workflow_id not in (None, lease.workflow)
+        ):
+            # One answer for all of it: whoever guesses learns nothing about what exists.
+            raise Denied(
+                f"the pointer {shown(self.field_name)} does not belong to this workflow",
+                hint="pass pointers on as they came, to the workflow they were made for",
+                field=self.field_name,
+            )
+        if lease.released_at_us is not None:
+            raise Denied(
+                f"the pointer {shown(self.field_name)} was released: its execution has ended",
+                hint="load the state from its workflow",
+                field=self.field_name,
+            )
+
+
+def is_pointer(value: Any) -> bool:
+    """Whether a field's value in a payload claims to be a pointer."""
+    return isinstance(value, dict) and POINTER_KEY in value
+
+
+def parse_pointer_form(value: Any, place: str | None) -> Pointer:
+    """The pointer that stands at a field, or (None) in the note; Invalid if it is not one that we write, Denied if it
+    was made for another field."""
+    if type(value) is not dict or set(value) != _POINTER_KEYS:
+        raise _malformed(place, "does not have exactly the keys of a pointer")
+    version, hash_, size = value[POINTER_KEY], value["hash"], value["size_bytes"]
+    field, lease = value["field_name"], value["lease"]
+    if type(version) is not int or version != POINTER_VERSION:
+        raise _malformed(place, f"is of version {_short(version)}, and this program reads version {POINTER_VERSION}")
+    if type(hash_) is not str or _HASH.fullmatch(hash_) is None:
+        raise _malformed(place, "has no hash of 64 hexadecimal digits")
+    if type(lease) is not str or _LEASE.fullmatch(lease) is None:
+        raise _malformed(place, "has no lease of 32 hexadecimal digits")
+    if type(size) is not int or not 0 <= size <= LARGEST_SIZE:
+        raise _malformed(place, "has no size")
+    if field is not None and type(field) is not str:
+        raise _malformed(place, "has no field name")
+    if field != place:
+        raise Denied(f"the pointer {shown(place)} was made for another field", hint="pass pointers on as they came")
+    return Pointer(BlockId(bytes.fromhex(hash_)), size, field, LeaseId(bytes.fromhex(lease)))
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a payload says of itself, at `__payload__`."""
+
+    owner_id: str
+    workflow_id: str
+    execution_id: str
+    segment_id: int | None = None
+    overflow: Pointer | None = None
+    """Fields that would not fit even as pointers, together in one tree."""
+    delta: bool = False
+    """The payload has only the fields that changed."""
+    deleted: tuple[str, ...] | Pointer = ()
+    """Fields that a delta takes away; a pointer to their names when they are many."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a payload."""
+        made: dict[str, Any] = {
+            "version": PAYLOAD_VERSION,
+            "owner_id": self.owner_id,
+            "workflow_id": self.workflow_id,
+            "execution_id": self.execution_id,
+        }
+        if self.segment_id is not None:
+            made["segment_id"] = self.segment_id
+        if self.overflow is not None:
+            made["overflow"] = self.overflow.to_json()
+        if self.delta:
+            made["delta"] = True
+            made["deleted"] = self.deleted.to_json() if isinstance(self.deleted, Pointer) else list(self.deleted)
+        return made
+
+
+def parse_note(value: Any) -> Note:
+    """What stands at `__payload__`; Invalid if we do not write it like that."""
+    if type(value) is not dict or not set(value) >= _NOTE_KEYS or not set(value) <= _NOTE_KEYS | _NOTE_MORE:
+        raise _bad_note("does not have the keys that it should")
+    if type(value["version"]) is not int or value["version"] != PAYLOAD_VERSION:
+        version = _short(value["version"])
+        raise _bad_note(f"is of version {version}, and this program reads version {PAYLOAD_VERSION}")
+    names = [value[key] for key in ("owner_id", "workflow_id", "execution_id")]
+    if not all(type(name) is str and name for name in names):
+        raise _bad_note("does not say whose it is")
+    segment = value.get("segment_id")
+    if segment is not None and type(segment) is not int:
+        raise _bad_note("has a segment that is no number")
+    if ("delta" in value and value["delta"] is not True) or ("deleted" in value) != ("delta" in value):
+        raise _bad_note("is half a delta")
+    overflow = parse_pointer_form(value["overflow"], None) if "overflow" in value else None
+    deleted: tuple[str, ...] | Pointer = ()
+    if is_pointer(value.get("deleted")):
+        deleted = parse_pointer_form(value["deleted"], None)
+    elif "deleted" in value:
+        deleted = check_names(value["deleted"])
+    return Note(names[0], names[1], names[2], segment, overflow, "delta" in value, deleted)
+
+
+def check_names(value: Any) -> tuple[str, ...]:
+    """A list of field names, as a delta has it of those that it deletes."""
+    if type(value) is not list or not all(type(name) is str for name in value):
+        raise _bad_note("has deletions that are no list of names")
+    return tuple(value)
+
+
+def pointer_room(field_name: str | None) -> dict[str, Any]:
+    """A pointer as large as any for this field, to plan with before there is one."""
+    return Pointer(BlockId(bytes(32)), 10**SIZE_DIGITS - 1, field_name, LeaseId(bytes(16))).to_json()
+
+
+def can_be_pointed(name: str) -> bool:
+    """Whether a field of this name can have a pointer of its own; others leave together, where names are free."""
+    if name == PAYLOAD_KEY or "\0" in name:
+        return False
+    return len(name) <= LONGEST_FIELD_NAME and len(name.encode()) <= LONGEST_FIELD_NAME
+
+
+def said_by(event: Mapping[str, Any], control_field: str) -> str | None:
+    """What a control field of an event says, if it says something."""
+    value = event.get(control_field)
+    return value if isinstance(value, str) and value else None
+
+
+def shown(field: str | None) -> str:
+    """A field in messages."""
+    if field is None:
+        return f"in {PAYLOAD_KEY}"
+    return f"of field {field[:80]!r}"
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:40] if isinstance(value, int | float | str | bool | None) else f"a {type(value).__name__}"
+
+
+def _malformed(place: str | None, what: str) -> Invalid:
+    return Invalid(f"the pointer {shown(place)} {what}", hint="pass pointers on as they came", field=place)
+
+
+def _bad_note(what: str) -> Invalid:
+    return Invalid(f"{PAYLOAD_KEY} {what}", hint="pass payloads on as they came", pointer=f"/{PAYLOAD_KEY}")

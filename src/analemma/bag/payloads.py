@@ -1,0 +1,411 @@
+"""`app.payloads`: states that travel between functions as small JSON, with pointers in place of what is large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from analemma.bag.fields import FieldPolicy
+from analemma.bag.hydration import (
+    FieldChanges,
+    HydratedState,
+    LazyField,
+    Origin,
+    Part,
+    PartReader,
+    StoredField,
+    Unloaded,
+)
+from analemma.bag.payload_comparing import json_fingerprint, loaded_values
+from analemma.bag.payload_dehydrating import Dehydration, Shelf
+from analemma.bag.payload_foreign import ForeignObjects
+from analemma.bag.payload_json import Decoder, Encoder, field_bytes, measure
+from analemma.bag.payload_pointers import (
+    PAYLOAD_KEY,
+    Note,
+    Pointer,
+    is_pointer,
+    parse_note,
+    parse_pointer_form,
+    said_by,
+)
+from analemma.bag.payload_workers import memory_limit_mb, worker_count
+from analemma.bag.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
+from analemma.bag.selective import ReadRouter, pick
+from analemma.bag.temperature import Temperatures
+from analemma.canon.identity import parse_block_id
+from analemma.canon.reading import MISSING
+from analemma.canon.source import NodeSource
+from analemma.canon.tree import Trees
+from analemma.catalog.payloads import Lease, LeaseId, PayloadCatalog
+from analemma.catalog.port import TenantId
+from analemma.clock import Clock, Entropy
+from analemma.errors import Denied, Invalid, Limit, NotFound
+from analemma.state.arguments import check_name, check_segment
+from analemma.state.block_store import BlockStore
+from analemma.state.kernel import Kernel
+from analemma.state.kernel_base import field_path
+from analemma.state.manifests import decode_manifest
+
+WRAPPERS = ("state_data", "state_bag")
+"""Keys under which orchestrators hand a state over, when the event itself is no payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An event, taken apart and checked; nothing was loaded."""
+
+    fields: dict[str, Any]
+    pointers: dict[str, Pointer]
+    foreign: dict[str, LazyField]
+    note: Note | None
+    owner_id: str | None
+    workflow_id: str | None
+    execution_id: str | None
+    fingerprints: dict[str, bytes | None]
+
+
+class Payloads:
+    """The payloads of one tenant. Safe to share between threads."""
+
+    def __init__(
+        self,
+        catalog: PayloadCatalog,
+        tenant: TenantId,
+        *,
+        kernel: Kernel,
+        blocks: BlockStore,
+        trees: Trees,
+        clock: Clock,
+        entropy: Entropy,
+        policy: FieldPolicy,
+        foreign: ForeignObjects,
+        event_bytes: int,
+    ) -> None:
+        self.policy = policy
+        """Which fields stay, which leave first, and the thresholds."""
+        self.router = ReadRouter(clock)
+        """How `load_fields_selective` reads, and how often each way."""
+        self._kernel = kernel
+        self._clock = clock
+        self._foreign = foreign
+        self._event_bytes = event_bytes
+        self._shelf = Shelf(
+            catalog,
+            tenant,
+            blocks,
+            trees,
+            Encoder(trees.registry),
+            PartReader(catalog, tenant, trees, lambda: worker_count(memory_limit_mb())),
+            Temperatures(),
+            clock,
+            entropy,
+            event_bytes,
+        )
+
+    def dehydrate(
+        self,
+        state: Mapping[str, Any],
+        *,
+        owner_id: str,
+        workflow_id: str,
+        execution_id: str,
+        segment_id: int | None = None,
+        force_offload_fields: Iterable[str] | None = None,
+        return_delta: bool = True,
+        policy: FieldPolicy | None = None,
+    ) -> dict[str, Any]:
+        """The state as a small JSON object: what is large stays in the store, behind pointers that are good until
+        `release`. Of a state that came from `hydrate`, with `return_delta`, only what changed since."""
+        note = Note(
+            check_name(owner_id, "owner"),
+            check_name(workflow_id, "workflow"),
+            check_name(execution_id, "execution"),
+            None if segment_id is None else check_segment(segment_id),
+        )
+        policy = policy or self.policy
+        forced = _names(force_offload_fields, "force_offload_fields")
+        for name in sorted(forced & policy.control_fields):
+            raise Invalid(f"{name!r} is a control field, and those never leave", hint="leave it out of the list")
+        return Dehydration(self._shelf, policy, note, forced).run(state, self, delta=return_delta)
+
+    def hydrate(
+        self,
+        event: Mapping[str, Any],
+        *,
+        load_fields: Iterable[str] | None = None,
+        skip_fields: Iterable[str] | None = None,
+        owner_id: str | None = None,
+        workflow_id: str | None = None,
+        base: Mapping[str, Any] | None = None,
+    ) -> HydratedState:
+        """The state of an event: a payload, alone or under `state_data` or `state_bag`. Fields behind pointers load on
+        first access; `load_fields` at once, together; `skip_fields` are left out.
+
+        A delta needs the event that its changes were made to, as `base`. Denied if a pointer is not of this tenant,
+        owner and workflow: as named here, else as the event says of itself. Nothing is loaded before all of it was
+        checked."""
+        skip = _names(skip_fields, "skip_fields")
+        wanted = _names(load_fields, "load_fields")
+        arrived = self._arrive(event, skip, owner_id, workflow_id)
+        note = arrived.note
+        if note is not None and note.delta and base is None:
+            raise Invalid("the event is a delta", hint="pass the event that it was made from as `base`")
+        state = self._state(arrived, skip)
+        if note is not None and note.delta and base is not None:
+            under = self.hydrate(base, skip_fields=skip, owner_id=note.owner_id, workflow_id=note.workflow_id)
+            state = self._merged(under, state, note, skip)
+        state.load(wanted - skip)
+        return state
+
+    def release(self, *, execution_id: str, owner_id: str, workflow_id: str) -> int:
+        """End the leases of an execution; how many there were. Its pointers are worth nothing from now on, and what
+        only they led to may be collected."""
+        return self._shelf.catalog.release_leases(
+            self._shelf.tenant,
+            check_name(owner_id, "owner"),
+            check_name(workflow_id, "workflow"),
+            check_name(execution_id, "execution"),
+        )
+
+    def leases(self, *, owner_id: str, workflow_id: str, execution_id: str | None = None) -> list[Lease]:
+        """The live leases of a workflow, or of one execution of it."""
+        found: list[Lease] = []
+        after: LeaseId | None = None
+        while True:
+            page = self._shelf.catalog.leases_of(
+                self._shelf.tenant,
+                check_name(owner_id, "owner"),
+                check_name(workflow_id, "workflow"),
+                None if execution_id is None else check_name(execution_id, "execution"),
+                after=after,
+            )
+            found += page
+            if not page:
+                return found
+            after = page[-1].id
+
+    def load_fields_selective(
+        self,
+        source: str | Mapping[str, Any],
+        fields: Iterable[str],
+        *,
+        auto_routing: bool = True,
+        owner_id: str | None = None,
+        workflow_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Some fields (names or JSON pointers) of a version, or of the value behind a pointer, read as a whole or in
+        part, whichever is likely to be faster. Fields that are not there are left out."""
+        if isinstance(fields, str):
+            raise Invalid("fields is one string", hint="pass a list of names or pointers")
+        paths = {name: field_path(name) for name in fields}
+        wanted = len({path[:1] for path in paths.values()})
+        trees = self._shelf.trees
+        if isinstance(source, str):
+            manifest = parse_block_id(source)
+            # Through the kernel first: it knows what expired, and whose it is.
+            self._kernel.load_fields(source, [], owner_id=owner_id)
+            found_manifest = decode_manifest(manifest, self._shelf.blocks.fetch([manifest])[manifest])
+            if workflow_id not in (None, found_manifest.key.workflow):
+                raise NotFound(f"workflow {workflow_id!r} has no manifest {source}", manifest=source)
+            root = found_manifest.root
+            size, total, top = root.size, root.count, root.id
+        elif not isinstance(source, Mapping):
+            raise Invalid(
+                f"a {type(source).__name__} is no version and no pointer", hint="pass a manifest id or a pointer"
+            )
+        else:
+            pointer = parse_pointer_form(dict(source), source.get("field_name"))
+            leases = self._shelf.catalog.leases(self._shelf.tenant, [pointer.lease])
+            pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
+            size, top = pointer.size_bytes, pointer.hash
+            total = NodeSource(trees.fetch).get(top).length
+        route = self.router.choose(size, wanted, total, auto_routing=auto_routing)
+        started = self._clock.monotonic()
+        if route == "whole":
+            value = trees.read(top)
+            found = {name: pick(value, path) for name, path in paths.items()}
+            found = {name: part for name, part in found.items() if part is not MISSING}
+        else:
+            read = trees.get_many(top, paths.values())
+            found = {name: read[path] for name, path in paths.items() if path in read}
+        self.router.measured(route, started)
+        return found
+
+    def filter_event_payload(
+        self,
+        event: Mapping[str, Any],
+        segment_config: Mapping[str, Any],
+        security_ring: str = DEFAULT_RING,
+        *,
+        policy: RingPolicy | None = None,
+    ) -> FilteredEvent:
+        """The event with only those fields that the segment's nodes may see in this ring. Nothing granted, nothing
+        seen; `report` says what went."""
+        if not isinstance(event, Mapping) or isinstance(event, HydratedState):
+            raise Invalid(f"an event is a JSON object, not a {type(event).__name__}", hint="filter before hydrating")
+        visible = visible_fields(segment_config, security_ring, policy)
+        sizes = {name: field_bytes(name, self._size(name, value)) for name, value in event.items()}
+        kept = {name: value for name, value in event.items() if name in visible and name != PAYLOAD_KEY}
+        if PAYLOAD_KEY in event and visible:
+            kept = self._filtered_payload(event, kept, visible)
+        removed = tuple(name for name in event if name not in kept and name != PAYLOAD_KEY)
+        after = sum(field_bytes(name, self._size(name, value)) for name, value in kept.items())
+        return FilteredEvent(kept, FilterReport(security_ring, sum(sizes.values()), after, removed))
+
+    def _filtered_payload(
+        self, event: Mapping[str, Any], kept: dict[str, Any], visible: frozenset[str]
+    ) -> dict[str, Any]:
+        """A payload's note goes along, so that its pointers can be read; but not the pointer to fields that are
+        together behind it. Those of them that are visible are taken out and stand in the event themselves."""
+        note = parse_note(event[PAYLOAD_KEY])
+        deleted = note.deleted
+        if note.overflow is not None or isinstance(deleted, Pointer):
+            arrived = self._arrive({PAYLOAD_KEY: event[PAYLOAD_KEY]}, frozenset(), None, None)
+            state = self._state(arrived, frozenset())
+            inside = [name for name in state if name in visible]
+            state.load(inside)
+            for name in inside:
+                made = self._shelf.encoder.encode(name, state[name], self.policy.limit_bytes)
+                if made is None:
+                    raise Limit(
+                        f"field {name!r} does not fit into the filtered event",
+                        hint="filter the state before it is dehydrated",
+                        limit=self.policy.limit_bytes,
+                    )
+                kept[name] = made.json
+            if isinstance(deleted, Pointer):
+                deleted = self._shelf.reader.names_of(deleted)
+        # Names tell something too.
+        shown = tuple(name for name in deleted if name in visible)
+        said = Note(note.owner_id, note.workflow_id, note.execution_id, note.segment_id, None, note.delta, shown)
+        return {PAYLOAD_KEY: said.to_json(), **kept}
+
+    def _size(self, name: str, value: Any) -> int:
+        try:
+            return measure(value, self._event_bytes)
+        except TypeError:
+            made = self._shelf.encoder.encode(name, value, self._event_bytes)
+            return self._event_bytes if made is None else made.size
+
+    def _arrive(self, event: Any, skip: frozenset[str], owner_id: str | None, workflow_id: str | None) -> Arrived:
+        """Take an event apart, believing nothing of it."""
+        outer = event
+        if not isinstance(event, dict):
+            raise Invalid(f"an event is a JSON object, not a {type(event).__name__}", hint="pass the event as it came")
+        if PAYLOAD_KEY not in event:
+            wrapped = next((event[key] for key in WRAPPERS if isinstance(event.get(key), dict)), None)
+            # A pointer there stands for a field of that name: its own keys are nobody's state.
+            if wrapped is not None and not is_pointer(wrapped) and not self._foreign.recognise(wrapped):
+                event = wrapped
+        note = parse_note(event[PAYLOAD_KEY]) if PAYLOAD_KEY in event else None
+        owner = _agreed("owner", owner_id, note.owner_id if note else None, event, outer, "ownerId")
+        workflow = _agreed("workflow", workflow_id, note.workflow_id if note else None, event, outer, "workflowId")
+        execution = note.execution_id if note else said_by(event, "execution_id") or said_by(outer, "execution_id")
+        arrived = Arrived({}, {}, {}, note, owner, workflow, execution, {})
+        trees = self._shelf.trees
+        decoder = Decoder(trees.registry, trees.unknown, limit_bytes=self._event_bytes)
+        for name, value in event.items():
+            if type(name) is not str:
+                raise Invalid(f"the event has a key of type {type(name).__name__}", hint="keys are strings")
+            if name == PAYLOAD_KEY or name in skip:
+                continue
+            if is_pointer(value):
+                arrived.pointers[name] = parse_pointer_form(value, name)
+            elif self._foreign.recognise(value):
+                arrived.foreign[name] = self._foreign.field(name, value)
+                arrived.fingerprints[name] = None
+            else:
+                arrived.fields[name] = decoder.decode(name, value)
+                if note is None:
+                    # Others may write JSON in other ways than we do: what counts is what it means.
+                    made = self._shelf.encoder.encode(name, arrived.fields[name], self._event_bytes)
+                    arrived.fingerprints[name] = None if made is None else json_fingerprint(made.json)
+                else:
+                    arrived.fingerprints[name] = json_fingerprint(value)
+        return arrived
+
+    def _state(self, arrived: Arrived, skip: frozenset[str]) -> HydratedState:
+        """The state of an event whose pointers are good, with its large fields still in the store."""
+        reader, note = self._shelf.reader, arrived.note
+        asked = list(arrived.pointers.values())
+        overflow = note.overflow if note else None
+        if overflow is not None:
+            asked.append(overflow)
+        if note is not None and isinstance(note.deleted, Pointer):
+            asked.append(note.deleted)
+        if asked and (arrived.owner_id is None or arrived.workflow_id is None):
+            raise Denied(
+                "the event has pointers, and nothing says whose they are",
+                hint="pass owner_id and workflow_id, or send ownerId and workflowId in the event",
+            )
+        leases = self._shelf.catalog.leases(self._shelf.tenant, [pointer.lease for pointer in asked])
+        for pointer in asked:
+            pointer.check(leases.get(pointer.lease), arrived.owner_id, arrived.workflow_id)
+        parts = {name: Part(pointer, leases[pointer.lease].execution) for name, pointer in arrived.pointers.items()}
+        if overflow is not None:
+            together = reader.fields_of(overflow, leases[overflow.lease].execution)
+            for name in together:
+                if name in arrived.fields or name in parts or name in arrived.foreign:
+                    raise Invalid(f"field {name!r} is in the event twice", hint="pass payloads on as they came")
+            parts.update({name: part for name, part in together.items() if name not in skip})
+        lazy: dict[str, Any] = {name: Unloaded(StoredField(name, part, reader)) for name, part in parts.items()}
+        lazy.update({name: Unloaded(field) for name, field in arrived.foreign.items()})
+        fingerprints: dict[str, bytes | None] = dict(arrived.fingerprints)
+        fingerprints.update({name: part.fingerprint for name, part in parts.items()})
+        origin = Origin(
+            self, self._compare, arrived.owner_id, arrived.workflow_id, arrived.execution_id, fingerprints, parts
+        )
+        return HydratedState(arrived.fields | lazy, origin)
+
+    def _compare(self, state: HydratedState) -> FieldChanges:
+        assert state.origin is not None
+        return self._shelf.forms(self.policy).changes(loaded_values(state), state, state.origin)
+
+    def _merged(self, under: HydratedState, over: HydratedState, note: Note, skip: frozenset[str]) -> HydratedState:
+        """A delta's fields in place of those of its base, without those that it deletes. The base's fields keep their
+        places in the store."""
+        assert under.origin is not None and over.origin is not None
+        deleted = note.deleted
+        gone = set(self._shelf.reader.names_of(deleted) if isinstance(deleted, Pointer) else deleted) | skip
+        changed = set(over)
+        fields = {name: value for name, value in dict.items(under) if name not in gone} | dict(dict.items(over))
+        prints = {
+            name: value for name, value in under.origin.fingerprints.items() if name not in gone and name not in changed
+        }
+        parts = {name: part for name, part in under.origin.parts.items() if name not in gone and name not in changed}
+        origin = Origin(
+            self,
+            self._compare,
+            note.owner_id,
+            note.workflow_id,
+            note.execution_id,
+            prints | dict(over.origin.fingerprints),
+            parts | dict(over.origin.parts),
+        )
+        return HydratedState(fields, origin)
+
+
+def _agreed(
+    what: str, asked: str | None, noted: str | None, event: Mapping[str, Any], outer: Mapping[str, Any], control: str
+) -> str | None:
+    """Whose the event is: as the caller says, and then the note must say the same; else as the note says; else as a
+    control field does."""
+    if asked is not None:
+        check_name(asked, what)
+        if noted is not None and noted != asked:
+            raise Denied(f"the event is of another {what}", hint="it was made for someone else")
+        return asked
+    return noted or said_by(event, control) or said_by(outer, control)
+
+
+def _names(names: Iterable[str] | None, what: str) -> frozenset[str]:
+    if names is None:
+        return frozenset()
+    if isinstance(names, str):
+        raise Invalid(f"{what} is one string", hint="pass a set of field names")
+    found = frozenset(names)
+    if not all(isinstance(name, str) for name in found):
+        raise Invalid(f"{what} has something that is no name", hint="pass a set of field names")
+    return found

@@ -1,0 +1,266 @@
+"""After a save: the bag stands for the version it became, and what was put into it is tracked from now on.
+
+Containers that the user put in become tracked ones if nobody else holds them; then nobody can tell. One that somebody
+holds stays the same object, and is watched. What was taken out of the bag stays with the version it was in."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from analemma.bag.base import Base, Place
+from analemma.bag.changes import Changes, form_of
+from analemma.bag.gaps import new_place
+from analemma.bag.placeholders import NotLoaded, held_elsewhere, never_changes
+from analemma.bag.tracked_dict import TrackedDict
+from analemma.bag.tracked_list import ListShell, TrackedList
+from analemma.bag.tracking import Tracked
+from analemma.canon.aligning import Gap
+from analemma.canon.identity import BlockId
+from analemma.canon.reading import MISSING
+
+
+def settle(bag: TrackedDict, changes: Changes, manifest: BlockId, root: BlockId) -> None:
+    """Make the version that the bag was saved as its base. Costs what the save did, not what the bag holds; raises
+    nothing that the store could cause."""
+    _Settler(bag._base, changes).settle(bag, manifest, root)
+
+
+class _Settler:
+    def __init__(self, base: Base, changes: Changes) -> None:
+        self._base = base
+        self._visited = changes.visited
+        self._forms: dict[int, list[tuple[Any, bytes]]] = {}
+        for container, key, form in changes.watched:
+            self._forms.setdefault(id(container), []).append((key, form))
+        self._reached: dict[int, Tracked] = {}
+        self._attached: set[int] = set()
+        self._removed: list[Any] = []
+        self._adopted: list[Tracked] = []
+        self._watching: list[tuple[Tracked, Any, Any]] = []
+
+    def settle(self, bag: TrackedDict, manifest: BlockId, root: BlockId) -> None:
+        self._attached.add(id(bag))
+        self._reach(bag)
+        self._leave_behind()
+        self._base.manifest, self._base.root = manifest, root
+        for container in self._reached.values():
+            path = self._visited[id(container)][1]
+            if not isinstance(container._wire, Place):
+                self._base.placed.append(weakref.ref(container))
+            container._wire = Place(root, path)
+            container._depth = len(path)
+        for container, key, value in self._watching:
+            container._watched[key] = form_of(value, self._base)
+        for item in self._removed:
+            if isinstance(item, Tracked):
+                _forget_parents(item)
+        settled = [*self._reached.values(), *self._adopted]
+        for container in settled:
+            container._touched = {}
+            container._dirty = False
+        # What watches something is dirty again at once, and so is everything above it.
+        for container in [*settled, *[parent for parent, _, _ in self._watching]]:
+            if container._watched:
+                container._mark()
+
+    def _reach(self, container: Tracked) -> None:
+        """Settle a container that stands in the bag, and those in it that were looked into."""
+        if id(container) in self._reached or id(container) not in self._visited:
+            return
+        self._reached[id(container)] = container
+        # Only of what moves on: a container that stays with its version is compared with that version again.
+        container._watched.update(self._forms.get(id(container), ()))
+        if isinstance(container, TrackedDict):
+            self._reach_dict(container)
+        elif isinstance(container, TrackedList):
+            self._reach_list(container)
+
+    def _reach_dict(self, container: TrackedDict) -> None:
+        originals, container._originals = container._originals, {}
+        depth = len(self._visited[id(container)][1]) + 1
+        shell = container._shell
+        fields: dict[Any, Any] = container if shell is None else shell.fields
+        for key, original in originals.items():
+            if dict.get(fields, key, MISSING) is original:
+                self._reach_kept(container, key, key, original)
+                continue
+            self._removed.append(original)
+            container._watched.pop(key, None)
+            if shell is not None and (shell.fields[key] is MISSING or _nobody_holds(shell.fields, key)):
+                del shell.fields[key]
+            elif dict.__contains__(fields, key):
+                dict.__setitem__(fields, key, self._take(container, key, fields, key, depth))
+        if shell is not None:
+            shell.added = {}
+            shell.small = None
+        for key, child in list(container._touched.items()):
+            # One that was taken out in an earlier save still tells of its changes.
+            if key not in originals and dict.get(fields, key, MISSING) is child:
+                self._reach_kept(container, key, key, child)
+        for key in list(container._watched):
+            if shell is None:
+                self._take_again(container, key, fields, key, depth)
+            elif _is_plain(shell.fields, key) and _nobody_holds(shell.fields, key):
+                del shell.fields[key], container._watched[key]
+
+    def _reach_kept(self, container: Tracked, key: Any, watch_key: Any, value: Any) -> None:
+        """A value that stands where it stood."""
+        if isinstance(value, Tracked):
+            if value._base is self._base:
+                self._attached.add(id(value))
+                self._reach(value)
+            elif watch_key not in container._watched:
+                self._watching.append((container, watch_key, value))
+
+    def _reach_list(self, container: TrackedList) -> None:
+        gaps = container._gaps()
+        kept = container._kept_places(gaps)
+        watched = {place: container._watched[before] for place, before, _ in kept if before in container._watched}
+        depth = len(self._visited[id(container)][1]) + 1
+        if container._shell is None:
+            for gap in gaps:
+                self._removed += container._shadow[gap.old_start : gap.old_stop]
+        else:
+            self._removed += [item for item in container._shell.overlay.values() if isinstance(item, Tracked)]
+        container._watched = watched
+        for place, _, value in kept:
+            self._reach_kept(container, id(value), place, value)
+        # From here on nothing may hold an item that the list holds: who else does is about to be asked.
+        kept.clear()
+        value = None
+        if container._shell is None:
+            for gap in gaps:
+                for place in range(gap.new_start, gap.new_stop):
+                    list.__setitem__(container, place, self._take(container, place, container, place, depth))
+            if gaps or watched:
+                container._shadow = []
+                for place in list(watched):
+                    self._take_again(container, place, container, place, depth)
+                self._shadow_again(container)
+        else:
+            self._settle_shell(container, container._shell, gaps, depth)
+
+    def _shadow_again(self, container: TrackedList) -> None:
+        container._shadow = list(list.__iter__(container))
+        if NotLoaded in set(map(type, container._shadow)):
+            for place, item in enumerate(container._shadow):
+                if type(item) is NotLoaded:
+                    item.place = place
+
+    def _settle_shell(self, container: TrackedList, shell: ListShell, gaps: list[Gap], depth: int) -> None:
+        settled = ListShell(shell.runs.length)
+        for place, value in shell.overlay.items():
+            kept = new_place(gaps, place)
+            if kept is not None:
+                settled.overlay[kept] = value
+                if isinstance(value, Tracked):
+                    self._attached.add(id(value))
+        shell.overlay.clear()
+        value = None
+        for place in list(container._watched):
+            if _is_plain(settled.overlay, place) and _nobody_holds(settled.overlay, place):
+                del settled.overlay[place], container._watched[place]
+        start = 0
+        for run in shell.runs:
+            if isinstance(run, list):
+                for offset in range(len(run)):
+                    # What nobody holds can be read again when it is asked for.
+                    if not _nobody_holds(run, offset):
+                        settled.overlay[start + offset] = self._take(container, start + offset, run, offset, depth)
+            start += len(run)
+        container._shell = settled
+
+    def _take(self, parent: Tracked, watch_key: Any, storage: Any, at: Any, depth: int) -> Any:
+        """A value that was put into the parent, as it is to stand there from now on."""
+        held = held_elsewhere(storage, at)
+        value = (list if isinstance(storage, list) else dict).__getitem__(storage, at)
+        if type(value) is NotLoaded or never_changes(value):
+            return value
+        if isinstance(value, Tracked) and value._base is self._base:
+            self._attached.add(id(value))
+            parent._attach(value, watch_key if isinstance(parent, dict) else id(value))
+            self._reach(value)
+            return value
+        if not held and type(value) in (dict, list):
+            adopted = self._adopt(value, depth)
+            parent._attach(adopted, watch_key if isinstance(parent, dict) else id(adopted))
+            return adopted
+        self._watching.append((parent, watch_key, value))
+        return value
+
+    def _take_again(self, parent: Tracked, watch_key: Any, storage: Any, at: Any, depth: int) -> None:
+        """Adopt what is only watched because somebody held it when it was put in, if nobody does by now: otherwise
+        every save would go on comparing everything that ever was put in by a variable."""
+        if _is_plain(storage, at) and not held_elsewhere(storage, at):
+            kind: Any = list if isinstance(storage, list) else dict
+            adopted = self._adopt(kind.__getitem__(storage, at), depth)
+            parent._attach(adopted, watch_key if isinstance(parent, dict) else id(adopted))
+            kind.__setitem__(storage, at, adopted)
+            del parent._watched[watch_key]
+
+    def _adopt(self, value: Any, depth: int) -> Tracked:
+        """A tracked container in the place of a plain one that nobody else holds."""
+        made: Any
+        if isinstance(value, dict):
+            made = TrackedDict._made(self._base, None, depth)
+            for key in value:
+                dict.__setitem__(made, key, self._take(made, key, value, key, depth + 1))
+        else:
+            made = TrackedList._made(self._base, None, depth)
+            for place in range(len(value)):
+                list.append(made, self._take(made, place, value, place, depth + 1))
+            made._shadow = list(list.__iter__(made))
+            self._base.lists.append(weakref.ref(made))
+        self._adopted.append(made)
+        return made  # type: ignore[no-any-return]
+
+    def _leave_behind(self) -> None:
+        """Let what was taken out of the bag stay with the version that has it."""
+        left = self._base.frozen()
+        stack = list(self._removed)
+        gone: list[Tracked] = []
+        while stack:
+            item = stack.pop()
+            if not isinstance(item, Tracked) or item._base is not self._base or id(item) in self._attached:
+                continue
+            item._base = left
+            gone.append(item)
+            if isinstance(item, TrackedList) and item._shell is None:
+                left.lists.append(weakref.ref(item))
+            stack += item._children()
+            stack += item._base_children()
+        for item in gone:
+            for reference, key in item._parents:
+                parent = reference()
+                # Taken out in one place, and left in another: there it is watched from now on.
+                if parent is not None and parent._base is self._base:
+                    self._watching += [(parent, place, item) for place in parent._places_of(item, key)]
+
+
+def _forget_parents(item: Tracked) -> None:
+    """Tell only those of changes in which it still stands: what is moved about would tell more and more."""
+    item._parents = [
+        (reference, key)
+        for reference, key in item._parents
+        if (parent := reference()) is not None and parent._places_of(item, key)
+    ]
+
+
+def _is_plain(storage: Any, at: Any) -> bool:
+    """Whether a plain dict or list stands there."""
+    if isinstance(storage, list):
+        return type(list.__getitem__(storage, at)) in (dict, list)
+    return type(dict.get(storage, at)) in (dict, list)
+
+
+def _nobody_holds(storage: Any, at: Any) -> bool:
+    """Whether what stands there, and everything in it, is held by nobody else: then it can be forgotten."""
+    if held_elsewhere(storage, at):
+        return never_changes((list if isinstance(storage, list) else dict).__getitem__(storage, at))
+    value = (list if isinstance(storage, list) else dict).__getitem__(storage, at)
+    if type(value) is dict:
+        return all(_nobody_holds(value, key) for key in value)
+    if type(value) is list:
+        return all(_nobody_holds(value, place) for place in range(len(value)))
+    return never_changes(value)

@@ -1,0 +1,475 @@
+"""A list that notices its changes, and reads its items from the store when they are asked for.
+
+A large list is a *shell* at first: kept runs of the base's items and runs of new ones, so that appending to it, or
+changing a few items, reads nothing else. Once its items are read they stand in the list's own storage, and `_shadow`
+has what the base has. What changed is then found by comparing the two, object by object: whatever moved items about,
+methods or compiled code such as heapq, is seen."""
+
+from __future__ import annotations
+
+import copy as copying
+import weakref
+from collections.abc import Iterable, Iterator
+from operator import index as as_index
+from operator import is_not
+from typing import Any, SupportsIndex
+
+from analemma.bag.base import Base
+from analemma.bag.gaps import loaded_gaps, new_place, shell_gaps
+from analemma.bag.placeholders import NotLoaded, shallow
+from analemma.bag.tracking import MAKERS, SLOTS, Tracked, open_values
+from analemma.canon.aligning import Gap
+from analemma.canon.nodes import Wire, is_special, read_special
+from analemma.canon.parts import Content
+from analemma.canon.runs import Runs
+
+FEW = 256
+"""A slice of a shell up to this long is worked on item by item; for a longer one the list is read."""
+
+_item = list.__getitem__
+_set_item = list.__setitem__
+
+
+class ListShell:
+    """What is known of a list of which nothing was read but what was asked for."""
+
+    __slots__ = ("length", "overlay", "runs", "small")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        """Items of the base."""
+        self.runs = Runs(range(length))
+        self.overlay: dict[int, Any] = {}
+        """Items of the base that were handed out, by their positions in it: the next who asks gets the same."""
+        self.small: bool | None = None
+
+
+class TrackedList(Tracked, list[Any]):
+    """A list of a bag. It behaves as a list does, wherever its items are; `load()` makes sure that they are here."""
+
+    __slots__ = ("_shadow", *SLOTS)
+
+    _shell: ListShell | None
+    _shadow: list[Any]
+
+    def __new__(cls, *args: Any) -> Any:
+        # Code that makes another of the same type (`type(x)(...)`) wants a list: only a bag makes tracked ones.
+        return list(*args)
+
+    @classmethod
+    def _open(cls, base: Base, wire: Wire, depth: int) -> TrackedList:
+        made = cls._made(base, wire, depth)
+        link = read_special(wire).link if is_special(wire) else None
+        if link is not None:
+            made._become_shell(link.count)
+        else:
+            made._fill(wire)
+        return made
+
+    @classmethod
+    def _made(cls, base: Base, wire: Any, depth: int) -> TrackedList:
+        made: TrackedList = list.__new__(cls)
+        made._start(base, wire, depth)
+        made._shadow = []
+        return made
+
+    def _become_shell(self, length: int) -> None:
+        list.clear(self)
+        # Three, so that no function of heapq gets by without comparing two of them, which raises.
+        list.extend(self, (NotLoaded(), NotLoaded(), NotLoaded()))
+        self._shadow = []
+        self._shell = ListShell(length)
+
+    # Reading.
+
+    def _few(self, indexes: range) -> bool:
+        """Whether these items can be worked on without reading the others."""
+        shell = self._shell
+        if shell is None:
+            return False
+        if len(indexes) > FEW:
+            self._load_shallow()
+        elif shell.small is None:
+            wire = self._known_wire()
+            shell.small = self._base.read(lambda parts: parts.is_small(wire))
+            if shell.small:
+                self._load_shallow()
+        return self._shell is not None
+
+    def _shell_items(self, indexes: range) -> list[Any]:
+        shell = self._shell
+        assert shell is not None
+        places = [shell.runs.get(index) for index in indexes]
+        bases = [run[offset] for run, offset in places if isinstance(run, range)]
+        unread = [index for index in dict.fromkeys(bases) if index not in shell.overlay]
+        read: dict[int, Any] = {}
+        if unread:
+            wire = self._known_wire()
+            found = self._base.read(lambda parts: parts.items(wire, unread))
+            for index, part in zip(unread, found, strict=True):
+                read[index] = shallow(part, index)
+            waiting = [item for item in read.values() if type(item) is NotLoaded]
+            for item, value in zip(
+                waiting, open_values(self._base, [item.wire for item in waiting], self._depth + 1), strict=True
+            ):
+                self._put_loaded(None, item, value)
+        items = []
+        for run, offset in places:
+            place = run[offset]
+            if isinstance(run, range):
+                items.append(shell.overlay[place] if place in shell.overlay else read[place])
+            else:
+                items.append(place)
+        return items
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._shell is not None:
+            wanted = self._range(index)
+            if self._few(wanted):
+                items = self._shell_items(wanted)
+                return items if isinstance(index, slice) else items[0]
+        if isinstance(index, slice):
+            if NotLoaded in set(map(type, _item(self, index))):
+                self._resolve_some(range(*index.indices(list.__len__(self))))
+            return _item(self, index)
+        item = _item(self, index)
+        if type(item) is NotLoaded:
+            length = list.__len__(self)
+            return self._resolve(as_index(index) % length, item)
+        return item
+
+    def _resolve_some(self, places: range) -> None:
+        waiting = [(place, item) for place in places if type(item := _item(self, place)) is NotLoaded]
+        values = open_values(self._base, [item.wire for _, item in waiting], self._depth + 1)
+        for (place, item), value in zip(waiting, values, strict=True):
+            self._put_loaded(place, item, value)
+
+    def _range(self, index: Any) -> range:
+        length = len(self)
+        if isinstance(index, slice):
+            return range(*index.indices(length))
+        place = self._place(index, "list index out of range")
+        return range(place, place + 1)
+
+    def _place(self, index: Any, message: str) -> int:
+        try:
+            place = as_index(index)
+        except TypeError:
+            kind = type(index).__name__
+            raise TypeError(f"list indices must be integers or slices, not {kind}") from None
+        length = len(self)
+        place += length if place < 0 else 0
+        if not 0 <= place < length:
+            raise IndexError(message)
+        return place
+
+    def __len__(self) -> int:
+        return self._shell.runs.length if self._shell is not None else list.__len__(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._resolve_all()
+        return list.__iter__(self)
+
+    def __reversed__(self) -> Iterator[Any]:
+        self._resolve_all()
+        return list.__reversed__(self)
+
+    def __contains__(self, item: object) -> bool:
+        self._resolve_all()
+        return list.__contains__(self, item)
+
+    def index(self, value: Any, start: SupportsIndex = 0, stop: SupportsIndex = 2**63 - 1, /) -> int:
+        self._resolve_all()
+        return list.index(self, value, start, stop)
+
+    def count(self, value: Any, /) -> int:
+        self._resolve_all()
+        return list.count(self, value)
+
+    def to_list(self) -> list[Any]:
+        """A copy of plain dicts and lists, detached from the store."""
+        return self.to_plain()  # type: ignore[no-any-return]
+
+    def _compare(self, other: Any, method: Any) -> Any:
+        if not isinstance(other, list):
+            return NotImplemented
+        self.load()
+        if isinstance(other, Tracked):
+            other.load()
+        return method(self, other)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, list) and (self is other or len(self) != len(other)):
+            return self is other
+        return self._compare(other, list.__eq__)  # type: ignore[no-any-return]
+
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    def __lt__(self, other: Any) -> bool:
+        return self._compare(other, list.__lt__)  # type: ignore[no-any-return]
+
+    def __le__(self, other: Any) -> bool:
+        return self._compare(other, list.__le__)  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Any) -> bool:
+        return self._compare(other, list.__gt__)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Any) -> bool:
+        return self._compare(other, list.__ge__)  # type: ignore[no-any-return]
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        self.load()
+        return list.__repr__(self)
+
+    def __add__(self, other: Any) -> Any:
+        return list(self) + (list(other) if isinstance(other, TrackedList) else other)
+
+    def __radd__(self, other: Any) -> Any:
+        return other + list(self) if isinstance(other, list) else NotImplemented
+
+    def __mul__(self, times: SupportsIndex) -> list[Any]:
+        return list(self) * times
+
+    __rmul__ = __mul__
+
+    def copy(self) -> list[Any]:
+        """A plain list with the same items."""
+        return list(self)
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        self.load()
+        twin: list[Any] = []
+        memo[id(self)] = twin
+        for item in list.__iter__(self):
+            twin.append(copying.deepcopy(item, memo))
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        # As a plain list that is filled afterwards, so that what is contained twice, or in itself, comes back so.
+        self.load()
+        return list, (), None, iter(list(list.__iter__(self)))
+
+    # Changing.
+
+    def __init__(self, items: Iterable[Any] = (), /) -> None:
+        self[:] = items
+
+    def append(self, item: Any, /) -> None:
+        self._mark()
+        if self._shell is not None:
+            self._shell.runs.insert(self._shell.runs.length, item)
+        else:
+            list.append(self, item)
+
+    def extend(self, items: Iterable[Any], /) -> None:
+        # Through a list first: the items may be this list itself, with placeholders in its storage.
+        for item in list(items):
+            self.append(item)
+
+    def __iadd__(self, items: Iterable[Any]) -> Any:  # type: ignore[misc]
+        self.extend(items)
+        return self
+
+    def __imul__(self, times: SupportsIndex) -> Any:
+        self._resolve_all()
+        self._mark()
+        list.__imul__(self, times)
+        return self
+
+    def insert(self, index: SupportsIndex, item: Any, /) -> None:
+        self._mark()
+        if self._shell is None:
+            list.insert(self, index, item)
+            return
+        length = self._shell.runs.length
+        place = as_index(index)
+        place = max(0, place + length) if place < 0 else min(place, length)
+        self._shell.runs.insert(place, item)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(index, slice):
+            self._set_slice(index, list(value))
+            return
+        if self._shell is not None:
+            place = self._place(index, "list assignment index out of range")
+            if self._few(range(place, place + 1)):
+                self._replace(place, value)
+                return
+        _set_item(self, index, value)
+        self._mark()
+
+    def _replace(self, place: int, value: Any) -> None:
+        assert self._shell is not None
+        run, offset = self._shell.runs.get(place)
+        if isinstance(run, range) and self._shell.overlay.get(run[offset], self) is value:
+            return
+        self._mark()
+        self._shell.runs.replace(place, value)
+
+    def _set_slice(self, index: slice, values: list[Any]) -> None:
+        span = range(*index.indices(len(self)))
+        if self._shell is not None and span.step == 1 and self._few(span):
+            self._mark()
+            for _ in span:
+                self._shell.runs.remove(span.start)
+            for number, value in enumerate(values):
+                self._shell.runs.insert(span.start + number, value)
+            return
+        self._load_shallow()
+        _set_item(self, index, values)
+        self._mark()
+
+    def __delitem__(self, index: Any) -> None:
+        if self._shell is not None and not isinstance(index, slice):
+            place = self._place(index, "list assignment index out of range")
+            if self._few(range(place, place + 1)):
+                self._mark()
+                self._shell.runs.remove(place)
+                return
+        elif self._shell is not None and self._few(span := range(*index.indices(len(self)))):
+            self._mark()
+            for place in sorted(span, reverse=True):
+                self._shell.runs.remove(place)
+            return
+        list.__delitem__(self, index)
+        self._mark()
+
+    def pop(self, index: SupportsIndex = -1, /) -> Any:
+        if not len(self):
+            raise IndexError("pop from empty list")
+        place = self._place(index, "pop index out of range")
+        item = self[place]
+        del self[place]
+        return item
+
+    def remove(self, value: Any, /) -> None:
+        self._resolve_all()
+        list.remove(self, value)
+        self._mark()
+
+    def reverse(self) -> None:
+        self._load_shallow()
+        list.reverse(self)
+        self._mark()
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        self._resolve_all()
+        self._mark()
+        list.sort(self, key=key, reverse=reverse)
+
+    def clear(self) -> None:
+        self._mark()
+        if self._shell is not None:
+            self._shell.runs = Runs()
+        else:
+            list.clear(self)
+
+    # What tracking asks.
+
+    def _fill(self, content: Content) -> None:
+        assert isinstance(content, list)
+        shell, self._shell = self._shell, None
+        overlay = {} if shell is None else shell.overlay
+        self._shadow = [
+            overlay[place] if place in overlay else shallow(wire, place) for place, wire in enumerate(content)
+        ]
+        list.clear(self)
+        if shell is None:
+            list.extend(self, self._shadow)
+        else:
+            for run in shell.runs:
+                list.extend(self, self._shadow[run.start : run.stop] if isinstance(run, range) else run)
+        self._base.lists.append(weakref.ref(self))
+
+    def _waiting(self) -> list[tuple[Any, NotLoaded]]:
+        return [(index, item) for index, item in enumerate(list.__iter__(self)) if type(item) is NotLoaded]
+
+    def _put_loaded(self, key: Any, placeholder: NotLoaded, value: Any) -> None:
+        place = placeholder.place
+        if self._shell is not None:
+            self._shell.overlay[place] = value
+        else:
+            _set_item(self, key, value)
+            self._shadow[place] = value
+        self._arrived(id(value), placeholder.wire, value, place)
+
+    def _children(self) -> Iterable[Any]:
+        if self._shell is None:
+            return list(list.__iter__(self))
+        fresh = [item for run in self._shell.runs if isinstance(run, list) for item in run]
+        return [*self._shell.overlay.values(), *fresh]
+
+    def _base_children(self) -> Iterable[Any]:
+        return self._shadow if self._shell is None else self._shell.overlay.values()
+
+    def _places_of(self, child: Tracked, key: Any) -> list[Any]:
+        pairs = enumerate(self._shadow) if self._shell is None else self._shell.overlay.items()
+        return [place for place, item in pairs if item is child]
+
+    def _watched_values(self) -> list[tuple[Any, Any]]:
+        if not self._watched:
+            return []
+        return [(place, item) for _, place, item in self._kept_places(self._gaps()) if place in self._watched]
+
+    def _restore(self) -> None:
+        if self._shell is not None:
+            kept = self._shell.overlay
+            self._shell = ListShell(self._shell.length)
+            self._shell.overlay = kept
+        else:
+            _set_item(self, slice(None), self._shadow)
+
+    def _unload(self, key: Any, wire: Wire) -> None:
+        if self._shell is not None:
+            self._shell.overlay.pop(key, None)
+        else:
+            placeholder = NotLoaded(wire, key)
+            _set_item(self, key, placeholder)
+            self._shadow[key] = placeholder
+
+    # What changed.
+
+    def _moved_unseen(self) -> bool:
+        """Whether the own storage differs from the base although nothing was noticed."""
+        return (
+            self._shell is None
+            and not self._dirty
+            and (list.__len__(self) != len(self._shadow) or any(map(is_not, list.__iter__(self), self._shadow)))
+        )
+
+    def _gaps(self) -> list[Gap]:
+        """Where the items differ from the base's, left to right; what lies between was kept."""
+        if self._shell is None:
+            return loaded_gaps(self._shadow, list(list.__iter__(self)))
+        return shell_gaps(self._shell.runs, self._shell.length)
+
+    def _shell_keeps(self) -> bool:
+        """Whether a shell still has items of its base."""
+        return any(isinstance(run, range) for run in self._shell.runs) if self._shell is not None else False
+
+    def _raw_items(self, start: int, stop: int) -> list[Any]:
+        """Items as they are, perhaps placeholders; of a shell, only new ones."""
+        if self._shell is None:
+            return _item(self, slice(start, stop))
+        found = [self._shell.runs.get(index) for index in range(start, stop)]
+        return [run[offset] for run, offset in found]
+
+    def _kept_places(self, gaps: list[Gap]) -> list[tuple[int, int, Any]]:
+        """Items outside the gaps that are watched or have changed in themselves: where each stands now, where in the
+        base, and the item."""
+        if not self._touched and not self._watched:
+            return []
+        base_items = self._shadow if self._shell is None else self._shell.overlay
+        pairs = enumerate(self._shadow) if self._shell is None else self._shell.overlay.items()
+        wanted = [place for place, item in pairs if id(item) in self._touched]
+        places = [(place, new_place(gaps, place)) for place in dict.fromkeys([*wanted, *self._watched])]
+        return [(new, place, base_items[place]) for place, new in places if new is not None]
+
+
+MAKERS["list"] = TrackedList._open

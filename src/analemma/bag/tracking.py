@@ -1,0 +1,263 @@
+"""What tracked dicts and lists share: where they come from, who contains them, and that something in them changed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from analemma.bag.base import Base, Place
+from analemma.bag.placeholders import NotLoaded, never_changes
+from analemma.canon.nodes import Wire, encode
+from analemma.canon.packing import MAXIMUM_DEPTH
+from analemma.canon.parts import Content
+from analemma.canon.reading import container_kind
+from analemma.canon.stored import StandIn, Stored
+from analemma.errors import Corrupt, Invalid
+
+SLOTS = (
+    "__weakref__",
+    "_base",
+    "_depth",
+    "_dirty",
+    "_parents",
+    "_shell",
+    "_touched",
+    "_watched",
+    "_wire",
+)
+
+
+class Tracked(StandIn):
+    """A container that notices its own changes.
+
+    It is *dirty* when it, or something in it, may differ from its base; then all containers it is known to stand in are
+    dirty too, so that looking for changes from the root can pass over everything else. What is in it but cannot tell of
+    its changes (a set, the user's own list) is *watched*: compared with what the base has, every time."""
+
+    if not TYPE_CHECKING:
+        # Those of SLOTS are in the subclasses: only one base of a class may have any, and dict and list count as such.
+        __slots__ = ()
+
+    _base: Base
+    _wire: Wire | Place | None
+    """The stored form in the base; None when only the values themselves tell."""
+    _depth: int
+    """How many containers it stood in, at least: what is below it can be stored that deep."""
+    _shell: Any
+    """The changes to a container whose own storage holds nothing yet; None once it is loaded."""
+    _dirty: bool
+    _touched: dict[Any, Tracked]
+    """Contained ones that are dirty: in a dict by key, in a list by id."""
+    _watched: dict[Any, bytes | None]
+    """The stored form of what is watched, by key or position in the base; None: whatever it is, it is written."""
+    _parents: list[tuple[weakref.ref[Any], Any]]
+
+    def _start(self, base: Base, wire: Wire | Place | None, depth: int) -> None:
+        self._base = base
+        self._wire = wire
+        self._depth = depth
+        self._shell = None
+        self._dirty = False
+        self._touched = {}
+        self._watched = {}
+        self._parents = []
+
+    def _mark(self) -> None:
+        """Say that something here changed, or may from now on change unseen."""
+        if not self._dirty:
+            self._dirty = True
+            for reference, key in self._parents:
+                parent = reference()
+                if parent is not None:
+                    parent._touched[key] = self
+                    parent._mark()
+
+    def _attach(self, child: Tracked, key: Any) -> None:
+        """Be told of the child's changes from now on."""
+        reference = weakref.ref(self)
+        # References are compared by identity: equal ones would compare what they refer to.
+        if not any(known is reference and place == key for known, place in child._parents):
+            child._parents.append((reference, key))
+        if child._dirty:
+            self._touched[key] = child
+
+    def _known_wire(self) -> Wire | None:
+        """The stored form in the base, looked up if need be; None if there is none."""
+        wire = self._wire
+        if isinstance(wire, Place):
+            root, path = wire
+            found = self._base.read(lambda parts: parts.at(root, path))
+            if container_kind(found) != ("map" if isinstance(self, dict) else "list"):
+                raise Corrupt(f"the tree {root.hex()} does not have what was saved in it", block=root.hex())
+            self._wire = wire = found
+        return wire
+
+    def _stored(self, depth: int) -> Stored | None:
+        """The base's content, to be put at another place as it is; None when it has no stored form of its own."""
+        wire = self._known_wire()
+        if wire is None:
+            return None
+        if depth <= self._depth:
+            return Stored(wire, MAXIMUM_DEPTH - self._depth)
+        return Stored(wire, self._base.read(lambda parts: parts.nesting(wire)))
+
+    # Loading: what follows is different for dicts and lists.
+
+    def _fill(self, content: Content) -> None:
+        """Take the base's content into the own storage, with the changes that were made before."""
+        raise NotImplementedError
+
+    def _waiting(self) -> list[tuple[Any, NotLoaded]]:
+        """The placeholders in the own storage, by key or index."""
+        raise NotImplementedError
+
+    def _put_loaded(self, key: Any, placeholder: NotLoaded, value: Any) -> None:
+        """Put a value in its placeholder's place."""
+        raise NotImplementedError
+
+    def _children(self) -> Iterable[Any]:
+        """What is at hand of the values that stand here now."""
+        raise NotImplementedError
+
+    def _base_children(self) -> Iterable[Any]:
+        """What is at hand of the values that stand here in the base."""
+        raise NotImplementedError
+
+    def _places_of(self, child: Tracked, key: Any) -> list[Any]:
+        """Where in the base this child stands, which was once attached by the key: what it would be watched by."""
+        raise NotImplementedError
+
+    def _watched_values(self) -> list[tuple[Any, Any]]:
+        """What is watched and still stands here, by what it is watched; the own storage is up to date."""
+        raise NotImplementedError
+
+    def _restore(self) -> None:
+        """Have again what the base has, as it is by now."""
+        raise NotImplementedError
+
+    def _unload(self, key: Any, wire: Wire) -> None:
+        """Forget a value of the base that was read: it is read again when it is asked for."""
+        raise NotImplementedError
+
+    def _arrived(self, key: Any, wire: Wire, value: Any, watched_as: Any) -> None:
+        """A value of the base has been read: see to it that its changes are noticed."""
+        if isinstance(value, Tracked):
+            value._parents.append((weakref.ref(self), key))
+        elif not never_changes(value):
+            self._watched[watched_as] = encode(wire)
+            self._mark()
+
+    def _load_shallow(self) -> None:
+        """Bring the own storage up to date, with placeholders for what is inside."""
+        if self._shell is not None:
+            wire = self._known_wire()
+            self._fill(self._base.read(lambda parts: parts.contents([wire])[0]))
+
+    def _resolve_all(self) -> None:
+        """Put values in the place of all placeholders of the own storage."""
+        self._load_shallow()
+        waiting = self._waiting()
+        if waiting:
+            values = open_values(self._base, [placeholder.wire for _, placeholder in waiting], self._depth + 1)
+            for (key, placeholder), value in zip(waiting, values, strict=True):
+                self._put_loaded(key, placeholder, value)
+
+    def _resolve(self, key: Any, placeholder: NotLoaded) -> Any:
+        value = open_values(self._base, [placeholder.wire], self._depth + 1)[0]
+        self._put_loaded(key, placeholder, value)
+        return value
+
+    def load(self) -> Any:
+        """Read everything below into memory, in few batched reads; gives itself back.
+
+        Code that reads the storage of dicts and lists directly (orjson, pydantic) needs that first."""
+        load_whole([self])
+        return self
+
+    def to_plain(self) -> Any:
+        """A copy of plain dicts and lists, detached from the store."""
+        load_whole([self])
+        return plain_copy(self, [])
+
+
+def open_values(base: Base, wires: Sequence[Wire], depth: int) -> list[Any]:
+    """The values of these wires: containers as tracked ones that read on when asked, everything else read now."""
+    opened: list[Any] = [None] * len(wires)
+    rest: list[int] = []
+    for number, wire in enumerate(wires):
+        kind = container_kind(wire)
+        if kind is None:
+            rest.append(number)
+        else:
+            opened[number] = MAKERS[kind](base, wire, depth)
+    if rest:
+        values = base.read(lambda parts: parts.values([wires[number] for number in rest]))
+        for number, value in zip(rest, values, strict=True):
+            opened[number] = value
+    return opened
+
+
+MAKERS: dict[str, Any] = {}
+"""What makes the container of a wire: the modules of dicts and lists, which need each other, put theirs here."""
+
+
+def load_whole(containers: Iterable[Tracked]) -> None:
+    """Read everything below these containers, all of one level together."""
+    seen: set[int] = set()
+    level: list[Any] = list(containers)
+    while level:
+        tracked: list[Tracked] = []
+        following: list[Any] = []
+        for item in level:
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
+            if isinstance(item, Tracked):
+                tracked.append(item)
+            elif type(item) is dict:
+                following += item.values()
+            elif type(item) in (list, tuple):
+                following += item
+        _load_level(tracked)
+        for container in tracked:
+            following += container._children()
+        level = [item for item in following if isinstance(item, Tracked | dict | list | tuple)]
+
+
+def _load_level(containers: Sequence[Tracked]) -> None:
+    for base in {id(container._base): container._base for container in containers}.values():
+        own = [container for container in containers if container._base is base]
+        shells = [container for container in own if container._shell is not None]
+        if shells:
+            wires = [container._known_wire() for container in shells]
+            contents = base.read(lambda parts, wires=wires: parts.contents(wires))  # type: ignore[misc]
+            for container, content in zip(shells, contents, strict=True):
+                container._fill(content)
+        waiting = [(container, key, item) for container in own for key, item in container._waiting()]
+        for depth in {container._depth for container, _, _ in waiting}:
+            same = [entry for entry in waiting if entry[0]._depth == depth]
+            values = open_values(base, [item.wire for _, _, item in same], depth + 1)
+            for (container, key, item), value in zip(same, values, strict=True):
+                container._put_loaded(key, item, value)
+
+
+def plain_copy(value: Any, above: list[int]) -> Any:
+    """A deep copy of dicts, lists and tuples as plain ones; everything else is shared."""
+    cls = type(value)
+    if not (isinstance(value, Tracked) or cls is dict or cls is list or cls is tuple):
+        return value
+    if id(value) in above:
+        raise Invalid("a container contains itself", hint="store a copy, or refer to it by name", pointer="")
+    above.append(id(value))
+    if isinstance(value, Tracked):
+        value._resolve_all()
+    if isinstance(value, dict):
+        copy: Any = {key: plain_copy(item, above) for key, item in dict.items(value)}
+    else:
+        iterate = list.__iter__ if isinstance(value, list) else tuple.__iter__
+        copy = [plain_copy(item, above) for item in iterate(value)]
+        if cls is tuple:
+            copy = tuple(copy)
+    above.pop()
+    return copy

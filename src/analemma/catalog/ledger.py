@@ -1,0 +1,193 @@
+"""The ledger of the SQL catalogs: deltas on their way to becoming versions.
+
+An entry leaves the ledger in the transaction that makes its version, so it is applied once, whoever tries and dies.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.commits import check_request
+from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.ledger_port import BranchSettlement, Delta, LedgerEntry, PendingEntry, TicketRow
+from analemma.catalog.names import check_key, check_part
+from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
+from analemma.clock import Clock
+from analemma.failpoints import declare, hit
+
+BEFORE_INSERT = declare("ledger.before_insert", "the delta is packed and nothing is written")
+AFTER_INSERT = declare("ledger.after_insert", "the delta is durable, but the caller does not know")
+BEFORE_TRANSACTION = declare("apply.before_transaction", "the versions of pending deltas are built and none is written")
+BEFORE_COMMIT = declare("apply.before_commit", "the versions are written inside the transaction")
+AFTER_COMMIT = declare("apply.after_commit", "the versions are committed, but nobody knows")
+
+LARGEST = (1 << 63) - 1
+
+
+class SqlLedger(ABC):
+    """Implements `LedgerCatalog`'s own part."""
+
+    engine: Engine
+    clock: Clock
+
+    def enter(self, tenant: TenantId, entry: LedgerEntry) -> int:
+        check_key(entry.key)
+        if entry.idempotency_key is not None:
+            check_part(entry.idempotency_key, "idempotency key")
+        hit(BEFORE_INSERT)
+        row = {
+            **_branch(tenant, entry.key),
+            "secret": entry.secret,
+            "created_at": entry.created_at_us,
+            "idempotency_key": entry.idempotency_key,
+            "fingerprint": entry.fingerprint,
+            "codec": entry.delta.codec,
+            "size": entry.delta.size,
+            "digest": entry.delta.digest,
+            "stored": len(entry.delta.body),
+            "body": entry.delta.body,
+        }
+        answer = self.engine.write(lambda tx: tx.one("enter", **row))
+        assert answer is not None
+        hit(AFTER_INSERT)
+        return int(answer[0])
+
+    def ticket(self, tenant: TenantId, seq: int, secret: bytes) -> TicketRow | None:
+        row = self.engine.one("ticket_state", tenant=tenant, seq=seq, secret=secret)
+        return None if row is None else TicketRow(BranchKey(*row[:3]), *row[3:])
+
+    def kept_delta(self, tenant: TenantId, seq: int, secret: bytes) -> Delta | None:
+        row = self.engine.one("kept_delta", tenant=tenant, seq=seq, secret=secret)
+        return None if row is None else Delta(codec=row[0], size=row[1], digest=row[2], body=row[3])
+
+    def pending_request(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> bytes | None:
+        row = self.engine.one(
+            "pending_request", tenant=tenant, owner=key.owner, workflow=key.workflow, key=idempotency_key
+        )
+        return None if row is None else bytes(row[0])
+
+    def newest_pending(self, tenant: TenantId, key: BranchKey | None = None) -> int | None:
+        if key is None:
+            row = self.engine.one("newest_pending_of_all", tenant=tenant)
+        else:
+            row = self.engine.one("newest_pending", **_branch(tenant, key))
+        return None if row is None or row[0] is None else int(row[0])
+
+    def pending_count(self, tenant: TenantId) -> int:
+        row = self.engine.one("pending_count", tenant=tenant)
+        assert row is not None
+        return int(row[0])
+
+    def pending_branches(
+        self, tenant: TenantId, *, before_us: int | None = None, through: int | None = None, limit: int = 100
+    ) -> list[BranchKey]:
+        rows = self.engine.all(
+            "pending_branches",
+            tenant=tenant,
+            before=LARGEST if before_us is None else before_us,
+            through=LARGEST if through is None else through,
+            limit=limit,
+        )
+        return [BranchKey(*row) for row in rows]
+
+    def pending_entries(
+        self,
+        tenant: TenantId,
+        keys: Sequence[BranchKey],
+        *,
+        through: int | None = None,
+        most_entries: int,
+        most_bytes: int,
+    ) -> list[PendingEntry]:
+        rows = self.engine.all(
+            "pending_entries",
+            tenant=tenant,
+            keys=_as_json(keys),
+            through=LARGEST if through is None else through,
+            most_entries=most_entries,
+            most_bytes=most_bytes,
+        )
+        return [_pending(row) for row in rows]
+
+    def heads(self, tenant: TenantId, keys: Sequence[BranchKey]) -> dict[BranchKey, Head]:
+        return _heads(self.engine.all("heads", tenant=tenant, keys=_as_json(keys)))
+
+    def settle(self, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> list[bool]:
+        for settlement in settlements:
+            for request in settlement.commits:
+                check_request(request)
+        hit(BEFORE_TRANSACTION)
+        done = self.engine.write(lambda tx: self._settle_entries(tx, tenant, settlements))
+        hit(AFTER_COMMIT)
+        return [settlement.key in done for settlement in settlements]
+
+    def known_requests(self, tenant: TenantId, entries: Sequence[PendingEntry]) -> dict[int, Idempotency]:
+        known: dict[int, Idempotency] = {}
+        for pending in entries:
+            key, asked = pending.entry.key, pending.entry.idempotency_key
+            if asked is None:
+                continue
+            row = self.engine.one("idempotency", tenant=tenant, owner=key.owner, workflow=key.workflow, key=asked)
+            if row is not None:
+                known[pending.seq] = Idempotency(asked, row[0], row[2])
+        return known
+
+    def forget_tickets(self, tenant: TenantId, *, before_us: int) -> int:
+        return self.engine.execute("forget_tickets", tenant=tenant, before=before_us)
+
+    def _settle_entries(
+        self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]
+    ) -> set[BranchKey]:
+        """Hold heads, then entries; write for the branches of which both are as they were."""
+        # In the order of their keys, and of their places: two who hold some of the same never wait for each other.
+        heads = _heads(tx.all("hold_heads", tenant=tenant, keys=_as_json(sorted(each.key for each in settlements))))
+        current = [each for each in settlements if heads.get(each.key) == each.expected]
+        wanted = sorted(step.seq for each in current for step in each.steps)
+        waiting = {row[0] for row in tx.all("hold_entries", tenant=tenant, seqs=orjson.dumps(wanted).decode())}
+        # What is held is not changed by anyone else until the end, so whatever passes here will be written. A branch's
+        # head cannot expire: its manifest needs no lock of its own.
+        chosen = [each for each in current if all(step.seq in waiting for step in each.steps)]
+        if chosen:
+            self._write_settlements(tx, tenant, sorted(chosen, key=lambda each: each.key))
+        hit(BEFORE_COMMIT)
+        return {each.key for each in chosen}
+
+    @abstractmethod
+    def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
+        """Write versions and tickets of branches that are held; raise, and the transaction is undone."""
+
+
+def _pending(row: Row) -> PendingEntry:
+    seq, owner, workflow, branch, secret, codec, size, body, digest, created_at, idempotency_key, fingerprint = row
+    return PendingEntry(
+        seq,
+        LedgerEntry(
+            BranchKey(owner, workflow, branch),
+            secret,
+            Delta(codec=codec, size=size, body=body, digest=digest),
+            created_at,
+            idempotency_key,
+            fingerprint,
+        ),
+    )
+
+
+def _heads(rows: Sequence[Row]) -> dict[BranchKey, Head]:
+    found = {}
+    for owner, workflow, branch, manifest, version, journal_seq, journal_tip in rows:
+        key = BranchKey(owner, workflow, branch)
+        found[key] = Head(key, BlockId(manifest), version, journal_seq, journal_tip)
+    return found
+
+
+def _as_json(keys: Sequence[BranchKey]) -> str:
+    return orjson.dumps([[key.owner, key.workflow, key.branch] for key in keys]).decode()
+
+
+def _branch(tenant: TenantId, key: BranchKey) -> dict[str, Any]:
+    return {"tenant": tenant, "owner": key.owner, "workflow": key.workflow, "branch": key.branch}

@@ -1,0 +1,102 @@
+-- gc_lease --
+-- Who collects, and until when that is his alone.
+SELECT pass, holder, lease_until FROM gc
+
+-- gc_take_lease --
+-- A new pass, unless somebody else is at one. A lease that ends later than any lease could is from a clock that was wrong.
+UPDATE gc SET pass = pass + 1, holder = :holder, lease_until = :until
+WHERE holder IS NULL OR holder = :holder OR lease_until < :now OR lease_until > :longest
+RETURNING pass
+
+-- gc_renew_lease --
+-- No row touched means that another pass has begun.
+UPDATE gc SET lease_until = :until WHERE pass = :pass AND holder = :holder
+
+-- gc_give_back_lease --
+-- The pass is over; the next one need not wait. The number stays.
+UPDATE gc SET holder = NULL, lease_until = 0 WHERE pass = :pass AND holder = :holder
+
+-- gc_close_dead_runs --
+-- Passes whose collector died or lost the lease.
+UPDATE gc_run SET state = 'aborted', finished_at = :now, reason = 'it did not come to its end'
+WHERE state = 'running' AND pass < :pass
+
+-- gc_begin_run --
+-- In the transaction that takes the lease.
+INSERT INTO gc_run (pass, holder, started_at, state) VALUES (:pass, :holder, :now, 'running')
+
+-- gc_finish_run --
+-- What the pass did.
+UPDATE gc_run
+SET state = :state, finished_at = :now, reason = :reason, expired = :expired, total = :total, referenced = :referenced,
+    doomed = :doomed, cleared = :cleared, deleted = :deleted, bytes = :bytes, claimed = :claimed, objects = :objects
+WHERE pass = :pass
+
+-- gc_runs --
+-- Newest first.
+SELECT pass, holder, started_at, finished_at, state, reason, expired, total, referenced, doomed, cleared, deleted, bytes,
+       claimed, objects
+FROM gc_run ORDER BY pass DESC LIMIT :limit
+
+-- gc_grace_limit --
+-- Dooms below this number are at least as old as `since`: those of a pass that was over then, or was followed by one that had begun.
+SELECT coalesce(max(CASE WHEN finished_at <= :since THEN pass + 1 WHEN started_at <= :since THEN pass END), 0) FROM gc_run
+
+-- gc_count --
+-- What the newest pass that went through found in a tenant.
+SELECT total, referenced FROM gc_count WHERE tenant = :tenant
+
+-- gc_set_count --
+-- What the next pass is compared with.
+INSERT INTO gc_count (tenant, pass, total, referenced) VALUES (:tenant, :pass, :total, :referenced)
+ON CONFLICT (tenant) DO UPDATE SET pass = excluded.pass, total = excluded.total, referenced = excluded.referenced
+
+-- gc_tenants --
+-- Every tenant.
+SELECT id, name FROM tenant ORDER BY id
+
+-- manifest_roots --
+-- Every version that has not expired. Heads, tags and pins name versions.
+SELECT id, id FROM manifest WHERE tenant = :tenant AND id > :after ORDER BY id LIMIT :limit
+
+-- oldest_session --
+-- The number of the pass that was the newest when the oldest open session began.
+SELECT min(opened_pass) FROM session WHERE tenant = :tenant
+
+-- unexplained_emptiness --
+-- For a tenant without roots that has blocks: whether these cannot come from leases that were all released.
+SELECT 1
+WHERE EXISTS (SELECT 1 FROM branch WHERE tenant = :tenant)
+   OR NOT EXISTS (SELECT 1 FROM payload WHERE tenant = :tenant)
+
+-- scan_blocks --
+-- Ids in their order, from the primary key alone: naming any other column here would read every row.
+SELECT id FROM block WHERE tenant = :tenant AND id > :after ORDER BY id LIMIT :limit
+
+-- scan_doomed --
+-- Doomed ones in the same order, from an index that has nothing else.
+SELECT id, doomed FROM block WHERE tenant = :tenant AND doomed IS NOT NULL AND id > :after ORDER BY id LIMIT :limit
+
+-- blocks_in_upload --
+-- How many blocks lie in an object.
+SELECT count(*) FROM block WHERE tenant = :tenant AND upload = :upload
+
+-- open_session --
+-- A writer that needs several transactions begins.
+INSERT INTO session (tenant, id, opened_pass, touched_at) SELECT :tenant, :id, pass, :now FROM gc
+
+-- touch_session --
+-- Holds the session's row until the transaction ends; no row touched means that it was given up.
+UPDATE session SET touched_at = :now WHERE tenant = :tenant AND id = :id
+
+-- close_session --
+-- With the commit at its end. No row touched means that it was given up.
+DELETE FROM session WHERE tenant = :tenant AND id = :id
+
+-- abandon_sessions --
+-- Of writers that seem dead.
+DELETE FROM session WHERE touched_at < :before
+
+-- session_count --
+-- How many writers need several transactions now.
+SELECT count(*) FROM session

@@ -1,0 +1,148 @@
+-- enter --
+-- One acknowledged delta; the place it got. The lock is held until this commits, so the order of a branch's places is that of its commits.
+WITH turn AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(
+        hashtextextended(:owner::text || '/' || :workflow::text || '/' || :branch::text, :tenant::integer)
+    )
+)
+INSERT INTO ledger
+    (tenant, owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body)
+SELECT :tenant, :owner, :workflow, :branch, :secret::bytea, :created_at::bigint, :idempotency_key::text, :fingerprint::bytea,
+       :codec::integer, :size::bigint, :digest::bytea, :stored::bigint, :body::bytea
+FROM turn
+RETURNING seq
+
+-- pending_entries --
+-- The first entries of each of these branches, by turns, until there are enough of them or of their bytes. Sizes first: a body that is not
+-- wanted is not read.
+WITH wanted AS MATERIALIZED (
+    SELECT place, value ->> 0 AS owner, value ->> 1 AS workflow, value ->> 2 AS branch
+    FROM json_array_elements(:keys::json) WITH ORDINALITY AS given (value, place)
+), first AS MATERIALIZED (
+    SELECT wanted.place, entry.seq, entry.stored, row_number() OVER (PARTITION BY wanted.place ORDER BY entry.seq) AS turn
+    FROM wanted CROSS JOIN LATERAL (
+        SELECT seq, stored FROM ledger
+        WHERE tenant = :tenant AND owner = wanted.owner AND workflow = wanted.workflow AND branch = wanted.branch
+          AND seq <= :through
+        ORDER BY seq LIMIT :most_entries
+    ) AS entry
+), chosen AS MATERIALIZED (
+    SELECT seq, sum(stored) OVER (ORDER BY turn, place) - stored AS before FROM first
+    ORDER BY turn, place LIMIT :most_entries
+)
+SELECT ledger.seq, owner, workflow, branch, secret, codec, size, body, digest, created_at, idempotency_key, fingerprint
+FROM chosen JOIN ledger ON ledger.seq = chosen.seq
+WHERE chosen.before < :most_bytes::bigint
+ORDER BY ledger.seq
+
+-- heads --
+-- Where each of these branches stands.
+SELECT head.owner, head.workflow, head.branch, head.manifest, head.version, head.journal_seq, head.journal_tip
+FROM json_array_elements(:keys::json) AS wanted CROSS JOIN LATERAL (
+    -- With a limit it is looked up once for each; without, all heads of the tenant might be read instead.
+    SELECT * FROM head
+    WHERE tenant = :tenant AND owner = wanted ->> 0 AND workflow = wanted ->> 1 AND branch = wanted ->> 2
+    LIMIT 1
+) AS head
+
+-- hold_heads --
+-- The same, each held until the end of the transaction: in the order in which they are given, which is that of their keys, since everyone
+-- who holds several must keep to one order.
+SELECT head.owner, head.workflow, head.branch, head.manifest, head.version, head.journal_seq, head.journal_tip
+FROM json_array_elements(:keys::json) AS wanted CROSS JOIN LATERAL (
+    SELECT * FROM head
+    WHERE tenant = :tenant AND owner = wanted ->> 0 AND workflow = wanted ->> 1 AND branch = wanted ->> 2
+    FOR UPDATE
+) AS head
+
+-- hold_entries --
+-- Those of the entries that still wait, held until the end of the transaction, in the order in which they are given.
+SELECT entry.seq FROM json_array_elements_text(:seqs::json) AS wanted CROSS JOIN LATERAL (
+    SELECT seq FROM ledger WHERE seq = wanted::bigint AND tenant = :tenant
+    FOR UPDATE
+) AS entry
+
+-- settle --
+-- Versions of many branches, whose heads and entries are held already. New heads first, then blocks by id: the order of every commit.
+WITH created AS (
+    INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
+    SELECT :tenant, fresh.*
+    FROM unnest(
+        :new_owners::text[], :new_workflows::text[], :new_branches::text[], :new_manifests::bytea[],
+        :new_versions::bigint[], :new_journal_seqs::bigint[], :new_journal_tips::bytea[]
+    ) AS fresh
+    ON CONFLICT DO NOTHING
+    RETURNING 1
+), moved AS (
+    UPDATE head
+    SET manifest = next.manifest, version = next.version, journal_seq = next.journal_seq, journal_tip = next.journal_tip
+    FROM unnest(
+        :owners::text[], :workflows::text[], :branches::text[], :manifests::bytea[], :versions::bigint[],
+        :journal_seqs::bigint[], :journal_tips::bytea[]
+    ) AS next (owner, workflow, branch, manifest, version, journal_seq, journal_tip)
+    WHERE head.tenant = :tenant AND head.owner = next.owner AND head.workflow = next.workflow AND head.branch = next.branch
+    RETURNING 1
+), stored AS (
+    INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
+    SELECT :tenant, emitted.*
+    FROM (SELECT count(*) FROM created) AS heads CROSS JOIN unnest(
+        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
+        :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
+    ) AS emitted
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+), added_manifests AS (
+    INSERT INTO manifest
+        (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
+    SELECT :tenant, added.*
+    FROM unnest(
+        :manifest_ids::bytea[], :manifest_owners::text[], :manifest_workflows::text[], :manifest_branches::text[],
+        :manifest_versions::bigint[], :manifest_parents::bytea[], :manifest_roots::bytea[], :manifest_times::bigint[],
+        :manifest_executions::text[], :manifest_segments::bigint[], :manifest_messages::text[]
+    ) AS added
+), begun_workflows AS (
+    INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
+    SELECT :tenant, begun.owner, begun.workflow, begun.workflow, 'IDLE', begun.created_at, begun.created_at
+    FROM unnest(:new_owners::text[], :new_workflows::text[], :new_times::bigint[]) AS begun (owner, workflow, created_at)
+    ON CONFLICT DO NOTHING
+), begun_branches AS (
+    INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
+    SELECT :tenant, begun.owner, begun.workflow, begun.branch, begun.first_manifest, NULL, begun.created_at
+    FROM unnest(
+        :new_owners::text[], :new_workflows::text[], :new_branches::text[], :new_firsts::bytea[], :new_times::bigint[]
+    ) AS begun (owner, workflow, branch, first_manifest, created_at)
+), added_journal AS (
+    INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
+    SELECT :tenant, record.*
+    FROM unnest(
+        :record_owners::text[], :record_workflows::text[], :record_branches::text[], :record_seqs::bigint[],
+        :record_kinds::text[], :record_manifests::bytea[], :record_bodies::bytea[], :record_hashes::bytea[],
+        :record_times::bigint[]
+    ) AS record
+), finished AS (
+    UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp'
+    RETURNING 1
+), remembered AS (
+    INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt)
+    SELECT :tenant, known.*
+    FROM unnest(
+        :known_owners::text[], :known_workflows::text[], :known_keys::text[], :known_fingerprints::bytea[],
+        :known_manifests::bytea[], :known_receipts::bytea[]
+    ) AS known
+), dropped AS (
+    DELETE FROM ledger WHERE tenant = :tenant AND seq = ANY (:seqs::bigint[])
+    RETURNING *
+), settled AS (
+    INSERT INTO ticket
+        (seq, tenant, owner, workflow, branch, secret, settled_at, receipt, failure, codec, size, digest, body)
+    SELECT dropped.seq, :tenant, dropped.owner, dropped.workflow, dropped.branch, dropped.secret, :settled_at::bigint,
+           outcome.receipt, outcome.failure,
+           CASE WHEN outcome.failure IS NOT NULL THEN dropped.codec END,
+           CASE WHEN outcome.failure IS NOT NULL THEN dropped.size END,
+           CASE WHEN outcome.failure IS NOT NULL THEN dropped.digest END,
+           CASE WHEN outcome.failure IS NOT NULL THEN dropped.body END
+    FROM dropped JOIN unnest(:seqs::bigint[], :receipts::bytea[], :failures::text[]) AS outcome (seq, receipt, failure)
+        ON outcome.seq = dropped.seq
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM created), (SELECT count(*) FROM moved), (SELECT count(*) FROM finished),
+       (SELECT count(*) FROM settled)

@@ -1,0 +1,49 @@
+-- cold_mark --
+-- Rowids are handed out upwards, so what was stored before the newest version of that time has a smaller rowid than its manifest's block. Its
+-- own blocks were stored by id: those behind the manifest's wait for the next version.
+SELECT block.rowid
+FROM (
+    SELECT id FROM manifest WHERE tenant = :tenant AND created_at <= :until ORDER BY created_at DESC LIMIT 1
+) AS newest JOIN block ON block.tenant = :tenant AND block.id = newest.id
+
+-- count_cold_blocks --
+-- Number and bytes of the blocks in rows up to the mark; what is doomed is about to go, and not worth moving.
+SELECT count(*), coalesce(sum(length(body)), 0)
+FROM block WHERE rowid <= :mark AND tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
+
+-- cold_blocks --
+-- A page of them, in the order in which they were stored: what is read together mostly came together.
+SELECT rowid, id, length(body)
+FROM block WHERE rowid > :after AND rowid <= :mark AND tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
+ORDER BY rowid LIMIT :limit
+
+-- move_into_pack --
+-- From its row, if it is still there in the same form; `doomed` is the collector's.
+UPDATE block
+SET body = NULL, upload = :upload, object_offset = :object_offset, object_length = :object_length
+WHERE tenant = :tenant AND id = :id AND body IS NOT NULL AND codec = :codec
+
+-- move_between_packs --
+-- From one pack to another, if it still lies where its bytes were read; `doomed` is the collector's.
+UPDATE block
+SET upload = :upload, object_offset = :object_offset, object_length = :object_length
+WHERE tenant = :tenant AND id = :id AND upload = :from_upload AND object_offset = :from_offset AND codec = :codec
+
+-- move_into_row --
+-- From a pack back to its row, if it still lies where its bytes were read; `doomed` is the collector's.
+UPDATE block
+SET body = :body, upload = NULL, object_offset = NULL, object_length = NULL
+WHERE tenant = :tenant AND id = :id AND upload = :from_upload AND object_offset = :from_offset AND codec = :codec
+
+-- database_bytes --
+-- The size of the file, and what of it is free for new rows.
+SELECT page_count * page_size, freelist_count * page_size
+FROM pragma_page_count, pragma_page_size, pragma_freelist_count
+
+-- temporary_in_files --
+-- VACUUM makes a temporary copy of the database, which may be larger than memory.
+PRAGMA temp_store = FILE
+
+-- vacuum --
+-- Writes the database anew without its free pages, then gives them back to the file system; not in a transaction.
+VACUUM

@@ -1,0 +1,11 @@
+-- leases --
+-- Those of the ids that exist.
+SELECT id, owner, workflow, execution, root, size, field, created_at, released_at
+FROM payload WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
+
+-- hold_leases --
+-- Those of the leases that are live, and stay so until the transaction ends: releasing waits for this lock.
+SELECT id FROM payload
+WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND released_at IS NULL
+ORDER BY id
+FOR SHARE

@@ -1,0 +1,41 @@
+-- lease_blocks --
+-- Blocks of a payload's trees; one that is there already is no longer the collector's.
+INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
+VALUES (:tenant, :id, :size, :codec, :body, :upload, :object_offset, :object_length, :links)
+ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+
+-- add_lease --
+-- A pointer's right to its tree. Its id is random, so one that is there was written by the same request.
+INSERT INTO payload (tenant, id, owner, workflow, execution, root, size, field, created_at)
+VALUES (:tenant, :id, :owner, :workflow, :execution, :root, :size, :field, :created_at)
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- finish_payload_upload --
+-- Compare-and-set; no row touched means that the collector was faster.
+UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :id AND state = 'temp'
+
+-- leases_of_workflow --
+-- The live leases of a workflow.
+SELECT id, owner, workflow, execution, root, size, field, created_at, released_at
+FROM payload
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND released_at IS NULL AND id > :after
+ORDER BY id LIMIT :limit
+
+-- leases_of_execution --
+-- The live leases of one execution.
+SELECT id, owner, workflow, execution, root, size, field, created_at, released_at
+FROM payload
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution AND released_at IS NULL
+  AND id > :after
+ORDER BY id LIMIT :limit
+
+-- release_leases --
+-- The execution has ended.
+UPDATE payload SET released_at = :now
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution AND released_at IS NULL
+
+-- lease_roots --
+-- What a collector must mark: the trees of every lease that was not released.
+SELECT id, root FROM payload
+WHERE tenant = :tenant AND released_at IS NULL AND id > :after
+ORDER BY id LIMIT :limit

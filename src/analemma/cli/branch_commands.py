@@ -1,0 +1,155 @@
+"""The commands on lines of history: fork, merge, branches, children."""
+
+from __future__ import annotations
+
+from dataclasses import fields as dataclass_fields
+from typing import Annotated, Any
+
+import typer
+
+from analemma.cli.options import (
+    MAIN,
+    Branch,
+    Message,
+    NamedVersion,
+    Owner,
+    OwnerOrAny,
+    Preview,
+    StoreOptions,
+    Workflow,
+    WorkflowOfNumber,
+    on_store,
+)
+from analemma.cli.output import print_fields, print_json
+from analemma.errors import Invalid
+
+commands = typer.Typer()
+
+
+@on_store(commands, "analemma fork -u ./store -o ann -w trip 3 --to-branch idea")
+def fork(
+    store: StoreOptions,
+    version: NamedVersion,
+    owner: Owner,
+    to_workflow: Annotated[
+        str | None, typer.Option("--to-workflow", help="Start this workflow, at version 1.", metavar="NAME")
+    ] = None,
+    to_branch: Annotated[
+        str | None, typer.Option("--to-branch", help="Start this branch of the same workflow.", metavar="NAME")
+    ] = None,
+    workflow: WorkflowOfNumber = None,
+    branch: Branch = MAIN,
+    message: Message = None,
+) -> None:
+    """Start a workflow or a branch from any version. Copies nothing."""
+    if (to_workflow is None) == (to_branch is None):
+        raise Invalid("a fork makes a new workflow or a new branch", hint="give --to-workflow or --to-branch")
+    from analemma.cli.rendering import commit_fields
+    from analemma.cli.selecting import find_version
+
+    with store.open() as app:
+        source = find_version(app, version, owner=owner, workflow=workflow, branch=branch)
+        commit = app.kernel.fork(
+            source.manifest_id, owner_id=owner, workflow_id=to_workflow, branch=to_branch, message=message
+        )
+    if store.json:
+        print_json({"commit": commit_fields(commit)})
+    else:
+        print_fields({"version": commit.version, "manifest": commit.manifest_id, "forked from": source.manifest_id})
+
+
+@on_store(commands, "analemma merge -u ./store -o ann -w trip idea --into main --strategy deep_merge")
+def merge(
+    store: StoreOptions,
+    source: Annotated[str, typer.Argument(help="The branch, or manifest id, to merge in.", metavar="SOURCE")],
+    owner: Owner,
+    workflow: Workflow,
+    into: Annotated[str, typer.Option("--into", help="The branch that gets the changes.", metavar="NAME")] = MAIN,
+    strategy: Annotated[
+        str, typer.Option("--strategy", help="Who wins where both changed the same.", metavar="STRATEGY")
+    ] = "refuse",
+    strategy_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy-for", help="The same for a field or a pattern of pointers; repeatable.", metavar="NAME=STRATEGY"
+        ),
+    ] = None,
+    preview: Preview = False,
+    message: Message = None,
+) -> None:
+    """Bring what one branch changed into another."""
+    from analemma.cli.rendering import changes_fields, commit_fields, on_one_line, print_changes, to_json
+
+    default: Any = strategy
+    with store.open(any_type=True) as app:
+        merged = app.kernel.merge(
+            workflow_id=workflow,
+            owner_id=owner,
+            source=source,
+            into=into,
+            strategy=default,
+            strategies=_chosen(strategy_for or []),
+            message=message,
+            preview=preview,
+        )
+    if store.json:
+        fields: dict[str, Any] = {item.name: getattr(merged, item.name) for item in dataclass_fields(merged)}
+        fields["changes"] = changes_fields(merged.changes)
+        fields |= {name: to_json(fields[name]) for name in ("decided", "conflicts")}
+        fields["commit"] = None if merged.commit is None else commit_fields(merged.commit)
+        print_json({"merge": fields})
+        return
+    print_changes(merged.changes)
+    for conflict in merged.conflicts:
+        print(f"conflict {on_one_line(conflict)}")
+    if merged.commit is not None:
+        print_fields({"version": merged.commit.version, "manifest": merged.commit.manifest_id})
+    elif not preview:
+        print(f"{into} has everything already")
+
+
+@on_store(commands, "analemma branches -u ./store -o ann -w trip")
+def branches(store: StoreOptions, owner: Owner, workflow: Workflow) -> None:
+    """List a workflow's branches, oldest first: where each stands, and the version it began from."""
+    from analemma.cli.rendering import fields_of
+
+    with store.open() as app:
+        found = app.kernel.branches(workflow_id=workflow, owner_id=owner)
+    if store.json:
+        print_json({"branches": [fields_of(each) for each in found]})
+        return
+    for each in found:
+        began = f"  from {each.parent_id}" if each.parent_id is not None else ""
+        print(f"{each.name}  version {each.version}  {each.manifest_id}{began}")
+
+
+@on_store(commands, "analemma children -u ./store -o ann -w trip 3")
+def children(
+    store: StoreOptions,
+    version: NamedVersion,
+    owner: OwnerOrAny = None,
+    workflow: WorkflowOfNumber = None,
+    branch: Branch = MAIN,
+) -> None:
+    """List the versions made from a version: the next on its branch, and the first of each fork."""
+    from analemma.cli.rendering import fields_of, history_line
+    from analemma.cli.selecting import find_version
+
+    with store.open() as app:
+        parent = find_version(app, version, owner=owner, workflow=workflow, branch=branch)
+        found = app.kernel.children(parent.manifest_id, owner_id=owner)
+    if store.json:
+        print_json({"children": [fields_of(each) for each in found]})
+        return
+    for each in found:
+        print(f"{each.owner_id}/{each.workflow_id} on {each.branch} {history_line(each)}")
+
+
+def _chosen(choices: list[str]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    for choice in choices:
+        name, equals, value = choice.partition("=")
+        if not equals:
+            raise Invalid(f"--strategy-for {choice}: there is no '='", hint="write --strategy-for NAME=STRATEGY")
+        chosen[name] = value
+    return chosen

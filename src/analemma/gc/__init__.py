@@ -1,0 +1,1 @@
+"""Collecting what nothing needs: blocks that no root leads to, objects in which no block lies."""

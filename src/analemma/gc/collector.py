@@ -1,0 +1,154 @@
+"""`app.gc`: plan a collection, run it, and see what came of it.
+
+A run is one pass of the protocol in docs/design/garbage-collection.md, for each tenant in turn, and then uploads. It
+may stop anywhere, by itself or by dying; the next one begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from analemma.blocks.port import ObjectStore
+from analemma.catalog.collecting import SECOND_US, Collecting, DatabaseClock, database_clock
+from analemma.catalog.collecting_sessions import Sessions
+from analemma.catalog.collecting_uploads import Audit, CollectingUploads, Failure
+from analemma.catalog.engine import Engine
+from analemma.catalog.port import TenantId
+from analemma.clock import Clock
+from analemma.errors import Invalid, NotFound
+from analemma.gc.parts import GcOptions, Parts, Progress, TenantPart, silent
+from analemma.gc.planning import Planner, as_report
+from analemma.gc.reports import GcPlan, GcReport, GcStatus
+from analemma.gc.running import Run
+from analemma.gc.uploads import UploadCollector
+
+
+class Collector:
+    """Collects garbage in one store, all tenants. One run at a time, whichever process it is in."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        store_id: str,
+        objects: ObjectStore | None,
+        open_tenant: Callable[[str], TenantPart],
+        holder: str,
+        options: GcOptions,
+        clock: Clock,
+        database_clock: DatabaseClock = database_clock,
+    ) -> None:
+        upload_rows = CollectingUploads(engine, clock=database_clock)
+        self._parts = Parts(
+            store_id=store_id,
+            catalog=Collecting(engine, clock=database_clock),
+            upload_rows=upload_rows,
+            uploads=UploadCollector(upload_rows, objects, age_s=options.upload_age_s, delay_s=options.object_delay_s),
+            has_objects=objects is not None,
+            open_tenant=open_tenant,
+            options=options,
+            clock=clock,
+        )
+        self._holder = holder
+        self.sessions = Sessions(engine, clock=database_clock)
+
+    def plan(
+        self,
+        tenant: str | None = None,
+        grace_s: float | None = None,
+        *,
+        expire: bool = True,
+        progress: Progress | None = None,
+    ) -> GcPlan:
+        """What a run would do now, in one tenant or in all. Changes nothing, and may be made while others collect."""
+        planner = Planner(self._parts, grace_s=self._grace(grace_s), expire=expire, progress=progress or silent)
+        return planner.plan(self._tenants(tenant))
+
+    def run(
+        self,
+        plan: GcPlan | None = None,
+        dry_run: bool = False,
+        grace_s: float | None = None,
+        *,
+        tenant: str | None = None,
+        expire: bool = True,
+        force: bool = False,
+        progress: Progress | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> GcReport:
+        """In one tenant or in all: let versions expire, mark, doom, and delete what was doomed before and is still
+        needed by nothing; then the objects in which no block lies any more.
+
+        With a plan, nothing is deleted that the plan does not name, and all of it is looked at again. `force` goes on
+        where the numbers of a tenant look wrong. Conflict while another collects."""
+        if plan is not None and plan.store_id != self._parts.store_id:
+            raise Invalid("the plan is for another store", hint="make one for this store", store_id=plan.store_id)
+        if dry_run:
+            return as_report(plan or self.plan(tenant, grace_s, expire=expire, progress=progress))
+        if plan is not None and grace_s is None:
+            grace_s = plan.grace_s
+        grace_s = self._grace(grace_s)
+        tenants = self._tenants(tenant)
+        if plan is not None:
+            planned = {each.tenant for each in plan.tenants}
+            tenants = [each for each in tenants if each[1] in planned]
+        self.sessions.abandon(self._parts.options.session_idle_s)
+        begun = self._parts.catalog.begin(self._holder, self._parts.options.lease_s, store_id=self._parts.store_id)
+        run = Run(self._parts, begun, plan, grace_s, expire, force, progress or silent, stop or (lambda: False))
+        return run.go(tenants)
+
+    def status(self, runs: int = 10) -> GcStatus:
+        """Who collects now, what the last runs did, and what failed."""
+        lease = self._parts.catalog.lease()
+        waiting, dead = self._parts.upload_rows.failure_counts()
+        return GcStatus(
+            newest=lease.number,
+            holder=lease.holder,
+            lease_left_s=max(0, lease.until_us - lease.now_us) / SECOND_US if lease.holder else 0.0,
+            runs=tuple(self._parts.catalog.runs(runs)),
+            sessions=self.sessions.count(),
+            waiting_failures=waiting,
+            dead_failures=dead,
+        )
+
+    def failures(self, limit: int = 100) -> list[Failure]:
+        """Uploads that could not be collected: those that will be tried again, and those that will not."""
+        return self._parts.upload_rows.failures(limit)
+
+    def retry(self, failure: int | None = None) -> int:
+        """Have a dead failure tried again, or all; how many."""
+        count = self._parts.upload_rows.retry(failure)
+        if failure is not None and not count:
+            raise NotFound(f"there is no dead failure {failure}", hint="`analemma gc failures` lists them")
+        return count
+
+    def work_failures(self) -> int:
+        """Try what failed and may be tried again now; how many are done with."""
+        return self._parts.uploads.work_failures()
+
+    def audit(self, limit: int = 100) -> list[Audit]:
+        """The objects that were deleted, newest first."""
+        return self._parts.upload_rows.audit(limit)
+
+    def is_due(self, interval_s: float) -> bool:
+        """Whether the newest run began longer ago than that."""
+        runs = self._parts.catalog.runs(1)
+        return not runs or self._parts.upload_rows.now_us() - runs[0].started_at_us >= interval_s * SECOND_US
+
+    def _grace(self, grace_s: float | None) -> float:
+        chosen = self._parts.options.grace_s if grace_s is None else grace_s
+        if chosen < 0:
+            raise Invalid(f"a grace period of {chosen} s is none", hint="0 is the shortest")
+        return chosen
+
+    def tenants(self) -> list[str]:
+        """The names of all tenants, oldest first."""
+        return [name for _, name in self._tenants(None)]
+
+    def _tenants(self, name: str | None) -> list[tuple[TenantId, str]]:
+        tenants = self._parts.catalog.tenants()
+        if name is None:
+            return tenants
+        chosen = [each for each in tenants if each[1] == name]
+        if not chosen:
+            raise NotFound(f"there is no tenant {name!r}")
+        return chosen

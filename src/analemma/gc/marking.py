@@ -1,0 +1,103 @@
+"""Marking: from roots to every block below them, reading only blocks that lead further."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from struct import Struct
+
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import LINKS, block_links, decode_node, is_tree_node, node_links
+
+READ_BATCH = 256
+"""Nodes read at once: a few megabytes."""
+SMALLEST_COMPACTION = 4096
+
+_prefix = Struct(">Q").unpack_from
+
+Read = Callable[[Sequence[BlockId]], Mapping[BlockId, bytes]]
+
+
+class LeafSet:
+    """Ids of blocks that lead nowhere, by their first eight bytes: 8 to 16 bytes each in memory. Two that begin alike
+    count as one, so that a collision can only keep what might go."""
+
+    def __init__(self) -> None:
+        self._shards = [array("Q") for _ in range(256)]
+        self._limits = [SMALLEST_COMPACTION] * 256
+        self._open: tuple[int, frozenset[int]] = (-1, frozenset())
+
+    def add(self, block: bytes) -> None:
+        """Take one in; the same one as often as one likes."""
+        first = block[0]
+        shard = self._shards[first]
+        shard.append(_prefix(block)[0])
+        if len(shard) >= self._limits[first]:
+            # Blocks are shared by many versions, so most of what comes is here already.
+            self._shards[first] = compacted = array("Q", set(shard))
+            self._limits[first] = 2 * len(compacted) + SMALLEST_COMPACTION
+
+    def holds(self, block: bytes) -> bool:
+        """Whether it, or one that begins like it, was added. Quick for blocks asked for in the order of their ids; not
+        to be mixed with `add`."""
+        first = block[0]
+        if self._open[0] != first:
+            self._open = (first, frozenset(self._shards[first]))
+        return _prefix(block)[0] in self._open[1]
+
+
+class Marks:
+    """The blocks that roots lead to. Those that were read are kept by their whole id."""
+
+    def __init__(self) -> None:
+        self.nodes: set[bytes] = set()
+        self.leaves = LeafSet()
+
+    def holds(self, block: bytes) -> bool:
+        """Whether something leads to it. For blocks in the order of their ids."""
+        return block in self.nodes or self.leaves.holds(block)
+
+
+def mark(roots: Iterable[BlockId], read: Read) -> Generator[int, None, Marks]:
+    """Walk down from the roots. A block that cannot be read raises what `read` does: nothing may be collected then.
+    Yields, again and again, how many nodes were read."""
+    marks = Marks()
+    nodes, leaves = marks.nodes, marks.leaves
+    # The newest first, so that what waits stays small: a tree is walked to its end before the next is begun.
+    waiting: list[BlockId] = []
+    for root in roots:
+        if root not in nodes:
+            nodes.add(root)
+            waiting.append(root)
+    count = 0
+    while waiting:
+        batch = waiting[-READ_BATCH:]
+        del waiting[-READ_BATCH:]
+        for block, data in read(batch).items():
+            further, ends = links_of(block, data)
+            for target in further:
+                if target not in nodes:
+                    nodes.add(target)
+                    waiting.append(target)
+            for target in ends:
+                leaves.add(target)
+        count += len(batch)
+        yield count
+    return marks
+
+
+def links_of(block: BlockId, data: bytes) -> tuple[list[BlockId], list[BlockId]]:
+    """The blocks that a block links to: those that have to be read, and those that are said to lead nowhere. A link
+    says so truly: whoever reads through one that does not finds damage."""
+    if not is_tree_node(data):
+        return block_links(data), []
+    node = decode_node(block, data)
+    further: list[BlockId] = []
+    ends: list[BlockId] = []
+    if node.level:
+        for child in node.body:
+            (further if child[3] & LINKS else ends).append(child[0][4:])
+    else:
+        for link in node_links(node):
+            (further if link.branching else ends).append(link.id)
+    return further, ends

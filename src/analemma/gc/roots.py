@@ -1,0 +1,58 @@
+"""Which tables keep blocks alive. A package that adds one adds it here, with a migration that adds 1 to the pass in
+`gc`.
+
+Every column of the catalog that can hold a block's id, or anything else of bytes, is listed below as a root or with the
+reason why it is none; a test compares that with the schema."""
+
+from __future__ import annotations
+
+from analemma.catalog.collecting import RootTable
+
+MANIFESTS = RootTable("manifest", "manifest_roots")
+LEASES = RootTable("payload", "lease_roots")
+
+ROOTS: tuple[RootTable, ...] = (MANIFESTS, LEASES)
+"""What every snapshot reads."""
+
+ROOT_COLUMNS: dict[str, str] = {
+    "manifest.id": "a version: its block leads to state, configuration, segments and metadata",
+    "payload.root": "the tree of a lease, until that is released",
+}
+
+NO_ROOTS: dict[str, str] = {
+    "block.id": "what is collected",
+    "block.body": "the block itself",
+    "block.links": "leads where the block does",
+    "block.upload": "names an object",
+    "upload.id": "names an object",
+    "manifest.parent": "a parent is named, not kept",
+    "manifest.root": "repeats what the manifest's block says",
+    "head.manifest": "names a manifest, which is a root",
+    "head.journal_tip": "a hash of a record",
+    "journal.manifest": "tells of a manifest that was; records outlive versions",
+    "journal.body": "a record; it names what it tells of and keeps nothing",
+    "journal.hash": "a hash of a record",
+    "idempotency.fingerprint": "a hash of a request",
+    "idempotency.manifest": "names a version, which may expire",
+    "idempotency.receipt": "names a version, which may expire",
+    "outbox.payload": "an event's own bytes",
+    "branch.first_manifest": "names a version, which may expire",
+    "branch.parent": "names a version, which may expire",
+    "tag.manifest": "names a manifest, which is a root and which the key keeps from expiring",
+    "pin.manifest": "names a manifest, which is a root and which the key keeps from expiring",
+    "expired.manifest": "names a version that is gone",
+    "decision.manifest": "names a manifest, and goes with it",
+    "payload.id": "random",
+    "ledger.secret": "random",
+    "ledger.fingerprint": "a hash of a request",
+    "ledger.digest": "a hash of the delta",
+    "ledger.body": "a delta with all its blocks in it",
+    "ticket.secret": "random",
+    "ticket.receipt": "names a version, which may expire",
+    "ticket.digest": "a hash of the delta",
+    "ticket.body": "a delta with all its blocks in it",
+    "session.id": "random; what a session wrote is kept by its number",
+    "gc_failure.upload": "names an object",
+    "gc_audit.upload": "names an object that is gone",
+}
+"""Columns of bytes that keep nothing, and why."""

@@ -1,0 +1,184 @@
+"""Collecting objects: claim uploads that nothing will ever name, delete their objects by name, and write down why. No
+listing: every object has a row, from before its first byte until after it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from analemma.blocks.port import ObjectStore
+from analemma.catalog.collecting import SECOND_US
+from analemma.catalog.collecting_uploads import CLAIM_BATCH, Candidate, Claimed, CollectingUploads, Taken
+from analemma.catalog.port import TenantId
+from analemma.errors import AnalemmaError, Unavailable
+from analemma.failpoints import declare, hit
+
+AFTER_OBJECT = declare("gc.after_object", "objects are deleted, and nothing says so yet")
+
+COMMIT_TIMEOUT = "commit_timeout"
+COMMIT_FAILED = "commit_failed"
+UNREFERENCED = "unreferenced"
+
+AGAIN_AFTER_S = 86_400
+"""A request of a writer that was stalled may arrive after its object was deleted: so it is deleted again."""
+FORGET_AFTER_S = 7 * 86_400
+"""After so long no request can be under way any more."""
+MOST_MISSING = 3
+"""So many objects that were committed may be gone before we look; more, and it is another bucket."""
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What became of claimed objects."""
+
+    objects: int = 0
+    bytes: int = 0
+    failed: int = 0
+    looked_for: int = 0
+    missing: int = 0
+
+
+class UploadCollector:
+    """Works without the collector's lease: of two who claim or delete the same, both may."""
+
+    def __init__(
+        self, catalog: CollectingUploads, objects: ObjectStore | None, *, age_s: float, delay_s: float
+    ) -> None:
+        self._catalog = catalog
+        self._objects = objects
+        self._age_us = int(age_s * SECOND_US)
+        self._delay_us = int(delay_s * SECOND_US)
+
+    def abandoned(self) -> Iterator[list[Candidate]]:
+        """Intents whose commit has not come for so long, by the page."""
+        before = self._catalog.now_us() - self._age_us
+        after: Candidate | None = None
+        while page := self._catalog.abandoned(before, after):
+            yield page
+            after = page[-1]
+
+    def unreferenced(self, tenant: TenantId) -> Iterator[list[Candidate]]:
+        """Ready uploads in which no block lies, by the page."""
+        found, after = self._catalog.unreferenced(tenant, b"")
+        while after is not None:
+            for start in range(0, len(found), CLAIM_BATCH):
+                yield found[start : start + CLAIM_BATCH]
+            found, after = self._catalog.unreferenced(tenant, after)
+
+    def claim(
+        self, tenants: Sequence[TenantId], only: Collection[bytes] | None, tick: Callable[[], None] = lambda: None
+    ) -> int:
+        """Claim what is abandoned or unreferenced (with `only`, none but these); how many uploads."""
+        if self._objects is None:
+            return 0
+        count = 0
+        before = self._catalog.now_us() - self._age_us
+        chosen = set(tenants)
+        for page in self.abandoned():
+            here = [each for each in page if each.tenant in chosen]
+            count += len(self._catalog.claim_abandoned(_allowed(here, only), before))
+            tick()
+        for tenant in tenants:
+            for page in self.unreferenced(tenant):
+                count += len(self._catalog.claim_unreferenced(_allowed(page, only)))
+                tick()
+        return count
+
+    def delete(self, number: int, tick: Callable[[], None] = lambda: None) -> Deleted:
+        """Delete the objects of all claimed uploads, whoever claimed them. Unavailable if so many committed ones are
+        not there that this must be the wrong place to look."""
+        done = Deleted()
+        if self._objects is None:
+            return done
+        now = self._catalog.now_us()
+        after: Claimed | None = None
+        while page := self._catalog.claimed(
+            claimed_before_us=now - self._delay_us, deleted_before_us=now - AGAIN_AFTER_S * SECOND_US, after=after
+        ):
+            absent = self._absent(self._objects, page, done)
+            failed = self._delete_objects(self._objects, page)
+            hit(AFTER_OBJECT)
+            for upload in page:
+                if upload.id in failed:
+                    done.failed += 1
+                    self._catalog.enqueue(upload.tenant, [upload.id], "delete", failed[upload.id])
+                else:
+                    self._note(upload, number, _reason(upload), now, missing=upload.id in absent)
+                    if upload.deleted_at_us is None:
+                        done.objects += 1
+                        done.bytes += upload.size
+            after = page[-1]
+            tick()
+        return done
+
+    def work_failures(self, number: int = 0, tick: Callable[[], None] = lambda: None) -> int:
+        """Try what is in the failure queue and may be tried now; how many requests are done with."""
+        if self._objects is None:
+            return 0
+        settled = 0
+        while batch := self._catalog.take_failures():
+            for taken in batch:
+                try:
+                    self._settle(self._objects, taken, number)
+                except AnalemmaError as exc:
+                    self._catalog.fail_again(taken, str(exc))
+                else:
+                    self._catalog.settle_failure(taken)
+                    settled += 1
+            tick()
+        self._catalog.forget_failures()
+        return settled
+
+    def _settle(self, objects: ObjectStore, taken: Taken, number: int) -> None:
+        reason = None
+        if taken.kind == "commit":
+            # One that is ready was committed after all; one that is claimed was found by a pass, or by us before.
+            self._catalog.claim_failed(Candidate(taken.tenant, taken.upload, "", 0))
+            reason = COMMIT_FAILED
+        upload = self._catalog.claimed_upload(taken.tenant, taken.upload)
+        if upload is not None:
+            objects.delete(upload.object_key)
+            self._note(upload, number, reason or _reason(upload), self._catalog.now_us(), missing=False)
+
+    def _absent(self, objects: ObjectStore, page: Sequence[Claimed], done: Deleted) -> set[bytes]:
+        """Those that a commit made count, nobody has deleted as far as is known, and that are not there."""
+        committed = [each for each in page if each.claimed_from == "ready" and each.deleted_at_us is None]
+        absent: set[bytes] = {each.id for each in committed if objects.head(each.object_key) is None}
+        done.looked_for += len(committed)
+        done.missing += len(absent)
+        if done.missing > MOST_MISSING and done.missing * 2 > done.looked_for:
+            raise Unavailable(
+                f"{done.missing} of {done.looked_for} committed objects are not where objects should be",
+                hint="check the objects URL: this may be another bucket",
+            )
+        return absent
+
+    def _delete_objects(self, objects: ObjectStore, page: Sequence[Claimed]) -> dict[bytes, str]:
+        """Delete all of these; what went wrong with those that failed."""
+        try:
+            objects.delete_many([upload.object_key for upload in page])
+            return {}
+        except AnalemmaError:
+            pass
+        failed: dict[bytes, str] = {}
+        for upload in page:
+            try:
+                objects.delete(upload.object_key)
+            except AnalemmaError as exc:
+                failed[upload.id] = str(exc)
+        return failed
+
+    def _note(self, upload: Claimed, number: int, reason: str, now: int, *, missing: bool) -> None:
+        # A writer that never committed may still be writing, and what was not there may be somewhere else: such rows
+        # stay for a while.
+        certain = upload.claimed_from == "ready" and not missing and upload.deleted_at_us is None
+        old = upload.claimed_at_us <= now - FORGET_AFTER_S * SECOND_US
+        self._catalog.deleted(upload, number=number, reason=reason, forget=certain or old)
+
+
+def _allowed(page: list[Candidate], only: Collection[bytes] | None) -> list[Candidate]:
+    return page if only is None else [each for each in page if each.id in only]
+
+
+def _reason(upload: Claimed) -> str:
+    return UNREFERENCED if upload.claimed_from == "ready" else COMMIT_TIMEOUT

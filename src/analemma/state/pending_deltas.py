@@ -1,0 +1,124 @@
+"""A delta as it lies in the ledger: what a caller asked for, packed while the caller still waits.
+
+It is the DAG-CBOR array `["delta", format, fields]`. Values are in stored form, and the blocks of large ones are in it
+too, so nothing but the entry itself is needed to apply it, whichever process does; not even the classes of its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from analemma.blocks.codec import MAX_BLOCK_BYTES, compress, decompress
+from analemma.canon.editing import OPERATIONS, Operation
+from analemma.canon.identity import BlockId, block_id
+from analemma.canon.nodes import Block, Wire, decode, encode, wire_flags
+from analemma.canon.packing import Packer
+from analemma.canon.pointer import check_path
+from analemma.canon.registry import TypeRegistry
+from analemma.canon.tree import Trees
+from analemma.catalog.ledger_port import Delta
+from analemma.errors import Corrupt, Invalid, Limit
+from analemma.state.deltas import DeltaUpdate
+
+FORMAT = 1
+KIND = "delta"
+LARGEST_BYTES = MAX_BLOCK_BYTES
+"""Of one delta in the ledger, before compression: it is read as a whole when it is applied."""
+
+_REMOVING = ("remove", "discard")
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDelta:
+    """What a version will be made from, besides the version before it."""
+
+    update: DeltaUpdate
+    """Values of types beyond JSON and bytes are `Tagged`: they are stored again exactly as they were packed."""
+    metadata: Wire
+    blocks: tuple[Block, ...]
+    """Those of the metadata."""
+    execution: str | None
+    segment: int | None
+    message: str | None
+
+
+def pack_delta(
+    update: DeltaUpdate,
+    registry: TypeRegistry,
+    *,
+    metadata: Mapping[str, Any] | None,
+    execution: str | None,
+    segment: int | None,
+    message: str | None,
+) -> Delta:
+    """The delta as the ledger keeps it; Invalid, with the pointer, for what can never be stored."""
+    made: dict[BlockId, Block] = {}
+    packer = Packer(registry, lambda block: made.update({block.id: block}))
+    operations = [_pack_operation(operation, packer) for operation in update.operations]
+    described = None if metadata is None else packer.pack(dict(metadata)).wire
+    fields = {
+        "operations": operations,
+        "metadata": described,
+        "execution": execution,
+        "segment": segment,
+        "message": message,
+        "blocks": [b"\0" + block.data for block in made.values()],
+    }
+    data = bytes(encode([KIND, FORMAT, fields]))
+    if len(data) > LARGEST_BYTES:
+        raise Limit(
+            f"the delta has {len(data)} bytes, and a pending one may have {LARGEST_BYTES}",
+            hint="save it with save_state_delta, which waits for the commit",
+        )
+    codec, body = compress(data)
+    return Delta(codec=codec, size=len(data), body=body, digest=sha256(data).digest())
+
+
+def unpack_delta(delta: Delta) -> PendingDelta:
+    """What an entry of the ledger asks for; Corrupt unless its bytes are those that were acknowledged."""
+    data = decompress(delta.codec, delta.body, delta.size)
+    if sha256(data).digest() != delta.digest:
+        raise Corrupt("a delta in the ledger does not match its hash", hint="restore the catalog from a backup")
+    try:
+        kind, number, fields = decode(data)
+        if kind != KIND or number != FORMAT:
+            raise ValueError(f"kind {kind!r}, format {number!r}")
+        blocks = {block_id(raw[1:]): raw[1:] for raw in fields["blocks"]}
+        trees = Trees(lambda wanted: {block: blocks[block] for block in wanted}, TypeRegistry(), "keep")
+        metadata: Wire = None
+        described: tuple[Block, ...] = ()
+        if fields["metadata"] is not None:
+            # Packed again, which gives the same bytes: that tells which of the blocks are the metadata's.
+            metadata, described = trees.pack(_value(trees, fields["metadata"]))
+        return PendingDelta(
+            DeltaUpdate(
+                tuple(Operation(op, tuple(path), _value(trees, wire)) for op, path, wire in fields["operations"])
+            ),
+            metadata,
+            described,
+            fields["execution"],
+            fields["segment"],
+            fields["message"],
+        )
+    except (ValueError, TypeError, KeyError) as exc:
+        raise Corrupt(f"a delta in the ledger cannot be read: {exc}") from exc
+
+
+def _pack_operation(operation: Operation, packer: Packer) -> list[Any]:
+    op, path, value = operation
+    if op not in OPERATIONS:
+        raise Invalid(f"there is no operation {op!r}", hint=f"use one of {', '.join(OPERATIONS)}")
+    check_path(path)
+    if op in _REMOVING:
+        if not path:
+            raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
+        return [op, list(path), None]
+    return [op, list(path), packer.pack(value, at=path).wire]
+
+
+def _value(trees: Trees, wire: Wire) -> Any:
+    # Plain JSON stands for itself.
+    return trees.unpack(wire) if wire_flags(wire) else wire

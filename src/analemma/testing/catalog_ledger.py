@@ -1,0 +1,277 @@
+"""The conformance suite of ledgers: what `KernelCatalogSuite` asks of a catalog that keeps pending deltas."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from analemma.catalog.ledger_port import (
+    BranchSettlement,
+    Delta,
+    LedgerCatalog,
+    LedgerEntry,
+    PendingEntry,
+    Settlement,
+)
+from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, TenantId
+from analemma.errors import AnalemmaError, Conflict
+from analemma.testing.commits import KEY, make_block, make_request, make_upload
+
+OTHER = BranchKey("ann", "other")
+
+
+def make_entry(key: BranchKey = KEY, body: bytes | None = None, **columns: Any) -> LedgerEntry:
+    """An entry with content of its own."""
+    data = os.urandom(24) if body is None else body
+    delta = Delta(codec=0, size=len(data), body=data, digest=hashlib.sha256(data).digest())
+    return LedgerEntry(key, os.urandom(16), delta, columns.pop("created_at_us", 1_000_000), **columns)
+
+
+def make_settlement(
+    tenant: TenantId, expected: Head | None, seqs: Sequence[int], key: BranchKey = KEY
+) -> BranchSettlement:
+    """Each of the entries as a version, on the one before."""
+    steps = []
+    head = expected
+    for seq in seqs:
+        request = make_request(tenant, head, [make_block()], key=key)
+        steps.append(Settlement(seq, request, b"receipt %d" % seq))
+        head = request.head
+    return BranchSettlement(key, expected, tuple(steps))
+
+
+class CatalogLedgerSuite:
+    """Entries are durable and ordered, and become versions once; a ticket says what became of each."""
+
+    def test_entries_come_back_as_they_were_in_the_order_of_their_branch(
+        self, catalog: LedgerCatalog, tenant: TenantId
+    ) -> None:
+        made = [
+            make_entry(),
+            make_entry(idempotency_key="once", fingerprint=b"f" * 32),
+            make_entry(OTHER),
+            make_entry(BranchKey("ann", "report", "side")),
+        ]
+        seqs = [catalog.enter(tenant, entry) for entry in made]
+        found = catalog.pending_entries(tenant, [KEY, OTHER], most_entries=10, most_bytes=1 << 20)
+        assert found == [PendingEntry(seq, entry) for seq, entry in zip(seqs[:3], made[:3], strict=True)]
+        assert seqs[0] < seqs[1]
+        assert catalog.pending_entries(tenant, [], most_entries=10, most_bytes=1 << 20) == []
+        assert catalog.pending_entries(catalog.tenant("else"), [KEY], most_entries=10, most_bytes=1 << 20) == []
+
+    def test_places_are_in_the_order_of_entering_whoever_enters(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        """What one thread saw acknowledged is before what it enters next, also when others enter between."""
+
+        def produce(_: int) -> list[int]:
+            return [catalog.enter(tenant, make_entry()) for _ in range(10)]
+
+        with ThreadPoolExecutor(8) as threads:
+            places = list(threads.map(produce, range(8)))
+        assert all(own == sorted(own) for own in places)
+        assert len({place for own in places for place in own}) == 80
+        pending = catalog.pending_entries(tenant, [KEY], most_entries=100, most_bytes=1 << 20)
+        assert [entry.seq for entry in pending] == sorted(place for own in places for place in own)
+
+    def test_a_page_takes_the_first_entries_of_each_branch_by_turns(
+        self, catalog: LedgerCatalog, tenant: TenantId
+    ) -> None:
+        mine = [catalog.enter(tenant, make_entry()) for _ in range(5)]
+        theirs = [catalog.enter(tenant, make_entry(OTHER)) for _ in range(2)]
+        page = catalog.pending_entries(tenant, [KEY, OTHER], most_entries=4, most_bytes=1 << 20)
+        assert [entry.seq for entry in page] == sorted(mine[:2] + theirs)
+        page = catalog.pending_entries(tenant, [KEY], through=mine[2], most_entries=9, most_bytes=1 << 20)
+        assert [entry.seq for entry in page] == mine[:3]
+
+    def test_a_page_ends_when_it_has_enough_bytes_but_is_never_empty(
+        self, catalog: LedgerCatalog, tenant: TenantId
+    ) -> None:
+        seqs = [catalog.enter(tenant, make_entry(body=bytes(1000))) for _ in range(4)]
+        for most_bytes, expected in ((1, 1), (1000, 1), (1001, 2), (2500, 3), (1 << 20, 4)):
+            page = catalog.pending_entries(tenant, [KEY], most_entries=9, most_bytes=most_bytes)
+            assert [entry.seq for entry in page] == seqs[:expected]
+
+    def test_what_is_pending_is_counted_and_found(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        assert catalog.pending_count(tenant) == 0 and catalog.pending_branches(tenant) == []
+        assert catalog.newest_pending(tenant, KEY) is None and catalog.newest_pending(tenant) is None
+        assert catalog.head_and_pending(tenant, KEY) == (None, False)
+        first = catalog.enter(tenant, make_entry(created_at_us=1000, idempotency_key="k", fingerprint=b"print"))
+        second = catalog.enter(tenant, make_entry(OTHER, created_at_us=2000))
+        assert catalog.pending_count(tenant) == 2 and catalog.pending_count(catalog.tenant("else")) == 0
+        assert catalog.newest_pending(tenant, KEY) == first and catalog.newest_pending(tenant) == max(first, second)
+        assert sorted(catalog.pending_branches(tenant)) == [OTHER, KEY]
+        assert catalog.pending_branches(tenant, before_us=2000) == [KEY]
+        assert catalog.pending_branches(tenant, through=min(first, second)) == [KEY]
+        assert len(catalog.pending_branches(tenant, limit=1)) == 1
+        assert catalog.head_and_pending(tenant, KEY) == (None, True)
+        assert catalog.head_and_pending(tenant, BranchKey("ann", "report", "side")) == (None, False)
+        assert catalog.head_and_pending(catalog.tenant("else"), KEY) == (None, False)
+        assert catalog.pending_request(tenant, KEY, "k") == b"print"
+        assert catalog.pending_request(tenant, KEY, "other") is None
+
+    def test_settling_makes_versions_and_tickets(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        begun = make_request(tenant, None)
+        catalog.commit(begun)
+        entries = [make_entry(), make_entry(), make_entry(OTHER), make_entry(OTHER)]
+        seqs = [catalog.enter(tenant, entry) for entry in entries]
+        grown = make_settlement(tenant, begun.head, seqs[:2])
+        new = make_settlement(tenant, None, seqs[2:], OTHER)
+        assert catalog.settle(tenant, [new, grown]) == [True, True]
+        assert catalog.heads(tenant, [KEY, OTHER, BranchKey("no", "one")]) == {
+            KEY: grown.commits[-1].head,
+            OTHER: new.commits[-1].head,
+        }
+        for settlement in (grown, new):
+            self._check_stored(catalog, tenant, settlement.commits)
+        assert [row.version for row in catalog.history(tenant, KEY)] == [3, 2, 1]
+        assert [row.branch for row in catalog.branches(tenant, "ann", "other")] == ["main"]
+        assert catalog.workflow(tenant, "ann", "other") is not None
+        assert catalog.pending_count(tenant) == 0
+        assert catalog.head_and_pending(tenant, KEY) == (grown.commits[-1].head, False)
+        for seq, entry in zip(seqs, entries, strict=True):
+            row = catalog.ticket(tenant, seq, entry.secret)
+            assert row is not None
+            assert (row.key, row.receipt, row.failure) == (entry.key, b"receipt %d" % seq, None)
+            assert catalog.kept_delta(tenant, seq, entry.secret) is None
+
+    def test_an_entry_is_settled_once(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        seq = catalog.enter(tenant, make_entry())
+        first = make_settlement(tenant, None, [seq])
+        assert catalog.settle(tenant, [first]) == [True]
+        # On the head that the first left: only the ledger tells that the entry was applied.
+        again = make_settlement(tenant, first.commits[-1].head, [seq])
+        assert catalog.settle(tenant, [again]) == [False]
+        assert catalog.head(tenant, KEY) == first.commits[-1].head
+        assert catalog.read_blocks(tenant, [again.commits[0].manifest.id]) == {}
+
+    def test_a_branch_that_moved_is_left_alone_and_the_others_are_settled(
+        self, catalog: LedgerCatalog, tenant: TenantId
+    ) -> None:
+        begun = make_request(tenant, None)
+        winner = make_request(tenant, begun.head)
+        catalog.commit(begun)
+        catalog.commit(winner)
+        entry = make_entry()
+        late, other = catalog.enter(tenant, entry), catalog.enter(tenant, make_entry(OTHER))
+        stale = make_settlement(tenant, begun.head, [late])
+        assert catalog.settle(tenant, [stale, make_settlement(tenant, None, [other], OTHER)]) == [False, True]
+        assert catalog.head(tenant, KEY) == winner.head
+        assert catalog.read_blocks(tenant, [block.id for block in stale.commits[0].blocks]) == {}
+        row = catalog.ticket(tenant, late, entry.secret)
+        assert row is not None and row.receipt is None and row.failure is None
+        assert catalog.settle(tenant, [make_settlement(tenant, None, [late])]) == [False]
+        assert catalog.settle(tenant, [make_settlement(tenant, winner.head, [late])]) == [True]
+
+    def test_a_failure_is_kept_with_its_delta_and_moves_nothing(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        begun = make_request(tenant, None)
+        catalog.commit(begun)
+        entries = [make_entry(), make_entry(), make_entry(OTHER)]
+        first, second, other = [catalog.enter(tenant, entry) for entry in entries]
+        good = make_settlement(tenant, begun.head, [second])
+        mixed = BranchSettlement(KEY, begun.head, (Settlement(first, failure='{"no": 1}'), *good.steps))
+        nothing = BranchSettlement(OTHER, None, (Settlement(other, failure="{}"),))
+        assert catalog.settle(tenant, [mixed, nothing]) == [True, True]
+        assert catalog.head(tenant, KEY) == good.commits[-1].head
+        assert catalog.head(tenant, OTHER) is None
+        row = catalog.ticket(tenant, first, entries[0].secret)
+        assert row is not None and (row.receipt, row.failure) == (None, '{"no": 1}')
+        assert catalog.kept_delta(tenant, first, entries[0].secret) == entries[0].delta
+        assert catalog.kept_delta(tenant, second, entries[1].secret) is None
+
+    def test_a_ticket_opens_with_its_own_secret_in_its_own_tenant(
+        self, catalog: LedgerCatalog, tenant: TenantId
+    ) -> None:
+        entry = make_entry()
+        seq = catalog.enter(tenant, entry)
+
+        def foreign() -> list[object]:
+            return [
+                catalog.ticket(tenant, seq, os.urandom(16)),
+                catalog.ticket(tenant, seq + 1, entry.secret),
+                catalog.ticket(catalog.tenant("else"), seq, entry.secret),
+                catalog.kept_delta(catalog.tenant("else"), seq, entry.secret),
+            ]
+
+        assert foreign() == [None] * 4
+        assert catalog.ticket(tenant, seq, entry.secret) is not None
+        assert catalog.kept_delta(tenant, seq, entry.secret) == entry.delta
+        catalog.settle(tenant, [make_settlement(tenant, None, [seq])])
+        assert foreign() == [None] * 4
+
+    def test_settling_finishes_uploads_and_remembers_keys(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        upload = make_upload()
+        catalog.open_upload(tenant, upload)
+        pending = PendingEntry(
+            catalog.enter(tenant, make_entry(idempotency_key="k", fingerprint=b"f")),
+            make_entry(idempotency_key="k", fingerprint=b"f"),
+        )
+        assert catalog.known_requests(tenant, [pending]) == {}
+        known = Idempotency("k", b"f", b"receipt")
+        request = make_request(tenant, None, uploads=(upload.id,), idempotency=known)
+        step = Settlement(pending.seq, request, b"receipt")
+        assert catalog.settle(tenant, [BranchSettlement(KEY, None, (step,))]) == [True]
+        found = catalog.upload(tenant, upload.id)
+        assert found is not None and found.state == "ready"
+        assert catalog.receipt(tenant, KEY, "k") == known
+        assert catalog.known_requests(tenant, [pending]) == {pending.seq: known}
+
+    def test_what_is_refused_changes_nothing_of_any_branch(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        seqs = [catalog.enter(tenant, make_entry()), catalog.enter(tenant, make_entry(OTHER))]
+        gone = make_upload()
+        bad = make_request(tenant, None, uploads=(gone.id,))
+        settlements = [
+            BranchSettlement(KEY, None, (Settlement(seqs[0], bad, b"receipt"),)),
+            make_settlement(tenant, None, seqs[1:], OTHER),
+        ]
+        with pytest.raises(AnalemmaError):
+            catalog.settle(tenant, settlements)
+        assert catalog.heads(tenant, [KEY, OTHER]) == {}
+        assert catalog.pending_count(tenant) == 2 and catalog.stats(tenant).blocks == 0
+
+    def test_many_settle_the_same_entries_and_one_does(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        keys = [BranchKey("ann", f"workflow {number}") for number in range(6)]
+        seqs = {key: [catalog.enter(tenant, make_entry(key)) for _ in range(3)] for key in keys}
+
+        def attempt(turn: int) -> list[bool]:
+            order = keys if turn % 2 else keys[::-1]
+            answers = dict.fromkeys(keys, False)
+            try:
+                done = catalog.settle(tenant, [make_settlement(tenant, None, seqs[key], key) for key in order])
+                answers.update(zip(order, done, strict=True))
+            except Conflict:
+                pass  # another one began the same branch at this moment
+            return [answers[key] for key in keys]
+
+        with ThreadPoolExecutor(4) as threads:
+            results = list(threads.map(attempt, range(4)))
+        for column in zip(*results, strict=True):
+            assert sum(column) <= 1
+        winners = [any(column) for column in zip(*results, strict=True)]
+        heads = catalog.heads(tenant, keys)
+        assert [key in heads for key in keys] == winners and any(winners)
+        assert all(head.version == 3 for head in heads.values())
+        assert catalog.pending_count(tenant) == 3 * winners.count(False)
+
+    def test_old_tickets_are_forgotten_and_pending_ones_are_not(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        entries = [make_entry(), make_entry()]
+        seqs = [catalog.enter(tenant, entry) for entry in entries]
+        catalog.settle(tenant, [make_settlement(tenant, None, seqs[:1])])
+        row = catalog.ticket(tenant, seqs[0], entries[0].secret)
+        assert row is not None
+        assert catalog.forget_tickets(tenant, before_us=row.at_us) == 0
+        assert catalog.forget_tickets(catalog.tenant("else"), before_us=row.at_us + 1) == 0
+        assert catalog.forget_tickets(tenant, before_us=row.at_us + 1) == 1
+        assert catalog.ticket(tenant, seqs[0], entries[0].secret) is None
+        assert catalog.ticket(tenant, seqs[1], entries[1].secret) is not None
+
+    def _check_stored(self, catalog: LedgerCatalog, tenant: TenantId, requests: Sequence[CommitRequest]) -> None:
+        for request in requests:
+            assert catalog.manifest(tenant, request.manifest.id) == request.manifest
+            found = catalog.read_blocks(tenant, [block.id for block in request.blocks])
+            assert found == {block.id: block for block in request.blocks}
+        records = catalog.journal(tenant, requests[0].head.key)
+        assert records[-len(requests) :] == [record for request in requests for record in request.journal]

@@ -1,0 +1,82 @@
+"""kill -9 at every failpoint of dehydrating: all of the payload's leases are there with all they lead to, or none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from analemma import failpoints
+from analemma.app import App
+from analemma.blocks.packs import read_footer
+from tests.crash.payload_worker import NAMES, state
+from tests.stores import Store
+
+ROOT = Path(__file__).parents[2]
+UPLOADING = ["upload.before_intent", "upload.after_intent", "upload.after_object"]
+LEASING = ["payload.before_transaction", "payload.after_blocks", "payload.before_commit", "payload.after_commit"]
+
+
+def test_every_failpoint_of_payloads_is_tried_here() -> None:
+    assert {name for name in failpoints.NAMES if name.startswith("payload.")} == set(LEASING)
+
+
+def rows(store: Store, sql: str) -> list[tuple[Any, ...]]:
+    """Whatever a test wants to know of the database."""
+    postgres = store.url.startswith("postgresql")
+    connection: Any = psycopg.connect(store.url) if postgres else sqlite3.connect(Path(store.url) / "catalog.db")
+    try:
+        return [tuple(row) for row in connection.execute(sql).fetchall()]
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("point", [*UPLOADING, *LEASING])
+def test_a_kill_leaves_all_of_it_or_nothing(point: str, size: str, store: Store) -> None:
+    with store.open() as app:
+        assert app.payloads.leases(owner_id="ann", workflow_id="report") == []
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.payload_worker", store.url, store.objects or "", size],
+        cwd=ROOT,
+        env={**os.environ, failpoints.VARIABLE: point},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    unreached = size == "small" and point in UPLOADING
+    expected = (0, "acknowledged\n") if unreached else (-signal.SIGKILL, "")
+    assert (done.returncode, done.stdout) == expected, done.stderr
+    happened = unreached or point == "payload.after_commit"
+    with store.open(cache_bytes=0) as app:
+        leases = app.payloads.leases(owner_id="ann", workflow_id="report")
+        assert {lease.field for lease in leases} == ({"bytes", "more"} if happened else set())
+        for lease in leases:
+            assert app.default.trees.read(lease.root) == state(size)[lease.field or ""]
+        check_store(store, app, committed=happened, uploaded=size == "large" and point != "upload.before_intent")
+        # Whoever was killed tries again.
+        payload = app.payloads.dehydrate(state(size), **NAMES)
+        assert app.payloads.hydrate(payload) == state(size)
+
+
+def check_store(store: Store, app: App, *, committed: bool, uploaded: bool) -> None:
+    """Nothing dangles: blocks are there only with their leases, and an upload without commit is `temp`."""
+    states = [row[0] for row in rows(store, "SELECT state FROM upload")]
+    assert states == (["ready" if committed else "temp"] if uploaded else [])
+    blocks = app.stats().blocks
+    assert (blocks > 0) == committed
+    ready = "SELECT id FROM upload WHERE state = 'ready'"
+    assert {row[0] for row in rows(store, "SELECT upload FROM block WHERE upload IS NOT NULL")} <= {
+        row[0] for row in rows(store, ready)
+    }
+    assert app.objects is not None
+    named = {row[0] for row in rows(store, "SELECT object_key FROM upload")}
+    for found in app.objects.list("packs"):
+        assert found.key in named and read_footer(app.objects, found.key)

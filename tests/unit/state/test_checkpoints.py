@@ -1,0 +1,501 @@
+"""Checkpoints that do not wait: what a ticket promises, and what a save does about what is pending."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from analemma.app import App
+from analemma.catalog.port import BranchKey
+from analemma.errors import (
+    Conflict,
+    ConsistencyError,
+    HeadMoved,
+    Invalid,
+    Limit,
+    NotFound,
+    Timeout,
+    Unavailable,
+)
+from analemma.state import applying, pending_deltas
+from analemma.state.deltas import DeltaUpdate
+from analemma.state.tickets import Ticket
+from tests.stores import Store
+
+NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
+KEY = BranchKey("ann", "trip")
+
+
+@pytest.fixture
+def app(store: Store) -> Iterator[App]:
+    with store.open() as app:
+        yield app
+
+
+@contextmanager
+def held(app: App, *keys: BranchKey) -> Iterator[None]:
+    """Keep everyone in this process from applying what is pending on these branches."""
+    checkpoints = app.checkpoints
+    with checkpoints._claimed(keys or [KEY], None) as claimed:
+        assert claimed
+        yield
+
+
+def without_thread(app: App) -> None:
+    """From now on, only whoever needs something applied can apply it."""
+    app.checkpoints._closed = True
+
+
+def test_a_checkpoint_is_acknowledged_before_it_is_a_version(app: App) -> None:
+    with held(app):
+        ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+        assert (ticket.status, ticket.manifest_id, ticket.version, ticket.reason) == ("pending", None, None, None)
+        assert app.kernel.ticket(ticket).status == "pending" and app.checkpoints.pending == 1
+        with pytest.raises(NotFound):
+            app.kernel.load_latest_state(**NAME)
+    commit = app.kernel.wait_for(ticket)
+    known = app.kernel.ticket(ticket)
+    assert (known.status, known.manifest_id, known.version) == ("committed", commit.manifest_id, 1)
+    assert app.kernel.load_latest_state(**NAME) == {"n": 1}
+    assert app.checkpoints.pending == 0
+
+
+def test_the_thread_applies_what_nobody_waits_for(app: App) -> None:
+    ticket = app.kernel.checkpoint_async({"n": 1}, context="loop_completed", **NAME)
+    deadline = time.monotonic() + 20
+    while app.kernel.ticket(ticket).status == "pending" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert app.kernel.ticket(ticket).status == "committed"
+
+
+def test_values_arrive_exactly_as_they_were(app: App) -> None:
+    values = {
+        "bytes": b"\x01\x55\x12\x20" + bytes(32),
+        "zero": -0.0,
+        "set": {1, 2},
+        "when": dt.datetime(2026, 1, 2, tzinfo=dt.UTC),
+        "price": Decimal("1.10"),
+        "odd": {"": {"": 1}},
+        "long": "x" * 700_000,
+        "list": [{"n": number, "text": "y" * 300} for number in range(400)],
+    }
+    metadata = {"by": "me", "tags": {"a", "b"}, "note": "z" * 5000}
+    facts: dict[str, Any] = {"execution_id": "run", "segment_id": 3, "message": "first", "metadata": metadata}
+    app.kernel.wait_for(app.kernel.checkpoint_async(values, workflow_id="async", owner_id="ann", **facts))
+    app.kernel.save_state_delta(values, workflow_id="sync", owner_id="ann", **facts)
+    manifests = []
+    for workflow in ("async", "sync"):
+        row = app.kernel.history(workflow_id=workflow, owner_id="ann")[0]
+        assert (row.execution_id, row.segment_id, row.message) == ("run", 3, "first")
+        manifests.append(app.default.manifest(bytes.fromhex(row.manifest_id)))  # type: ignore[arg-type]
+        assert repr(app.kernel.load_state(row.manifest_id)["zero"]) == "-0.0"
+        assert app.kernel.verify(workflow_id=workflow, owner_id="ann").problems == []
+    assert manifests[0].root == manifests[1].root and manifests[0].metadata == manifests[1].metadata
+    assert app.kernel.load_latest_state(workflow_id="async", owner_id="ann") == values
+
+
+def test_a_delta_of_operations_and_deletions(app: App) -> None:
+    app.kernel.save_state_delta({"plan": [1, 2], "old": 1, "gone": {"x": 1}}, **NAME)
+    app.kernel.wait_for(app.kernel.checkpoint_async({"/plan/-": 3}, deleted=["old", "/gone/x", "/gone/y"], **NAME))
+    assert app.kernel.load_latest_state(**NAME) == {"plan": [1, 2, 3], "gone": {}}
+
+
+def test_types_need_not_be_known_where_the_delta_is_applied(store: Store) -> None:
+    class Plan:
+        def __init__(self, days: int) -> None:
+            self.days = days
+
+    def register(app: App) -> None:
+        app.types.add(Plan, name="plan", encode=lambda plan: plan.days, decode=lambda days: Plan(days))
+
+    with store.open(checkpoint_close_s=0) as app:
+        register(app)
+        without_thread(app)
+        app.kernel.checkpoint_async({"plan": Plan(14)}, **NAME)
+    with store.open() as other:
+        assert other.checkpoints.drain() == 1
+    with store.open() as app:
+        register(app)
+        assert app.kernel.load_latest_state(**NAME)["plan"].days == 14
+
+
+def test_a_token_names_the_checkpoint_in_another_process(app: App, store: Store) -> None:
+    token = str(app.kernel.checkpoint_async({"n": 1}, **NAME))
+    with store.open() as other:
+        assert other.kernel.load_state_with_consistency(token) == {"n": 1}
+        assert other.kernel.ticket(Ticket.parse(token)) == Ticket.parse(token)
+        assert other.kernel.wait_for(token).version == 1
+
+
+def test_foreign_and_forged_tickets_are_not_found(app: App) -> None:
+    ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+    app.kernel.wait_for(ticket)
+    forged = Ticket(ticket.seq, bytes(16))
+    for kernel, bad in ((app.kernel, forged), (app.tenant("shop").kernel, ticket)):
+        for verb in (kernel.ticket, kernel.wait_for, kernel.load_state_with_consistency):
+            with pytest.raises(NotFound):
+                verb(bad)
+            with pytest.raises(NotFound):
+                verb(str(bad))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "ticket", "ticket-0-" + "a" * 32, "ticket-1-" + "A" * 32, f"ticket-{2**63}-" + "a" * 32, None, 7]
+)
+def test_what_is_no_ticket_is_invalid(text: Any) -> None:
+    with pytest.raises(Invalid):
+        Ticket.parse(text)
+
+
+def test_waiting_gives_the_commit_or_gives_up_in_time(app: App) -> None:
+    ticket = app.kernel.checkpoint_async({"n": 1}, wait_for_commit=True, **NAME)
+    assert (ticket.status, ticket.version) == ("committed", 1)
+    with held(app):
+        with pytest.raises(Timeout) as caught:
+            app.kernel.checkpoint_async({"n": 2}, wait_for_commit=True, timeout=0.05, **NAME)
+        token = caught.value.ticket
+        with pytest.raises(Timeout):
+            app.kernel.wait_for(token, timeout=0)
+        with pytest.raises(Timeout):
+            app.kernel.load_state_with_consistency(token, timeout=0.05)
+        assert app.kernel.ticket(token).status == "pending"
+    assert app.kernel.load_state_with_consistency(token) == {"n": 2}
+
+
+def test_read_your_write_is_that_very_state_not_a_later_one(app: App) -> None:
+    tickets = [app.kernel.checkpoint_async({"n": number, f"f{number}": 1}, **NAME) for number in range(5)]
+    app.checkpoints.drain()
+    for number, ticket in enumerate(tickets):
+        expected = {"n": number} | {f"f{earlier}": 1 for earlier in range(number + 1)}
+        assert app.kernel.load_state_with_consistency(ticket) == expected
+        assert app.kernel.ticket(ticket).version == number + 1
+
+
+def test_a_delta_that_cannot_be_applied_fails_alone_and_says_why(app: App) -> None:
+    with held(app, KEY, BranchKey("ann", "other")):
+        first = app.kernel.checkpoint_async({"n": 1}, **NAME)
+        bad = app.kernel.checkpoint_async({"/no/such/place": 1}, **NAME)
+        last = app.kernel.checkpoint_async({"m": 2}, **NAME)
+        other = app.kernel.checkpoint_async({"n": 1}, workflow_id="other", owner_id="ann")
+    app.checkpoints.drain()
+    assert app.kernel.load_state_with_consistency(first) == {"n": 1}
+    assert app.kernel.load_state_with_consistency(last) == {"n": 1, "m": 2}
+    assert app.kernel.wait_for(other).version == 1
+    failed = app.kernel.ticket(bad)
+    assert failed.status == "failed" and failed.reason is not None and "nothing at /no" in failed.reason
+    with pytest.raises(Invalid) as caught:
+        app.kernel.wait_for(bad)
+    assert caught.value.pointer == "/no"
+    with pytest.raises(ConsistencyError) as lost:
+        app.kernel.load_state_with_consistency(bad)
+    assert lost.value.reason == "invalid" and lost.value.ticket == str(bad)
+    assert [row.version for row in app.kernel.history(**NAME)] == [2, 1]
+    with pytest.raises(Invalid):
+        app.kernel.checkpoint_async({"/no/such/place": 1}, wait_for_commit=True, **NAME)
+
+
+def test_what_can_be_checked_is_checked_at_once(app: App) -> None:
+    deep: list[Any] = []
+    for _ in range(200):
+        deep = [deep]
+    for delta, more in (
+        ({"x": float("nan")}, {}),
+        ({"x": {1: 2}}, {}),
+        ({"x": deep}, {}),
+        ({"x": 1}, {"deleted": ["x"]}),
+        ({"/x~2": 1}, {}),
+        ([1], {}),
+        ({"x": 1}, {"segment_id": "one"}),
+        ({"x": 1}, {"message": "\ud800"}),
+        ({"x": 1}, {"execution_id": ""}),
+        ({"x": 1}, {"idempotency_key": ""}),
+        ({"x": 1}, {"metadata": {"y": object()}}),
+        ({"x": 1}, {"branch": ""}),
+        ({"x": 1}, {"context": "sometimes"}),
+        ({"x": 1}, {"timeout": -1, "wait_for_commit": True}),
+        (DeltaUpdate((("paint", ("x",), 1),)), {}),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(Invalid):
+            app.kernel.checkpoint_async(delta, **NAME | more)  # type: ignore[arg-type]
+    with pytest.raises(Invalid) as caught:
+        app.kernel.checkpoint_async({"/a/b": {"c": object()}}, **NAME)
+    assert caught.value.pointer == "/a/b/c"
+    assert app.checkpoints.pending == 0
+
+
+def test_a_delta_too_large_for_the_ledger_is_refused(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_deltas, "LARGEST_BYTES", 10_000)
+    with pytest.raises(Limit) as caught:
+        app.kernel.checkpoint_async({"x": "y" * 10_000}, **NAME)
+    assert "save_state_delta" in str(caught.value)
+    assert app.checkpoints.pending == 0
+
+
+@pytest.mark.parametrize("context", ["autonomous_loop", "before_hitl"])
+def test_contexts_that_wait(app: App, context: Any) -> None:
+    ticket = app.kernel.checkpoint_async({"n": 1}, context=context, **NAME)
+    assert (ticket.status, ticket.version) == ("committed", 1)
+    with held(app), pytest.raises(Timeout) as caught:
+        app.kernel.checkpoint_async({"n": 2}, context=context, timeout=0.01, **NAME)
+    assert app.kernel.load_state_with_consistency(caught.value.ticket) == {"n": 2}
+
+
+def test_a_context_decides_whatever_else_is_said(app: App) -> None:
+    with held(app):
+        ticket = app.kernel.checkpoint_async({"n": 1}, context="loop_completed", wait_for_commit=True, **NAME)
+    assert ticket.status == "pending"
+
+
+def test_a_save_comes_after_what_was_accepted_before_it(app: App) -> None:
+    with held(app):
+        for number in range(3):
+            app.kernel.checkpoint_async({"n": number, "seen": [number]}, **NAME)
+        save = threading.Thread(target=lambda: app.kernel.save_state_delta({"n": "saved"}, **NAME))
+        save.start()
+    save.join()
+    states = [app.kernel.load_state(row.manifest_id)["n"] for row in app.kernel.history(**NAME)]
+    assert states == ["saved", 2, 1, 0]
+
+
+def test_rollback_and_other_verbs_that_commit_come_after_it_too(app: App) -> None:
+    app.kernel.save_state_delta({"n": 0}, **NAME)
+    without_thread(app)
+    app.kernel.checkpoint_async({"n": 1}, **NAME)
+    assert app.kernel.rollback_to_version(version=1, **NAME).version == 3
+    assert app.kernel.load_latest_state(**NAME) == {"n": 0}
+
+
+def test_a_stated_predecessor_is_compared_after_what_is_pending(app: App) -> None:
+    first = app.kernel.save_state_delta({"n": 0}, **NAME)
+    without_thread(app)
+    ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+    with pytest.raises(HeadMoved) as caught:
+        app.kernel.save_state_delta({"n": 2}, previous_manifest_id=first.manifest_id, **NAME)
+    assert caught.value.found.version == 2
+    known = app.kernel.ticket(ticket)
+    assert known.manifest_id is not None
+    assert app.kernel.save_state_delta({"n": 3}, previous_manifest_id=known.manifest_id, **NAME).version == 3
+    app.kernel.checkpoint_async({"n": 1}, workflow_id="new", owner_id="ann")
+    with pytest.raises(HeadMoved):
+        app.kernel.save_state_delta({"n": 2}, previous_manifest_id=None, workflow_id="new", owner_id="ann")
+
+
+def test_a_save_with_nothing_pending_asks_nothing_more(app: App) -> None:
+    app.kernel.save_state_delta({"n": 0}, **NAME)
+    statements = app.catalog.engine.statements
+    before = statements.copy()
+    app.kernel.save_state_delta({"n": 1}, **NAME)
+    spent = statements - before
+    assert not [name for name in spent if name in ("newest_pending", "pending_entries", "heads", "ticket_state")]
+    # Whoever saves twice in a row looks at nothing first: the commit itself finds out whether anything is pending.
+    assert sum(spent.values()) == {"sqlite": 5, "postgres": 1}[app.catalog.engine.dialect], spent
+
+
+def test_entries_of_a_branch_share_transactions(app: App) -> None:
+    without_thread(app)
+    for number in range(40):
+        app.kernel.checkpoint_async({f"f{number}": number}, workflow_id=f"w{number % 4}", owner_id="ann")
+    before = app.catalog.engine.statements.copy()
+    assert app.checkpoints.drain() == 40
+    spent = app.catalog.engine.statements - before
+    assert spent["hold_heads"] == spent["hold_entries"] == 1
+    for number in range(4):
+        history = app.kernel.history(workflow_id=f"w{number}", owner_id="ann")
+        assert [row.version for row in history] == list(range(10, 0, -1))
+        assert app.kernel.verify(workflow_id=f"w{number}", owner_id="ann").problems == []
+
+
+def test_a_backlog_larger_than_one_transaction(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applying, "MOST_ENTRIES", 4)
+    without_thread(app)
+    tickets = [app.kernel.checkpoint_async({"n": number}, **NAME) for number in range(19)]
+    assert app.kernel.wait_for(tickets[9]).version == 10
+    assert app.kernel.ticket(tickets[10]).status == "pending"
+    assert app.kernel.save_state_delta({"n": -1}, **NAME).version == 20
+    assert [app.kernel.load_state_with_consistency(ticket)["n"] for ticket in tickets] == list(range(19))
+
+
+def test_large_deltas_are_uploaded_when_they_are_applied(store: Store) -> None:
+    with store.open(pack_threshold_bytes=10_000) as app:
+        data = os.urandom(200_000)
+        tickets = [app.kernel.checkpoint_async({"data": data + bytes([number])}, **NAME) for number in range(3)]
+        for number, ticket in enumerate(tickets):
+            assert app.kernel.load_state_with_consistency(ticket)["data"] == data + bytes([number])
+        assert app.stats().uploads == 3
+        assert app.kernel.verify(**NAME).problems == []
+
+
+def test_the_same_key_gives_the_same_commit(app: App) -> None:
+    with held(app):
+        tickets = [app.kernel.checkpoint_async({"n": 1}, idempotency_key="once", **NAME) for _ in range(3)]
+        with pytest.raises(Conflict):
+            app.kernel.checkpoint_async({"n": 2}, idempotency_key="once", **NAME)
+    tickets.append(app.kernel.checkpoint_async({"n": 1}, idempotency_key="once", **NAME))
+    assert {app.kernel.wait_for(ticket).manifest_id for ticket in tickets} == {
+        app.kernel.history(**NAME)[0].manifest_id
+    }
+    assert app.kernel.save_state_delta({"n": 1}, idempotency_key="once", **NAME) == app.kernel.wait_for(tickets[0])
+    with pytest.raises(Conflict):
+        app.kernel.checkpoint_async({"n": 2}, idempotency_key="once", **NAME)
+    assert app.kernel.wait_for(app.kernel.checkpoint_async({"n": 1}, idempotency_key="once", **NAME)).version == 1
+    saved = app.kernel.save_state_delta({"n": 5}, idempotency_key="saved", **NAME)
+    assert app.kernel.wait_for(app.kernel.checkpoint_async({"n": 5}, idempotency_key="saved", **NAME)) == saved
+
+
+def test_one_key_on_two_branches_commits_on_one(app: App) -> None:
+    first = app.kernel.save_state_delta({"n": 0}, **NAME)
+    app.kernel.fork(first.manifest_id, owner_id="ann", branch="side")
+    side = BranchKey("ann", "trip", "side")
+    without_thread(app)
+    mine = app.kernel.checkpoint_async({"n": 1}, idempotency_key="once", **NAME)
+    packed = pending_deltas.pack_delta(
+        DeltaUpdate(()), app.types, metadata=None, execution=None, segment=None, message=None
+    )
+    # As from two processes that looked at the same moment.
+    theirs = app.checkpoints.enter(side, packed, idempotency_key="once", fingerprint=b"other")
+    app.checkpoints.drain()
+    assert {app.kernel.ticket(mine).status, app.kernel.ticket(theirs).status} == {"committed", "failed"}
+    failed = mine if app.kernel.ticket(mine).status == "failed" else theirs
+    with pytest.raises(Conflict):
+        app.kernel.wait_for(failed)
+
+
+def test_a_failed_key_may_be_used_again(app: App) -> None:
+    app.kernel.save_state_delta({"n": 0}, **NAME)
+    with pytest.raises(Invalid):
+        app.kernel.checkpoint_async({"/x/y": 1}, idempotency_key="k", wait_for_commit=True, **NAME)
+    app.kernel.save_state_delta({"x": {}}, **NAME)
+    assert app.kernel.checkpoint_async({"/x/y": 1}, idempotency_key="k", wait_for_commit=True, **NAME).version == 3
+
+
+def test_a_damaged_entry_fails_and_the_next_ones_do_not(app: App) -> None:
+    without_thread(app)
+    packed = pending_deltas.pack_delta(
+        DeltaUpdate(()), app.types, metadata=None, execution=None, segment=None, message=None
+    )
+    bad = app.checkpoints.enter(KEY, replace(packed, digest=bytes(32)))
+    good = app.kernel.checkpoint_async({"n": 1}, **NAME)
+    assert app.kernel.wait_for(good).version == 1
+    assert app.kernel.ticket(bad).status == "failed"
+    kept = app.catalog.kept_delta(app.default.id, bad.seq, bad.secret)
+    assert kept is not None and kept.body == packed.body
+
+
+def test_what_is_in_the_way_of_one_branch_is_in_the_way_of_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.open(pack_threshold_bytes=10_000, object_retries=1) as app:
+        assert app.objects is not None
+        without_thread(app)
+        large = app.kernel.checkpoint_async({"data": os.urandom(50_000)}, **NAME)
+        small = app.kernel.checkpoint_async({"n": 1}, workflow_id="other", owner_id="ann")
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise Unavailable("the object store is away")
+
+        with monkeypatch.context() as away:
+            away.setattr(app.objects, "put", refuse)
+            with pytest.raises(Unavailable):
+                app.checkpoints.drain()
+            assert app.kernel.ticket(small).status == "committed"
+            assert app.kernel.ticket(large).status == "pending"
+            with pytest.raises(Unavailable):
+                app.kernel.save_state_delta({"n": 1}, **NAME)
+        assert app.kernel.wait_for(large).version == 1
+
+
+def test_what_is_in_the_way_of_a_later_delta_is_not_in_the_way_of_those_before_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.open(pack_threshold_bytes=10_000, object_retries=1) as app:
+        assert app.objects is not None
+        without_thread(app)
+        first = app.kernel.checkpoint_async({"data": os.urandom(20_000)}, **NAME)
+        second = app.kernel.checkpoint_async({"data": os.urandom(60_000)}, **NAME)
+        put, stored = app.objects.put, []
+
+        def refuse_large(key: str, data: bytes, **options: Any) -> Any:
+            if len(data) > 40_000:
+                raise Unavailable("too large")
+            stored.append(key)
+            return put(key, data, **options)
+
+        with monkeypatch.context() as away:
+            away.setattr(app.objects, "put", refuse_large)
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    app.kernel.wait_for(second)
+            assert app.kernel.ticket(first).version == 1
+            # However often the second was tried.
+            assert len(stored) == 1
+        assert app.kernel.wait_for(second).version == 2
+
+
+def test_a_transaction_takes_only_what_fits_into_memory(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(applying, "MOST_UNPACKED_BYTES", 250_000)
+    without_thread(app)
+    # Next to nothing when it is compressed.
+    tickets = [app.kernel.checkpoint_async({"n": number, "log": "x" * 100_000}, **NAME) for number in range(6)]
+    before = app.catalog.engine.statements.copy()
+    assert app.checkpoints.drain() == 6
+    assert (app.catalog.engine.statements - before)["hold_heads"] == 3
+    assert [app.kernel.load_state_with_consistency(ticket)["n"] for ticket in tickets] == list(range(6))
+    monkeypatch.setattr(applying, "MOST_UNPACKED_BYTES", 1)
+    assert app.kernel.wait_for(app.kernel.checkpoint_async({"log": "y" * 100_000}, **NAME)).version == 7
+
+
+def test_whoever_waits_has_the_ticket_whatever_is_in_the_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.open(pack_threshold_bytes=10_000, object_retries=1) as app:
+        assert app.objects is not None
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise Unavailable("the object store is away")
+
+        with monkeypatch.context() as away:
+            away.setattr(app.objects, "put", refuse)
+            with pytest.raises(Unavailable) as caught:
+                app.kernel.checkpoint_async({"data": os.urandom(50_000)}, wait_for_commit=True, **NAME)
+            assert app.kernel.ticket(caught.value.ticket).status == "pending"
+        # The thread has it now; nobody needs to ask.
+        deadline = time.monotonic() + 20
+        while app.kernel.ticket(caught.value.ticket).status == "pending" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert app.kernel.ticket(caught.value.ticket).version == 1
+
+
+def test_waiting_without_end(app: App) -> None:
+    without_thread(app)
+    ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+    with ThreadPoolExecutor(1) as threads:
+        with held(app):
+            waiting = threads.submit(app.kernel.wait_for, ticket, timeout=float("inf"))
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.1)
+        assert waiting.result(timeout=20).version == 1
+
+
+def test_tickets_are_forgotten_when_asked(app: App) -> None:
+    done = app.kernel.checkpoint_async({"n": 1}, wait_for_commit=True, **NAME)
+    bad = app.kernel.checkpoint_async({"/x/y": 1}, **NAME)
+    with pytest.raises(Invalid):
+        app.kernel.wait_for(bad)
+    assert app.checkpoints.forget(3600) == 0
+    assert app.kernel.ticket(bad).status == "failed"
+    time.sleep(0.002)
+    assert app.checkpoints.forget(0) == 2
+    for ticket in (done, bad):
+        with pytest.raises(NotFound):
+            app.kernel.ticket(ticket)
+    assert app.kernel.load_latest_state(**NAME) == {"n": 1}
+    with pytest.raises(Invalid):
+        app.checkpoints.forget(-1)
