@@ -1,6 +1,6 @@
 -- cold_mark --
--- Rowids are handed out upwards, so what was stored before the newest version of that time has a smaller rowid than its manifest's block. Its
--- own blocks were stored by id: those behind the manifest's wait for the next version.
+-- Rowids are handed out upwards and a commit stores its manifest's block last, so what was stored up to the newest version of that time
+-- has at most the rowid of that block.
 SELECT block.rowid
 FROM (
     SELECT id FROM manifest WHERE tenant = :tenant AND created_at <= :until ORDER BY created_at DESC LIMIT 1
