@@ -99,27 +99,33 @@ def test_a_retried_write_runs_again_from_the_start(postgres_url: str, catalog: P
     one = "SELECT 1 FROM tenant WHERE name = 'one' FOR UPDATE"
     two = "SELECT 1 FROM tenant WHERE name = 'two' FOR UPDATE"
     both_hold_one = threading.Barrier(2)
+    first_is_done = threading.Event()
     attempts = []
 
     def move(first: str, second: str) -> None:
-        met = False
+        again = False
 
         def lock_both(tx: Transaction) -> None:
-            nonlocal met
+            nonlocal again
             attempts.append(first)
+            if again:
+                # Sooner, it might take its first row before the other wakes up, and meet it once more.
+                assert first_is_done.wait(30)
             tx.script(first)
-            if not met:
-                met = True
+            if not again:
+                again = True
                 both_hold_one.wait(10)
             tx.script(second)
 
         catalog.engine.write(lock_both)
+        first_is_done.set()
 
     threads = [threading.Thread(target=move, args=pair) for pair in ((one, two), (two, one))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
+        assert not thread.is_alive()
     assert len(attempts) == 3
 
 

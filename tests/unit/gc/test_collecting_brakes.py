@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from analemma.catalog.collecting_sessions import SessionId
 from analemma.gc.brakes import BrakeLimits, judge
 from tests.stores import Store
 from tests.unit.gc.collections import PLACE, blocks_of, expire_all_but_newest, save_versions, script
+
+SESSION = SessionId(bytes(16))
 
 
 def reason(**numbers: object) -> str | None:
@@ -85,3 +88,27 @@ def test_a_block_that_cannot_be_read_ends_the_pass(damage: str, store: Store) ->
             report = app.gc.run(grace_s=0, force=True)
             assert report.kinds == ("corrupt",) and report.deleted == 0
         assert blocks_of(app.default, app) == before
+
+
+def test_first_blocks_that_come_while_a_pass_looks_are_nothing_wrong(store: Store) -> None:
+    with store.open() as app:
+        assert app.default.id
+
+        def write(stage: str, count: int) -> None:
+            if stage == "snapshot":
+                app.kernel.save_state_delta({"n": 1}, **PLACE)
+
+        report = app.gc.run(grace_s=0, progress=write)
+        assert report.ok and report.total > 0 == report.referenced, report
+        assert [app.gc.run(grace_s=0).deleted for _ in range(2)] == [0, 0]
+        assert app.kernel.load_latest_state(**PLACE) == {"n": 1}
+
+
+def test_first_blocks_of_a_session_are_nothing_wrong(store: Store) -> None:
+    with store.open() as app:
+        save_versions(app)
+        app.gc.sessions.open(app.default.id, SESSION)
+        script(app, "DELETE FROM head; DELETE FROM manifest")
+        assert app.gc.run(grace_s=0).ok
+        app.catalog.engine.write(lambda tx: app.gc.sessions.close(tx, app.default.id, SESSION))
+        assert app.gc.run(grace_s=0).kinds == ("limit",)

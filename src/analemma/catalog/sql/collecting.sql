@@ -64,10 +64,13 @@ SELECT id, id FROM manifest WHERE tenant = :tenant AND id > :after ORDER BY id L
 SELECT min(opened_pass) FROM session WHERE tenant = :tenant
 
 -- unexplained_emptiness --
--- For a tenant without roots that has blocks: whether these cannot come from leases that were all released.
+-- For a tenant without roots that has blocks: whether these can come neither from leases that were all released, nor
+-- from whoever wrote the first ones after the roots were read, nor from a session that has yet to commit.
 SELECT 1
-WHERE EXISTS (SELECT 1 FROM branch WHERE tenant = :tenant)
-   OR NOT EXISTS (SELECT 1 FROM payload WHERE tenant = :tenant)
+WHERE NOT EXISTS (SELECT 1 FROM manifest WHERE tenant = :tenant)
+  AND NOT EXISTS (SELECT 1 FROM session WHERE tenant = :tenant)
+  AND (EXISTS (SELECT 1 FROM branch WHERE tenant = :tenant)
+       OR NOT EXISTS (SELECT 1 FROM payload WHERE tenant = :tenant))
 
 -- scan_blocks --
 -- Ids in their order, from the primary key alone: naming any other column here would read every row.
