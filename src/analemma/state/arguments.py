@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, get_args
 
@@ -39,6 +40,13 @@ def check_message(text: Any) -> None:
     check_texts((text,))
     if len(text.encode()) > LONGEST_MESSAGE:
         raise Invalid(f"a message of more than {LONGEST_MESSAGE} bytes", hint="put long texts into the state")
+
+
+def check_metadata(metadata: Any) -> dict[str, Any]:
+    """What is to be kept beside a version, as a dict of its own."""
+    if not isinstance(metadata, Mapping):
+        raise Invalid(f"the metadata is a {type(metadata).__name__}", hint="pass a dict")
+    return dict(metadata)
 
 
 def check_segment(segment: Any) -> int:

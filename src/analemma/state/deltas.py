@@ -56,20 +56,25 @@ def read_delta(delta: Mapping[str, Any] | DeltaUpdate, deleted: Iterable[str] = 
 def apply_update(trees: Trees, root: BlockId | None, update: DeltaUpdate) -> Edited:
     """The tree after the changes to the one at `root` (None: to an empty state); Invalid if they do not fit it."""
     try:
-        if root is not None:
-            return trees.edit(root, update.operations)
-        empty = trees.build({})
-        only = {block.id: block.data for block in empty.blocks}
-        edited = Trees(lambda blocks: {block: only[block] for block in blocks}, trees.registry).edit(
-            empty.root.id, update.operations
-        )
-        return edited if edited.blocks else empty
+        edited = _edit_empty(trees, update) if root is None else trees.edit(root, update.operations)
     except NotFound as exc:
         raise Invalid(
             f"the delta cannot be applied: {exc.message}",
             hint="what a pointer goes through must exist",
             pointer=exc.facts.get("pointer"),
         ) from exc
+    if edited.root.kind != "map":
+        raise Invalid("the delta puts something else in the place of the state", hint="a state is a dict of fields")
+    return edited
+
+
+def _edit_empty(trees: Trees, update: DeltaUpdate) -> Edited:
+    empty = trees.build({})
+    only = {block.id: block.data for block in empty.blocks}
+    edited = Trees(lambda blocks: {block: only[block] for block in blocks}, trees.registry).edit(
+        empty.root.id, update.operations
+    )
+    return edited if edited.blocks else empty
 
 
 def _path(name: Any) -> Path:

@@ -21,6 +21,7 @@ from analemma.canon.registry import TypeRegistry
 from analemma.canon.tree import Trees
 from analemma.catalog.ledger_port import Delta
 from analemma.errors import Corrupt, Invalid, Limit
+from analemma.state.arguments import check_metadata
 from analemma.state.deltas import DeltaUpdate
 
 FORMAT = 1
@@ -58,7 +59,7 @@ def pack_delta(
     made: dict[BlockId, Block] = {}
     packer = Packer(registry, lambda block: made.update({block.id: block}))
     operations = [_pack_operation(operation, packer) for operation in update.operations]
-    described = None if metadata is None else packer.pack(dict(metadata)).wire
+    described = None if metadata is None else packer.pack(check_metadata(metadata)).wire
     fields = {
         "operations": operations,
         "metadata": described,

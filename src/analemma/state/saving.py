@@ -10,7 +10,7 @@ from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.tree import Edited
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, HeadMoved
-from analemma.state.arguments import branch_key
+from analemma.state.arguments import branch_key, check_metadata
 from analemma.state.committer import Proposal
 from analemma.state.deltas import DeltaUpdate, apply_update, read_delta
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase
@@ -46,7 +46,7 @@ class Saving(KernelBase):
         it is asked for."""
         key = branch_key(owner_id, workflow_id, branch)
         update = read_delta(delta, deleted)
-        wire, blocks = (None, ()) if metadata is None else self._trees.pack(dict(metadata))
+        wire, blocks = (None, ()) if metadata is None else self._trees.pack(check_metadata(metadata))
         expected = _parse_previous(previous_manifest_id)
         fingerprint = b""
         if idempotency_key is not None:

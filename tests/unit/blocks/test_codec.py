@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import zlib
+from collections.abc import Callable
 
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, ZSTD, compress, decode_block, decompress
+from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, ZSTD, compress, decode_block, decode_blocks, decompress
 from analemma.canon.identity import BlockId, block_id
 from analemma.errors import Corrupt
 
@@ -114,3 +115,67 @@ def test_threads_do_not_disturb_each_other() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+Row = tuple[BlockId, int, bytes, int]
+
+
+def many(count: int) -> tuple[list[Row], dict[BlockId, bytes]]:
+    """Blocks of every sort: frames, raw ones, a large one, an empty one."""
+    contents = [b"%d " % number * 200 for number in range(count)]
+    contents += [b"", b"short", random.Random(1).randbytes(500), b"large " * 100_000]
+    rows = []
+    for content in contents:
+        codec, stored = compress(content)
+        rows.append((block_id(content), codec, stored, len(content)))
+    return rows, {block_id(content): content for content in contents}
+
+
+@pytest.mark.parametrize("count", [0, 5, 200])
+def test_many_blocks_come_back_at_once(count: int) -> None:
+    rows, contents = many(count)
+    assert decode_blocks(rows) == contents
+    assert decode_blocks([]) == {}
+
+
+def hidden(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=False).compress(content)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda row: (row[0], row[1], row[2][:-5] + bytes([row[2][-5] ^ 1]) + row[2][-4:], row[3]),
+        lambda row: (row[0], row[1], sealed(row[2][:-6]), row[3]),
+        lambda row: (row[0], row[1], b"", row[3]),
+        lambda row: (row[0], row[1], row[2], row[3] - 1),
+        lambda row: (row[0], row[1], row[2], row[3] + 1),
+        lambda row: (row[0], row[1], row[2], 0),
+        lambda row: (row[0], row[1], row[2], -1),
+        lambda row: (row[0], row[1], row[2], MAX_BLOCK_BYTES + 1),
+        lambda row: (row[0], 7, row[2], row[3]),
+        lambda row: (row[0], row[1], sealed(hidden(b"100 " * 200)), row[3]),
+        lambda row: (row[0], row[1], sealed(zstandard.ZstdCompressor().compress(bytes(row[3]))), row[3]),
+        lambda row: (block_id(b"another"), row[1], row[2], row[3]),
+    ],
+    ids=[
+        "a bit",
+        "a piece of the frame",
+        "all of it",
+        "too few bytes claimed",
+        "too many bytes claimed",
+        "none claimed",
+        "fewer than none claimed",
+        "more than any block has claimed",
+        "another codec",
+        "a frame that hides its size",
+        "another frame",
+        "another id",
+    ],
+)
+def test_one_damaged_block_among_many_is_found_and_named(spoil: Callable[[Row], Row]) -> None:
+    rows, _ = many(200)
+    rows[100] = spoil(rows[100])
+    with pytest.raises(Corrupt) as caught:
+        decode_blocks(rows)
+    assert caught.value.facts["block"] == rows[100][0].hex()

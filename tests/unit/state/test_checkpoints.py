@@ -220,6 +220,7 @@ def test_what_can_be_checked_is_checked_at_once(app: App) -> None:
         ({"x": 1}, {"execution_id": ""}),
         ({"x": 1}, {"idempotency_key": ""}),
         ({"x": 1}, {"metadata": {"y": object()}}),
+        ({"x": 1}, {"metadata": 5}),
         ({"x": 1}, {"branch": ""}),
         ({"x": 1}, {"context": "sometimes"}),
         ({"x": 1}, {"timeout": -1, "wait_for_commit": True}),

@@ -10,7 +10,9 @@ from typing import Any
 import jsonpatch
 import pytest
 
+from analemma.canon.editing import Operation
 from analemma.errors import AnalemmaError, Conflict, HeadMoved, Invalid, NotFound
+from analemma.state.deltas import DeltaUpdate
 from analemma.state.kernel import Kernel
 from analemma.testing.strategies import SeededValues, shown
 from tests.stores import Store
@@ -103,6 +105,19 @@ def test_a_delta_that_cannot_be_applied_changes_nothing_and_says_where(
         assert app.stats() == before
 
 
+@pytest.mark.parametrize("state", [[1], "text", None, 7, dt.date(2024, 1, 1)], ids=str)
+def test_a_delta_that_would_make_no_dict_of_the_state_is_refused(store: Store, state: Any) -> None:
+    whole = DeltaUpdate((Operation("put", (), state),))
+    with store.open() as app:
+        with pytest.raises(Invalid):
+            app.kernel.save_state_delta(whole, **NAME)
+        app.kernel.save_state_delta({"n": 1}, **NAME)
+        with pytest.raises(Invalid):
+            app.kernel.save_state_delta(whole, **NAME)
+        app.kernel.save_state_delta(DeltaUpdate((Operation("put", (), {"": 1}),)), **NAME)
+        assert app.kernel.load_latest_state(**NAME) == {"": 1}
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -122,6 +137,7 @@ def test_a_delta_that_cannot_be_applied_changes_nothing_and_says_where(
         {"previous_manifest_id": 12},
         {"deleted": "n"},
         {"metadata": {"bad": object()}},
+        {"metadata": [("a", 1)]},
     ],
     ids=lambda options: next(iter(options)),
 )
