@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing analemma and what its tests need into $(VENV)"
 	@$(PIP) install "pip>=25.1" 2>&1 | grep -v '^WARNING: Location' || true
-	@$(PIP) install --constraint constraints.txt --editable '.[postgres,s3,redis]' --group test --group check
+	@$(PIP) install --constraint constraints.txt --editable '.[postgres,s3,redis,langgraph]' --group test --group check
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP) pyproject.toml

@@ -13,7 +13,18 @@ from rich.console import Console
 
 from bench.harness import Row, as_json, machine_facts, print_rows
 
-MODULES = ("json_encoding", "commits", "trees", "kernel", "checkpoints", "agent", "payloads", "gc", "peers")
+MODULES = (
+    "json_encoding",
+    "commits",
+    "trees",
+    "kernel",
+    "checkpoints",
+    "agent",
+    "langgraph",
+    "payloads",
+    "gc",
+    "peers",
+)
 """Modules of this package with `run(quick: bool) -> Iterable[Row]`; one that is not there yet is left out."""
 
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
-from analemma.bag.fields import FieldPolicy
-from analemma.bag.handlers import HandlerOptions, wrap_handler
-from analemma.bag.kernel import BagKernel
-from analemma.bag.payload_foreign import ForeignObjects, parse_buckets
-from analemma.bag.payloads import Payloads
 from analemma.blocks.cache import BlockCache, BodyCache, CacheStack
 from analemma.blocks.metrics import MeteredStore, ObjectMetrics
 from analemma.blocks.port import ObjectStore
-from analemma.blocks.redis_tier import open_redis_tier
 from analemma.blocks.retry import RetryStore
 from analemma.blocks.urls import open_objects
 from analemma.canon.identity import BlockId
@@ -28,26 +22,29 @@ from analemma.canon.registry import TypeRegistry
 from analemma.canon.source import NodeCache
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees
-from analemma.catalog.collecting import DatabaseClock, database_clock
-from analemma.catalog.collecting_uploads import CollectingUploads
 from analemma.catalog.opening import database_path, open_catalog
-from analemma.catalog.packing import SqlPacking
-from analemma.catalog.port import BranchKey, Head
+from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Invalid, NotFound
-from analemma.gc.brakes import BrakeLimits
-from analemma.gc.collector import Collector
-from analemma.gc.packing import Packing, PackingPolicy
-from analemma.gc.parts import GcOptions
 from analemma.settings import Settings, redact
 from analemma.state.applying import Applier
 from analemma.state.block_store import BlockStore
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer
 from analemma.state.manifests import Manifest, decode_manifest
-from analemma.state.verifying import Report, Verifier
+
+# What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
+# the collector, nor a collector for payloads.
+if TYPE_CHECKING:
+    from analemma.bag.kernel import BagKernel
+    from analemma.bag.payload_foreign import ForeignObjects
+    from analemma.bag.payloads import Payloads
+    from analemma.catalog.collecting import DatabaseClock
+    from analemma.gc.collector import Collector
+    from analemma.gc.packing import Packing
+    from analemma.state.verifying import Report
 
 OBJECTS_DIRECTORY = "objects"
 
@@ -88,8 +85,7 @@ class App:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self.objects = None if objects is None else self._hardened(objects)
-        buckets = parse_buckets(settings.payload_s3_buckets)
-        self._foreign = ForeignObjects(buckets, lambda url: self._hardened(open_objects(url)))
+        self._foreign = None if settings.payload_s3_buckets is None else self._open_foreign()
         self._tenants: dict[str, Tenant] = {}
         self._cache: BlockCache | None = None
         self._lock = threading.RLock()
@@ -138,8 +134,13 @@ class App:
         """The collector, for all tenants: `plan()`, `run()`, `status()`, `failures()`, `retry()`."""
         return self.collector()
 
-    def collector(self, *, database_clock: DatabaseClock = database_clock) -> Collector:
+    def collector(self, *, database_clock: DatabaseClock | None = None) -> Collector:
         """A collector whose leases, grace and ages go by another clock than the database's, for tests."""
+        from analemma.catalog.collecting import database_clock as its_own_clock
+        from analemma.gc.brakes import BrakeLimits
+        from analemma.gc.collector import Collector
+        from analemma.gc.parts import GcOptions
+
         settings = self.settings
         return Collector(
             self.catalog.engine,
@@ -160,7 +161,7 @@ class App:
                 ),
             ),
             clock=self._clock,
-            database_clock=database_clock,
+            database_clock=database_clock or its_own_clock,
         )
 
     def stats(self, tenant: str | None = None) -> Stats:
@@ -190,7 +191,8 @@ class App:
         connections and files; safe to call twice."""
         with ExitStack() as closing:
             closing.callback(self.catalog.close)
-            closing.callback(self._foreign.close)
+            if self._foreign is not None:
+                closing.callback(self._foreign.close)
             if self.objects is not None:
                 closing.callback(self.objects.close)
             if self._cache is not None:
@@ -205,10 +207,26 @@ class App:
             if self._cache is None:
                 self._cache = BodyCache(self.settings.cache_bytes)
                 if self.settings.redis_url is not None:
+                    from analemma.blocks.redis_tier import open_redis_tier
+
                     store, ttl_s = self.catalog.store_id(), self.settings.redis_ttl_s
                     tier = open_redis_tier(self.settings.redis_url, store, ttl_s=ttl_s)
                     self._cache = CacheStack([self._cache, tier])
             return self._cache
+
+    @property
+    def foreign(self) -> ForeignObjects:
+        """The objects of other programs that payloads may point to: none, unless the settings list their buckets."""
+        with self._lock:
+            if self._foreign is None:
+                self._foreign = self._open_foreign()
+            return self._foreign
+
+    def _open_foreign(self) -> ForeignObjects:
+        from analemma.bag.payload_foreign import ForeignObjects, parse_buckets
+
+        buckets = parse_buckets(self.settings.payload_s3_buckets)
+        return ForeignObjects(buckets, lambda url: self._hardened(open_objects(url)))
 
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
         return RetryStore(
@@ -236,9 +254,7 @@ class Tenant:
             pack_threshold_bytes=app.settings.pack_threshold_bytes,
             clock=app._clock,
             entropy=app._entropy,
-            request_collection=lambda tenant, uploads, reason: CollectingUploads(app.catalog.engine).enqueue(
-                tenant, uploads, "commit", reason
-            ),
+            request_collection=self._request_collection,
         )
         self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
         self.committer = Committer(app.catalog, self.id, self.blocks, clock=app._clock, entropy=app._entropy)
@@ -248,6 +264,8 @@ class Tenant:
     @cached_property
     def kernel(self) -> BagKernel:
         """The verbs on this tenant's state."""
+        from analemma.bag.kernel import BagKernel
+
         return BagKernel(
             self._catalog,
             self.id,
@@ -261,6 +279,9 @@ class Tenant:
     @cached_property
     def payloads(self) -> Payloads:
         """This tenant's states on their way between functions."""
+        from analemma.bag.fields import FieldPolicy
+        from analemma.bag.payloads import Payloads
+
         settings = self._app.settings
         return Payloads(
             self._catalog,
@@ -275,13 +296,16 @@ class Tenant:
                 target_bytes=settings.payload_target_bytes,
                 limit_bytes=settings.payload_limit_bytes,
             ),
-            foreign=self._app._foreign,
+            foreign=self._app.foreign,
             event_bytes=settings.payload_event_bytes,
         )
 
     @cached_property
     def packing(self) -> Packing:
         """Moves this tenant's blocks between the database and packs."""
+        from analemma.catalog.packing import SqlPacking
+        from analemma.gc.packing import Packing, PackingPolicy
+
         settings = self._app.settings
         return Packing(
             self._catalog,
@@ -308,7 +332,14 @@ class Tenant:
 
     def verify(self, key: BranchKey) -> Report:
         """Re-hash a branch's journal, its head's manifest and every block below."""
+        from analemma.state.verifying import Verifier
+
         return Verifier(self._catalog, self.id, self.blocks).branch(key)
+
+    def _request_collection(self, tenant: TenantId, uploads: Sequence[UploadId], reason: str) -> None:
+        from analemma.catalog.collecting_uploads import CollectingUploads
+
+        CollectingUploads(self._catalog.engine).enqueue(tenant, uploads, "commit", reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +462,8 @@ def with_payloads(
     >>> count({"n": 1})["n"]
     2
     """
+    from analemma.bag.handlers import HandlerOptions, wrap_handler
+
     chosen = HandlerOptions(**options)
 
     def payloads() -> Payloads:

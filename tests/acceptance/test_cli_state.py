@@ -1,22 +1,18 @@
-"""The real command line on state: what people do with versions, and what they are told when it does not work."""
+"""The command line on state: what people do with versions, and what they are told when it does not work."""
 
 from __future__ import annotations
 
 import datetime as dt
 import inspect
-import io
 import json
-import os
 import random
 import re
-import subprocess
-import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -24,86 +20,11 @@ import pytest
 import analemma
 from analemma.cli.exit_codes import CODES
 from analemma.cli.rendering import to_json
-from analemma.cli.running import run
 from analemma.state.kernel import Kernel
+from tests.acceptance.command_line import CommandLine, at
 from tests.stores import Store
 
 NO_BLOCK = "ab" * 32
-
-
-@dataclass(frozen=True)
-class CommandLine:
-    """One user at one store."""
-
-    directory: Path
-    variables: dict[str, str]
-
-    def run(self, *arguments: str, given: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ANALEMMA_")}
-        return subprocess.run(
-            [Path(sys.executable).with_name("analemma"), *arguments],
-            cwd=self.directory,
-            env=environment | self.variables | variables,
-            input=given or "",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    def text(self, *arguments: str, given: str | None = None, **variables: str) -> str:
-        done = self.run(*arguments, given=given, **variables)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    def answer(self, *arguments: str, given: str | None = None, **variables: str) -> Any:
-        return json.loads(self.text(*arguments, "--json", given=given, **variables))
-
-    def save(self, *assignments: str, workflow: str = "trip") -> Any:
-        options = [part for assignment in assignments for part in ("--set", assignment)]
-        return self.answer("save", "--workflow", workflow, *options)["commit"]
-
-    def error(self, kind: str, *arguments: str, given: str | None = None, **variables: str) -> str:
-        """The error line of a command that must fail with this kind, and with at most a hint besides."""
-        done = self.run(*arguments, given=given, **variables)
-        assert done.returncode == CODES[kind], done.stderr or done.stdout
-        lines = done.stderr.splitlines()
-        assert lines[0].startswith("error: ")
-        assert [line[:6] for line in lines[1:]] in ([], ["hint: "])
-        return lines[0].removeprefix("error: ")
-
-
-class Fails(Protocol):
-    """Runs a command line in this process, which must fail with this kind; gives the error line."""
-
-    def __call__(self, kind: str, *arguments: str) -> str: ...
-
-
-@pytest.fixture
-def fails(here: CommandLine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fails:
-    """For long lists of mistakes, since a process for each would take its time."""
-    monkeypatch.chdir(here.directory)
-    for name, value in here.variables.items():
-        monkeypatch.setenv(name, value)
-
-    def run_and_fail(kind: str, *arguments: str) -> str:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-        assert run(arguments) == CODES[kind], arguments
-        lines = capsys.readouterr().err.splitlines()
-        assert lines[0].startswith("error: ")
-        assert [line[:6] for line in lines[1:]] in ([], ["hint: "])
-        return lines[0].removeprefix("error: ")
-
-    return run_and_fail
-
-
-def at(store: Store, directory: Path) -> CommandLine:
-    variables = {"ANALEMMA_URL": store.url, "ANALEMMA_OWNER": "ann"}
-    if store.objects is not None:
-        variables["ANALEMMA_OBJECTS"] = store.objects
-    line = CommandLine(directory, variables)
-    line.text("init")
-    return line
 
 
 @pytest.fixture
@@ -259,7 +180,10 @@ def test_values_beyond_json_are_printed_tagged(here: CommandLine) -> None:
     with analemma.open(here.variables["ANALEMMA_URL"]) as app:
         app.kernel.save_state_delta(VALUES, workflow_id="trip", owner_id="ann", metadata={"at": dt.date(2026, 1, 2)})
         app.kernel.save_state_delta({"place": None}, workflow_id="trip", owner_id="ann")
-    assert here.answer("load", "-w", "trip", "--version", "1")["state"] == SHOWN
+    # Another process, that has never seen the class.
+    loaded = here.process("load", "-w", "trip", "--version", "1")
+    assert (loaded.returncode, loaded.stderr) == (0, "")
+    assert json.loads(loaded.stdout) == SHOWN
     assert to_json({name: value for name, value in VALUES.items() if name != "place"}) == {
         name: value for name, value in SHOWN.items() if name != "place"
     }
@@ -287,10 +211,12 @@ def test_values_beyond_json_are_printed_tagged(here: CommandLine) -> None:
         ([], "nothing to change"),
     ],
 )
-def test_a_save_that_makes_no_sense_is_one_line(arguments: Sequence[str], message: str | None, fails: Fails) -> None:
-    told = fails("invalid", "save", "-w", "trip", *arguments)
+def test_a_save_that_makes_no_sense_is_one_line(
+    arguments: Sequence[str], message: str | None, here: CommandLine
+) -> None:
+    told = here.error("invalid", "save", "-w", "trip", *arguments)
     assert message is None or told == message
-    fails("not_found", "load", "-w", "trip")
+    here.error("not_found", "load", "-w", "trip")
 
 
 def test_a_file_that_is_no_object_is_refused(here: CommandLine) -> None:
@@ -311,7 +237,7 @@ def test_a_save_on_a_moved_head_changes_nothing(here: CommandLine) -> None:
     assert here.answer("load", "-w", "trip")["state"] == {"n": 2}
 
 
-def test_what_is_not_there_is_not_found(here: CommandLine, fails: Fails) -> None:
+def test_what_is_not_there_is_not_found(here: CommandLine) -> None:
     here.save("n=1")
     for arguments in (
         ["load", "-w", "nope"],
@@ -337,10 +263,10 @@ def test_what_is_not_there_is_not_found(here: CommandLine, fails: Fails) -> None
         ["segments", "show", NO_BLOCK],
         ["retention", "expire", "-w", "nope"],
     ):
-        fails("not_found", *arguments)
+        here.error("not_found", *arguments)
 
 
-def test_a_command_that_is_not_clear_is_refused(here: CommandLine, fails: Fails) -> None:
+def test_a_command_that_is_not_clear_is_refused(here: CommandLine) -> None:
     manifest = here.save("n=1")["manifest_id"]
     for arguments in (
         ["load"],
@@ -376,7 +302,7 @@ def test_a_command_that_is_not_clear_is_refused(here: CommandLine, fails: Fails)
         ["retention", "expire"],
         ["retention", "expire", "--all", "-w", "trip"],
     ):
-        fails("invalid", *arguments)
+        here.error("invalid", *arguments)
     assert "--owner" in here.error("invalid", "log", "-w", "trip", ANALEMMA_OWNER="")
 
 
@@ -605,7 +531,7 @@ def test_what_a_workflow_runs(here: CommandLine) -> None:
     assert here.answer("segments", "show", "-w", "trip")["manifest"]["hash_version"] == 2
 
 
-def test_a_tenant_that_is_mistyped_is_not_made(here: CommandLine, fails: Fails) -> None:
+def test_a_tenant_that_is_mistyped_is_not_made(here: CommandLine) -> None:
     manifest = here.answer("save", "-w", "trip", "-s", "n=1", "--tenant", "shop")["commit"]["manifest_id"]
     tenants = here.answer("status")["stats"]["tenants"]
     (here.directory / "one.json").write_text("{}")
@@ -637,7 +563,7 @@ def test_a_tenant_that_is_mistyped_is_not_made(here: CommandLine, fails: Fails) 
         ["retention", "expire", *wrong],
         ["retention", "expire", "--all", "--tenant", "shpo"],
     ):
-        assert fails("not_found", *arguments) == "there is no tenant 'shpo'", arguments
+        assert here.error("not_found", *arguments) == "there is no tenant 'shpo'", arguments
     assert here.answer("status")["stats"]["tenants"] == tenants
     assert "there is no tenant" in here.error("not_found", "log", "-w", "trip", ANALEMMA_TENANT="shpo")
     assert here.answer("workflow", "list")["workflows"] == []
@@ -671,13 +597,6 @@ def test_branches_are_merged(here: CommandLine) -> None:
     assert here.text(*merge) == "main has everything already\n"
     here.error("invalid", *merge, "--strategy", "coin")
     here.error("not_found", "merge", "-w", "trip", "nope")
-
-
-def test_the_command_line_starts_without_what_it_may_not_need() -> None:
-    program = "import sys, analemma.cli.running; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    slow = {"analemma.app", "libipld", "obstore", "orjson", "psycopg", "pydantic", "sqlite3", "zstandard"}
-    assert not slow & set(loaded.stdout.split())
 
 
 WITHOUT_A_COMMAND = {

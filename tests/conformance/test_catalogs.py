@@ -58,9 +58,9 @@ class TestPostgres(KernelCatalogSuite):
     options: dict[str, Any] = {}  # noqa: RUF012
 
     @pytest.fixture
-    def catalog(self, postgres_url: str) -> Iterator[KernelCatalog]:
-        self.url = postgres_url
-        catalog = open_catalog(postgres_url, **self.options)
+    def catalog(self, migrated_url: str) -> Iterator[KernelCatalog]:
+        self.url = migrated_url
+        catalog = open_catalog(migrated_url, **self.options)
         yield catalog
         catalog.close()
 

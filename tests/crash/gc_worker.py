@@ -12,7 +12,13 @@ from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, Invalid, 
 from tests.stores import Store
 from tests.unit.gc.collections import PLACE, later, text
 
-SETTINGS: dict[str, Any] = {"pack_threshold_bytes": 2000, "gc_lease_s": 1, "cache_bytes": 0}
+SETTINGS: dict[str, Any] = {
+    "pack_threshold_bytes": 2000,
+    "pack_least_bytes": 0,
+    "pack_target_bytes": 65_536,
+    "gc_lease_s": 1,
+    "cache_bytes": 0,
+}
 REFUSALS = (Conflict, Expired, NotFound, Invalid, Unavailable)
 
 
@@ -32,6 +38,25 @@ def collect(app: App, seconds: float, seed: int) -> None:
             continue
         bad = [kind for kind in report.kinds if kind not in ("conflict", "unavailable")]
         if bad:
+            raise AssertionError(report.problems)
+
+
+def pack(app: App, seconds: float, seed: int) -> None:
+    """Into packs, into other packs and now and then back into rows, whatever others do with the same blocks."""
+    pick = random.Random(seed)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        action = pick.randrange(8)
+        try:
+            if action < 4:
+                report = app.packing.pack(older_than_s=0)
+            elif action < 7:
+                report = app.packing.repack(waste=pick.choice((0.1, 0.5)))
+            else:
+                report = app.packing.unpack()
+        except (Conflict, Unavailable):
+            continue
+        if report.problems:
             raise AssertionError(report.problems)
 
 
@@ -81,7 +106,7 @@ def main() -> None:
             elif job == "save":
                 app.kernel.save_state_delta({"large": text("late", 8000)}, **PLACE)
             else:
-                {"collect": collect, "write": write}[job](app, float(seconds), int(seed))
+                {"collect": collect, "pack": pack, "write": write}[job](app, float(seconds), int(seed))
         except AnalemmaError as exc:
             print(f"failed: {exc.kind}: {exc}", flush=True)
             raise

@@ -1,4 +1,5 @@
-"""One dehydrate in a process that a failpoint may kill: `python -m tests.crash.payload_worker URL OBJECTS SIZE`."""
+"""One dehydrate in a process that a failpoint may kill: `python -m tests.crash.payload_worker URL OBJECTS SIZE`; with
+`release` for a size, one release."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ def state(size: str) -> dict[str, Any]:
 def main() -> None:
     url, objects, size = sys.argv[1:]
     with Store(url, objects or None).open() as app:
-        app.payloads.dehydrate(state(size), **NAMES)
+        if size == "release":
+            app.payloads.release(**NAMES)
+        else:
+            app.payloads.dehydrate(state(size), **NAMES)
         print("acknowledged", flush=True)
 
 

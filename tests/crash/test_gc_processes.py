@@ -1,5 +1,5 @@
-"""Four writers and two collectors in processes of their own, with no grace, killed at random: every branch verifies,
-and at rest two passes leave exactly what is needed."""
+"""Four writers, two collectors and a packer in processes of their own, with no grace, killed at random: every branch
+verifies, and at rest two passes leave exactly what is needed, in packs that are not mostly dead."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from analemma.catalog.packing import SqlPacking
 from analemma.catalog.port import BranchKey
-from analemma.gc.roots import ROOTS
+from analemma.gc.repacking import is_wasteful
 from tests.crash.gc_worker import SETTINGS
 from tests.property.gc_world import World
 from tests.stores import Store
 from tests.unit.gc.collections import later
 
 ROOT = Path(__file__).parents[2]
-JOBS = ["write"] * 4 + ["collect"] * 2
+JOBS = ["write"] * 4 + ["collect"] * 2 + ["pack"]
 SECONDS = float(os.environ.get("ANALEMMA_GC_SOAK_S", "600"))
 
 
@@ -75,12 +76,16 @@ def check(store: Store) -> None:
         assert reports[0].total > reports[0].referenced > 0 or reports[0].deleted == 0
         world = World.__new__(World)
         world.app, world.tenant = app, app.default
-        assert len(ROOTS) == 2
-        reachable = world.check()
-        assert set(collector._parts.catalog.scan(app.default.id)) == reachable
+        assert set(collector._parts.catalog.scan(app.default.id)) == world.check()
+        # What died in packs while the passes ran is the packer's to clear away, and its old packs the collector's.
+        assert app.packing.repack().problems == ()
+        assert collector.run(grace_s=0, expire=False).ok
+        assert set(collector._parts.catalog.scan(app.default.id)) == world.check()
+        packs = SqlPacking(app.catalog.engine).pack_usage(app.default.id, limit=100_000)
+        assert [usage for usage in packs if is_wasteful(usage, app.settings.pack_waste)] == []
         assert app.objects is not None
         rows = app.catalog.engine.all("ready_uploads", tenant=app.default.id, after=b"", limit=100_000)
-        assert {row[0] for row in rows} == world.used
+        assert {row[0] for row in rows} == world.used == {usage.upload for usage in packs}
         assert {info.key for info in app.objects.list()} == {row[1] for row in rows}
 
 

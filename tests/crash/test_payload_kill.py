@@ -16,16 +16,18 @@ import pytest
 from analemma import failpoints
 from analemma.app import App
 from analemma.blocks.packs import read_footer
+from analemma.errors import Denied
 from tests.crash.payload_worker import NAMES, state
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
 UPLOADING = ["upload.before_intent", "upload.after_intent", "upload.after_object"]
 LEASING = ["payload.before_transaction", "payload.after_blocks", "payload.before_commit", "payload.after_commit"]
+RELEASING = ["payload.before_release", "payload.after_release"]
 
 
 def test_every_failpoint_of_payloads_is_tried_here() -> None:
-    assert {name for name in failpoints.NAMES if name.startswith("payload.")} == set(LEASING)
+    assert {name for name in failpoints.NAMES if name.startswith("payload.")} == {*LEASING, *RELEASING}
 
 
 def rows(store: Store, sql: str) -> list[tuple[Any, ...]]:
@@ -64,6 +66,32 @@ def test_a_kill_leaves_all_of_it_or_nothing(point: str, size: str, store: Store)
         # Whoever was killed tries again.
         payload = app.payloads.dehydrate(state(size), **NAMES)
         assert app.payloads.hydrate(payload) == state(size)
+
+
+@pytest.mark.parametrize("point", RELEASING)
+def test_a_kill_leaves_an_execution_ended_or_not(point: str, store: Store) -> None:
+    with store.open() as app:
+        payload = app.payloads.dehydrate(state("small"), **NAMES)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.payload_worker", store.url, store.objects or "", "release"],
+        cwd=ROOT,
+        env={**os.environ, failpoints.VARIABLE: point},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, ""), done.stderr
+    with store.open() as app:
+        if point == "payload.before_release":
+            assert app.payloads.hydrate(payload) == state("small")
+            assert app.payloads.hydrate(app.payloads.dehydrate(state("small"), **NAMES)) == state("small")
+        else:
+            with pytest.raises(Denied):
+                app.payloads.hydrate(payload)
+            with pytest.raises(Denied):
+                app.payloads.dehydrate(state("small"), **NAMES)
+        # Whoever was killed tries again.
+        assert app.payloads.release(**NAMES) == (4 if point == "payload.before_release" else 0)
 
 
 def check_store(store: Store, app: App, *, committed: bool, uploaded: bool) -> None:

@@ -29,7 +29,7 @@ def run(page: Path, block: CodeBlock, namespace: dict[str, Any]) -> None:
     tree = ast.increment_lineno(ast.parse(block.text), block.line - 1)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(tree, shown(page), "exec"), namespace)  # noqa: S102
+        exec(compile(tree, shown(page), "exec", dont_inherit=True), namespace)  # noqa: S102
     # Also of a block that shows no output: then it prints none, and no slip in the comments goes unnoticed.
     assert printed.getvalue().splitlines() == block.expected_output, f"{shown(page)}, line {block.line}"
 

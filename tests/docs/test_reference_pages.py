@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
-import subprocess
-import sys
 
 from analemma import errors
 from analemma.canon.registry import RESERVED_NAMES
 from analemma.canon.standard_types import standard_registry
+from tests.declared_failpoints import declared_failpoints
 from tests.docs.pages import DOCS, table_rows
-
-DECLARED = """
-import importlib, json, pkgutil
-import analemma
-from analemma import failpoints
-for module in pkgutil.walk_packages(analemma.__path__, "analemma."):
-    importlib.import_module(module.name)
-print(json.dumps(failpoints.NAMES))
-"""
 
 
 def test_every_error_is_on_its_page() -> None:
@@ -38,9 +27,7 @@ def test_the_errors_page_names_what_else_an_error_is() -> None:
 
 def test_every_failpoint_is_on_its_page() -> None:
     listed = {row[0]: row[1] for row in table_rows(DOCS / "reference" / "failpoints.md", first_heading="name")}
-    # In a process of its own: only there it is certain which modules were imported.
-    done = subprocess.run([sys.executable, "-c", DECLARED], check=True, capture_output=True, text=True)
-    assert listed == json.loads(done.stdout)
+    assert listed == declared_failpoints()
 
 
 def test_every_standard_type_is_on_its_page() -> None:

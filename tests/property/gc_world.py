@@ -1,7 +1,7 @@
 """A small store in which everything that can happen to blocks happens in an order that a seed chooses, one transaction
 at a time: saves with shared parts, stalled writers, forks, merges, expiry, tags, leases, sessions, checkpoints, and
-passes that are interrupted, doubled and abandoned. After it, every root must be whole, and two passes must leave
-nothing else."""
+passes that are interrupted, doubled, overtaken and abandoned. After it, every root must be whole, and two passes must
+leave nothing else."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 from analemma.app import App, Tenant
@@ -22,8 +23,9 @@ from analemma.catalog.collecting_uploads import CollectingUploads
 from analemma.catalog.engine import Transaction
 from analemma.catalog.payloads import Lease, LeaseId, LeaseRequest
 from analemma.catalog.port import BranchKey, CommitRequest, UploadId
-from analemma.errors import Conflict, Denied, Expired, Invalid, NotFound
-from analemma.gc.sweeping import Sweep
+from analemma.errors import Conflict, Corrupt, Denied, Expired, Invalid, NotFound
+from analemma.gc.roots import ROOTS
+from analemma.gc.sweeping import Step, Sweep
 from analemma.gc.uploads import UploadCollector
 from analemma.state.committer import Proposal
 
@@ -53,23 +55,25 @@ class World:
         self.sessions = Sessions(app.catalog.engine)
         assert app.objects is not None
         self.uploads = UploadCollector(CollectingUploads(app.catalog.engine), app.objects, age_s=-1, delay_s=0)
-        self.passes: list[Iterator[Any]] = []
+        self.passes: list[Iterator[Step]] = []
         self.stalled: list[CommitRequest] = []
         self.open_commits: list[tuple[ExitStack, Transaction]] = []
         self.leases = 0
+        self.runs = ["run 0", "run 1"]
         self.open_sessions: list[tuple[SessionId, Edited, bool]] = []
         self.happened: Counter[str] = Counter()
         self.used: set[UploadId] = set()
         self._leave_garbage()
 
     def _leave_garbage(self) -> None:
-        """Blocks that writers are going to emit lie around, doomed: the next pass may delete them."""
+        """Blocks that writers are going to emit lie around. Mostly they are doomed: the next pass may delete them."""
         for value in ({"leased": TEXTS[0]}, {"a": TEXTS[1], "b": [1, {"in": TEXTS[2]}, TEXTS[3]]}):
             tree = self.tenant.trees.build(value)
             rows = [self._inline(block) for block in sorted(tree.blocks)]
             self.app.catalog.engine.write(lambda tx, rows=rows: tx.execute_many("lease_blocks", rows))  # type: ignore[misc]
-        self.begin_pass()
-        self.finish_pass()
+        if self.random.random() < 0.75:
+            self.begin_pass()
+            self.finish_pass()
         self.happened.clear()
 
     def play(self, steps: int, *, may_hold_locks: bool = False) -> None:
@@ -93,9 +97,10 @@ class World:
                 (1, self.untag),
             ],
             [(3, self.lease), (2, self.release), (1, self.checkpoint), (2, self.save), (1, self.expire)],
+            [(4, self.overtake), (3, self.save), (1, self.release), (1, self.drop_field), (1, self.expire)],
         ]
         # Mostly one subject, so that the few steps have something to do with each other; sometimes all of them.
-        subject = self.random.randrange(6)
+        subject = self.random.randrange(7)
         everything = [action for each in subjects for action in each] + [(1, self.abandon_session)]
         actions = (subjects[subject] if subject < len(subjects) else everything) + collector
         if may_hold_locks:
@@ -213,11 +218,16 @@ class World:
         tree = self.tenant.trees.build({"leased": self.value()})
         self.leases += 1
         prepared = self.tenant.blocks.prepare(tree.blocks, BranchKey(OWNER, "w"), None)
-        lease = Lease(LeaseId(self.random.randbytes(16)), OWNER, "w", f"run{self.leases % 2}", tree.root.id, 1, None, 1)
+        lease = Lease(
+            LeaseId(self.random.randbytes(16)), OWNER, "w", self.runs[self.leases % 2], tree.root.id, 1, None, 1
+        )
         self.app.catalog.add_leases(LeaseRequest(self.tenant.id, (lease,), prepared.rows, prepared.uploads))
 
     def release(self) -> None:
-        self.app.catalog.release_leases(self.tenant.id, OWNER, "w", f"run{self.random.randrange(2)}")
+        ending = self.random.randrange(2)
+        self.app.catalog.release_leases(self.tenant.id, OWNER, "w", self.runs[ending])
+        # What was released is over: the next leases are of another.
+        self.runs[ending] += "'"
 
     def session(self) -> None:
         session = SessionId(self.random.randbytes(16))
@@ -267,34 +277,56 @@ class World:
     def begin_pass(self) -> None:
         """Whoever is at a pass loses the lease to this one, and does not know."""
         if len(self.passes) < 2:
-            self.passes.append(self._pass().steps())
+            self.passes.append(self._pass())
 
-    def _pass(self) -> Sweep:
+    def _pass(self) -> Iterator[Step]:
         begun: Pass = self.collecting.begin("me", 300, store_id=self.app.catalog.store_id())
-        return Sweep(self.collecting, begun, self.tenant.id, self.tenant.blocks.read_uncached, force=True, batch=2)
+        return self._steps(begun)
+
+    def _steps(self, begun: Pass) -> Iterator[Step]:
+        read = self.tenant.blocks.read_uncached
+        try:
+            yield from Sweep(self.collecting, begun, self.tenant.id, read, force=True, batch=2).steps()
+        except Corrupt:
+            # Nothing that a pass has yet to read is deleted while it holds the lease: so this one must have lost it.
+            begun.renew()
+            raise
 
     def advance_pass(self) -> None:
         if self.passes:
             chosen = self.random.choice(self.passes)
-            try:
-                stage, _ = next(chosen)
-                self.happened[stage] += 1
-            except StopIteration:
-                self.passes.remove(chosen)
-            except LeaseLost:
-                self.happened["lease lost"] += 1
+            if not self._advance(chosen, 1):
                 self.passes.remove(chosen)
 
     def finish_pass(self) -> None:
         if not self.passes:
             self.begin_pass()
         if self.passes:
-            chosen = self.passes.pop()
-            try:
-                for stage, _ in chosen:
-                    self.happened[stage] += 1
-            except LeaseLost:
-                self.happened["lease lost"] += 1
+            self._advance(self.passes.pop())
+
+    def overtake(self) -> None:
+        """A collector stalls somewhere in its pass, and another takes the lease. Somebody writes when that one has its
+        snapshot; then the first goes on for a while, and the second to its end."""
+        first = self._pass()
+        self._advance(first, self.random.randrange(1, 7))
+        second = self._pass()
+        self._advance(second, self.random.randrange(1, 4))
+        try:
+            self.random.choice((self.save, self.lease))()
+        except EXPECTED:
+            self.happened["refused"] += 1
+        self._advance(first, self.random.randrange(1, 5))
+        self._advance(second)
+
+    def _advance(self, steps: Iterator[Step], most: int | None = None) -> bool:
+        """So many steps of a pass, or all that are left; whether there may be more."""
+        try:
+            stages = [stage for stage, _ in islice(steps, most)]
+        except LeaseLost:
+            self.happened["lease lost"] += 1
+            return False
+        self.happened.update(stages)
+        return len(stages) == most
 
     def crash_pass(self) -> None:
         if self.passes:
@@ -349,10 +381,8 @@ class World:
         return seen
 
     def roots(self) -> list[BlockId]:
-        tables = [
-            self.app.catalog.engine.all(name, tenant=self.tenant.id, after=b"", limit=1000)
-            for name in ("manifest_roots", "lease_roots")
-        ]
+        engine = self.app.catalog.engine
+        tables = [engine.all(each.statement, tenant=self.tenant.id, after=b"", limit=1_000_000) for each in ROOTS]
         return [BlockId(row[1]) for rows in tables for row in rows]
 
 

@@ -36,7 +36,7 @@ def play(app: App, seeds: range, *, may_hold_locks: bool = False) -> Counter[str
             exc.add_note(f"seed {seed}: {dict(world.happened)}")
             raise
         happened += world.happened
-        app._tenants.pop(f"seed{seed}")
+        app._tenants.pop(f"seed{seed}").checkpoints.close(0)
     return happened
 
 
@@ -66,6 +66,7 @@ def test_no_interleaving_loses_a_block_on_postgresql(postgres_app: App) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("share", range(8))
 def test_no_interleaving_of_very_many_loses_a_block_on_sqlite(share: int) -> None:
     first = 100_000 + share * 12_500
@@ -73,6 +74,7 @@ def test_no_interleaving_of_very_many_loses_a_block_on_sqlite(share: int) -> Non
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("share", range(2))
 def test_no_interleaving_of_very_many_loses_a_block_on_postgresql(share: int, postgres_app: App) -> None:
     first = 100_000 + share * 2_500

@@ -16,6 +16,7 @@ from analemma.app import App
 from analemma.bag.payload_json import Decoder, Encoder, measure
 from analemma.blocks.metrics import PUT
 from analemma.canon.standard_types import standard_registry
+from analemma.errors import Conflict
 from analemma.testing.strategies import SeededValues, shown, values
 from tests.stores import Store, local
 
@@ -127,7 +128,10 @@ def test_a_delta_over_its_base_is_the_changed_state(before: dict[str, Any], afte
     assert shown(dict(tight.payloads.hydrate(delta, base=base))) == shown(after)
     # Only what differs is in it.
     changed = {name for name in after if name not in before or shown(before[name]) != shown(after[name])}
-    assert set(tight.payloads.hydrate(delta, base={})) == changed
+    note = {name: value for name, value in delta["__payload__"].items() if name not in ("delta", "base", "deleted")}
+    assert set(tight.payloads.hydrate({**delta, "__payload__": note})) == changed
+    with pytest.raises(Conflict):
+        tight.payloads.hydrate(delta, base={})
 
 
 def test_the_store_of_many_payloads_is_whole(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analemma.bag.hydration import HydratedState
-from analemma.bag.payloads import Payloads
+from analemma.bag.payloads import Payloads, field_names
 from analemma.errors import Invalid
 
 
@@ -20,6 +20,7 @@ class HandlerOptions:
 
     load_fields: Iterable[str] | None = None
     skip_fields: Iterable[str] | None = None
+    """Fields that the function is not shown; they go on as they came, unless it sets them itself."""
     force_offload_fields: Iterable[str] | None = None
     return_delta: bool = False
     """Give back only what changed; whoever calls must merge it. Otherwise the whole state, ready for the next."""
@@ -41,51 +42,67 @@ def wrap_handler(
         @functools.wraps(function)
         async def handle_async(event: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
             shelf = await asyncio.to_thread(payloads)
-            state = await asyncio.to_thread(_arrive, shelf, event, options)
-            names = _names(state, options)
-            result = await function(state, *args, **kwargs)
-            return await asyncio.to_thread(_leave, shelf, state, result, names, options)
+            arrival = await asyncio.to_thread(_arrive, shelf, event, options)
+            names = _names(arrival.state, options)
+            result = await function(arrival.state, *args, **kwargs)
+            return await asyncio.to_thread(_leave, shelf, arrival, result, names, options)
 
         return handle_async
 
     @functools.wraps(function)
     def handle(event: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
         shelf = payloads()
-        state = _arrive(shelf, event, options)
+        arrival = _arrive(shelf, event, options)
         # Before the function runs: what it does may not be undone by an error that comes after it.
-        names = _names(state, options)
-        result = function(state, *args, **kwargs)
-        return _leave(shelf, state, result, names, options)
+        names = _names(arrival.state, options)
+        result = function(arrival.state, *args, **kwargs)
+        return _leave(shelf, arrival, result, names, options)
 
     return handle
 
 
-def _arrive(payloads: Payloads, event: Any, options: HandlerOptions) -> HydratedState:
-    return payloads.hydrate(
-        event,
-        load_fields=options.load_fields,
-        skip_fields=options.skip_fields,
-        owner_id=options.owner_id,
-        workflow_id=options.workflow_id,
-    )
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """The state of an event, and those fields of it that the function is not shown."""
+
+    state: HydratedState
+    hidden: dict[str, Any]
+    """As they stood in the state's own storage: what was not loaded is still in the store."""
+
+
+def _arrive(payloads: Payloads, event: Any, options: HandlerOptions) -> _Arrival:
+    # Not by `skip_fields` of hydrate: what the function does not see it did not decide to drop, and has to go on.
+    state = payloads.hydrate(event, owner_id=options.owner_id, workflow_id=options.workflow_id)
+    skip = field_names(options.skip_fields, "skip_fields")
+    hidden = {name: dict.pop(state, name) for name in list(state) if name in skip}
+    state.load(field_names(options.load_fields, "load_fields"))
+    return _Arrival(state, hidden)
 
 
 def _leave(
-    payloads: Payloads, state: HydratedState, result: Any, names: dict[str, str], options: HandlerOptions
+    payloads: Payloads, arrival: _Arrival, result: Any, names: dict[str, str], options: HandlerOptions
 ) -> dict[str, Any]:
     if result is not None and not isinstance(result, Mapping):
         raise Invalid(
             f"the handler returned a {type(result).__name__}",
             hint="return the new state, or None for the one it was given",
         )
+    delta = options.return_delta
+    state: Mapping[str, Any] = arrival.state if result is None else result
+    if state is arrival.state:
+        dict.update(arrival.state, {name: value for name, value in arrival.hidden.items() if name not in state})
+    elif arrival.hidden:
+        # Another state, and whole: with what it never saw, as that is in the store.
+        state = HydratedState(arrival.hidden | dict(state.items()), arrival.state.origin)
+        delta = False
     return payloads.dehydrate(
-        state if result is None else result,
+        state,
         owner_id=names["owner_id"],
         workflow_id=names["workflow_id"],
         execution_id=names["execution_id"],
         segment_id=options.segment_id,
         force_offload_fields=options.force_offload_fields,
-        return_delta=options.return_delta,
+        return_delta=delta,
     )
 
 

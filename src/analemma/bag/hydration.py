@@ -192,6 +192,8 @@ class Origin:
     """Per field what its value was then; None where that is not known."""
     parts: Mapping[str, Part]
     """Per field where its value was in the store."""
+    state: str
+    """What names that state: a delta says by it what it was made from."""
 
 
 class HydratedState(dict[str, Any]):

@@ -32,6 +32,7 @@ from analemma.clock import Clock, Entropy
 from analemma.errors import Internal, Invalid, Limit
 from analemma.state.block_store import BlockStore
 
+STATE_NAME_BYTES = 16
 DELETED_SHARE = 4
 """Names of deleted fields that take more than this part of the target stand behind a pointer."""
 
@@ -67,8 +68,12 @@ class Outgoing:
     """Where values are, or were, in the store."""
     waiting: set[str] = field(default_factory=set)
     """Those that are still only there."""
-    deleted: tuple[str, ...] | None = None
+    deleted: tuple[str, ...] = ()
     """For a delta, the fields that it takes away."""
+    base: str | None = None
+    """For a delta, the state that it was made from."""
+    state: str | None = None
+    """What names the state, if it has a name already."""
 
 
 class Dehydration:
@@ -87,6 +92,12 @@ class Dehydration:
     def run(self, state: Mapping[str, Any], source: object, *, delta: bool) -> dict[str, Any]:
         """The payload of a state; of a state that came from a payload, with `delta`, only what changed since."""
         out = self._collect(state, source, delta=delta)
+        self._note = replace(
+            self._note,
+            state=out.state or self._shelf.entropy.random_bytes(STATE_NAME_BYTES).hex(),
+            base=out.base,
+            deleted=out.deleted,
+        )
         group = self._kept_group(out)
         plan = self._plan(out, group)
         if group is not None and plan.grouped:
@@ -134,7 +145,7 @@ class Dehydration:
         if delta:
             out.waiting.clear()
             changes = self._forms.changes(out.values, state, origin)
-            out.values, out.deleted = changes.changed, changes.deleted
+            out.values, out.deleted, out.base = changes.changed, changes.deleted, origin.state
         return out
 
     def _json(self, out: Outgoing, name: str) -> Encoded | None:
@@ -213,16 +224,16 @@ class Dehydration:
 
     def _room(self, out: Outgoing, group: Pointer | None) -> Note:
         """The note as it will be, as far as its size goes."""
-        note = replace(self._note, overflow=group, delta=out.deleted is not None, deleted=out.deleted or ())
+        note = replace(self._note, overflow=group)
         return replace(note, deleted=_ROOM) if self._deletions_leave(out) else note
 
     def _deletions_leave(self, out: Outgoing) -> bool:
-        return measure(list(out.deleted or ())) > self._policy.target_bytes // DELETED_SHARE
+        return measure(list(out.deleted)) > self._policy.target_bytes // DELETED_SHARE
 
     def _assemble(self, out: Outgoing, plan: Plan, group: Pointer | None) -> dict[str, Any]:
-        note = replace(self._note, delta=out.deleted is not None, deleted=out.deleted or ())
+        note = self._note
         if self._deletions_leave(out):
-            note = replace(note, deleted=self._lease(self._shelf.trees.build(list(out.deleted or ())), None))
+            note = replace(note, deleted=self._lease(self._shelf.trees.build(list(out.deleted)), None))
         grouped = sorted(plan.grouped)
         if group is not None:
             part = next(part for part in out.parts.values() if part.pointer is group)
@@ -289,11 +300,15 @@ _ROOM = Pointer(BlockId(bytes(32)), 10**13 - 1, None, LeaseId(bytes(LEASE_ID_BYT
 
 def _from_bag(bag: Any, *, delta: bool) -> Outgoing:
     """The fields of a bag; of one that was loaded from a version, with `delta`, only those that changed since."""
-    if not delta or getattr(bag, "manifest_id", None) is None:
+    version = getattr(bag, "manifest_id", None)
+    if version is None:
         return Outgoing(_checked(bag.to_plain()))
+    if not delta:
+        return Outgoing(_checked(bag.to_plain()), state=None if bag.is_changed else version)
     changes = bag.get_delta()
     changed = {name: bag[name] for name in changes.changed_fields if name in bag}
-    return Outgoing(_checked(changed), deleted=tuple(name for name in changes.deleted_fields if name not in bag))
+    deleted = tuple(name for name in changes.deleted_fields if name not in bag)
+    return Outgoing(_checked(changed), deleted=deleted, base=version)
 
 
 def _checked(fields: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,8 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _LEASE = re.compile(r"[0-9a-f]{32}")
 _POINTER_KEYS = {POINTER_KEY, "hash", "size_bytes", "field_name", "lease"}
 _NOTE_KEYS = {"version", "owner_id", "workflow_id", "execution_id"}
-_NOTE_MORE = {"segment_id", "overflow", "delta", "deleted"}
+_NOTE_MORE = {"segment_id", "overflow", "state", "delta", "deleted", "base"}
+_STATE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +111,17 @@ class Note:
     segment_id: int | None = None
     overflow: Pointer | None = None
     """Fields that would not fit even as pointers, together in one tree."""
-    delta: bool = False
-    """The payload has only the fields that changed."""
+    state: str | None = None
+    """What tells this state from others: random, or the version that it is the state of."""
+    base: str | None = None
+    """The state that a delta was made from; None: the payload is no delta."""
     deleted: tuple[str, ...] | Pointer = ()
     """Fields that a delta takes away; a pointer to their names when they are many."""
+
+    @property
+    def delta(self) -> bool:
+        """Whether the payload has only the fields that changed."""
+        return self.base is not None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a payload."""
@@ -127,8 +135,11 @@ class Note:
             made["segment_id"] = self.segment_id
         if self.overflow is not None:
             made["overflow"] = self.overflow.to_json()
-        if self.delta:
+        if self.state is not None:
+            made["state"] = self.state
+        if self.base is not None:
             made["delta"] = True
+            made["base"] = self.base
             made["deleted"] = self.deleted.to_json() if isinstance(self.deleted, Pointer) else list(self.deleted)
         return made
 
@@ -146,15 +157,21 @@ def parse_note(value: Any) -> Note:
     segment = value.get("segment_id")
     if segment is not None and type(segment) is not int:
         raise _bad_note("has a segment that is no number")
-    if ("delta" in value and value["delta"] is not True) or ("deleted" in value) != ("delta" in value):
+    if ("delta" in value and value["delta"] is not True) or len({"delta", "deleted", "base"} & set(value)) not in (
+        0,
+        3,
+    ):
         raise _bad_note("is half a delta")
+    for key in ("state", "base"):
+        if key in value and (type(value[key]) is not str or _STATE.fullmatch(value[key]) is None):
+            raise _bad_note(f"has a {key} that names no state")
     overflow = parse_pointer_form(value["overflow"], None) if "overflow" in value else None
     deleted: tuple[str, ...] | Pointer = ()
     if is_pointer(value.get("deleted")):
         deleted = parse_pointer_form(value["deleted"], None)
     elif "deleted" in value:
         deleted = check_names(value["deleted"])
-    return Note(names[0], names[1], names[2], segment, overflow, "delta" in value, deleted)
+    return Note(names[0], names[1], names[2], segment, overflow, value.get("state"), value.get("base"), deleted)
 
 
 def check_names(value: Any) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from analemma.bag.fields import FieldPolicy
@@ -18,7 +18,7 @@ from analemma.bag.hydration import (
     Unloaded,
 )
 from analemma.bag.payload_comparing import json_fingerprint, loaded_values
-from analemma.bag.payload_dehydrating import Dehydration, Shelf
+from analemma.bag.payload_dehydrating import STATE_NAME_BYTES, Dehydration, Shelf
 from analemma.bag.payload_foreign import ForeignObjects
 from analemma.bag.payload_json import Decoder, Encoder, field_bytes, measure
 from analemma.bag.payload_pointers import (
@@ -41,7 +41,7 @@ from analemma.canon.tree import Trees
 from analemma.catalog.payloads import Lease, LeaseId, PayloadCatalog
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
-from analemma.errors import Denied, Invalid, Limit, NotFound
+from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
 from analemma.state.arguments import check_name, check_segment
 from analemma.state.block_store import BlockStore
 from analemma.state.kernel import Kernel
@@ -64,6 +64,8 @@ class Arrived:
     workflow_id: str | None
     execution_id: str | None
     fingerprints: dict[str, bytes | None]
+    state: str
+    """What names the state that it is."""
 
 
 class Payloads:
@@ -125,7 +127,7 @@ class Payloads:
             None if segment_id is None else check_segment(segment_id),
         )
         policy = policy or self.policy
-        forced = _names(force_offload_fields, "force_offload_fields")
+        forced = field_names(force_offload_fields, "force_offload_fields")
         for name in sorted(forced & policy.control_fields):
             raise Invalid(f"{name!r} is a control field, and those never leave", hint="leave it out of the list")
         return Dehydration(self._shelf, policy, note, forced).run(state, self, delta=return_delta)
@@ -143,11 +145,11 @@ class Payloads:
         """The state of an event: a payload, alone or under `state_data` or `state_bag`. Fields behind pointers load on
         first access; `load_fields` at once, together; `skip_fields` are left out.
 
-        A delta needs the event that its changes were made to, as `base`. Denied if a pointer is not of this tenant,
-        owner and workflow: as named here, else as the event says of itself. Nothing is loaded before all of it was
-        checked."""
-        skip = _names(skip_fields, "skip_fields")
-        wanted = _names(load_fields, "load_fields")
+        A delta needs the event that its changes were made to, as `base`: Conflict for any other. Denied if a pointer is
+        not of this tenant, owner and workflow: as named here, else as the event says of itself. Nothing is loaded
+        before all of it was checked."""
+        skip = field_names(skip_fields, "skip_fields")
+        wanted = field_names(load_fields, "load_fields")
         arrived = self._arrive(event, skip, owner_id, workflow_id)
         note = arrived.note
         if note is not None and note.delta and base is None:
@@ -155,13 +157,20 @@ class Payloads:
         state = self._state(arrived, skip)
         if note is not None and note.delta and base is not None:
             under = self.hydrate(base, skip_fields=skip, owner_id=note.owner_id, workflow_id=note.workflow_id)
+            assert under.origin is not None
+            if under.origin.state != note.base:
+                raise Conflict(
+                    "the delta was made from another state than that of `base`",
+                    hint="pass the event that was hydrated before the changes were made",
+                )
             state = self._merged(under, state, note, skip)
         state.load(wanted - skip)
         return state
 
     def release(self, *, execution_id: str, owner_id: str, workflow_id: str) -> int:
-        """End the leases of an execution; how many there were. Its pointers are worth nothing from now on, and what
-        only they led to may be collected."""
+        """End an execution; how many leases it had. Its pointers are worth nothing from now on, and what only they led
+        to may be collected. Whoever comes late and makes a payload with pointers for it is Denied, so nothing is left
+        that nobody would release; releasing it again changes nothing."""
         return self._shelf.catalog.release_leases(
             self._shelf.tenant,
             check_name(owner_id, "owner"),
@@ -279,7 +288,7 @@ class Payloads:
                 deleted = self._shelf.reader.names_of(deleted)
         # Names tell something too.
         shown = tuple(name for name in deleted if name in visible)
-        said = Note(note.owner_id, note.workflow_id, note.execution_id, note.segment_id, None, note.delta, shown)
+        said = replace(note, overflow=None, deleted=shown)
         return {PAYLOAD_KEY: said.to_json(), **kept}
 
     def _size(self, name: str, value: Any) -> int:
@@ -303,7 +312,8 @@ class Payloads:
         owner = _agreed("owner", owner_id, note.owner_id if note else None, event, outer, "ownerId")
         workflow = _agreed("workflow", workflow_id, note.workflow_id if note else None, event, outer, "workflowId")
         execution = note.execution_id if note else said_by(event, "execution_id") or said_by(outer, "execution_id")
-        arrived = Arrived({}, {}, {}, note, owner, workflow, execution, {})
+        named = note.state if note is not None and note.state is not None else self._name_of(event)
+        arrived = Arrived({}, {}, {}, note, owner, workflow, execution, {}, named)
         trees = self._shelf.trees
         decoder = Decoder(trees.registry, trees.unknown, limit_bytes=self._event_bytes)
         for name, value in event.items():
@@ -325,6 +335,13 @@ class Payloads:
                 else:
                     arrived.fingerprints[name] = json_fingerprint(value)
         return arrived
+
+    def _name_of(self, event: dict[str, Any]) -> str:
+        """An event that we did not write is named by what it holds; one that is no JSON like no other."""
+        try:
+            return json_fingerprint(event).hex()
+        except (TypeError, ValueError, RecursionError):
+            return self._shelf.entropy.random_bytes(STATE_NAME_BYTES).hex()
 
     def _state(self, arrived: Arrived, skip: frozenset[str]) -> HydratedState:
         """The state of an event whose pointers are good, with its large fields still in the store."""
@@ -355,7 +372,14 @@ class Payloads:
         fingerprints: dict[str, bytes | None] = dict(arrived.fingerprints)
         fingerprints.update({name: part.fingerprint for name, part in parts.items()})
         origin = Origin(
-            self, self._compare, arrived.owner_id, arrived.workflow_id, arrived.execution_id, fingerprints, parts
+            self,
+            self._compare,
+            arrived.owner_id,
+            arrived.workflow_id,
+            arrived.execution_id,
+            fingerprints,
+            parts,
+            arrived.state,
         )
         return HydratedState(arrived.fields | lazy, origin)
 
@@ -383,6 +407,7 @@ class Payloads:
             note.execution_id,
             prints | dict(over.origin.fingerprints),
             parts | dict(over.origin.parts),
+            over.origin.state,
         )
         return HydratedState(fields, origin)
 
@@ -400,7 +425,8 @@ def _agreed(
     return noted or said_by(event, control) or said_by(outer, control)
 
 
-def _names(names: Iterable[str] | None, what: str) -> frozenset[str]:
+def field_names(names: Iterable[str] | None, what: str) -> frozenset[str]:
+    """The names that a caller passed as `what`; Invalid if they are none."""
     if names is None:
         return frozenset()
     if isinstance(names, str):

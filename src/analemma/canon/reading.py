@@ -200,7 +200,14 @@ class Reader:
     def _items(self, wires: list[Wire], depth: int) -> list[Any]:
         items: list[Any] = []
         for wire in wires:
-            items.append(wire if type(wire) in _SCALARS else self._plain(wire, depth))
+            cls = type(wire)
+            if cls in _SCALARS:
+                items.append(wire)
+            elif cls is bytes and wire[:1] == b"\0":
+                # As below; lists of many bytes are worth the line.
+                items.append(wire[1:])
+            else:
+                items.append(self._plain(wire, depth))
         return items
 
     def _fields(self, wires: dict[str, Wire], depth: int) -> dict[str, Any]:

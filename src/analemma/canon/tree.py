@@ -55,6 +55,14 @@ class Trees:
         """The tree of a value, with all its blocks."""
         return build(value, self.registry)
 
+    def assemble(self, value: Any) -> Edited:
+        """The tree of a value that may hold parts of stored trees (`Stored`), with all its blocks but theirs: whoever
+        stores it must hold on to a version that has those."""
+        made: dict[BlockId, Block] = {}
+        packer = Packer(self.registry, lambda block: made.update({block.id: block}), accept=lambda links: None)
+        root = packer.pack_root(value)
+        return Edited(root, tuple(made.values()))
+
     def pack(self, value: Any) -> tuple[Wire, tuple[Block, ...]]:
         """A value as it stands inside another block, with the blocks of its larger parts."""
         made: dict[BlockId, Block] = {}

@@ -27,6 +27,7 @@ Result = TypeVar("Result")
 SECOND_US = 1_000_000
 ROOT_PAGE = 1000
 SCAN_PAGE = 5000
+FORGET_BATCH = 1000
 LONGEST_LEASE_S = 86_400
 
 
@@ -164,6 +165,13 @@ class Collecting:
         """Every tenant's number and name."""
         return [(TenantId(row[0]), row[1]) for row in self.engine.all("gc_tenants")]
 
+    def oldest_visit(self, tenant: TenantId | None) -> int:
+        """When the newest run began that went through a tenant; given None, through the one that was left longest. 0:
+        none ever did."""
+        row = self.engine.one("gc_oldest_visit", tenant=-1 if tenant is None else tenant)
+        assert row is not None
+        return int(row[0])
+
     def last_count(self, tenant: TenantId) -> tuple[int, int] | None:
         """How many blocks the newest pass that went through found in a tenant, and how many of them were needed."""
         row = self.engine.one("gc_count", tenant=tenant)
@@ -187,11 +195,15 @@ class Collecting:
 
     def scan(self, tenant: TenantId) -> Iterator[BlockId]:
         """The id of every block, in order. Reads in pages, so what is written meanwhile may show or not."""
+        for page in self.scan_pages(tenant):
+            yield from page
+
+    def scan_pages(self, tenant: TenantId) -> Iterator[list[BlockId]]:
+        """The same by the page."""
         after = b""
-        while page := self.engine.all("scan_blocks", tenant=tenant, after=after, limit=SCAN_PAGE):
-            for row in page:
-                yield row[0]
-            after = page[-1][0]
+        while rows := self.engine.all("scan_blocks", tenant=tenant, after=after, limit=SCAN_PAGE):
+            yield [row[0] for row in rows]
+            after = rows[-1][0]
 
     def scan_doomed(self, tenant: TenantId) -> Iterator[tuple[BlockId, int]]:
         """Every doomed block and its number, in the same order and way."""
@@ -239,6 +251,7 @@ class Pass:
         self._engine = catalog.engine
         self._holder = holder
         self._lease_us = int(lease_s * SECOND_US)
+        self._counts: dict[TenantId, tuple[int, int]] = {}
 
     def snapshot(self, tenant: TenantId, tables: Sequence[RootTable]) -> Snapshot:
         """All roots of one tenant, in one snapshot taken after the lease. What it saw is durable when this returns."""
@@ -295,18 +308,32 @@ class Pass:
         hit(AFTER_DELETE)
         return gone
 
+    def forget_leases(self, tenant: TenantId, released_before_us: int) -> int:
+        """Drop the rows of leases that were released before that, and of executions that ended before; how many
+        leases. They keep nothing."""
+        count = 0
+        while page := self._engine.all(
+            "old_released_leases", tenant=tenant, before=released_before_us, limit=FORGET_BATCH
+        ):
+            rows = [(tenant, row[0]) for row in page]
+            count += self._act(lambda tx, rows=rows: tx.execute_many("forget_lease", rows))  # type: ignore[misc]
+        if self._engine.one("old_end", tenant=tenant, before=released_before_us) is not None:
+            self._act(lambda tx: tx.execute("forget_ends", tenant=tenant, before=released_before_us))
+        return count
+
     def count(self, tenant: TenantId, total: int, referenced: int) -> None:
-        """Leave what was found for the next pass to compare with."""
-        self._act(
-            lambda tx: tx.execute(
-                "gc_set_count", tenant=tenant, total=total, referenced=referenced, **{"pass": self.number}
-            )
-        )
+        """Leave what was found for the next pass to compare with, when this one finishes."""
+        self._counts[tenant] = (total, referenced)
 
     def finish(self, state: str, reason: str | None, done: dict[str, int]) -> None:
         """Write down what was done, and give the lease back if it is still ours."""
 
         def move(tx: Transaction) -> None:
+            if tx.one("gc_hold_lease") == (self.number,):
+                for tenant, (total, referenced) in sorted(self._counts.items()):
+                    tx.execute(
+                        "gc_set_count", tenant=tenant, total=total, referenced=referenced, **{"pass": self.number}
+                    )
             tx.execute(
                 "gc_finish_run",
                 state=state,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analemma.canon.identity import BlockId
 from analemma.catalog.commits import (
     AFTER_BLOCKS,
     AFTER_HEAD,
     BEFORE_COMMIT,
+    change_rows,
     find_replay,
     head_moved,
     lanes_in_order,
@@ -39,7 +42,7 @@ def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int) -> 
     hit(AFTER_BLOCKS)
     _add_manifest(tx, request)
     if request.expected is None:
-        _begin_branch(tx, request)
+        begin_branch(tx, request)
     tx.execute_many(
         "add_journal",
         [
@@ -61,7 +64,8 @@ def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int) -> 
     for upload in request.uploads:
         if tx.execute("finish_upload", tenant=tenant, id=upload) != 1:
             raise missing_upload()
-    receipt = _remember(tx, request)
+    receipt = remember_request(tx, request)
+    change_rows(tx, request.rows)
     hit(BEFORE_COMMIT)
     return Committed(request.manifest.id, stored, receipt=receipt)
 
@@ -92,7 +96,8 @@ def _move_head(tx: Transaction, request: CommitRequest) -> bool:
     return moved == 1
 
 
-def _begin_branch(tx: Transaction, request: CommitRequest) -> None:
+def begin_branch(tx: Transaction, request: CommitRequest) -> None:
+    """The rows of a branch whose first version this is, and of its workflow."""
     manifest = request.manifest
     key = manifest.key
     tx.execute(
@@ -157,8 +162,13 @@ def _add_blocks(tx: Transaction, tenant: TenantId, blocks: list[BlockRow]) -> fr
     stored = (
         frozenset(BlockId(row[0]) for row in tx.all("blocks_just_added", count=added)) if added > 0 else frozenset()
     )
-    tx.execute_many("spare_doomed_block", [(tenant, row.id) for row in blocks if row.id not in stored])
+    spare_blocks(tx, tenant, [row.id for row in blocks if row.id not in stored])
     return stored
+
+
+def spare_blocks(tx: Transaction, tenant: TenantId, blocks: Sequence[BlockId]) -> None:
+    """Blocks that are emitted again are no longer the collector's."""
+    tx.execute_many("spare_doomed_block", [(tenant, block) for block in blocks])
 
 
 def _add_manifest(tx: Transaction, request: CommitRequest) -> None:
@@ -180,7 +190,8 @@ def _add_manifest(tx: Transaction, request: CommitRequest) -> None:
     )
 
 
-def _remember(tx: Transaction, request: CommitRequest) -> bytes | None:
+def remember_request(tx: Transaction, request: CommitRequest) -> bytes | None:
+    """Keep the receipt under the caller's key, if it named one."""
     asked = request.idempotency
     if asked is None:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine import Row, Statements
 from analemma.catalog.names import AGGREGATE_BYTES, check_key, check_part, check_texts
-from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, Committed, Head, OutboxEvent, TenantId
+from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, Committed, Head, OutboxEvent, RowChange, TenantId
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare
 
@@ -108,6 +108,19 @@ def head_moved(request: CommitRequest, found: Head | None) -> HeadMoved:
 def missing_base(manifest: str) -> Expired:
     """A manifest that the commit builds on has been removed."""
     return Expired(f"manifest {manifest} has expired", hint="build on a version that is still there", manifest=manifest)
+
+
+def change_rows(tx: Statements, rows: Sequence[RowChange]) -> None:
+    """Make the changes that others want in the same transaction; Conflict, and it must be undone, if one of them finds
+    other rows than it should."""
+    for change in rows:
+        touched = tx.execute(change.statement, **change.parameters)
+        if change.touches is not None and touched != change.touches:
+            raise Conflict(
+                f"{change.statement} found {touched} rows instead of {change.touches}",
+                hint="look again",
+                statement=change.statement,
+            )
 
 
 def missing_upload() -> Conflict:

@@ -16,8 +16,9 @@ from analemma.catalog.commits import check_request
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.ledger_port import BranchSettlement, Delta, LedgerEntry, PendingEntry, TicketRow
 from analemma.catalog.names import check_key, check_part
-from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
+from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, TenantId
 from analemma.clock import Clock
+from analemma.errors import Invalid
 from analemma.failpoints import declare, hit
 
 BEFORE_INSERT = declare("ledger.before_insert", "the delta is packed and nothing is written")
@@ -36,26 +37,18 @@ class SqlLedger(ABC):
     clock: Clock
 
     def enter(self, tenant: TenantId, entry: LedgerEntry) -> int:
-        check_key(entry.key)
-        if entry.idempotency_key is not None:
-            check_part(entry.idempotency_key, "idempotency key")
+        return self.enter_all(tenant, [entry])[0]
+
+    def enter_all(self, tenant: TenantId, entries: Sequence[LedgerEntry]) -> list[int]:
+        for entry in entries:
+            check_key(entry.key)
+            if entry.idempotency_key is not None:
+                check_part(entry.idempotency_key, "idempotency key")
         hit(BEFORE_INSERT)
-        row = {
-            **_branch(tenant, entry.key),
-            "secret": entry.secret,
-            "created_at": entry.created_at_us,
-            "idempotency_key": entry.idempotency_key,
-            "fingerprint": entry.fingerprint,
-            "codec": entry.delta.codec,
-            "size": entry.delta.size,
-            "digest": entry.delta.digest,
-            "stored": len(entry.delta.body),
-            "body": entry.delta.body,
-        }
-        answer = self.engine.write(lambda tx: tx.one("enter", **row))
-        assert answer is not None
+        places = self.engine.write(lambda tx: self._write_entries(tx, tenant, entries))
         hit(AFTER_INSERT)
-        return int(answer[0])
+        # By what is random in each, and not by their order: no database promises to answer in that of the request.
+        return [places[entry.secret] for entry in entries]
 
     def ticket(self, tenant: TenantId, seq: int, secret: bytes) -> TicketRow | None:
         row = self.engine.one("ticket_state", tenant=tenant, seq=seq, secret=secret)
@@ -121,6 +114,7 @@ class SqlLedger(ABC):
         for settlement in settlements:
             for request in settlement.commits:
                 check_request(request)
+                _check_own(request)
         hit(BEFORE_TRANSACTION)
         done = self.engine.write(lambda tx: self._settle_entries(tx, tenant, settlements))
         hit(AFTER_COMMIT)
@@ -158,8 +152,21 @@ class SqlLedger(ABC):
         return {each.key for each in chosen}
 
     @abstractmethod
+    def _write_entries(self, tx: Transaction, tenant: TenantId, entries: Sequence[LedgerEntry]) -> dict[bytes, int]:
+        """Insert the entries, places in the order in which a branch's entries become durable; place by secret."""
+
+    @abstractmethod
     def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
         """Write versions and tickets of branches that are held; raise, and the transaction is undone."""
+
+
+def _check_own(request: CommitRequest) -> None:
+    """Raise Invalid for what only a commit of its own can do: the versions of entries are written many at a time."""
+    parent = () if request.expected is None else (request.expected.manifest,)
+    if request.events or request.rows or not set(request.bases) <= set(parent):
+        raise Invalid(
+            "a version of a pending delta brings rows of others, or links blocks of others than the version before it"
+        )
 
 
 def _pending(row: Row) -> PendingEntry:

@@ -88,6 +88,9 @@ class LedgerCatalog(KernelCatalog, Protocol):
     def enter(self, tenant: TenantId, entry: LedgerEntry) -> int:
         """Keep the delta, durably; its place."""
 
+    def enter_all(self, tenant: TenantId, entries: Sequence[LedgerEntry]) -> list[int]:
+        """Keep these deltas, durably and in one transaction; the place of each."""
+
     def ticket(self, tenant: TenantId, seq: int, secret: bytes) -> TicketRow | None:
         """Where an entry stands; None unless place, secret and tenant all are its own."""
 

@@ -1,4 +1,4 @@
-"""Settling entries in one statement, for a database with many writers (PostgreSQL)."""
+"""Entering and settling entries in one statement each, for a database with many writers (PostgreSQL)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,30 @@ from typing import Any
 from analemma.catalog.arrays import Blobs, Integers, Texts
 from analemma.catalog.commits import missing_upload
 from analemma.catalog.engine import Statements
-from analemma.catalog.ledger_port import BranchSettlement
+from analemma.catalog.ledger_port import BranchSettlement, LedgerEntry
 from analemma.catalog.port import CommitRequest, TenantId
 from analemma.errors import Conflict
+
+
+def enter_in_one_statement(source: Statements, tenant: TenantId, entries: Sequence[LedgerEntry]) -> dict[bytes, int]:
+    """Insert the entries; place by secret."""
+    rows = source.all(
+        "enter",
+        tenant=tenant,
+        owners=Texts([entry.key.owner for entry in entries]),
+        workflows=Texts([entry.key.workflow for entry in entries]),
+        branches=Texts([entry.key.branch for entry in entries]),
+        secrets=Blobs([entry.secret for entry in entries]),
+        times=Integers([entry.created_at_us for entry in entries]),
+        keys=Texts([entry.idempotency_key for entry in entries]),
+        fingerprints=Blobs([entry.fingerprint for entry in entries]),
+        codecs=Integers([entry.delta.codec for entry in entries]),
+        sizes=Integers([entry.delta.size for entry in entries]),
+        digests=Blobs([entry.delta.digest for entry in entries]),
+        stored=Integers([len(entry.delta.body) for entry in entries]),
+        bodies=Blobs([entry.delta.body for entry in entries]),
+    )
+    return {bytes(secret): int(seq) for secret, seq in rows}
 
 
 def settle_in_one_statement(

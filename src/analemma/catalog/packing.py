@@ -22,8 +22,12 @@ UNPACK_AFTER_COMMIT = declare("unpack.after_commit", "the blocks are back in the
 
 LARGEST_ROWID = 2**63 - 1
 
-ColdPlace = tuple[int | str, bytes]
-"""Behind which block a page begins: when it was stored, as the database orders that, and its id."""
+ROWS_PER_TABLE_PAGE = 40
+"""PostgreSQL: so many pages of the table are read for an answer of some blocks. Hardly more rows fit into a page, so
+no answer becomes much longer than it was asked to be."""
+
+ColdPlace = tuple[int, int]
+"""Where a page begins. SQLite: behind this rowid. PostgreSQL: at this page of the table, of so many in all."""
 
 
 class Origin(NamedTuple):
@@ -71,7 +75,7 @@ class ColdMark:
 
 @dataclass(frozen=True, slots=True)
 class ColdPage:
-    """Some cold blocks, oldest first."""
+    """Some cold blocks, oldest first as far as the database tells; perhaps none."""
 
     blocks: tuple[ColdBlock, ...]
     end: ColdPlace | None
@@ -102,7 +106,8 @@ class PackingCatalog(Protocol):
     def cold_blocks(
         self, tenant: TenantId, mark: ColdMark, *, after: ColdPlace | None = None, limit: int = 10_000
     ) -> ColdPage:
-        """A page of the blocks in rows that are not doomed and not newer than the mark."""
+        """A page of about so many of the blocks in rows that are not doomed and not newer than the mark. All pages
+        together take one look at each row, and what is written meanwhile may be in several or in none."""
 
     def move_into_pack(self, tenant: TenantId, upload: UploadId, moves: Sequence[PackMove], *, at_least: int) -> int:
         """Let the blocks lie in the upload's object, which is there, and finish the upload; how many moved. Fewer than
@@ -148,13 +153,12 @@ class SqlPacking:
     def cold_blocks(
         self, tenant: TenantId, mark: ColdMark, *, after: ColdPlace | None = None, limit: int = 10_000
     ) -> ColdPage:
-        place: dict[str, Any] = {"after": 0 if after is None else after[0]}
         if self._postgres:
-            xid, block = after or (None, None)
-            place = {"after_xid": xid, "after_id": block}
-        rows = self._engine.all("cold_blocks", tenant=tenant, mark=self._mark(mark), limit=limit, **place)
-        end = (rows[-1][0], rows[-1][1]) if len(rows) == limit else None
-        return ColdPage(tuple(ColdBlock(BlockId(row[1]), row[2]) for row in rows), end)
+            return self._cold_rows_of_pages(tenant, mark, after, max(1, limit // ROWS_PER_TABLE_PAGE))
+        start = 0 if after is None else after[0]
+        rows = self._engine.all("cold_blocks", tenant=tenant, mark=self._mark(mark), limit=limit, after=start)
+        end = (rows[-1][2], 0) if len(rows) == limit else None
+        return ColdPage(tuple(ColdBlock(BlockId(row[0]), row[1]) for row in rows), end)
 
     def move_into_pack(self, tenant: TenantId, upload: UploadId, moves: Sequence[PackMove], *, at_least: int) -> int:
         try:
@@ -224,6 +228,21 @@ class SqlPacking:
             connection.control("truncate_log")
             connection.control("begin_write")
         return before, self._bytes()
+
+    def _cold_rows_of_pages(self, tenant: TenantId, mark: ColdMark, place: ColdPlace | None, count: int) -> ColdPage:
+        """What lies in so many pages of the table: there is no index in the order in which rows were stored, but new
+        rows mostly go to the end."""
+        if place is None:
+            row = self._engine.one("block_table_pages")
+            assert row is not None
+            place = (0, row[0])
+        first, pages = place
+        behind = min(first + count, pages)
+        rows = self._engine.all(
+            "cold_blocks", tenant=tenant, mark=mark.place, first=f"({first},0)", behind=f"({behind},0)"
+        )
+        end = (behind, pages) if behind < pages else None
+        return ColdPage(tuple(ColdBlock(BlockId(row[0]), row[1]) for row in rows), end)
 
     def _mark(self, mark: ColdMark) -> int | str | None:
         return LARGEST_ROWID if mark.place is None and not self._postgres else mark.place

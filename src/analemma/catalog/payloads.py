@@ -21,6 +21,8 @@ BEFORE_TRANSACTION = declare("payload.before_transaction", "the blocks are prepa
 AFTER_BLOCKS = declare("payload.after_blocks", "the blocks are written inside the transaction")
 BEFORE_COMMIT = declare("payload.before_commit", "blocks and leases are written, nothing is committed")
 AFTER_COMMIT = declare("payload.after_commit", "the leases are there, but the caller does not know")
+BEFORE_RELEASE = declare("payload.before_release", "an execution and its leases are ended inside the transaction")
+AFTER_RELEASE = declare("payload.after_release", "they are ended, but the caller does not know")
 
 LeaseId = NewType("LeaseId", bytes)
 LEASE_ID_BYTES = 16
@@ -60,8 +62,9 @@ class PayloadCatalog(Protocol):
     """What payloads need of a catalog. Every call is atomic by itself."""
 
     def add_leases(self, request: LeaseRequest) -> None:
-        """Write blocks and leases, durably. Raises and changes nothing: Denied (a kept lease was released), Conflict
-        (an upload was collected meanwhile), Unavailable, OutcomeUnknown."""
+        """Write blocks and leases, durably. Raises and changes nothing: Denied (a kept lease was released, or a new
+        one is of an execution that has ended), Conflict (an upload was collected meanwhile), Unavailable,
+        OutcomeUnknown."""
 
     def leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
         """Those of the leases that exist, released or not; one round trip for any number."""
@@ -79,7 +82,7 @@ class PayloadCatalog(Protocol):
         """A page of the live leases of one workflow, or of one execution of it, by id."""
 
     def release_leases(self, tenant: TenantId, owner: str, workflow: str, execution: str) -> int:
-        """End all leases of an execution; how many there were."""
+        """End an execution, with all leases of it; how many there were. From then on it gets no new ones."""
 
     def lease_roots(
         self, tenant: TenantId, *, after: LeaseId | None = None, limit: int = 1000
@@ -134,14 +137,10 @@ class SqlPayloads:
 
     def release_leases(self, tenant: TenantId, owner: str, workflow: str, execution: str) -> int:
         _check_names(owner, workflow, execution)
-        return self.engine.execute(
-            "release_leases",
-            tenant=tenant,
-            owner=owner,
-            workflow=workflow,
-            execution=execution,
-            now=self.clock.now_us(),
-        )
+        whose = {"tenant": tenant, "owner": owner, "workflow": workflow, "execution": execution}
+        count = self.engine.write(lambda tx: _release(tx, whose, self.clock.now_us(), self.engine.dialect))
+        hit(AFTER_RELEASE)
+        return count
 
     def lease_roots(
         self, tenant: TenantId, *, after: LeaseId | None = None, limit: int = 1000
@@ -168,6 +167,13 @@ class SqlPayloads:
 
 def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect) -> None:
     """The order of locks is that of a commit: what is built upon, then blocks by id, then what is new."""
+    for owner, workflow, execution in sorted({(each.owner, each.workflow, each.execution) for each in request.leases}):
+        whose = {"tenant": request.tenant, "owner": owner, "workflow": workflow, "execution": execution}
+        if dialect == "postgres":
+            tx.one("share_execution", **whose)
+        # After the lock, in a statement of its own: that sees what was committed while we waited.
+        if tx.one("execution_ended", **whose) is not None:
+            raise ended(execution)
     kept = sorted(set(request.kept))
     if kept and len(tx.all("hold_leases", tenant=request.tenant, **_chosen(dialect, kept))) != len(kept):
         raise released()
@@ -179,6 +185,24 @@ def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect) -> Non
         if tx.execute("finish_payload_upload", tenant=request.tenant, id=upload) != 1:
             raise Conflict("an upload of this payload was collected meanwhile", hint="dehydrate again")
     hit(BEFORE_COMMIT)
+
+
+def _release(tx: Transaction, whose: dict[str, Any], now_us: int, dialect: Dialect) -> int:
+    if dialect == "postgres":
+        tx.one("hold_execution", **whose)
+    tx.execute("end_execution", **whose, now=now_us)
+    count = tx.execute("release_leases", **whose, now=now_us)
+    hit(BEFORE_RELEASE)
+    return count
+
+
+def ended(execution: str) -> Denied:
+    """What whoever makes a payload for an execution that was released is told."""
+    return Denied(
+        f"the execution {execution!r} was released, and gets no new pointers",
+        hint="release an execution after its last payload; a new run has an id of its own",
+        execution=execution,
+    )
 
 
 def released() -> Denied:

@@ -5,9 +5,9 @@ A backend that is not SQL implements `KernelCatalog` and passes `analemma.testin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, NewType, Protocol
+from typing import Any, Literal, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
 
@@ -104,6 +104,15 @@ class Idempotency:
     receipt: bytes
 
 
+class RowChange(NamedTuple):
+    """A change to a table of somebody else's, made in the transaction of a commit: a statement by its name."""
+
+    statement: str
+    parameters: Mapping[str, Any]
+    touches: int | None = 1
+    """How many rows it has to change, or all of it is undone; None: any number."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
     """Everything that becomes visible together, or not at all."""
@@ -123,6 +132,8 @@ class CommitRequest:
     idempotency: Idempotency | None = None
     unless_pending: bool = False
     """HeadMoved also while deltas wait in the branch's ledger: for whoever has not looked whether any do."""
+    rows: tuple[RowChange, ...] = ()
+    """What else becomes visible with it, changed last and in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +339,8 @@ class KernelCatalog(Protocol):
 
     def commit(self, request: CommitRequest) -> Committed:
         """Make it all visible, durably. Raises and changes nothing: HeadMoved (`found`: Head or None), Expired (a base
-        is gone; `manifest`), Conflict (`kind` conflict: other request under the same idempotency key; or an upload was
-        collected meanwhile), Unavailable, OutcomeUnknown."""
+        is gone; `manifest`), Conflict (`kind` conflict: other request under the same idempotency key; an upload was
+        collected meanwhile; or one of `rows` did not find what it has to change), Unavailable, OutcomeUnknown."""
 
     def head(self, tenant: TenantId, key: BranchKey) -> Head | None:
         """Where the branch stands."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs
 from analemma.catalog.commit_statement import commit_in_one_statement
+from analemma.catalog.commits import BEFORE_COMMIT, change_rows
 from analemma.catalog.engine import Row, Transaction
-from analemma.catalog.ledger_port import BranchSettlement
-from analemma.catalog.ledger_statement import settle_in_one_statement
+from analemma.catalog.ledger_port import BranchSettlement, LedgerEntry
+from analemma.catalog.ledger_statement import enter_in_one_statement, settle_in_one_statement
 from analemma.catalog.migrations import migrate
 from analemma.catalog.port import CommitRequest, Committed, TenantId
 from analemma.catalog.postgres import ConnectionDropped, PostgresEngine, retry_contention
@@ -17,11 +18,13 @@ from analemma.catalog.postgres_errors import outcome_unknown
 from analemma.catalog.settling import settle
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock
+from analemma.errors import OutcomeUnknown
+from analemma.failpoints import hit
 
 
 class PostgresCatalog(SqlCatalog):
-    """Commits in one autocommit statement. With `migrate_schema=False` an outdated schema is refused instead of
-    upgraded."""
+    """Commits in one autocommit statement, unless rows of others go with it. With `migrate_schema=False` an outdated
+    schema is refused instead of upgraded."""
 
     engine: PostgresEngine
 
@@ -31,15 +34,23 @@ class PostgresCatalog(SqlCatalog):
         self.migrated = migrate(engine, now_us=self.clock.now_us(), apply=migrate_schema)
 
     def commit_in(self, tx: Transaction, request: CommitRequest) -> Committed:
-        return commit_in_one_statement(tx, request, now_us=self.clock.now_us())
+        committed = commit_in_one_statement(tx, request, now_us=self.clock.now_us())
+        if request.rows and not committed.replayed:
+            change_rows(tx, request.rows)
+            hit(BEFORE_COMMIT)
+        return committed
 
     def _commit(self, request: CommitRequest) -> Committed:
         try:
             return self._send(request)
-        except ConnectionDropped:
+        except (ConnectionDropped, OutcomeUnknown):
             return self._settle(request)
 
     def _send(self, request: CommitRequest) -> Committed:
+        if request.rows:
+            # More than one statement, so a transaction around them.
+            return self.engine.write(lambda tx: self.commit_in(tx, request))
+
         def once() -> Committed:
             with self.engine.connection() as (_, tx):
                 return self.commit_in(tx, request)
@@ -58,6 +69,9 @@ class PostgresCatalog(SqlCatalog):
         tenant, manifest = request.tenant, request.manifest.id
         # It may have been committed, followed by others, and expired, all before we asked.
         return self.manifest(tenant, manifest) is not None or self.expired(tenant, manifest) is not None
+
+    def _write_entries(self, tx: Transaction, tenant: TenantId, entries: Sequence[LedgerEntry]) -> dict[bytes, int]:
+        return enter_in_one_statement(tx, tenant, entries)
 
     def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
         settle_in_one_statement(tx, tenant, settlements, now_us=self.clock.now_us())

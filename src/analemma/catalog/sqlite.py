@@ -107,7 +107,9 @@ class SqliteEngine:
             self._writer = None
             self._readers.close()
             # Last: the connection that closes last copies the log back and removes it, and only this one may write.
-            self._connection.close()
+            # In memory others read from it, and SQLite does not survive being closed under a statement that runs.
+            with self._mutex or nullcontext():
+                self._connection.close()
             if self._lock is not None:
                 self._lock.close()
 
@@ -206,6 +208,8 @@ class SqliteEngine:
         self._present()
         if self._mutex is not None:
             with self._mutex:
+                if self._writer is None:  # It was closed while this thread waited.
+                    raise Unavailable(f"the catalog {self.path} is closed", hint="open it again")
                 yield self._connect.on(self._connection)
             return
         readers = self._readers

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from analemma.canon.identity import BlockId
 from analemma.catalog.commit_steps import commit_in_steps
 from analemma.catalog.engine import Row, Transaction
-from analemma.catalog.ledger_port import BranchSettlement
-from analemma.catalog.ledger_steps import settle_in_steps
+from analemma.catalog.ledger_port import BranchSettlement, LedgerEntry
+from analemma.catalog.ledger_steps import enter_in_steps, settle_in_steps
 from analemma.catalog.migrations import migrate
 from analemma.catalog.port import CommitRequest, Committed, TenantId
 from analemma.catalog.settling import settle
@@ -46,6 +46,9 @@ class SqliteCatalog(SqlCatalog):
 
     def _send(self, request: CommitRequest) -> Committed:
         return self.engine.write(lambda tx: self.commit_in(tx, request))
+
+    def _write_entries(self, tx: Transaction, tenant: TenantId, entries: Sequence[LedgerEntry]) -> dict[bytes, int]:
+        return enter_in_steps(tx, tenant, entries)
 
     def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
         settle_in_steps(tx, tenant, settlements, now_us=self.clock.now_us())

@@ -22,6 +22,7 @@ _WRITER_PRAGMAS = (
     "limit_idle_log",
     "temporary_in_memory",
     "cache_for_writing",
+    "leave_free_pages_alone",
 )
 
 

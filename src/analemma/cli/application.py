@@ -1,32 +1,19 @@
-"""The application: the commands on a store as a whole, and those of the other modules."""
+"""The application: the commands on a store as a whole, beside those of the modules that `command_modules` names."""
 
 from __future__ import annotations
 
-import platform
 from dataclasses import asdict
-from importlib.metadata import version as installed_version
 
 import typer
 
-from analemma.cli import (
-    branch_commands,
-    export_commands,
-    gc_commands,
-    history_commands,
-    marking_commands,
-    pack_commands,
-    retention_commands,
-    segment_commands,
-    state_commands,
-    worker_commands,
-    workflow_commands,
-)
+from analemma.cli.command_modules import CommandsOnDemand
 from analemma.cli.options import Json, Objects, Url, Where, one_place, open_store
 from analemma.cli.output import bytes_for_people, print_fields, print_json, stdout
 from analemma.errors import Invalid
 
 application = typer.Typer(
     name="analemma",
+    cls=CommandsOnDemand,
     help="Version control for live state.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -87,21 +74,11 @@ def demo(json: Json = False) -> None:
 @application.command(epilog="Example: analemma version")
 def version(json: Json = False) -> None:
     """Show the version."""
+    import platform
+    from importlib.metadata import version as installed_version
+
     release = installed_version("analemma")
     if json:
         print_json({"version": release, "python": platform.python_version()})
     else:
         print(f"analemma {release}")
-
-
-application.add_typer(state_commands.commands)
-application.add_typer(history_commands.commands)
-application.add_typer(branch_commands.commands)
-application.add_typer(marking_commands.commands)
-application.add_typer(workflow_commands.commands, name="workflow")
-application.add_typer(segment_commands.commands, name="segments")
-application.add_typer(retention_commands.commands, name="retention")
-application.add_typer(gc_commands.commands, name="gc")
-application.add_typer(worker_commands.commands)
-application.add_typer(pack_commands.commands)
-application.add_typer(export_commands.commands, name="export")

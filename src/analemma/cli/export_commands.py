@@ -46,7 +46,8 @@ def lifecycle(
 ) -> None:
     """Print lifecycle rules for a bucket.
 
-    They match what the collector has tagged as an orphan, and uploads that broke off; never anything by its age."""
+    They match what the collector could not delete and has tagged as an orphan, and uploads that broke off; never
+    anything by its age."""
     from analemma.gc.lifecycle import lifecycle, parse_bucket
     from analemma.settings import Settings
 

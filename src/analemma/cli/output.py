@@ -6,15 +6,18 @@ import dataclasses
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from analemma.errors import AnalemmaError, Invalid
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def stdout() -> Console:
     """Where answers for people go."""
+    from rich.console import Console
+
     return Console(soft_wrap=True)
 
 

@@ -22,16 +22,19 @@ def worker(
     store: StoreOptions,
     once: Annotated[bool, typer.Option("--once", help="Do everything once, due or not, and end.")] = False,
 ) -> int:
-    """Collect garbage and pack cold blocks in all tenants until SIGTERM or Ctrl-C. Any number may run; one collects."""
+    """Collect garbage and pack cold blocks, in one tenant or in all, until SIGTERM or Ctrl-C.
+
+    Any number may run; one collects."""
     with store.open() as app:
         from analemma.clock import SystemClock
         from analemma.gc.worker import Worker, collection_jobs, packing_jobs
 
-        jobs = collection_jobs(app.gc, interval_s=app.settings.gc_interval_s, always=once)
+        jobs = collection_jobs(app.gc, interval_s=app.settings.gc_interval_s, tenant=store.tenant, always=once)
         if app.objects is not None:
 
             def packings() -> list[tuple[str, Packing]]:
-                return [(name, app.tenant(name).packing) for name in app.gc.tenants()]
+                names = app.gc.tenants() if store.tenant is None else [store.tenant]
+                return [(name, app.tenant(name).packing) for name in names]
 
             jobs += packing_jobs(packings, interval_s=app.settings.gc_interval_s)
         told: list[dict[str, str]] = []

@@ -49,6 +49,7 @@ class Collector:
             clock=clock,
         )
         self._holder = holder
+        self._ran_at: dict[str | None, float] = {}
         self.sessions = Sessions(engine, clock=database_clock)
 
     def plan(
@@ -93,6 +94,7 @@ class Collector:
             tenants = [each for each in tenants if each[1] in planned]
         self.sessions.abandon(self._parts.options.session_idle_s)
         begun = self._parts.catalog.begin(self._holder, self._parts.options.lease_s, store_id=self._parts.store_id)
+        self._ran_at[tenant] = self._parts.clock.monotonic()
         run = Run(self._parts, begun, plan, grace_s, expire, force, progress or silent, stop or (lambda: False))
         return run.go(tenants)
 
@@ -129,10 +131,18 @@ class Collector:
         """The objects that were deleted, newest first."""
         return self._parts.upload_rows.audit(limit)
 
-    def is_due(self, interval_s: float) -> bool:
-        """Whether the newest run began longer ago than that."""
+    def is_due(self, interval_s: float, tenant: str | None = None) -> bool:
+        """Whether no run has come to a tenant for so long, or to any one of all tenants."""
         runs = self._parts.catalog.runs(1)
-        return not runs or self._parts.upload_rows.now_us() - runs[0].started_at_us >= interval_s * SECOND_US
+        since_us = self._parts.upload_rows.now_us() - int(interval_s * SECOND_US)
+        if not runs or runs[0].started_at_us <= since_us:
+            return True
+        ran_at = self._ran_at.get(tenant)
+        if ran_at is not None and self._parts.clock.monotonic() - ran_at < interval_s:
+            # What stopped this run in a tenant, so that it does not count as a visit, need not be met every minute.
+            return False
+        number = None if tenant is None else self._tenants(tenant)[0][0]
+        return self._parts.catalog.oldest_visit(number) <= since_us
 
     def _grace(self, grace_s: float | None) -> float:
         chosen = self._parts.options.grace_s if grace_s is None else grace_s

@@ -1,4 +1,5 @@
-"""Rules for a bucket's own housekeeping: what the collector has tagged as an orphan, and uploads that broke off.
+"""Rules for a bucket's own housekeeping: what the collector has tagged as an orphan because it could not delete it, and
+uploads that broke off.
 
 Nothing else: how old an object is says nothing about who needs it, and a `temp` tag may be one whose removal was lost.
 """
@@ -17,7 +18,8 @@ FORMATS: dict[str, LifecycleFormat] = {"s3": "s3", "gs": "gcs", "az": "azure"}
 """By the scheme of an object store's URL."""
 
 ORPHAN_TAG = ("status", "orphan")
-"""Set by the collector on objects that it has claimed. Nothing undoes a claim."""
+"""Set by the collector on objects that it has claimed and could not delete, where the store has tags. Nothing undoes a
+claim."""
 ORPHAN_DAYS = 7
 INCOMPLETE_DAYS = 7
 

@@ -37,13 +37,19 @@ class LeafSet:
             self._shards[first] = compacted = array("Q", set(shard))
             self._limits[first] = 2 * len(compacted) + SMALLEST_COMPACTION
 
-    def holds(self, block: bytes) -> bool:
-        """Whether it, or one that begins like it, was added. Quick for blocks asked for in the order of their ids; not
-        to be mixed with `add`."""
-        first = block[0]
-        if self._open[0] != first:
-            self._open = (first, frozenset(self._shards[first]))
-        return _prefix(block)[0] in self._open[1]
+    def missing(self, blocks: Iterable[BlockId]) -> list[BlockId]:
+        """Those of the blocks that were not added, nor any that begins alike. Quick for blocks in the order of their
+        ids; not to be mixed with `add`."""
+        number, shard = self._open
+        found: list[BlockId] = []
+        for block in blocks:
+            if block[0] != number:
+                number = block[0]
+                shard = frozenset(self._shards[number])
+            if _prefix(block)[0] not in shard:
+                found.append(block)
+        self._open = (number, shard)
+        return found
 
 
 class Marks:
@@ -53,9 +59,10 @@ class Marks:
         self.nodes: set[bytes] = set()
         self.leaves = LeafSet()
 
-    def holds(self, block: bytes) -> bool:
-        """Whether something leads to it. For blocks in the order of their ids."""
-        return block in self.nodes or self.leaves.holds(block)
+    def missing(self, blocks: Iterable[BlockId]) -> list[BlockId]:
+        """Those of the blocks that nothing leads to. For blocks in the order of their ids."""
+        nodes = self.nodes
+        return self.leaves.missing([block for block in blocks if block not in nodes])
 
 
 def mark(roots: Iterable[BlockId], read: Read) -> Generator[int, None, Marks]:

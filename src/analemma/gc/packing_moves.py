@@ -170,7 +170,7 @@ class PackFiller:
             )
         view = memoryview(data)
         for entries in in_batches(pack.entries, lambda entry: entry.length):
-            decode_blocks(_stored(entry, view) for entry in entries)
+            decode_blocks([_stored(entry, view) for entry in entries])
 
 
 def in_batches(items: Iterable[Item], length: Callable[[Item], int]) -> Iterator[list[Item]]:

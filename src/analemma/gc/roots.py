@@ -10,13 +10,15 @@ from analemma.catalog.collecting import RootTable
 
 MANIFESTS = RootTable("manifest", "manifest_roots")
 LEASES = RootTable("payload", "lease_roots")
+CHECKPOINTS = RootTable("thread_checkpoint", "thread_roots")
 
-ROOTS: tuple[RootTable, ...] = (MANIFESTS, LEASES)
+ROOTS: tuple[RootTable, ...] = (MANIFESTS, LEASES, CHECKPOINTS)
 """What every snapshot reads."""
 
 ROOT_COLUMNS: dict[str, str] = {
     "manifest.id": "a version: its block leads to state, configuration, segments and metadata",
     "payload.root": "the tree of a lease, until that is released",
+    "thread_checkpoint.manifest": "the version that a checkpoint is, also after the version's own row expired",
 }
 
 NO_ROOTS: dict[str, str] = {
@@ -52,7 +54,15 @@ NO_ROOTS: dict[str, str] = {
     "ticket.digest": "a hash of the delta",
     "ticket.body": "a delta with all its blocks in it",
     "session.id": "random; what a session wrote is kept by its number",
+    "thread_checkpoint.metadata": "a checkpoint's own bytes",
+    "thread_write.digest": "a hash of the write",
+    "thread_write.body": "a task's own bytes",
+    "removal.body": "tells of branches that are gone",
+    "removal.hash": "a hash of the record",
     "gc_failure.upload": "names an object",
     "gc_audit.upload": "names an object that is gone",
+    "item_space.namespace": "the labels of a namespace",
+    "item.value": "a value itself, as JSON",
+    "item.vectors": "numbers",
 }
 """Columns of bytes that keep nothing, and why."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from analemma.canon.identity import ID_BYTES
-from analemma.catalog.collecting import LeaseLost, Pass
+from analemma.catalog.collecting import SECOND_US, LeaseLost, Pass
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Conflict
 from analemma.failpoints import declare, hit
@@ -15,6 +15,9 @@ from analemma.gc.parts import Parts, Progress
 from analemma.gc.reports import UPLOAD_BYTES, GcPlan, GcReport, TenantReport, pieces
 from analemma.gc.sweeping import Sweep
 from analemma.gc.uploads import Deleted
+
+RELEASED_LEASE_S = 30 * 86_400
+"""So long a pointer whose lease was released is told so; after that it names no lease."""
 
 BEFORE_FINISH = declare("gc.before_finish", "a pass is done, and nothing says so")
 
@@ -121,6 +124,7 @@ class Run:
             brakes=parts.options.brakes,
             force=self._force,
             only=self._deletions(done.tenant),
+            clock=self._clock,
         )
         try:
             for stage, count in sweep.steps():
@@ -140,6 +144,10 @@ class Run:
         if sweep.problem is not None:
             self._problems.append((f"{done.tenant}: {sweep.problem} (if that is right, run it with force)", "limit"))
             done = replace(done, problem=sweep.problem, kind="limit")
+        elif sweep.referenced or sweep.deleted == sweep.total:
+            # Not while they are all that explains why nothing leads to blocks that are still there.
+            before_us = parts.upload_rows.now_us() - RELEASED_LEASE_S * SECOND_US
+            self._pass.forget_leases(tenant, before_us)
         return done
 
     def _collect_uploads(self, tenants: list[TenantId]) -> None:

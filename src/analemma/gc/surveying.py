@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.gc.marking import Marks
 
+TELL_EVERY = 10_000
+
 
 @dataclass(slots=True)
 class Survey:
@@ -23,34 +25,43 @@ class Survey:
 
 
 def survey(
-    blocks: Iterator[BlockId],
+    pages: Iterator[list[BlockId]],
     dooms: Iterator[tuple[BlockId, int]],
     marks: Marks,
     limit: int,
 ) -> Generator[int, None, Survey]:
-    """Sort blocks by two streams in the order of ids, of all of them and of those that are doomed. Both were read over
-    some time, so this is a proposal: the statements that act look again. Yields, again and again, how
+    """Sort blocks by two streams in the order of ids, of all of them, by the page, and of those that are doomed. Both
+    were read over some time, so this is a proposal: the statements that act look again. Yields, again and again, how
     many it has seen."""
     found = Survey()
-    holds = marks.holds
-    doomed_id, doomed_at = next(dooms, (None, 0))
-    for block in blocks:
-        found.total += 1
-        if found.total % 10_000 == 0:
-            yield found.total
-        while doomed_id is not None and doomed_id < block:
-            doomed_id, doomed_at = next(dooms, (None, 0))
-        is_doomed = doomed_id == block
-        if holds(block):
-            found.referenced += 1
-            if is_doomed:
-                found.clear += block
-        elif not is_doomed:
-            found.doom += block
-        elif doomed_at < limit:
-            found.delete += block
-        else:
-            found.waiting += 1
+    doomed = next(dooms, None)
+    told = 0
+    for page in pages:
+        found.total += len(page)
+        if found.total >= told + TELL_EVERY:
+            told = found.total
+            yield told
+        doomed_here: dict[BlockId, int] = {}
+        while doomed is not None and doomed[0] <= page[-1]:
+            doomed_here[doomed[0]] = doomed[1]
+            doomed = next(dooms, None)
+        unmarked = marks.missing(page)
+        found.referenced += len(page) - len(unmarked)
+        if not doomed_here:
+            found.doom += b"".join(unmarked)
+            continue
+        for block in unmarked:
+            doomed_at = doomed_here.pop(block, None)
+            if doomed_at is None:
+                found.doom += block
+            elif doomed_at < limit:
+                found.delete += block
+            else:
+                found.waiting += 1
+        if doomed_here:
+            # Marked, or not there any more.
+            there = set(page)
+            found.clear += b"".join([block for block in doomed_here if block in there])
     return found
 
 

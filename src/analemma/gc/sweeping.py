@@ -9,18 +9,24 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from analemma.canon.identity import BlockId
+from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.collecting import Collecting, Pass, Snapshot
 from analemma.catalog.port import TenantId
+from analemma.clock import Clock
 from analemma.gc.brakes import BrakeLimits, judge
 from analemma.gc.marking import Read, mark
-from analemma.gc.roots import ROOTS
+from analemma.gc.roots import MANIFESTS, ROOTS
 from analemma.gc.surveying import Survey, batches, survey
 
 _T = TypeVar("_T")
 
-BATCH = 1000
-"""Blocks per transaction."""
+BATCH = 2500
+"""Blocks in the first transaction. The fewer there are, the more often the same pages of a table are written: ids are
+random."""
+SMALLEST_BATCH = 100
+LARGEST_BATCH = 10_000
+LONGEST_S = 0.03
+"""How long a transaction should take, about."""
 
 Step = tuple[str, int]
 """What was just done, and how far it is."""
@@ -54,12 +60,15 @@ def look(
     brakes: BrakeLimits,
     expiring: Collection[BlockId] = frozenset(),
 ) -> Generator[Step, None, Finding]:
-    """Mark from a snapshot and sort all blocks. Changes nothing. Roots that are `expiring` count as gone."""
-    roots = [root for table in ROOTS for root in seen.roots[table.table] if root not in expiring]
+    """Mark from a snapshot and sort all blocks. Changes nothing. Versions that are `expiring` count as gone."""
+    # A version that another table names is kept by that, whether or not it expires.
+    gone: dict[str, Collection[BlockId]] = {MANIFESTS.table: expiring}
+    roots = [root for table in ROOTS for root in seen.roots[table.table] if root not in gone.get(table.table, ())]
     marking = mark(roots, read)
     marks = yield from _as_steps("marking", marking)
     limit = deletion_limit(catalog, number, grace_s, seen.oldest_session)
-    found = yield from _as_steps("scanning", survey(catalog.scan(tenant), catalog.scan_doomed(tenant), marks, limit))
+    surveying = survey(catalog.scan_pages(tenant), catalog.scan_doomed(tenant), marks, limit)
+    found = yield from _as_steps("scanning", surveying)
     problem = judge(
         roots=len(roots),
         total=found.total,
@@ -86,8 +95,10 @@ class Sweep:
         force: bool = False,
         only: Collection[bytes] | None = None,
         batch: int = BATCH,
+        clock: Clock | None = None,
     ) -> None:
-        """`force`: whatever the brakes say. `only`: delete no other blocks than these."""
+        """`force`: whatever the brakes say. `only`: delete no other blocks than these. `batch`: blocks per
+        transaction; with a clock only in the first, and then as many as time allows."""
         self._catalog = catalog
         self._pass = begun
         self._tenant = tenant
@@ -97,6 +108,7 @@ class Sweep:
         self._force = force
         self._only = only
         self._batch = batch
+        self._clock = clock
         self.total = self.referenced = self.cleared = self.doomed = self.deleted = self.bytes = 0
         self.problem: str | None = None
 
@@ -119,13 +131,13 @@ class Sweep:
         if found.problem is not None and not self._force:
             self.problem = found.problem
             return
-        for batch in batches(found.survey.clear, self._batch):
+        for batch in self._batches(found.survey.clear):
             self.cleared += begun.clear(tenant, batch)
             yield "sparing", self.cleared
-        for batch in batches(found.survey.doom, self._batch):
+        for batch in self._batches(found.survey.doom):
             self.doomed += begun.doom(tenant, batch)
             yield "marking to go", self.doomed
-        for batch in batches(found.survey.delete, self._batch):
+        for batch in self._batches(found.survey.delete):
             chosen: Sequence[BlockId] = batch
             if self._only is not None:
                 chosen = [block for block in batch if block in self._only]
@@ -135,6 +147,19 @@ class Sweep:
                 self.bytes += freed
             yield "deleting", self.deleted
         begun.count(tenant, self.total - self.deleted, self.referenced)
+
+    def _batches(self, ids: bytearray) -> Iterator[list[BlockId]]:
+        """As many at a time as take about `LONGEST_S`: on SQLite all other writers wait for the transaction."""
+        place = 0
+        while place < len(ids):
+            end = place + self._batch * ID_BYTES
+            started = 0.0 if self._clock is None else self._clock.monotonic()
+            yield from batches(ids[place:end], self._batch)
+            place = end
+            if self._clock is not None:
+                took = max(self._clock.monotonic() - started, 1e-6)
+                wanted = int(self._batch * min(2.0, LONGEST_S / took))
+                self._batch = max(SMALLEST_BATCH, min(LARGEST_BATCH, wanted))
 
 
 def _as_steps(stage: str, counting: Generator[int, None, _T]) -> Generator[Step, None, _T]:

@@ -1,5 +1,6 @@
 """Collecting objects: claim uploads that nothing will ever name, delete their objects by name, and write down why. No
-listing: every object has a row, from before its first byte until after it is gone."""
+listing: every object has a row, from before its first byte until after it is gone. One that cannot be deleted is tagged
+as an orphan, so that the bucket's own rules may do it."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from analemma.catalog.collecting_uploads import CLAIM_BATCH, Candidate, Claimed,
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Unavailable
 from analemma.failpoints import declare, hit
+from analemma.gc.lifecycle import ORPHAN_TAG
 
 AFTER_OBJECT = declare("gc.after_object", "objects are deleted, and nothing says so yet")
 
@@ -137,7 +139,7 @@ class UploadCollector:
             reason = COMMIT_FAILED
         upload = self._catalog.claimed_upload(taken.tenant, taken.upload)
         if upload is not None:
-            objects.delete(upload.object_key)
+            _delete(objects, upload)
             self._note(upload, number, reason or _reason(upload), self._catalog.now_us(), missing=False)
 
     def _absent(self, objects: ObjectStore, page: Sequence[Claimed], done: Deleted) -> set[bytes]:
@@ -163,7 +165,7 @@ class UploadCollector:
         failed: dict[bytes, str] = {}
         for upload in page:
             try:
-                objects.delete(upload.object_key)
+                _delete(objects, upload)
             except AnalemmaError as exc:
                 failed[upload.id] = str(exc)
         return failed
@@ -174,6 +176,19 @@ class UploadCollector:
         certain = upload.claimed_from == "ready" and not missing and upload.deleted_at_us is None
         old = upload.claimed_at_us <= now - FORGET_AFTER_S * SECOND_US
         self._catalog.deleted(upload, number=number, reason=reason, forget=certain or old)
+
+
+def _delete(objects: ObjectStore, upload: Claimed) -> None:
+    try:
+        objects.delete(upload.object_key)
+    except AnalemmaError:
+        # Whoever may not delete may perhaps write: then the bucket's rules can do the rest. Nothing undoes a claim, so
+        # the tag never becomes wrong; and nothing depends on it, so that it could not be set is nothing to tell.
+        try:
+            objects.tag(upload.object_key, dict([ORPHAN_TAG]))
+        except AnalemmaError:
+            pass
+        raise
 
 
 def _allowed(page: list[Candidate], only: Collection[bytes] | None) -> list[Candidate]:

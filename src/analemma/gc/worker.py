@@ -68,15 +68,17 @@ class Worker:
         return 0
 
 
-def collection_jobs(collector: Collector, *, interval_s: float, always: bool = False) -> list[Job]:
-    """Collecting garbage when the newest run, whoever's it was, is long enough ago; and what failed meanwhile. With
-    `always`, whether or not it is due."""
+def collection_jobs(
+    collector: Collector, *, interval_s: float, tenant: str | None = None, always: bool = False
+) -> list[Job]:
+    """Collecting garbage, in one tenant or in all, when the newest run there, whoever's it was, is long enough ago; and
+    what failed meanwhile. With `always`, whether or not it is due."""
 
     def collect(stop: Stop) -> str | None:
-        if not always and not collector.is_due(interval_s):
+        if not always and not collector.is_due(interval_s, tenant):
             return None
         try:
-            report = collector.run(stop=stop)
+            report = collector.run(tenant=tenant, stop=stop)
         except Conflict as exc:
             return f"left to another: {exc}"
         return report.describe()

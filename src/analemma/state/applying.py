@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, node_link_ids
+from analemma.canon.source import Loaded, NodeCache
 from analemma.canon.tree import Edited, Trees
 from analemma.catalog.ledger_port import BranchSettlement, LedgerCatalog, PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
@@ -112,8 +113,7 @@ class Applier:
                 self._give_up(branch.drafts, Conflict("someone else was faster"))
                 continue
             done.settled += len(branch.settlement.steps)
-            for draft in branch.drafts:
-                self._blocks.remember(draft.emitted)
+            self._blocks.remember([block for draft in branch.drafts for block in draft.emitted])
 
     def _refused(self, branches: Sequence[_Branch], exc: AnalemmaError, done: Pass) -> None:
         first = branches[0]
@@ -154,7 +154,7 @@ class _Batch:
     ) -> None:
         self._tenant = tenant
         self._blocks = blocks
-        self._trees = Trees(self._fetch, trees.registry, trees.unknown, trees.nodes)
+        self._trees = trees
         self._committer = committer
         self._known = known
         self._made: dict[BlockId, bytes] = {}
@@ -179,6 +179,8 @@ class _Batch:
         steps: list[Settlement] = []
         drafts: list[Draft] = []
         answered: dict[str, Idempotency] = {}
+        nodes = _BranchNodes(self._trees.nodes)
+        trees = Trees(self._fetch, self._trees.registry, self._trees.unknown, nodes)
         for entry in entries:
             asked = entry.entry.idempotency_key
             if asked is not None:
@@ -195,7 +197,7 @@ class _Batch:
                 steps.append(Settlement(entry.seq, failure=write_failure(exc)))
                 continue
             try:
-                tree = apply_update(self._trees, None if manifest is None else manifest.root.id, delta.update)
+                tree = apply_update(trees, None if manifest is None else manifest.root.id, delta.update)
                 draft = self._committer.draft(_proposal(entry, delta, tree, head, manifest), Carried())
             except (Invalid, Limit) as exc:
                 steps.append(Settlement(entry.seq, failure=write_failure(exc)))
@@ -212,6 +214,8 @@ class _Batch:
             head, manifest = draft.request.head, draft.manifest
             if draft.request.idempotency is not None:
                 answered[draft.request.idempotency.key] = draft.request.idempotency
+        if manifest is not None:
+            nodes.hand_on(manifest.root.id)
         return _Branch(BranchSettlement(key, expected, tuple(steps)), drafts)
 
     def _manifest(self, manifest: BlockId) -> Manifest:
@@ -222,6 +226,29 @@ class _Batch:
         found = {block: self._made[block] for block in blocks if block in self._made}
         missing = [block for block in blocks if block not in found]
         return found | self._blocks.fetch(missing) if missing else found
+
+
+class _BranchNodes(NodeCache):
+    """The nodes that the versions of one branch are made of. Most are gone with the next version: in the cache that all
+    branches share they would only take the place of what other branches begin with."""
+
+    def __init__(self, shared: NodeCache | None) -> None:
+        super().__init__()
+        self._shared = shared
+
+    def get(self, block: BlockId) -> Loaded | None:
+        found = super().get(block)
+        return found if found is not None or self._shared is None else self._shared.get(block)
+
+    def hand_on(self, root: BlockId) -> None:
+        """Leave those that the tree at `root` has to the next batch."""
+        waiting = [root] if self._shared is not None else []
+        while waiting:
+            block = waiting.pop()
+            found = self._loaded.pop(block, None)
+            if found is not None and self._shared is not None:
+                self._shared.put(block, found)
+                waiting += node_link_ids(found.node)
 
 
 def _proposal(

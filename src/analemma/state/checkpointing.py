@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from analemma.catalog.ledger_port import Delta, LedgerCatalog, LedgerEntry
+from analemma.catalog.ledger_queue import LedgerQueue
 from analemma.catalog.port import BranchKey, TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Conflict, Invalid
@@ -51,7 +52,11 @@ class Checkpoints:
         _ALL.add(self)
 
     def _reset(self) -> None:
-        self._changed = threading.Condition()
+        self._entering = LedgerQueue(lambda entries: self.ledger.enter_all(self._tenant, entries))
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        """Only to wait and to notify. To hold the lock, `with self._lock`: entering a Condition takes several steps,
+        and an interrupt between two of them would leave it locked for good."""
         self._thread: threading.Thread | None = None
         self._waiting: dict[BranchKey, float] = {}
         """Branches for the thread, in the order in which they came, and from when on it may try each (again)."""
@@ -103,18 +108,26 @@ class Checkpoints:
         """Keep a delta, durably; who applies it is not decided yet."""
         secret = self._entropy.random_bytes(SECRET_BYTES)
         entry = LedgerEntry(key, secret, delta, self._clock.now_us(), idempotency_key, fingerprint)
-        return Ticket(self.ledger.enter(self._tenant, entry), secret)
+        return Ticket(self._entering.enter(entry), secret)
 
     def hand_over(self, key: BranchKey) -> None:
         """Have the thread apply what is pending on a branch; start it if there is none."""
-        with self._changed:
+        with self._lock:
+            known = key in self._waiting
             self._waiting.setdefault(key, 0.0)
-            if self._closed:
+            if self._closed or (known and self._thread is not None):
+                # The thread takes a branch off this list before it reads its entries, so it will find this one too.
                 return
             if self._thread is None:
                 # A daemon: a program that ends must not wait for what the next process can do.
-                self._thread = threading.Thread(target=self._run, name="analemma-checkpoints", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="analemma-checkpoints", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as exc:
+                    # No thread can be had now. The delta is in the ledger all the same, and the next one tries again.
+                    self.problem = exc
+                    return
+                self._thread = thread
             self._changed.notify_all()
 
     def finish(self, key: BranchKey, through: int | None = None, deadline: float | None = None) -> bool:
@@ -144,12 +157,13 @@ class Checkpoints:
         """Stop the thread, and apply what it was asked for and had not done, as far as that is possible in time. What
         is left stays in the ledger."""
         deadline = self._clock.monotonic() + timeout_s
-        with self._changed:
+        with self._lock:
             self._closed = True
             thread = self._thread
             self._changed.notify_all()
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            # It ends by itself once what it is at returns; a database that does not answer must not keep us here.
+            thread.join(max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
         while self._waiting and not self._is_late(deadline):
             keys = list(self._waiting)[:MOST_BRANCHES]
             with self._claimed(keys, deadline) as claimed:
@@ -170,7 +184,7 @@ class Checkpoints:
         free: list[BranchKey] = []
         # From here on: an interrupt may come at any moment, and a branch that is not given up stops everyone.
         try:
-            with self._changed:
+            with self._lock:
                 while not (free := [key for key in keys if key not in self._busy]):
                     left = None if deadline is None else deadline - self._clock.monotonic()
                     if left is not None and left <= 0:
@@ -179,7 +193,7 @@ class Checkpoints:
                 self._busy.update(free)
             yield free
         finally:
-            with self._changed:
+            with self._lock:
                 self._busy.difference_update(free)
                 self._changed.notify_all()
 
@@ -188,6 +202,8 @@ class Checkpoints:
         while self._wait_for_work():
             # Others enter theirs meanwhile, and share the transaction.
             self._clock.sleep(GATHER_S)
+            if self._closed:
+                continue  # what is left is done by who closes, or by the next process
             try:
                 if self._clock.monotonic() - looked_around >= LEFT_BEHIND_S:
                     self._look_around()
@@ -196,13 +212,13 @@ class Checkpoints:
             except Exception as exc:
                 # Whatever it is, it must not end the thread: the database may be back in a moment.
                 self.problem = exc
-                with self._changed:
+                with self._lock:
                     if not self._closed:
                         self._changed.wait(PAUSE_S)
 
     def _wait_for_work(self) -> bool:
         """Wait until a branch is due; False, and the thread must end, if none comes for a while."""
-        with self._changed:
+        with self._lock:
             idle_until = self._clock.monotonic() + IDLE_S
             while not self._closed:
                 now = self._clock.monotonic()
@@ -221,12 +237,12 @@ class Checkpoints:
         """Take up what other processes left behind."""
         before_us = self._clock.now_us() - round(LEFT_BEHIND_S * 1_000_000)
         left = self.ledger.pending_branches(self._tenant, before_us=before_us, limit=MOST_BRANCHES)
-        with self._changed:
+        with self._lock:
             for key in left:
                 self._waiting.setdefault(key, 0.0)
 
     def _work(self) -> None:
-        with self._changed:
+        with self._lock:
             now = self._clock.monotonic()
             keys = [key for key, at in self._waiting.items() if at <= now and key not in self._busy][:MOST_BRANCHES]
             # Before the ledger is read: what is entered from now on comes back.
@@ -238,7 +254,7 @@ class Checkpoints:
             done = self._applier.apply(keys) if keys else Pass()
         finally:
             later = self._clock.monotonic() + PAUSE_S
-            with self._changed:
+            with self._lock:
                 for key in keys:
                     exc = done.unsettled.get(key)
                     if exc is not None:

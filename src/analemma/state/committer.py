@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block, Wire
 from analemma.canon.tree import Edited
-from analemma.catalog.port import BranchKey, CommitRequest, Committed, Head, Idempotency, KernelCatalog, TenantId
+from analemma.catalog.port import (
+    BranchKey,
+    CommitRequest,
+    Committed,
+    Head,
+    Idempotency,
+    KernelCatalog,
+    RowChange,
+    TenantId,
+)
 from analemma.clock import Clock, Entropy
 from analemma.state.arguments import branch_key, check_message, check_name, check_segment
 from analemma.state.block_store import BlockStore, Carried
@@ -42,6 +51,8 @@ class Proposal:
     facts: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
     fingerprint: bytes = b""
+    rows: Callable[[BlockId], Sequence[RowChange]] | None = None
+    """What else becomes visible with the version, once its manifest is known."""
     guessed: bool = False
     """Whether `expected` was not read but guessed: then HeadMoved is also raised when deltas wait in the ledger."""
 
@@ -147,6 +158,7 @@ class Committer:
             uploads=prepared.uploads,
             idempotency=idempotency,
             unless_pending=proposal.guessed,
+            rows=() if proposal.rows is None else tuple(proposal.rows(block.id)),
         )
         return Draft(request, receipt, manifest, emitted, prepared.object_keys)
 

@@ -87,12 +87,13 @@ class Merging(KernelBase):
         `strategy` (everywhere else) decide: last_write_wins (theirs), ours, deep_merge, collect, for lists append,
         replace, dedupe_append, set_union, or a function of base, ours and theirs. What is left raises Conflict, with
         `conflicts`, and nothing changes. Reserved fields stay the target's. With `preview`, only say what would happen.
+        Checkpoints that were accepted for either branch are applied first, for a preview too.
         """
         key = branch_key(owner_id, workflow_id, into)
         row = self._source_row(key, source)
         theirs = self._read_manifest(row.id)
         chosen = Strategies(strategy, strategies)
-        plan = self._plan(self._head(key), row, theirs, chosen)
+        plan = self._plan(self._head_after_pending(key) or self._head(key), row, theirs, chosen)
         if preview or plan.nothing_new:
             return _merge_of(plan, row)
 
@@ -129,7 +130,7 @@ class Merging(KernelBase):
         check_name(source, "source")
         if source == key.branch:
             raise Invalid(f"branch {source} cannot be merged into itself", hint="name another source")
-        head = self._catalog.head(self._tenant, BranchKey(key.owner, key.workflow, source))
+        head = self._head_after_pending(BranchKey(key.owner, key.workflow, source))
         if head is None and len(source) != 64:
             raise NotFound(
                 f"workflow {key.owner}/{key.workflow} has no branch {source!r}", hint="or pass a manifest id"

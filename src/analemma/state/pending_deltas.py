@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from analemma.blocks.codec import MAX_BLOCK_BYTES, compress, decompress
+from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.editing import OPERATIONS, Operation
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import Block, Wire, decode, encode, wire_flags
@@ -28,6 +28,9 @@ FORMAT = 1
 KIND = "delta"
 LARGEST_BYTES = MAX_BLOCK_BYTES
 """Of one delta in the ledger, before compression: it is read as a whole when it is applied."""
+
+WORTH_COMPRESSING = 4096
+"""A smaller delta is kept as it is: its row will be gone in a moment, and each way takes as long as packing does."""
 
 _REMOVING = ("remove", "discard")
 
@@ -74,7 +77,7 @@ def pack_delta(
             f"the delta has {len(data)} bytes, and a pending one may have {LARGEST_BYTES}",
             hint="save it with save_state_delta, which waits for the commit",
         )
-    codec, body = compress(data)
+    codec, body = compress(data) if len(data) >= WORTH_COMPRESSING else (RAW, data)
     return Delta(codec=codec, size=len(data), body=body, digest=sha256(data).digest())
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 
 from analemma.canon.identity import parse_block_id
 from analemma.canon.tree import Edited
-from analemma.catalog.port import Head
+from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid
 from analemma.state.arguments import branch_key
 from analemma.state.committer import Proposal
@@ -122,12 +122,14 @@ class TimeMachine(Loading):
         message: str | None = None,
     ) -> Commit:
         """Start a new workflow (at version 1), or a new branch of the same one (counting on), from any version. Copies
-        nothing."""
+        nothing. A branch for which checkpoints were accepted exists: they are applied, and then it is a Conflict."""
         source = self._row(manifest_id, owner_id)
         if (workflow_id is None) == (branch is None):
             raise Invalid("a fork makes a new workflow or a new branch", hint="pass workflow_id or branch, not both")
         key = branch_key(owner_id, workflow_id or source.key.workflow, branch or MAIN)
         manifest = self._read_manifest(source.id)
+        if self._head_after_pending(key) is not None:
+            raise _exists(key)
         proposal = Proposal(
             key,
             Edited(manifest.root, ()),
@@ -144,4 +146,8 @@ class TimeMachine(Loading):
         try:
             return commit_of(self._committer.commit(proposal))
         except HeadMoved as exc:
-            raise Conflict(f"{place(key)} exists already", hint="choose another name") from exc
+            raise _exists(key) from exc
+
+
+def _exists(key: BranchKey) -> Conflict:
+    return Conflict(f"{place(key)} exists already", hint="choose another name")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from analemma.canon.identity import BlockId
 from analemma.catalog.ledger_port import (
     BranchSettlement,
     Delta,
@@ -18,8 +21,8 @@ from analemma.catalog.ledger_port import (
     PendingEntry,
     Settlement,
 )
-from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, TenantId
-from analemma.errors import AnalemmaError, Conflict
+from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, TenantId
+from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.testing.commits import KEY, make_block, make_request, make_upload
 
 OTHER = BranchKey("ann", "other")
@@ -45,8 +48,16 @@ def make_settlement(
     return BranchSettlement(key, expected, tuple(steps))
 
 
-class CatalogLedgerSuite:
+class CatalogLedgerSuite(ABC):
     """Entries are durable and ordered, and become versions once; a ticket says what became of each."""
+
+    @abstractmethod
+    def doom(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> None:
+        """Mark a block as the collector's pass 1 would."""
+
+    @abstractmethod
+    def is_doomed(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> bool:
+        """Whether the mark is there."""
 
     def test_entries_come_back_as_they_were_in_the_order_of_their_branch(
         self, catalog: LedgerCatalog, tenant: TenantId
@@ -63,6 +74,35 @@ class CatalogLedgerSuite:
         assert seqs[0] < seqs[1]
         assert catalog.pending_entries(tenant, [], most_entries=10, most_bytes=1 << 20) == []
         assert catalog.pending_entries(catalog.tenant("else"), [KEY], most_entries=10, most_bytes=1 << 20) == []
+
+    def test_entries_of_one_transaction_each_get_their_own_place(
+        self, catalog: LedgerCatalog, tenant: TenantId
+    ) -> None:
+        before = catalog.enter(tenant, make_entry())
+        made = [
+            make_entry(OTHER, body=b""),
+            make_entry(idempotency_key="\u00e9\"'", fingerprint=b"short"),
+            make_entry(created_at_us=2**62),
+            make_entry(OTHER, body=bytes(range(256)) * 100),
+        ]
+        seqs = catalog.enter_all(tenant, made)
+        assert len(set(seqs)) == 4 and seqs[1] < seqs[2] and seqs[0] < seqs[3] and min(seqs) > before
+        found = catalog.pending_entries(tenant, [KEY, OTHER], most_entries=10, most_bytes=1 << 20)
+        assert {entry.seq: entry.entry for entry in found if entry.seq != before} == dict(zip(seqs, made, strict=True))
+        assert catalog.enter_all(tenant, []) == []
+
+    def test_groups_that_share_branches_do_not_wait_for_each_other_for_ever(
+        self, catalog: LedgerCatalog, tenant: TenantId
+    ) -> None:
+        keys = [BranchKey("ann", f"workflow {number}") for number in range(6)]
+
+        def produce(number: int) -> list[int]:
+            order = keys if number % 2 else keys[::-1]
+            return [seq for _ in range(6) for seq in catalog.enter_all(tenant, [make_entry(key) for key in order])]
+
+        with ThreadPoolExecutor(6) as threads:
+            places = [seq for own in threads.map(produce, range(6)) for seq in own]
+        assert len(set(places)) == 6 * 36 == catalog.pending_count(tenant)
 
     def test_places_are_in_the_order_of_entering_whoever_enters(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
         """What one thread saw acknowledged is before what it enters next, also when others enter between."""
@@ -137,6 +177,49 @@ class CatalogLedgerSuite:
             assert row is not None
             assert (row.key, row.receipt, row.failure) == (entry.key, b"receipt %d" % seq, None)
             assert catalog.kept_delta(tenant, seq, entry.secret) is None
+
+    def test_versions_keep_their_columns_and_share_blocks(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        """Every column, also where nothing stands, and one block that two of them and an earlier commit emit."""
+        shared = make_block()
+        begun = make_request(tenant, None, [shared])
+        catalog.commit(begun)
+        seqs = catalog.enter_all(tenant, [make_entry(), make_entry(), make_entry()])
+        steps = []
+        head = begun.head
+        said = ("r\u00e9sum\u00e9 \"'\\ \U0001f600", 7), (None, None), ("", 0)
+        for seq, (message, segment) in zip(seqs, said, strict=True):
+            request = make_request(tenant, head, [make_block(), shared])
+            request = replace(request, manifest=request.manifest._replace(message=message, segment=segment))
+            steps.append(Settlement(seq, request, b"receipt"))
+            head = request.head
+        settlement = BranchSettlement(KEY, begun.head, tuple(steps))
+        assert catalog.settle(tenant, [settlement]) == [True]
+        self._check_stored(catalog, tenant, settlement.commits)
+        assert [catalog.manifest(tenant, each.manifest.id) for each in settlement.commits] == [
+            each.manifest for each in settlement.commits
+        ]
+        assert len(catalog.read_blocks(tenant, [shared.id])) == 1
+
+    def test_settling_saves_the_doomed_blocks_that_it_emits(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        emitted, left = make_block(), make_block()
+        begun = make_request(tenant, None, [emitted, left])
+        catalog.commit(begun)
+        for block in (emitted, left):
+            self.doom(catalog, tenant, block.id)
+        request = make_request(tenant, begun.head, [make_block(), emitted])
+        seq = catalog.enter(tenant, make_entry())
+        settlement = BranchSettlement(KEY, begun.head, (Settlement(seq, request, b"receipt"),))
+        assert catalog.settle(tenant, [settlement]) == [True]
+        assert [self.is_doomed(catalog, tenant, block.id) for block in (emitted, left)] == [False, True]
+
+    def test_what_only_a_commit_of_its_own_can_do_is_refused(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
+        begun = make_request(tenant, None)
+        catalog.commit(begun)
+        seq = catalog.enter(tenant, make_entry())
+        request = replace(make_request(tenant, begun.head), bases=(begun.head.manifest, make_block().id))
+        with pytest.raises(Invalid):
+            catalog.settle(tenant, [BranchSettlement(KEY, begun.head, (Settlement(seq, request, b"receipt"),))])
+        assert catalog.head(tenant, KEY) == begun.head and catalog.pending_count(tenant) == 1
 
     def test_an_entry_is_settled_once(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
         seq = catalog.enter(tenant, make_entry())

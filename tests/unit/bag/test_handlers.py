@@ -146,8 +146,43 @@ def test_fields_are_loaded_skipped_and_forced_out_as_told(app: App) -> None:
     def handler(state: Any) -> None:
         assert state.not_loaded() == {} and "old" not in state
 
-    payload = handler(send(app, {"plan": LARGE, "old": LARGE[1:], "n": 1}))
-    assert payload["n"]["__pointer__"] == 1 and "old" not in payload
+    event = send(app, {"plan": LARGE, "old": LARGE[1:], "n": 1})
+    payload = handler(event)
+    assert payload["n"]["__pointer__"] == 1 and payload["old"] == event["old"]
+
+
+@pytest.mark.parametrize("returns", ["nothing", "state", "dict"])
+@pytest.mark.parametrize("return_delta", [False, True])
+def test_what_a_function_is_not_shown_goes_on_as_it_came(returns: str, return_delta: bool, store: Store) -> None:
+    """Large ones, small ones, and those that stand together behind one pointer."""
+    with store.open() as app:
+
+        @analemma.with_payloads(app=app, skip_fields={"plan", "small", "field 9"}, return_delta=return_delta)
+        def handler(state: Any) -> Any:
+            assert not {"plan", "small", "field 9"} & set(state)
+            state["n"] += 1
+            del state["gone"]
+            return {"nothing": None, "state": state, "dict": dict(state)}[returns]
+
+        fields: dict[str, Any] = {f"field {number}": number for number in range(3_000)}
+        fields |= {"plan": LARGE, "small": [1], "n": 1, "gone": 1}
+        event = send(app, fields)
+        reads = app.catalog.engine.statements["read_blocks"]
+        answer = through_json(handler(event))
+        whole = not return_delta or returns == "dict"
+        assert ("delta" not in answer["__payload__"]) == whole
+        if whole and returns != "dict":
+            assert answer["plan"] == event["plan"] and app.catalog.engine.statements["read_blocks"] - reads < 5
+        arrived = receive(app, answer, base=None if whole else event)
+        assert arrived == {name: value for name, value in fields.items() if name != "gone"} | {"n": 2}
+
+
+def test_a_field_that_was_not_shown_may_be_set(app: App) -> None:
+    @analemma.with_payloads(app=app, skip_fields={"plan"})
+    def handler(state: Any) -> None:
+        state["plan"] = "other"
+
+    assert receive(app, handler(send(app, {"plan": LARGE, "n": 1}))) == {"plan": "other", "n": 1}
 
 
 def test_a_tenant_may_be_named(app: App) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
+
 from analemma.app import App
 from analemma.bag.state_bag import SmartStateBag
+from analemma.errors import Conflict
 from tests.stores import Store
 from tests.unit.bag.payload_stores import LARGE, receive, send
 
@@ -29,13 +32,20 @@ def test_a_bag_goes_out_whole(store: Store) -> None:
 def test_a_bag_of_a_version_goes_out_as_what_changed(store: Store) -> None:
     with store.open() as app:
         bag = saved_bag(app)
+        before = send(app, bag, return_delta=False)
+        assert before["__payload__"]["state"] == bag.manifest_id
         bag["plan"].append("new")
         bag["notes"][1]["b"] = 2
         del bag["old"]
         delta = send(app, bag)
+        assert delta["__payload__"]["base"] == bag.manifest_id
         assert set(delta) == {"__payload__", "plan", "notes"} and delta["__payload__"]["deleted"] == ["old"]
         expected = {"plan": [*LARGE, "new"], "notes": ["a", {"b": 2}], "n": 1}
-        assert receive(app, delta, base=send(app, STATE)) == expected
+        assert receive(app, delta, base=before) == expected
+        # What was changed already is no payload of the version, and an equal state is another.
+        for other in (send(app, bag, return_delta=False), send(app, STATE)):
+            with pytest.raises(Conflict):
+                receive(app, delta, base=other)
 
 
 def test_a_new_bag_is_everything(app: App) -> None:

@@ -12,7 +12,7 @@ from analemma.app import App
 from analemma.bag.fields import FieldPolicy
 from analemma.bag.hydration import HydratedState
 from analemma.bag.state_bag import SmartStateBag
-from analemma.errors import Invalid
+from analemma.errors import Conflict, Invalid
 from tests.stores import Store
 from tests.unit.bag.payload_stores import LARGE, NAMES, receive, send
 
@@ -70,6 +70,48 @@ def test_a_delta_over_a_base_is_relative_to_both_together(app: App) -> None:
     assert merged.get_delta().operations == ()
     merged["n"] = 1
     assert [tuple(operation) for operation in merged.get_delta().operations] == [("put", ("n",), 1)]
+
+
+def test_a_delta_is_refused_over_any_other_state_than_its_own(store: Store) -> None:
+    with store.open() as app:
+        base, equal = send(app, STATE), send(app, STATE)
+        first, second = receive(app, base), receive(app, base)
+        first["n"], second["n"] = 2, 3
+        one, two = send(app, first), send(app, second)
+        assert one["__payload__"]["base"] == base["__payload__"]["state"]
+        assert receive(app, one, base=base)["n"] == 2 and receive(app, two, base=base)["n"] == 3
+        for other in (equal, send(app, first, return_delta=False), {"n": 1}):
+            with pytest.raises(Conflict, match="another state"):
+                receive(app, one, base=other)
+        # What one of them made is no base of the other, nor is a delta one without its own.
+        with pytest.raises(Invalid, match="delta"):
+            receive(app, two, base=one)
+        # Fields that are skipped, or filtered out, do not make it another state.
+        assert receive(app, one, base=base, skip_fields={"plan"})["n"] == 2
+        segment = {"nodes": [{"type": "llm_chat", "reads": ["n"]}]}
+        seen = [dict(app.payloads.filter_event_payload(event, segment)) for event in (one, base)]
+        assert receive(app, seen[0], base=seen[1]) == {"n": 2}
+
+
+def test_a_delta_of_an_event_of_others_is_of_what_that_held(app: App) -> None:
+    event = {"plan": LARGE, "n": 1, "ownerId": "ann", "workflowId": "report"}
+    state = receive(app, event)
+    state["n"] = 2
+    delta = send(app, state)
+    assert receive(app, delta, base=dict(reversed(event.items())))["n"] == 2
+    with pytest.raises(Conflict):
+        receive(app, delta, base={**event, "n": 5})
+
+
+def test_a_delta_that_does_not_name_its_base_is_refused(app: App) -> None:
+    base = send(app, STATE)
+    state = receive(app, base)
+    state["n"] = 2
+    delta = send(app, state)
+    for name in (None, "", "x" * 32, 7):
+        note = {key: value for key, value in delta["__payload__"].items() if key != "base"}
+        with pytest.raises(Invalid):
+            receive(app, {**delta, "__payload__": note if name is None else {**note, "base": name}}, base=base)
 
 
 def test_a_state_that_was_not_hydrated_is_all_new(app: App) -> None:

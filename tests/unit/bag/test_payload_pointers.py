@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import analemma
 from analemma.app import App
+from analemma.catalog import payloads
 from analemma.catalog.arrays import Blobs
 from analemma.catalog.payloads import LeaseId, LeaseRequest
 from analemma.errors import Corrupt, Denied, Invalid, Limit
@@ -132,6 +134,52 @@ def test_a_released_pointer_is_denied(store: Store) -> None:
         assert app.payloads.leases(owner_id="ann", workflow_id="report", execution_id="run-1") == []
 
 
+def test_whoever_comes_after_the_release_gets_no_pointers(store: Store) -> None:
+    """Also of an execution that never had any; what needs no pointers is nobody's to release."""
+    with store.open() as app:
+        for execution in ("run-1", "never"):
+            if execution == "run-1":
+                send(app, {"plan": LARGE})
+            app.payloads.release(**{**NAMES, "execution_id": execution})
+            with pytest.raises(Denied, match="released"):
+                send(app, {"plan": LARGE}, execution_id=execution)
+            assert send(app, {"n": 1}, execution_id=execution)["n"] == 1
+            assert app.payloads.release(**{**NAMES, "execution_id": execution}) == 0
+        assert app.payloads.leases(owner_id="ann", workflow_id="report") == []
+        blocks = app.stats().blocks
+        with pytest.raises(Denied):
+            send(app, {"plan": LARGE * 2})
+        assert app.stats().blocks == blocks
+        for other in ({"execution_id": "run-2"}, {"workflow_id": "other"}, {"owner_id": "bob"}):
+            assert send(app, {"plan": LARGE}, **other)["plan"]["__pointer__"] == 1
+        app.tenant("shop").payloads.dehydrate({"plan": LARGE}, **NAMES)
+
+
+def test_a_payload_that_is_being_made_is_released_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Released between its check and its leases: whoever releases waits, and ends those leases as well."""
+    with store.open() as app, store.open() as other:
+        inside, go_on = threading.Event(), threading.Event()
+
+        def pause(name: str) -> None:
+            if name == payloads.AFTER_BLOCKS and threading.current_thread().name == "late":
+                inside.set()
+                assert go_on.wait(60)
+
+        monkeypatch.setattr(payloads, "hit", pause)
+        late = threading.Thread(target=send, args=(app, {"plan": LARGE}), name="late")
+        late.start()
+        assert inside.wait(20)
+        counts: list[int] = []
+        releasing = threading.Thread(target=lambda: counts.append(other.payloads.release(**NAMES)))
+        releasing.start()
+        time.sleep(0.3)
+        assert counts == []
+        go_on.set()
+        late.join(20)
+        releasing.join(20)
+        assert counts == [1] and app.payloads.leases(owner_id="ann", workflow_id="report") == []
+
+
 def test_releasing_touches_no_other_workflow(app: App) -> None:
     event = send(app, {"plan": LARGE}, workflow_id="other")
     assert app.payloads.release(**NAMES) == 0
@@ -179,7 +227,7 @@ def test_leasing_spares_blocks_that_the_collector_had_marked(store: Store) -> No
         app.payloads.release(**NAMES)
         with app.catalog.engine.transaction(write=True) as tx:
             tx.script("UPDATE block SET doomed = 7;")
-        event = send(app, {"plan": LARGE})
+        event = send(app, {"plan": LARGE}, execution_id="run-2")
         with app.catalog.engine.transaction(write=True) as tx:
             tx.script("DELETE FROM block WHERE doomed IS NOT NULL;")
     with store.open() as app:

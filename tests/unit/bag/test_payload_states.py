@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from analemma.app import App
 from analemma.bag.hydration import HydratedState
-from analemma.errors import Denied, Invalid
+from analemma.errors import Conflict, Denied, Invalid
 from analemma.testing.strategies import shown
 from tests.stores import Store, local
 from tests.unit.bag.payload_stores import LARGE, NAMES, receive, send
@@ -262,10 +262,14 @@ def test_a_delta_has_what_changed_and_what_went(store: Store) -> None:
 
 
 def test_a_delta_of_an_unchanged_state_is_empty_and_leases_nothing(app: App) -> None:
-    state = receive(app, send(app, STATE))
+    event = send(app, STATE)
+    state = receive(app, event)
     assert state == STATE
     leases = app.payloads.leases(owner_id="ann", workflow_id="report")
-    assert send(app, state) == {"__payload__": {"version": 1, **NAMES, "delta": True, "deleted": []}}
+    delta = send(app, state)
+    assert delta["__payload__"].pop("state") != event["__payload__"]["state"]
+    base = event["__payload__"]["state"]
+    assert delta == {"__payload__": {"version": 1, **NAMES, "delta": True, "base": base, "deleted": []}}
     assert app.payloads.leases(owner_id="ann", workflow_id="report") == leases
 
 
@@ -286,7 +290,8 @@ def test_a_delta_without_its_base_is_refused(app: App) -> None:
         receive(app, delta)
     with pytest.raises(Denied):
         receive(app, delta, base=send(app, STATE, workflow_id="other"))
-    assert receive(app, delta, base={"m": 1}) == {"m": 1, "n": 2}
+    with pytest.raises(Conflict):
+        receive(app, delta, base={"m": 1})
 
 
 def test_a_delta_of_a_plain_dict_is_everything(app: App) -> None:
@@ -392,7 +397,7 @@ def test_an_untouched_group_is_passed_on(store: Store) -> None:
         state = receive(app, other)
         del state[inside]
         expected = {name: value for name, value in fields.items() if name not in (inline, inside)}
-        assert receive(app, send(app, state, return_delta=False)) == expected
+        assert receive(app, send(app, state, return_delta=False, execution_id="run-2")) == expected
 
 
 def test_a_group_that_needs_room_is_made_anew(app: App) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -134,10 +133,9 @@ def test_a_redis_that_hangs_is_given_up_quickly(server: RedisServer, tier: Redis
     assert server.process is not None
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
-        started = time.monotonic()
         for _ in range(50):
             assert tier.get_many(7, BODIES) == {}
-        assert time.monotonic() - started < 5  # One timeout, not fifty.
+        assert tier.failures == 1  # One timeout, not fifty.
     finally:
         os.kill(server.process.pid, signal.SIGCONT)
     clock.sleep(REST_AFTER_FAILURE_S)

@@ -246,18 +246,20 @@ def test_a_commit_that_times_out_while_it_is_settled_has_an_unknown_outcome(
     distant.commit(first)
     second = make_request(tenant, first.head)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        # The first attempt takes a while, and whoever waits for it is soon told to give up.
+        # The first attempt takes until we let it go on, and whoever waits for it is soon told to give up.
+        connection.execute("SELECT pg_advisory_lock(1)")
         connection.execute(
-            "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS"
-            " $$ BEGIN PERFORM pg_sleep(1.5); RETURN new; END $$"
+            "CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS"
+            " $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN new; END $$"
         )
         connection.execute("CREATE TRIGGER dawdle BEFORE INSERT ON journal FOR EACH ROW EXECUTE FUNCTION dawdle()")
         connection.execute(f"ALTER DATABASE {connection.info.dbname} SET lock_timeout = '200ms'")
-    proxy.lose_connection_at(second.journal[0].body)
-    with pytest.raises(OutcomeUnknown, match="read back"):
-        distant.commit(second)
+        proxy.lose_connection_at(second.journal[0].body)
+        with pytest.raises(OutcomeUnknown, match="read back"):
+            distant.commit(second)
+        connection.execute("SELECT pg_advisory_unlock(1)")
     near = open_catalog(postgres_url)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while near.head(tenant, KEY) != second.head and time.monotonic() < deadline:
         time.sleep(0.05)
     assert near.head(tenant, KEY) == second.head
@@ -320,7 +322,15 @@ def test_a_commit_can_be_part_of_a_larger_transaction(catalog: PostgresCatalog) 
     assert heads == [request.head for request in requests]
 
 
-def test_a_key_taken_during_a_larger_transaction_is_replayed(catalog: PostgresCatalog) -> None:
+def wait_for_a_lock_that_is_wanted(url: str) -> None:
+    """Until some statement in this database waits for another to end."""
+    waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(url, autocommit=True) as connection:
+        while connection.execute(waiting).fetchone() is None:
+            time.sleep(0.005)
+
+
+def test_a_key_taken_during_a_larger_transaction_is_replayed(postgres_url: str, catalog: PostgresCatalog) -> None:
     tenant = catalog.tenant("shop")
     asked = Idempotency("order-1", b"fingerprint", b"receipt")
     keys = [BranchKey("ann", "report", branch) for branch in ("one", "two")]
@@ -339,7 +349,7 @@ def test_a_key_taken_during_a_larger_transaction_is_replayed(catalog: PostgresCa
                 met = True
                 # The rival's statement begins now, before our transaction ends.
                 start.wait(10)
-                time.sleep(0.2)
+                wait_for_a_lock_that_is_wanted(postgres_url)
             return committed
 
         if request is requests[1]:

@@ -220,6 +220,44 @@ def test_a_forked_child_opens_its_own_connections(on_disk: SqliteEngine) -> None
 
 
 @FORKING
+def test_closing_waits_for_whoever_reads_from_memory_and_then_nobody_reads() -> None:
+    """There is one connection, and a statement that runs while it is closed takes the whole process with it."""
+    engine = SqliteEngine(":memory:")
+    reading, may_end, closed = threading.Event(), threading.Event(), threading.Event()
+    seen: list[object] = []
+
+    def read() -> None:
+        with engine.snapshot() as tx:
+            reading.set()
+            may_end.wait(30)
+            seen.append(tx.one("probe"))
+
+    def close() -> None:
+        engine.close()
+        closed.set()
+
+    def read_late() -> None:
+        try:
+            engine.one("probe")
+        except Unavailable as exc:
+            seen.append(exc)
+
+    threads = [threading.Thread(target=work) for work in (read, close, read_late)]
+    threads[0].start()
+    assert reading.wait(30)
+    threads[1].start()
+    while engine._writer is not None:
+        time.sleep(0.001)
+    threads[2].start()
+    time.sleep(0.05)
+    assert not closed.is_set()
+    may_end.set()
+    for thread in threads:
+        thread.join(30)
+    assert closed.is_set() and isinstance(seen[0], tuple)
+    assert isinstance(seen[1], Unavailable) and "is closed" in str(seen[1])
+
+
 def test_an_in_memory_database_refuses_to_work_in_a_forked_child() -> None:
     engine = SqliteEngine(":memory:")
     child = os.fork()
@@ -259,3 +297,19 @@ def test_readers_that_overlap_for_ever_do_not_let_the_log_grow_for_ever(on_disk:
         reader.join()
     # Six megabytes went through it.
     assert largest < 3 << 20
+
+
+def test_deleting_writes_no_more_than_it_must(on_disk: SqliteEngine) -> None:
+    """However the system's SQLite was built: one that fills free pages with zeros logs every page that it frees."""
+    log = Path(f"{on_disk.path}-wal")
+    sizes = [log.stat().st_size]
+    for script in (
+        "CREATE TABLE heap (place integer PRIMARY KEY, body blob)",
+        "INSERT INTO heap (body) VALUES (randomblob(20000));" * 50,
+        "DELETE FROM heap WHERE place > 1",
+    ):
+        with on_disk.transaction(write=True) as tx:
+            tx.script(script)
+        sizes.append(log.stat().st_size)
+    stored, deleted = sizes[2] - sizes[1], sizes[3] - sizes[2]
+    assert stored > 900_000 and deleted < stored / 4

@@ -31,8 +31,8 @@ def hold():
         inside.set()
         go.wait(10)
 def interrupted(work):
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
         work()
     except KeyboardInterrupt:
         return
@@ -42,7 +42,7 @@ def interrupted(work):
 
 def run(script: str, folder: Path) -> str:
     command = [sys.executable, "-c", PREAMBLE + script, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -133,7 +133,8 @@ def test_interrupts_at_any_moment_never_stop_the_others(engine: SqliteEngine) ->
         thread.start()
     assert ready.wait(10)
     ending = time.monotonic() + 1.5
-    while time.monotonic() < ending:
+    # On a busy machine that is too short for many interrupts.
+    while time.monotonic() < ending or caught <= 10:
         ready.clear()
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(threads[0].ident or 0), ctypes.py_object(KeyboardInterrupt)
@@ -145,9 +146,8 @@ def test_interrupts_at_any_moment_never_stop_the_others(engine: SqliteEngine) ->
         ctypes.c_ulong(threads[0].ident or 0), ctypes.py_object(KeyboardInterrupt)
     )
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
-    assert caught > 10
     assert told <= {"the transaction was interrupted", "the commit was interrupted"}
     assert engine.write(add("later")) == 1
     assert not engine._connection.in_transaction
@@ -179,7 +179,7 @@ def test_a_leader_whose_own_step_fails_still_answers_who_came_along(engine: Sqli
         while len(writer._queue) < 1:
             time.sleep(0.001)
     for thread in (big, small):
-        thread.join(5)
+        thread.join(60)
     assert isinstance(answers["big"], Unavailable) and isinstance(answers["small"], Unavailable)
     assert engine.write(add("later")) == 1
     other.close()
@@ -213,7 +213,7 @@ def test_a_thread_does_not_wait_for_another_for_ever(tmp_path: Path) -> None:
     with engine.transaction(write=True):
         thread = threading.Thread(target=write)
         thread.start()
-        thread.join(5)
+        thread.join(60)
     assert [type(failure) for failure in failures] == [Timeout]
     assert engine.write(add("later")) == 1
     engine.close()

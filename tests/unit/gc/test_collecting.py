@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 
 from analemma.catalog.collecting import Collecting, LeaseLost
 from analemma.catalog.payloads import Lease, LeaseId, LeaseRequest
 from analemma.catalog.port import BranchKey
+from analemma.clock import SystemClock
 from analemma.errors import Conflict, Expired, Invalid, NotFound, Unavailable
 from analemma.gc.reports import GcPlan
-from analemma.gc.sweeping import Sweep
+from analemma.gc.sweeping import LONGEST_S, Sweep
 from tests.stores import Store
 from tests.unit.gc.collections import (
     DAY_S,
@@ -68,10 +70,10 @@ def test_a_plan_changes_nothing_and_names_what_a_run_deletes(store: Store) -> No
     with store.open() as app:
         save_versions(app)
         expire_all_but_newest(app)
-        app.gc.run(grace_s=0)
+        number = app.gc.run(grace_s=0).number
         before = blocks_of(app.default, app)
         plan = app.gc.plan(grace_s=0)
-        assert blocks_of(app.default, app) == before and app.gc.status().newest == 1
+        assert blocks_of(app.default, app) == before and app.gc.status().newest == number
         assert GcPlan.from_json(plan.to_json()) == plan
         assert json.loads(json.dumps(plan.as_dict()))["tenants"][0]["to_delete"] == plan.to_delete
         assert f"{plan.to_delete} blocks would be deleted ({plan.delete_bytes} bytes)" in plan.describe()
@@ -260,10 +262,46 @@ def test_status_tells_what_runs_did(store: Store) -> None:
         expire_all_but_newest(app)
         reports = [app.gc.run(grace_s=0) for _ in range(2)]
         newest, first = app.gc.status().runs
-        assert (newest.number, first.number, newest.state) == (2, 1, "finished")
+        assert [newest.number, first.number] == [reports[1].number, reports[0].number]
+        assert newest.number == first.number + 1 and newest.state == "finished"
         assert (newest.deleted, newest.bytes, newest.referenced) == (
             reports[1].deleted,
             reports[1].bytes,
             reports[1].referenced,
         )
         assert first.doomed == newest.deleted and app.gc.status().holder is None
+
+
+class SlowClock(SystemClock):
+    """By which every look at it takes as long as it is told."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        self._now += self._seconds
+        return self._now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sizes"),
+    [
+        (10 * LONGEST_S, [2500, 250, 100, 100, 100]),
+        (LONGEST_S, [2500, 2500, 2500, 2500, 2500]),
+        (0.0, [2500, 5000, 10_000, 10_000, 10_000]),
+    ],
+)
+def test_transactions_become_as_large_as_time_allows(seconds: float, sizes: list[int], store: Store) -> None:
+    with store.open() as app:
+        catalog = Collecting(app.catalog.engine)
+        begun = catalog.begin("me", 300, store_id=app.catalog.store_id())
+        read = app.default.blocks.read_uncached
+        sweep = Sweep(catalog, begun, app.default.id, read, clock=SlowClock(seconds))
+        ids = bytearray(random.Random(1).randbytes(32 * sum(sizes)))
+        batches = list(sweep._batches(ids))
+        assert [len(batch) for batch in batches] == sizes
+        assert b"".join(block for batch in batches for block in batch) == ids
+        # Without one they are as large as told.
+        told = Sweep(catalog, begun, app.default.id, read, batch=7)
+        assert [len(batch) for batch in told._batches(ids[: 32 * 8])] == [7, 1]

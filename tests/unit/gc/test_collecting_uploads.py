@@ -8,12 +8,14 @@ import pytest
 
 import analemma
 from analemma.app import App
+from analemma.blocks.memory import MemoryStore
 from analemma.blocks.metrics import DELETE, LIST
 from analemma.canon.identity import BlockId
 from analemma.catalog.collecting_sessions import SessionId
 from analemma.catalog.collecting_uploads import MOST_ATTEMPTS, VISIBILITY_S, CollectingUploads
 from analemma.catalog.port import BranchKey, Upload, UploadId
-from analemma.errors import Conflict, Expired, Unavailable
+from analemma.errors import Conflict, Denied, Expired, Unavailable
+from analemma.gc.lifecycle import ORPHAN_TAG, Bucket, lifecycle
 from analemma.gc.uploads import COMMIT_FAILED, COMMIT_TIMEOUT, UNREFERENCED, UploadCollector
 from analemma.settings import Settings
 from analemma.state.committer import Proposal
@@ -184,6 +186,63 @@ def test_a_delete_that_fails_is_tried_three_times_and_then_left_to_people(store:
         assert app.gc.retry() == 1
         assert app.collector(database_clock=later(2 * DAY_S)).work_failures() == 1
         assert objects_of(app) == set() and len(app.gc.audit()) == 1
+
+
+@pytest.mark.parametrize("kind", ["pass", "failure queue"])
+def test_an_object_that_cannot_be_deleted_is_tagged_so_that_the_bucket_does_it(kind: str) -> None:
+    with analemma.open("sqlite:///:memory:", objects="memory://", settings=Settings(**OFFLOAD)) as app:
+        app.kernel.save_state_delta({"large": text("committed")}, **PLACE)
+        (kept,) = objects_of(app)
+        request = stall(app)
+        (key,) = objects_of(app) - {kept}
+        assert app.objects is not None
+        broken = [Fault("delete", "before") for _ in range(9)] + [Fault("delete_many", "before") for _ in range(9)]
+        catalog = CollectingUploads(app.catalog.engine, clock=later(DAY_S + 60))
+        collector = UploadCollector(catalog, FailingStore(app.objects, faults=broken), age_s=DAY_S, delay_s=0)
+        if kind == "pass":
+            assert collector.claim([app.default.id], None) == 1
+            assert collector.delete(1).failed == 1
+        else:
+            catalog.enqueue(app.default.id, request.uploads, "commit", "it failed")
+            assert collector.work_failures() == 0
+        tags = memory_of(app).tags
+        assert (tags(key), tags(kept)) == (dict([ORPHAN_TAG]), {})
+        rule = lifecycle(Bucket("shop")).rules["Rules"][0]["Filter"]["Tag"]
+        assert tags(key) == {rule["Key"]: rule["Value"]}
+        # The bucket's rules come first, and the next attempt finds nothing to do.
+        app.objects.delete(key)
+        app.gc.retry()
+        assert app.collector(database_clock=later(2 * DAY_S)).work_failures() == 1
+        assert app.gc.failures() == [] and objects_of(app) == {kept}
+
+
+def memory_of(app: App) -> MemoryStore:
+    """Below retries and metrics."""
+    store: Any = app.objects
+    while not isinstance(store, MemoryStore):
+        store = store._store
+    return store
+
+
+def test_what_a_payload_uploaded_before_it_failed_is_collected_by_its_intent(store: Store) -> None:
+    with store.open(**OFFLOAD) as app:
+        place: dict[str, Any] = {**PLACE, "execution_id": "run"}
+        pointers = app.payloads.dehydrate({"first": text("first", 20_000)}, **place)
+        before = objects_of(app)
+        assert len(before) == 1
+        state = app.payloads.hydrate(pointers)
+        state["second"] = text("second", 20_000)
+        app.payloads.release(**place)
+        with pytest.raises(Denied, match="released"):
+            app.payloads.dehydrate(state, return_delta=False, **place)
+        (left,) = objects_of(app) - before
+        upload = UploadId(bytes.fromhex(left.rpartition("/")[2]))
+        found = app.catalog.upload(app.default.id, upload)
+        assert found is not None and found.state == "temp"
+        listings = requests(app)[LIST]
+        assert app.collector(database_clock=later(DAY_S + 60)).run().ok
+        assert requests(app)[LIST] == listings and left not in objects_of(app)
+        assert [entry.reason for entry in app.gc.audit() if entry.upload == upload] == [COMMIT_TIMEOUT]
 
 
 def test_dead_failures_are_forgotten_after_two_weeks(store: Store) -> None:

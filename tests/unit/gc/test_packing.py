@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from analemma.blocks.metrics import PUT
-from analemma.catalog.packing import SqlPacking
+from analemma.catalog.packing import ColdMark, ColdPlace, SqlPacking
+from analemma.catalog.statements import load
 from analemma.clock import SystemClock, SystemEntropy
 from analemma.errors import Invalid
 from analemma.gc.packing import Packing, PackingPolicy
@@ -198,7 +200,7 @@ def test_vacuum_gives_an_sqlite_file_its_free_pages_back(tmp_path: Path) -> None
     store = Store(str(tmp_path / "store"))
     file = tmp_path / "store" / "catalog.db"
     with store.open(**SMALL) as app:
-        converse(app)
+        converse(app, versions=150)
         app.packing.pack(older_than_s=0)
         before, after = app.packing.vacuum()
         assert after < before / 2 and file.stat().st_size == after
@@ -210,3 +212,29 @@ def test_vacuum_gives_an_sqlite_file_its_free_pages_back(tmp_path: Path) -> None
 def test_vacuum_is_not_for_postgresql(postgres_url: str) -> None:
     with Store(postgres_url).open() as app, pytest.raises(Invalid, match="by itself"):
         app.packing.vacuum()
+
+
+def test_pages_of_cold_blocks_have_each_of_them_once(store: Store) -> None:
+    with store.open(**SMALL) as app:
+        converse(app)
+        catalog, tenant = SqlPacking(app.catalog.engine), app.default.id
+        found: list[bytes] = []
+        pages = 0
+        place: ColdPlace | None = None
+        while pages == 0 or place is not None:
+            page = catalog.cold_blocks(tenant, ColdMark(None), after=place, limit=40)
+            found += [block.id for block in page.blocks]
+            pages, place = pages + 1, page.end
+        assert pages > 3 and len(found) == len(set(found)) and set(found) == set(block_rows(store))
+
+
+def test_postgresql_reads_every_page_of_the_table_once(postgres_url: str) -> None:
+    statement = load("postgres")["cold_blocks"]
+    values = {"tenant": 1, "mark": None, "first": "(0,0)", "behind": "(1,0)"}
+    with Store(postgres_url, "memory://").open():
+        pass
+    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as connection:
+        parameters = [values[name] for name in statement.parameters]
+        rows = connection.execute(b"EXPLAIN " + statement.sql.encode(), parameters).fetchall()
+    plan = "\n".join(row[0] for row in rows)
+    assert "Tid Range Scan" in plan, plan

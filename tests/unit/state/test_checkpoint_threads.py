@@ -13,7 +13,7 @@ import pytest
 
 from analemma.app import App
 from analemma.catalog.port import BranchKey
-from analemma.errors import Unavailable
+from analemma.errors import Invalid, Unavailable
 from analemma.state import checkpointing
 from tests.stores import Store, local
 
@@ -75,6 +75,31 @@ def test_closing_without_time_leaves_it_to_the_next_process(store: Store, monkey
         assert app.kernel.ticket(tickets[-1]).version == 3
 
 
+def test_closing_does_not_wait_for_a_thread_that_is_stuck(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.open(checkpoint_close_s=0.2) as app:
+        settle = app.catalog.settle
+        stuck, go_on = threading.Event(), threading.Event()
+
+        def slowly(*arguments: Any) -> Any:
+            stuck.set()
+            assert go_on.wait(60)
+            return settle(*arguments)
+
+        monkeypatch.setattr(app.catalog, "settle", slowly)
+        ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+        assert stuck.wait(20)
+        thread = app.checkpoints._thread
+        assert thread is not None
+        started = time.monotonic()
+        app.close()
+        took = time.monotonic() - started
+        go_on.set()
+        thread.join(20)
+        assert not thread.is_alive() and took < 10
+    with store.open() as app:
+        assert app.kernel.wait_for(ticket).version == 1
+
+
 def test_the_thread_takes_up_what_others_left_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with store.open(checkpoint_close_s=0) as dead:
         dead.checkpoints._closed = True
@@ -104,24 +129,90 @@ def test_the_thread_outlives_a_database_that_is_away(app: App, monkeypatch: pyte
     wait_until(lambda: app.kernel.ticket(ticket).status == "committed")
 
 
+def test_threads_that_enter_together_share_transactions(app: App) -> None:
+    """The first is held up in its transaction; those that come meanwhile are entered in one, each at its own place."""
+    entered, go_on = threading.Event(), threading.Event()
+    enter_all = app.catalog.enter_all
+    groups: list[int] = []
+
+    def held(tenant: Any, entries: Any) -> Any:
+        groups.append(len(entries))
+        entered.set()
+        assert go_on.wait(60)
+        return enter_all(tenant, entries)
+
+    app.catalog.enter_all = held  # type: ignore[method-assign]
+
+    def produce(number: int) -> Any:
+        return app.kernel.checkpoint_async({"n": number}, workflow_id=f"trip {number % 3}", owner_id="ann")
+
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(produce, 0)
+        assert entered.wait(20)
+        others = [threads.submit(produce, number) for number in range(1, 9)]
+        wait_until(lambda: len(app.checkpoints._entering._queue) == 8)
+        go_on.set()
+        tickets = [each.result() for each in (first, *others)]
+    assert groups == [1, 8]
+    assert [app.kernel.load_state_with_consistency(ticket) for ticket in tickets] == [{"n": n} for n in range(9)]
+
+
+def test_an_entry_that_is_refused_takes_no_other_with_it(app: App) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    enter_all = app.catalog.enter_all
+    refused = Invalid("not this one")
+
+    def choosy(tenant: Any, entries: Any) -> Any:
+        entered.set()
+        assert go_on.wait(60)
+        if any(entry.key.workflow == "bad" for entry in entries):
+            raise refused
+        return enter_all(tenant, entries)
+
+    app.catalog.enter_all = choosy  # type: ignore[method-assign]
+
+    def produce(workflow: str) -> Any:
+        return app.kernel.checkpoint_async({"n": 1}, workflow_id=workflow, owner_id="ann")
+
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(produce, "first")
+        assert entered.wait(20)
+        others = {name: threads.submit(produce, name) for name in ("a", "bad", "b")}
+        wait_until(lambda: len(app.checkpoints._entering._queue) == 3)
+        go_on.set()
+        assert others["bad"].exception() is refused
+        for each in (first, others["a"], others["b"]):
+            assert app.kernel.wait_for(each.result()).version == 1
+    assert app.checkpoints.pending == 0
+
+
 def test_an_interrupt_leaves_no_branch_claimed(app: App) -> None:
-    class Interrupted(threading.Condition):
+    class Interrupted:
         """Ctrl-C at the moment in which the branch has just been claimed."""
 
-        interrupts = 1
+        def __init__(self) -> None:
+            self.lock = threading.RLock()
+            self.interrupts = 0
 
-        def __exit__(self, *exc: Any) -> None:
-            super().__exit__(*exc)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.lock, name)
+
+        def __enter__(self) -> None:
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
             if self.interrupts:
                 self.interrupts -= 1
                 raise KeyboardInterrupt
 
     app.kernel.save_state_delta({"n": 0}, **NAME)
-    app.checkpoints._changed = Interrupted()
+    lock: Any = Interrupted()
+    app.checkpoints._lock = lock
+    app.checkpoints._changed = threading.Condition(lock)
     app.checkpoints._closed = True
-    app.checkpoints._changed.interrupts = 0
     ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
-    app.checkpoints._changed.interrupts = 1
+    lock.interrupts = 1
     with pytest.raises(KeyboardInterrupt):
         app.kernel.wait_for(ticket)
     assert app.kernel.wait_for(ticket, timeout=20).version == 2
@@ -194,3 +285,21 @@ def test_waiting_stops_when_another_process_has_done_the_work(tmp_path: Any) -> 
             assert two.kernel.wait_for(str(ticket)).version == 1
             # Nobody here gets to the branch, but the answer is there.
             assert one.kernel.wait_for(ticket, timeout=0).version == 1
+
+
+def test_a_checkpoint_is_accepted_when_no_thread_can_be_started(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def fail(self: threading.Thread) -> None:
+        if self.name == "analemma-checkpoints":
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    first = app.kernel.checkpoint_async({"a": 1}, **NAME)
+    assert isinstance(app.default.checkpoints.problem, RuntimeError) and app.checkpoints.pending == 1
+    monkeypatch.undo()
+    second = app.kernel.checkpoint_async({"b": 2}, **NAME)
+    for ticket in (first, second):
+        app.kernel.wait_for(ticket, timeout=60)
+    assert app.kernel.load_latest_state(**NAME) == {"a": 1, "b": 2}

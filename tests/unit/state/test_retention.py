@@ -313,7 +313,7 @@ def test_expiry_waits_for_a_commit_that_builds_on_the_version(postgres_url: str)
             expiring.join(0.3)
             assert expiring.is_alive() and versions(app) == [2, 1]
             builder.commit()
-            expiring.join(10)
+            expiring.join(60)
         assert not expiring.is_alive() and versions(app) == [2]
 
 

@@ -58,12 +58,12 @@ def test_versions_of_another_process_arrive_once_and_in_order(app: App, store: S
 
 def test_it_wakes_up_soon_after_a_commit(app: App) -> None:
     save(app, 1)
-    watch = app.kernel.watch(**PLACE, timeout_s=5, poll_s=0.01)
+    watch = app.kernel.watch(**PLACE, timeout_s=60, poll_s=0.01)
     timer = threading.Timer(0.1, save, (app, 1))
     timer.start()
     began = time.monotonic()
     assert next(watch).version == 2
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 20
     timer.join()
 
 

@@ -46,6 +46,14 @@ SELECT coalesce(max(CASE WHEN finished_at <= :since THEN pass + 1 WHEN started_a
 -- What the newest pass that went through found in a tenant.
 SELECT total, referenced FROM gc_count WHERE tenant = :tenant
 
+-- gc_oldest_visit --
+-- Of a tenant, or (-1) of all of them: when the newest pass that went through began, where that is longest ago.
+SELECT coalesce(min(coalesce(gc_run.started_at, 0)), 0)
+FROM tenant
+LEFT JOIN gc_count ON gc_count.tenant = tenant.id
+LEFT JOIN gc_run ON gc_run.pass = gc_count.pass
+WHERE :tenant IN (-1, tenant.id)
+
 -- gc_set_count --
 -- What the next pass is compared with.
 INSERT INTO gc_count (tenant, pass, total, referenced) VALUES (:tenant, :pass, :total, :referenced)
@@ -65,12 +73,29 @@ SELECT min(opened_pass) FROM session WHERE tenant = :tenant
 
 -- unexplained_emptiness --
 -- For a tenant without roots that has blocks: whether these can come neither from leases that were all released, nor
--- from whoever wrote the first ones after the roots were read, nor from a session that has yet to commit.
+-- from branches that were all removed, nor from whoever wrote the first ones after the roots were read, nor from a session that has yet to commit.
 SELECT 1
 WHERE NOT EXISTS (SELECT 1 FROM manifest WHERE tenant = :tenant)
   AND NOT EXISTS (SELECT 1 FROM session WHERE tenant = :tenant)
   AND (EXISTS (SELECT 1 FROM branch WHERE tenant = :tenant)
-       OR NOT EXISTS (SELECT 1 FROM payload WHERE tenant = :tenant))
+       OR (NOT EXISTS (SELECT 1 FROM payload WHERE tenant = :tenant)
+           AND NOT EXISTS (SELECT 1 FROM removal WHERE tenant = :tenant)))
+
+-- old_released_leases --
+-- Leases that were released long ago: nobody needs to hear any more that they were.
+SELECT id FROM payload WHERE tenant = :tenant AND released_at < :before ORDER BY id LIMIT :limit
+
+-- forget_lease --
+-- A released lease stays released, so there is nothing to look at again.
+DELETE FROM payload WHERE tenant = :tenant AND id = :id AND released_at IS NOT NULL
+
+-- old_end --
+-- Whether there are executions that ended long ago.
+SELECT 1 FROM payload_end WHERE tenant = :tenant AND ended_at < :before LIMIT 1
+
+-- forget_ends --
+-- Whoever was to be told that an execution is over has had the time to ask.
+DELETE FROM payload_end WHERE tenant = :tenant AND ended_at < :before
 
 -- scan_blocks --
 -- Ids in their order, from the primary key alone: naming any other column here would read every row.

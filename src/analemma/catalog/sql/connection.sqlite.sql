@@ -58,6 +58,11 @@ PRAGMA temp_store = MEMORY
 -- 32 MB of pages: block ids are random, so every commit touches index pages all over; the default 2 MB reads them anew each time.
 PRAGMA cache_size = -32768
 
+-- leave_free_pages_alone --
+-- Some systems build SQLite so that it fills every page that becomes free with zeros, and logs it: deleting then writes as much as storing
+-- did. What was deleted is overwritten where a page is written anyway, and by what comes next; erasing for good is what keys are for.
+PRAGMA secure_delete = FAST
+
 -- refuse_writes --
 -- Connections of the reading pool cannot write, whatever they are handed.
 PRAGMA query_only = ON

@@ -1,16 +1,25 @@
 -- enter --
--- One acknowledged delta; the place it got. The lock is held until this commits, so the order of a branch's places is that of its commits.
-WITH turn AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(
-        hashtextextended(:owner::text || '/' || :workflow::text || '/' || :branch::text, :tenant::integer)
+-- Acknowledged deltas, and the places they got. The locks of their branches are held until this commits, so the order of a branch's places is
+-- that of its commits; everyone takes them in the same order.
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        :owners::text[], :workflows::text[], :branches::text[], :secrets::bytea[], :times::bigint[], :keys::text[],
+        :fingerprints::bytea[], :codecs::bigint[], :sizes::bigint[], :digests::bytea[], :stored::bigint[], :bodies::bytea[]
+    ) WITH ORDINALITY AS entry (
+        owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body, place
     )
+), turn AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(branch.number) FROM (
+        SELECT DISTINCT hashtextextended(owner || '/' || workflow || '/' || branch, :tenant::integer) AS number
+        FROM given ORDER BY number
+    ) AS branch
 )
 INSERT INTO ledger
     (tenant, owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body)
-SELECT :tenant, :owner, :workflow, :branch, :secret::bytea, :created_at::bigint, :idempotency_key::text, :fingerprint::bytea,
-       :codec::integer, :size::bigint, :digest::bytea, :stored::bigint, :body::bytea
-FROM turn
-RETURNING seq
+SELECT :tenant, owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body
+FROM given CROSS JOIN (SELECT count(*) FROM turn) AS held
+ORDER BY place
+RETURNING secret, seq
 
 -- pending_entries --
 -- The first entries of each of these branches, by turns, until there are enough of them or of their bytes. Sizes first: a body that is not

@@ -10,14 +10,18 @@ FROM block
 WHERE tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
   AND (:mark::text IS NULL OR age(xmin) >= age(:mark::text::xid))
 
+-- block_table_pages --
+-- How long the table of blocks is.
+SELECT pg_relation_size('block') / current_setting('block_size')::bigint
+
 -- cold_blocks --
--- A page of them, in the order in which they were stored: what is read together mostly came together.
-SELECT xmin::text, id, length(body)
+-- Those in some pages of the table, in the order in which they were stored: what is read together mostly came together. A range of
+-- places is read as such (from PostgreSQL 14 on), so that every page of the table is read once, however many questions that takes.
+SELECT id, length(body)
 FROM block
-WHERE tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
+WHERE ctid >= :first::text::tid AND ctid < :behind::text::tid AND tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
   AND (:mark::text IS NULL OR age(xmin) >= age(:mark::text::xid))
-  AND (:after_xid::text IS NULL OR (-age(xmin), id) > (-age(:after_xid::text::xid), :after_id::bytea))
-ORDER BY -age(xmin), id LIMIT :limit
+ORDER BY -age(xmin), id
 
 -- hold_moving_blocks --
 -- Commits lock blocks by id, and so does whoever moves them.

@@ -13,7 +13,7 @@ FROM block WHERE rowid <= :mark AND tenant = :tenant AND body IS NOT NULL AND do
 
 -- cold_blocks --
 -- A page of them, in the order in which they were stored: what is read together mostly came together.
-SELECT rowid, id, length(body)
+SELECT id, length(body), rowid
 FROM block WHERE rowid > :after AND rowid <= :mark AND tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
 ORDER BY rowid LIMIT :limit
 

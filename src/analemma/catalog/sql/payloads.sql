@@ -29,6 +29,17 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution
   AND id > :after
 ORDER BY id LIMIT :limit
 
+-- end_execution --
+-- From now on; the first time that it was released counts.
+INSERT INTO payload_end (tenant, owner, workflow, execution, ended_at)
+VALUES (:tenant, :owner, :workflow, :execution, :now)
+ON CONFLICT (tenant, owner, workflow, execution) DO NOTHING
+
+-- execution_ended --
+-- Whether an execution is over.
+SELECT 1 FROM payload_end
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution
+
 -- release_leases --
 -- The execution has ended.
 UPDATE payload SET released_at = :now

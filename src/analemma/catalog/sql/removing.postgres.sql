@@ -1,0 +1,6 @@
+-- hold_branch --
+-- Every version of a branch, held once no running commit builds on it any more. In the order in which commits lock them.
+SELECT id FROM manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+ORDER BY id
+FOR UPDATE

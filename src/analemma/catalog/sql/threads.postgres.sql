@@ -1,0 +1,66 @@
+-- put_checkpoint --
+-- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, :run::text, :metadata_kind,
+       :metadata
+WHERE :base::bytea IS NULL OR EXISTS (
+    SELECT FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent::text
+      AND manifest = :base::bytea
+)
+ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
+SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
+    metadata_kind = excluded.metadata_kind, metadata = excluded.metadata
+
+-- adopt_version --
+-- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, NULL, :metadata_kind, :metadata
+WHERE EXISTS (
+    SELECT FROM head
+    WHERE tenant = :tenant AND owner = :owner AND workflow = :thread AND branch = :branch AND manifest = :manifest
+    FOR SHARE
+)
+ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO NOTHING
+
+-- checkpoints_of_runs --
+-- Every checkpoint that one of these runs made.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+FROM thread_checkpoint
+WHERE run IN (SELECT value FROM json_array_elements_text(:runs::json)) AND owner = :owner AND tenant = :tenant
+
+-- ancestors --
+-- The checkpoints from which one comes, nearest first, from a given one on.
+WITH RECURSIVE line (checkpoint, parent, manifest, distance) AS (
+    SELECT checkpoint, parent, manifest, 1::bigint FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+    UNION ALL
+    SELECT next.checkpoint, next.parent, next.manifest, line.distance + 1
+    FROM line JOIN thread_checkpoint AS next
+        ON next.tenant = :tenant AND next.owner = :owner AND next.thread = :thread AND next.branch = :branch
+        AND next.checkpoint = line.parent
+    WHERE line.distance < :limit
+)
+SELECT checkpoint, parent, manifest FROM line ORDER BY distance
+
+-- writes_to_channels --
+-- What tasks wrote to some channels on top of some checkpoints.
+SELECT checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
+FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND checkpoint IN (SELECT value FROM json_array_elements_text(:checkpoints::json))
+  AND channel IN (SELECT value FROM json_array_elements_text(:channels::json))
+
+-- hold_thread --
+-- Whoever makes a thread by copying is the only one to do so, until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended(:owner::text || '/' || :thread::text || '/thread', :tenant::integer))
+
+-- copy_checkpoints --
+-- All checkpoints of a thread, for another. They are held meanwhile, so that what they keep is kept without a gap.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+FOR SHARE

@@ -1,0 +1,194 @@
+-- put_checkpoint --
+-- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, :run, :metadata_kind, :metadata
+WHERE :base IS NULL OR EXISTS (
+    SELECT 1 FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent
+      AND manifest = :base
+)
+ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
+SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
+    metadata_kind = excluded.metadata_kind, metadata = excluded.metadata
+
+-- adopt_version --
+-- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, NULL, :metadata_kind, :metadata
+WHERE EXISTS (
+    SELECT 1 FROM head
+    WHERE tenant = :tenant AND owner = :owner AND workflow = :thread AND branch = :branch AND manifest = :manifest
+)
+ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO NOTHING
+
+-- point_checkpoint --
+-- The same state in another version: compare-and-set.
+UPDATE thread_checkpoint SET manifest = :manifest
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+  AND manifest = :expected
+
+-- checkpoint --
+-- One checkpoint.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+
+-- checkpoint_manifest --
+-- Which version a checkpoint is.
+SELECT manifest FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+
+-- newest_checkpoint --
+-- The checkpoint with the greatest id, and the branch's head if that is no checkpoint: then somebody else has moved it.
+SELECT newest.thread, newest.branch, newest.checkpoint, newest.namespace, newest.parent, newest.manifest, newest.run,
+       newest.metadata_kind, newest.metadata, CASE
+           WHEN head.manifest = newest.manifest THEN NULL
+           WHEN EXISTS (
+               SELECT 1 FROM thread_checkpoint AS known
+               WHERE known.manifest = head.manifest AND known.tenant = :tenant AND known.owner = :owner
+                 AND known.thread = :thread AND known.branch = :branch
+           ) THEN NULL
+           ELSE head.manifest
+       END
+FROM (SELECT 1 AS one) AS always
+LEFT JOIN (
+    SELECT * FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+    ORDER BY checkpoint DESC LIMIT 1
+) AS newest ON 1 = 1
+LEFT JOIN head ON head.tenant = :tenant AND head.owner = :owner AND head.workflow = :thread AND head.branch = :branch
+
+-- checkpoints_of_branch --
+-- Checkpoints of one namespace, newest first.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint < :before
+ORDER BY checkpoint DESC LIMIT :limit
+
+-- checkpoints_of_thread --
+-- Checkpoints of all namespaces of a thread, newest first, below a place.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+  AND (checkpoint < :before OR (checkpoint = :before AND branch > :after_branch))
+ORDER BY checkpoint DESC, branch LIMIT :limit
+
+-- checkpoints_of_all --
+-- Checkpoints of all threads, newest first, below a place.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND checkpoint <= :before
+  AND (checkpoint < :before OR thread > :after_thread OR (thread = :after_thread AND branch > :after_branch))
+ORDER BY checkpoint DESC, thread, branch LIMIT :limit
+
+-- namespaces --
+-- The namespaces of a thread that have checkpoints or writes.
+SELECT branch FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+UNION
+SELECT branch FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+
+-- add_write --
+-- What a task wrote; whoever writes it again changes nothing.
+INSERT INTO thread_write
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+VALUES
+    (:tenant, :owner, :thread, :branch, :checkpoint, :task, :place, :task_path, :channel, :kind, :codec, :size, :digest,
+     :body)
+ON CONFLICT (tenant, owner, thread, branch, checkpoint, task, place) DO NOTHING
+
+-- put_write --
+-- What a task reports of itself (an error, an interrupt, an answer to one); the last report counts.
+INSERT INTO thread_write
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+VALUES
+    (:tenant, :owner, :thread, :branch, :checkpoint, :task, :place, :task_path, :channel, :kind, :codec, :size, :digest,
+     :body)
+ON CONFLICT (tenant, owner, thread, branch, checkpoint, task, place) DO UPDATE
+SET task_path = excluded.task_path, channel = excluded.channel, kind = excluded.kind, codec = excluded.codec,
+    size = excluded.size, digest = excluded.digest, body = excluded.body
+
+-- writes --
+-- What tasks wrote on top of one checkpoint.
+SELECT checkpoint, task, place, task_path, channel, kind, codec, size, digest, body FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+
+-- strangers_of_thread --
+-- The branches of a thread whose head is no checkpoint: somebody else has moved it.
+SELECT head.workflow, head.branch FROM head
+WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :thread AND NOT EXISTS (
+    SELECT 1 FROM thread_checkpoint AS known
+    WHERE known.manifest = head.manifest AND known.tenant = head.tenant AND known.owner = head.owner
+      AND known.thread = head.workflow AND known.branch = head.branch
+)
+
+-- strangers_of_all --
+-- The same for all threads.
+SELECT head.workflow, head.branch FROM head
+WHERE head.tenant = :tenant AND head.owner = :owner AND NOT EXISTS (
+    SELECT 1 FROM thread_checkpoint AS known
+    WHERE known.manifest = head.manifest AND known.tenant = head.tenant AND known.owner = head.owner
+      AND known.thread = head.workflow AND known.branch = head.branch
+)
+
+-- drop_checkpoints_of_branch --
+-- Every checkpoint of a namespace.
+DELETE FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+
+-- drop_writes_of_branch --
+-- Every write of a namespace that is on top of a stored checkpoint.
+DELETE FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND EXISTS (
+    SELECT 1 FROM thread_checkpoint
+    WHERE thread_checkpoint.tenant = thread_write.tenant AND thread_checkpoint.owner = thread_write.owner
+      AND thread_checkpoint.thread = thread_write.thread AND thread_checkpoint.branch = thread_write.branch
+      AND thread_checkpoint.checkpoint = thread_write.checkpoint
+)
+
+-- drop_checkpoints_of_thread --
+-- Every checkpoint of a thread.
+DELETE FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+
+-- drop_writes_of_thread --
+-- Every write of a thread.
+DELETE FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+
+-- drop_checkpoint --
+-- One checkpoint, unless it is another version by now.
+DELETE FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+  AND manifest = :manifest
+
+-- drop_writes --
+-- What was written on top of a checkpoint that is gone.
+DELETE FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+  AND NOT EXISTS (
+      SELECT 1 FROM thread_checkpoint
+      WHERE thread_checkpoint.tenant = thread_write.tenant AND thread_checkpoint.owner = thread_write.owner
+        AND thread_checkpoint.thread = thread_write.thread AND thread_checkpoint.branch = thread_write.branch
+        AND thread_checkpoint.checkpoint = thread_write.checkpoint
+  )
+
+-- thread_exists --
+-- Whether a thread has anything.
+SELECT 1 WHERE EXISTS (
+    SELECT 1 FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+) OR EXISTS (
+    SELECT 1 FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+) OR EXISTS (
+    SELECT 1 FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :thread
+)
+
+-- copy_writes --
+-- All writes of a thread, for another.
+INSERT INTO thread_write
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+SELECT tenant, owner, :target, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
+FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+
+-- thread_roots --
+-- Every version that is a checkpoint, whether or not its own row is still there.
+SELECT DISTINCT manifest, manifest FROM thread_checkpoint
+WHERE tenant = :tenant AND manifest > :after ORDER BY manifest LIMIT :limit

@@ -1,0 +1,300 @@
+"""Threads of LangGraph as rows: which version each checkpoint is, and what tasks wrote since.
+
+The row of a checkpoint is written in the transaction of its version's commit (`put_checkpoint` among the request's
+`rows`). It is a root of its own, so what it names is there as long as the row is, whatever becomes of the version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import orjson
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.names import check_key, check_part, check_texts
+from analemma.catalog.port import BranchKey, RowChange, TenantId
+from analemma.errors import Conflict, OutcomeUnknown
+from analemma.failpoints import declare, hit
+
+BEFORE_WRITES = declare("thread.before_writes", "a task's writes are packed and none is stored")
+AFTER_WRITES = declare("thread.after_writes", "a task's writes are stored, but the caller does not know")
+COPY_BEFORE_COMMIT = declare("thread.copy_before_commit", "a thread is copied inside the transaction")
+COPY_AFTER_COMMIT = declare("thread.copy_after_commit", "a thread is copied, but the caller does not know")
+BEFORE_DROP = declare("thread.before_drop", "versions of checkpoints have expired and their rows are still there")
+AFTER_DROP = declare("thread.after_drop", "the rows of checkpoints are gone, but the caller does not know")
+
+ID_BYTES = 256
+"""Longest id of a checkpoint or a task: with owner, thread and branch it has to fit one index entry."""
+LAST = "\U0010ffff"
+"""Sorts behind every id."""
+
+
+class Written(NamedTuple):
+    """One write of a task, serialized and perhaps compressed."""
+
+    checkpoint: str
+    task: str
+    place: int
+    """Its number among the task's writes; below zero, what the task reports of itself."""
+    task_path: str
+    channel: str
+    kind: str
+    """What the serializer calls its format."""
+    codec: int
+    size: int
+    digest: bytes
+    body: bytes
+
+
+class CheckpointRow(NamedTuple):
+    """One checkpoint of one thread. A tuple, since histories are long."""
+
+    thread: str
+    branch: str
+    checkpoint: str
+    namespace: str
+    parent: str | None
+    manifest: BlockId
+    run: str | None
+    metadata_kind: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The checkpoint with the greatest id, if there is one."""
+
+    row: CheckpointRow | None
+    stranger: BlockId | None
+    """The branch's head, if it is no checkpoint: somebody has rolled back or saved without the saver."""
+
+
+class Ancestor(NamedTuple):
+    """A checkpoint on the way from another to its beginning."""
+
+    checkpoint: str
+    parent: str | None
+    manifest: BlockId
+
+
+class ThreadRows:
+    """The threads of one owner."""
+
+    def __init__(self, engine: Engine, tenant: TenantId, owner: str) -> None:
+        check_part(owner, "owner")
+        self._engine = engine
+        self._tenant = tenant
+        self._owner = owner
+
+    def put(self, row: CheckpointRow, *, base: BlockId | None) -> RowChange:
+        """For a commit: the checkpoint's row, if its parent is still the version `base` that the commit builds on."""
+        self.check(row.thread, row.branch, row.checkpoint)
+        check_texts((row.namespace, row.parent, row.run, row.metadata_kind))
+        return RowChange("put_checkpoint", {**self._columns(row), "run": row.run, "base": base})
+
+    def adopt(self, row: CheckpointRow) -> None:
+        """Make a checkpoint of the head that somebody else left; the id follows from the version, so doing it twice
+        does nothing."""
+        self.check(row.thread, row.branch, row.checkpoint)
+        self._engine.execute("adopt_version", **self._columns(row))
+
+    def point(self, row: CheckpointRow, manifest: BlockId) -> RowChange:
+        """For a commit: the same checkpoint, as another version."""
+        key = self._key(row.thread, row.branch)
+        chosen = {"checkpoint": row.checkpoint, "expected": row.manifest, "manifest": manifest}
+        return RowChange("point_checkpoint", {**key, **chosen})
+
+    def strangers(self, thread: str | None) -> list[tuple[str, str]]:
+        """The branches of a thread, or of all threads, whose head is no checkpoint."""
+        if thread is None:
+            rows = self._engine.all("strangers_of_all", tenant=self._tenant, owner=self._owner)
+        else:
+            rows = self._engine.all("strangers_of_thread", **self._thread(thread))
+        return [(row[0], row[1]) for row in rows]
+
+    def find(self, thread: str, branch: str, checkpoint: str) -> CheckpointRow | None:
+        """One checkpoint."""
+        row = self._engine.one("checkpoint", **self._key(thread, branch), checkpoint=checkpoint)
+        return None if row is None else _checkpoint(row)
+
+    def manifest(self, thread: str, branch: str, checkpoint: str) -> BlockId | None:
+        """Which version a checkpoint is."""
+        row = self._engine.one("checkpoint_manifest", **self._key(thread, branch), checkpoint=checkpoint)
+        return None if row is None else BlockId(row[0])
+
+    def newest(self, thread: str, branch: str) -> Newest:
+        """The checkpoint with the greatest id."""
+        row = self._engine.one("newest_checkpoint", **self._key(thread, branch))
+        assert row is not None
+        *found, stranger = row
+        return Newest(
+            None if found[0] is None else _checkpoint(tuple(found)), None if stranger is None else BlockId(stranger)
+        )
+
+    def of_branch(self, thread: str, branch: str, *, before: str = LAST, limit: int) -> list[CheckpointRow]:
+        """A page of one namespace's checkpoints, newest first."""
+        rows = self._engine.all("checkpoints_of_branch", **self._key(thread, branch), before=before, limit=limit)
+        return [_checkpoint(row) for row in rows]
+
+    def of_thread(self, thread: str, *, before: str, after_branch: str, limit: int) -> list[CheckpointRow]:
+        """A page of the checkpoints of all namespaces of a thread, newest first: those with ids below `before`, and
+        with this very id on branches above `after_branch`."""
+        rows = self._engine.all(
+            "checkpoints_of_thread",
+            tenant=self._tenant,
+            owner=self._owner,
+            thread=thread,
+            before=before,
+            after_branch=after_branch,
+            limit=limit,
+        )
+        return [_checkpoint(row) for row in rows]
+
+    def of_all(self, *, before: str, after_thread: str, after_branch: str, limit: int) -> list[CheckpointRow]:
+        """The same for all threads."""
+        rows = self._engine.all(
+            "checkpoints_of_all",
+            tenant=self._tenant,
+            owner=self._owner,
+            before=before,
+            after_thread=after_thread,
+            after_branch=after_branch,
+            limit=limit,
+        )
+        return [_checkpoint(row) for row in rows]
+
+    def of_runs(self, runs: Sequence[str]) -> list[CheckpointRow]:
+        """Every checkpoint that one of these runs made."""
+        wanted = orjson.dumps(list(runs)).decode()
+        rows = self._engine.all("checkpoints_of_runs", tenant=self._tenant, owner=self._owner, runs=wanted)
+        return [_checkpoint(row) for row in rows]
+
+    def ancestors(self, thread: str, branch: str, checkpoint: str, *, limit: int) -> list[Ancestor]:
+        """A checkpoint and those from which it comes, nearest first."""
+        rows = self._engine.all("ancestors", **self._key(thread, branch), checkpoint=checkpoint, limit=limit)
+        return [Ancestor(row[0], row[1], BlockId(row[2])) for row in rows]
+
+    def branches(self, thread: str) -> list[str]:
+        """The branches of a thread that have checkpoints or writes."""
+        rows = self._engine.all("namespaces", tenant=self._tenant, owner=self._owner, thread=thread)
+        return sorted(row[0] for row in rows)
+
+    def exists(self, thread: str) -> bool:
+        """Whether there is anything of a thread."""
+        return self._engine.one("thread_exists", **self._thread(thread)) is not None
+
+    def add_writes(self, thread: str, branch: str, writes: Sequence[Written]) -> None:
+        """Store what a task wrote, durably: each write once, but a report of the task takes the place of the one
+        before."""
+        for written in writes:
+            self.check(thread, branch, written.checkpoint)
+            check_part(written.task, "task id", ID_BYTES)
+            check_texts((written.task_path, written.channel, written.kind))
+        key = (self._tenant, self._owner, thread, branch)
+        results = [(*key, *written) for written in writes if written.place >= 0]
+        reports = [(*key, *written) for written in writes if written.place < 0]
+
+        def store(tx: Transaction) -> None:
+            if results:
+                tx.execute_many("add_write", results)
+            if reports:
+                tx.execute_many("put_write", reports)
+
+        hit(BEFORE_WRITES)
+        try:
+            self._engine.write(store)
+        except OutcomeUnknown:
+            # Stored twice, they are stored once.
+            self._engine.write(store)
+        hit(AFTER_WRITES)
+
+    def writes(self, thread: str, branch: str, checkpoint: str) -> list[Written]:
+        """What tasks wrote on top of a checkpoint, in the order in which that is applied."""
+        rows = self._engine.all("writes", **self._key(thread, branch), checkpoint=checkpoint)
+        return sorted(map(Written._make, rows), key=_order)
+
+    def writes_to(self, thread: str, branch: str, checkpoints: Sequence[str], channels: Sequence[str]) -> list[Written]:
+        """The same for some channels, on top of several checkpoints, each in its own order."""
+        rows = self._engine.all(
+            "writes_to_channels",
+            **self._key(thread, branch),
+            checkpoints=orjson.dumps(list(checkpoints)).decode(),
+            channels=orjson.dumps(list(channels)).decode(),
+        )
+        return sorted(map(Written._make, rows), key=_order)
+
+    def copy(self, thread: str, target: str) -> None:
+        """Give another thread the same checkpoints and writes; Conflict if it has anything already."""
+        check_part(target, "thread id")
+
+        def copy(tx: Transaction) -> None:
+            if self._engine.dialect == "postgres":
+                # Of two copies into one thread, the second sees the first. Where there is one writer it does anyway.
+                tx.one("hold_thread", **self._thread(target))
+            if tx.one("thread_exists", **self._thread(target)) is not None:
+                raise Conflict(f"thread {target!r} exists already", hint="delete it first, or copy to a new one")
+            tx.execute("copy_checkpoints", **self._thread(thread), target=target)
+            tx.execute("copy_writes", **self._thread(thread), target=target)
+            hit(COPY_BEFORE_COMMIT)
+
+        self._engine.write(copy)
+        hit(COPY_AFTER_COMMIT)
+
+    def drop(self, rows: Iterable[CheckpointRow]) -> None:
+        """Remove checkpoints, unless they are other versions by now, with what was written on top of them."""
+        chosen = [(self._key(row.thread, row.branch), row) for row in rows]
+
+        def drop(tx: Transaction) -> None:
+            for key, row in chosen:
+                tx.execute("drop_checkpoint", **key, checkpoint=row.checkpoint, manifest=row.manifest)
+                tx.execute("drop_writes", **key, checkpoint=row.checkpoint)
+
+        hit(BEFORE_DROP)
+        self._engine.write(drop)
+        hit(AFTER_DROP)
+
+    def drop_branch(self, thread: str, branch: str, *, checkpoints: int) -> list[RowChange]:
+        """For a removal: all checkpoints of one namespace, if there are just so many, with what was written on top of
+        them. What was written for a checkpoint that is yet to be stored stays."""
+        key = self._key(thread, branch)
+        return [
+            RowChange("drop_writes_of_branch", key, None),
+            RowChange("drop_checkpoints_of_branch", key, checkpoints),
+        ]
+
+    def drop_thread(self, thread: str) -> list[RowChange]:
+        """For a removal: everything of a thread, in whichever namespaces it is by then."""
+        key = self._thread(thread)
+        return [RowChange(name, key, None) for name in ("drop_checkpoints_of_thread", "drop_writes_of_thread")]
+
+    def check(self, thread: str, branch: str, checkpoint: str) -> None:
+        """Raise Invalid for ids that no catalog could store."""
+        check_key(BranchKey(self._owner, thread, branch))
+        check_part(checkpoint, "checkpoint id", ID_BYTES)
+
+    def _thread(self, thread: str) -> dict[str, Any]:
+        return {"tenant": self._tenant, "owner": self._owner, "thread": thread}
+
+    def _key(self, thread: str, branch: str) -> dict[str, Any]:
+        return {"tenant": self._tenant, "owner": self._owner, "thread": thread, "branch": branch}
+
+    def _columns(self, row: CheckpointRow) -> dict[str, Any]:
+        return {
+            **self._key(row.thread, row.branch),
+            "checkpoint": row.checkpoint,
+            "namespace": row.namespace,
+            "parent": row.parent,
+            "manifest": row.manifest,
+            "metadata_kind": row.metadata_kind,
+            "metadata": row.metadata,
+        }
+
+
+_checkpoint = CheckpointRow._make
+
+
+def _order(written: Written) -> tuple[str, str, str, int]:
+    """LangGraph applies the writes of a step in this order. Sorted here: databases differ in how they compare text."""
+    return (written.checkpoint, written.task_path, written.task, written.place)

@@ -1,0 +1,72 @@
+"""Which module has which command. A module is loaded when one of its commands is asked for, so that no command waits
+for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+import typer
+import typer.core
+import typer.main
+
+MODULES = {
+    **dict.fromkeys(("save", "load", "show", "cat", "verify"), "analemma.cli.state_commands"),
+    **dict.fromkeys(("log", "diff", "blame", "rollback", "watch"), "analemma.cli.history_commands"),
+    **dict.fromkeys(("fork", "merge", "branches", "children"), "analemma.cli.branch_commands"),
+    **dict.fromkeys(("tag", "pin", "decide"), "analemma.cli.marking_commands"),
+    "workflow": "analemma.cli.workflow_commands",
+    "segments": "analemma.cli.segment_commands",
+    "retention": "analemma.cli.retention_commands",
+    "gc": "analemma.cli.gc_commands",
+    "worker": "analemma.cli.worker_commands",
+    "pack": "analemma.cli.pack_commands",
+    "export": "analemma.cli.export_commands",
+    "langgraph": "analemma.cli.langgraph_commands",
+    "contracts": "analemma.cli.contract_commands",
+}
+"""In the order in which `--help` lists them. Each module has its commands in `commands`."""
+
+
+class CommandsOnDemand(typer.core.TyperGroup):
+    """A group that has the commands of `MODULES` beside its own."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = _Commands(self.commands)
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Commands by name, loaded when they are looked up."""
+
+    def __init__(self, loaded: MutableMapping[str, Any]) -> None:
+        self._loaded = loaded
+        self._names = dict.fromkeys([*loaded, *MODULES])
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded and name in MODULES:
+            self._loaded[name] = _load(name)
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+        self._names[name] = None
+
+    def __delitem__(self, name: str) -> None:
+        del self._names[name]
+        self._loaded.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _load(name: str) -> Any:
+    commands: typer.Typer = import_module(MODULES[name]).commands
+    above = typer.Typer()
+    # With a callback, it is a word with commands below it; without one, they are commands like all others.
+    above.add_typer(commands, name=name if commands.registered_callback else None)
+    return typer.main.get_group(above).commands[name]

@@ -1,0 +1,214 @@
+"""The commands on contracts: contracts validate, diff, simulate, list. They work on files and need no store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analemma.cli.json_input import STANDARD_INPUT, parse_object, source_of
+from analemma.cli.options import Json, command_group
+from analemma.cli.output import print_json
+from analemma.errors import Invalid
+
+if TYPE_CHECKING:
+    from analemma.contracts.contract_set import ContractSet
+    from analemma.contracts.diffing import Difference
+    from analemma.contracts.problems import Problem
+    from analemma.slicing.entity_key import EntityKey
+    from analemma.slicing.simulate import SimulatedEntity
+
+commands = command_group("Checking and comparing contracts.")
+
+_DOCUMENT_HINT = 'each line is {"entityType": ..., "entityId": ..., "payload": {...}}'
+SIMULATED_TENANT = "simulated"
+
+Paths = Annotated[
+    list[str], typer.Argument(help="Contract files, or directories of them, that belong together.", metavar="PATH...")
+]
+Against = Annotated[
+    str | None, typer.Option("--against", help="The contracts in use: a file or a directory.", metavar="PATH")
+]
+
+
+@commands.command(epilog="Example: analemma contracts validate contracts/")
+def validate(paths: Paths, against: Against = None, json: Json = False) -> None:
+    """Check contracts, and list everything that is wrong with them.
+
+    With --against, published versions must keep their content, and nothing new may bind what is deprecated."""
+    from analemma.contracts.loading import check_contracts
+    from analemma.contracts.problems import ContractProblems
+
+    checked = check_contracts(*paths, previous=None if against is None else _load([against]))
+    if json:
+        if checked.problems:
+            raise ContractProblems(checked.problems)
+        print_json({"contracts": checked.documents, "files": checked.files, "warnings": _shown(checked.warnings)})
+        return
+    for problem in checked.problems:
+        print(problem)
+    for warning in checked.warnings:
+        print(f"{warning.place}: warning: {warning.reason}")
+    if checked.problems:
+        count = len(checked.problems)
+        raise Invalid("there is 1 problem" if count == 1 else f"there are {count} problems")
+    files = "1 file" if len(checked.files) == 1 else f"{len(checked.files)} files"
+    print(f"{checked.documents} contracts in {files} are valid")
+
+
+@commands.command(name="list", epilog="Example: analemma contracts list contracts/ --json")
+def list_contracts(paths: Paths, json: Json = False) -> None:
+    """List contracts: kind, id, version, status, where they are, and their checksums."""
+    contracts = _load(paths).contracts
+    if json:
+        rows = [
+            {
+                "kind": each.kind,
+                "id": each.id,
+                "version": str(each.version),
+                "status": each.status.value,
+                "checksum": each.checksum,
+                "place": str(each.origin),
+            }
+            for each in contracts
+        ]
+        print_json({"contracts": rows})
+        return
+    width = max(len(str(each.ref)) for each in contracts)
+    for each in contracts:
+        print(f"{each.kind:<15}  {each.ref!s:<{width}}  {each.status:<10}  {each.checksum}  {each.origin}")
+
+
+@commands.command(epilog="Example: analemma contracts diff in-use/ contracts/")
+def diff(
+    before: Annotated[str, typer.Argument(help="The contracts as they were: a file or a directory.", metavar="BEFORE")],
+    after: Annotated[str, typer.Argument(help="The contracts as they are now.", metavar="AFTER")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Fail if a version was not raised as far as its changes ask.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show what changed between contracts, and whether it is a major, minor or patch step."""
+    from analemma.contracts.diffing import diff_contracts
+
+    found = diff_contracts(_load([before]), _load([after]))
+    short = [each for each in found if not each.sufficient]
+    if json:
+        print_json({"differences": list(map(_difference, found)), "sufficient": not short})
+    for each in found if not json else ():
+        print(f"{each.kind} {each.id}  {each.before or 'new'} -> {each.after or 'gone'}  {each.level.name.lower()}")
+        for level, reason in each.reasons:
+            print(f"  {level.name.lower():<5}  {reason}")
+        if not each.sufficient:
+            print(f"  the version must be raised by a {each.needed.name.lower()} step")
+    if not found and not json:
+        print("no differences")
+    if check and short:
+        raise Invalid(
+            f"{len(short)} versions were not raised enough: {', '.join(each.id for each in short)}",
+            hint="published versions keep their content",
+        )
+
+
+@commands.command(epilog="Example: analemma contracts simulate contracts/ --against in-use/ --documents raw.jsonl")
+def simulate(
+    paths: Paths,
+    documents: Annotated[
+        str,
+        typer.Option("--documents", "-d", help=f"JSON lines, or - : {_DOCUMENT_HINT}.", metavar="FILE"),
+    ],
+    against: Against = None,
+    json: Json = False,
+) -> None:
+    """Show what contracts would make of documents: which slices would come, go or change, and where."""
+    from analemma.slicing.simulate import simulate as simulate_contracts
+    from analemma.slicing.simulate import totals
+
+    before = None if against is None else _load([against])
+    found = simulate_contracts(before, _load(paths), dict(_read_documents(documents)))
+    if json:
+        print_json({"entities": list(map(_simulated, found)), "totals": totals(found)})
+        return
+    for entity in found:
+        for each in entity.slices:
+            where = f"  {', '.join(each.pointers)}" if each.pointers else f"  {each.reason}" if each.reason else ""
+            print(f"{entity.key.type} {entity.key.id}  {each.type}  {each.effect.lower()}{where}")
+        if entity.index_entries_added or entity.index_entries_removed:
+            counts = f"+{entity.index_entries_added} -{entity.index_entries_removed}"
+            print(f"{entity.key.type} {entity.key.id}  index entries {counts}")
+        if entity.problem is not None:
+            print(f"{entity.key.type} {entity.key.id}  would be refused: {entity.problem}")
+    print(", ".join(f"{count} {effect.lower()}" for effect, count in totals(found).items()))
+
+
+def _load(paths: Sequence[str]) -> ContractSet:
+    from analemma.contracts.loading import load_contracts
+
+    return load_contracts(*paths)
+
+
+def _shown(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    return [asdict(each) for each in problems]
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    return {
+        "kind": difference.kind,
+        "id": difference.id,
+        "before": difference.before and str(difference.before),
+        "after": difference.after and str(difference.after),
+        "level": difference.level.name.lower(),
+        "needed": difference.needed.name.lower(),
+        "declared": difference.declared.name.lower(),
+        "sufficient": difference.sufficient,
+        "reasons": [{"level": level.name.lower(), "reason": reason} for level, reason in difference.reasons],
+    }
+
+
+def _simulated(entity: SimulatedEntity) -> dict[str, Any]:
+    return {
+        "entityType": entity.key.type,
+        "entityId": entity.key.id,
+        "changed": entity.changed,
+        "problem": entity.problem,
+        "indexEntriesAdded": entity.index_entries_added,
+        "indexEntriesRemoved": entity.index_entries_removed,
+        "slices": [
+            {"type": each.type, "effect": each.effect.value, "pointers": each.pointers, "reason": each.reason}
+            for each in entity.slices
+        ],
+    }
+
+
+def _read_documents(file: str) -> Iterator[tuple[EntityKey, dict[str, Any]]]:
+    from analemma.slicing.entity_key import EntityKey
+
+    seen: set[EntityKey] = set()
+    for number, line in enumerate(_lines(file), 1):
+        if not line.strip():
+            continue
+        source = f"{source_of(file)}, line {number}"
+        found = parse_object(line, source, hint=_DOCUMENT_HINT)
+        if set(found) != {"entityType", "entityId", "payload"} or not isinstance(found["payload"], dict):
+            raise Invalid(f"{source}: not a document", hint=_DOCUMENT_HINT)
+        key = EntityKey(found["entityType"], SIMULATED_TENANT, found["entityId"])
+        if key in seen:
+            raise Invalid(f"{source}: {key.type} {key.id} stands here twice", hint="give the newest one")
+        seen.add(key)
+        yield key, found["payload"]
+
+
+def _lines(file: str) -> list[str]:
+    import sys
+    from pathlib import Path
+
+    try:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+        # Only these end a line: JSON strings may hold the other characters that Python takes for line ends.
+        return data.decode("utf-8-sig").split("\n")
+    except OSError as exc:
+        raise Invalid(f"cannot read {file}: {exc.strerror}", file=file) from exc
+    except ValueError as exc:
+        raise Invalid(f"{source_of(file)} is not UTF-8: {exc}", file=file) from exc

@@ -1,0 +1,193 @@
+"""What can be wrong with one contract by itself, beyond its shape."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+from analemma.contracts.models import (
+    Contract,
+    EntitySchema,
+    FieldMapping,
+    Join,
+    MapFields,
+    MergeFields,
+    PassThrough,
+    Ruleset,
+    SinkRule,
+    Slice,
+    StateSource,
+    ViewDefinition,
+)
+from analemma.contracts.paths import Pattern
+from analemma.contracts.reads import rule_targets
+from analemma.contracts.reporting import Place, Reporter
+
+
+def check_contract(contract: Contract, reporter: Reporter) -> None:
+    """Report everything that is wrong with a contract whatever others there are."""
+    declared = contract.document.get("checksum")
+    if declared is not None and declared != contract.checksum:
+        reporter.at(
+            ("checksum",),
+            f"the checksum does not match: it says {declared}",
+            f"the contract's is {contract.checksum}; it covers everything but checksum and status",
+        )
+    match contract:
+        case EntitySchema():
+            _no_twins(reporter, ("fields",), [each.name for each in contract.fields], "field", "name")
+        case Ruleset():
+            _check_ruleset(contract, reporter)
+        case ViewDefinition():
+            _check_view(contract, reporter)
+        case SinkRule():
+            _no_twins(reporter, ("input", "entityTypes"), contract.entity_types, "entity type")
+            _no_twins(reporter, ("input", "sliceTypes"), contract.slice_types or (), "slice type")
+        case StateSource():
+            _check_mappings(contract.mappings or (), ("mappings",), ("from", "to"), reporter)
+
+
+def _check_ruleset(ruleset: Ruleset, reporter: Reporter) -> None:
+    _no_twins(reporter, ("slices",), [each.type for each in ruleset.slices], "slice type", "type")
+    _no_twins(reporter, ("indexes",), [each.type for each in ruleset.indexes], "index type", "type")
+    for number, definition in enumerate(ruleset.slices):
+        _check_slice(ruleset, definition, ("slices", number), reporter)
+    _check_ignored(ruleset, reporter)
+    _check_impact_map(ruleset, reporter)
+
+
+def _check_slice(ruleset: Ruleset, definition: Slice, at: Place, reporter: Reporter) -> None:
+    _no_twins(reporter, (*at, "joins"), [each.name for each in definition.joins], "join", "name")
+    if definition.kind == "ENRICHMENT" and not definition.joins:
+        reporter.at(
+            (*at, "sliceKind"), f"the ENRICHMENT slice {definition.type} has no joins", "add joins, or leave it out"
+        )
+    for number, rule in enumerate(definition.rules):
+        # A single rule stands there without a list: the number then leads nowhere, which the reporter is used to.
+        where: Place = (*at, "buildRules", number)
+        match rule:
+            case PassThrough():
+                _no_twins(reporter, (*where, "fields"), rule.fields, "field")
+            case MapFields():
+                _check_mappings(rule.mappings, (*where, "mappings"), ("from", "to"), reporter)
+            case MergeFields():
+                _check_target(rule.target, 0, (*where, "target"), reporter)
+    _check_written_once(definition, at, reporter)
+    for number, join in enumerate(definition.joins):
+        _check_join(ruleset, join, (*at, "joins", number), reporter)
+
+
+def _check_join(ruleset: Ruleset, join: Join, at: Place, reporter: Reporter) -> None:
+    if join.source.literal is None or not join.source.segments:
+        reporter.at((*at, "sourceFieldPath"), f"the join {join.name} reads {join.source}, which is not one value")
+        return
+    if join.projection.copied is not None:
+        _check_mappings(
+            join.projection.copied, (*at, "projection", "fields"), ("fromTargetPath", "toOutputPath"), reporter
+        )
+    if not any(each.references == join.target_entity_type and each.selector == join.source for each in ruleset.indexes):
+        reporter.at(
+            (*at, "name"),
+            f"the join {join.name} has no index: a change of {join.target_entity_type} would not find what joins it",
+            f"add to indexes: {{type: ..., selector: {join.source}, references: {join.target_entity_type}}}",
+        )
+
+
+def _check_mappings(mappings: Iterable[FieldMapping], at: Place, keys: tuple[str, str], reporter: Reporter) -> None:
+    for number, mapping in enumerate(mappings):
+        source, target = mapping.source, mapping.target
+        _check_target(target, source.wildcards, (*at, number, keys[1]), reporter)
+        if source.has_depth and target.wildcards:
+            reporter.at(
+                (*at, number, keys[1]), f"{target} has wildcards, and {source} has `**`: nothing says which is which"
+            )
+
+
+def _check_target(target: Pattern, wildcards: int, at: Place, reporter: Reporter) -> None:
+    if not target.segments:
+        reporter.at(at, "the target is the whole slice", "name a field")
+    elif target.has_depth:
+        reporter.at(at, f"the target {target} has `**`, which is no one place")
+    elif target.wildcards > wildcards:
+        reporter.at(at, f"the target {target} has more wildcards than its source")
+
+
+def _check_written_once(definition: Slice, at: Place, reporter: Reporter) -> None:
+    """Places that two mappings are sure to fight for. Where only data decides, the later rule wins."""
+    moved = [each for rule in definition.rules if not isinstance(rule, PassThrough) for each in rule_targets((rule,))]
+    moved += [Pattern((join.name,)) for join in definition.added_joins]
+    copied = [each for rule in definition.rules if isinstance(rule, PassThrough) for each in rule.fields]
+    # What is copied keeps its place, so what is copied twice is the same.
+    places = Counter(each.literal for each in moved if each.literal)
+    unmoved = {each.literal for each in copied if each.literal} - places.keys()
+    for path in [*places, *unmoved]:
+        above = [path[:length] for length in range(1, len(path)) if path[:length] in places or path[:length] in unmoved]
+        clashes = [each for each in above if path in places or each in places]
+        if places[path] > 1 or (path in places and any(each.literal == path for each in copied)):
+            clashes.append(path)
+        if clashes:
+            reporter.at(
+                (*at, "buildRules"),
+                f"the slice {definition.type} writes {Pattern(path)} where it also writes {Pattern(clashes[0])}",
+                "each place is written by one mapping",
+            )
+
+
+def _check_ignored(ruleset: Ruleset, reporter: Reporter) -> None:
+    for number, ignored in enumerate(ruleset.ignore):
+        readers = [each.type for each in ruleset.slices if any(ignored.overlaps(read) for read in each.reads)]
+        readers += [f"the index {each.type}" for each in ruleset.indexes if ignored.overlaps(each.selector)]
+        if readers:
+            reporter.at(
+                ("ignore", number),
+                f"{ignored} is ignored, but read by {', '.join(readers)}",
+                "what is read cannot be ignored: a change of it has to rebuild",
+            )
+
+
+def _check_impact_map(ruleset: Ruleset, reporter: Reporter) -> None:
+    if ruleset.impact_map is None:
+        return
+    for name in ruleset.impact_map:
+        if name not in ruleset.slices_by_type:
+            reporter.at_key(("impactMap", name), f"the impactMap names {name}, which is no slice of this ruleset")
+    for definition in ruleset.slices:
+        given = ruleset.impact_map.get(definition.type, ())
+        missing = [str(read) for read in definition.reads if not read.covered_by(given)]
+        if missing:
+            where: Place = ("impactMap", definition.type)
+            reporter.at_key(
+                where,
+                f"the impactMap does not cover what {definition.type} reads: {', '.join(missing)}",
+                f"add it under {definition.type}",
+            )
+
+
+def _check_view(view: ViewDefinition, reporter: Reporter) -> None:
+    _no_twins(reporter, ("requiredSlices",), view.required_slices, "slice type")
+    _no_twins(reporter, ("optionalSlices",), view.optional_slices, "slice type")
+    for number, name in enumerate(view.optional_slices):
+        if name in view.required_slices:
+            reporter.at(
+                ("optionalSlices", number), f"the slice {name} is required and optional", "leave it in one list"
+            )
+    if not view.required_slices and not view.optional_slices:
+        reporter.at((), "the view has no slices", "name some in requiredSlices or optionalSlices")
+    fallback = view.document.get("fallback") or {}
+    given = fallback.get("defaults") or {}
+    if given and view.defaults is None:
+        reporter.at_key(("fallback", "defaults"), "defaults are only used with mode DEFAULT_VALUE")
+    for name in given:
+        if name not in (*view.required_slices, *view.optional_slices):
+            reporter.at_key(
+                ("fallback", "defaults", name), f"there is a default for {name}, which the view does not have"
+            )
+
+
+def _no_twins(reporter: Reporter, at: Place, names: Iterable[Hashable], what: str, key: str | None = None) -> None:
+    seen: set[Hashable] = set()
+    for number, name in enumerate(names):
+        if name in seen:
+            place: Place = (*at, number) if key is None else (*at, number, key)
+            reporter.at(place, f"the {what} {name} stands here twice")
+        seen.add(name)

@@ -1,0 +1,159 @@
+"""Loads contracts from files, directories and data: everything is checked, and everything wrong is told at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from analemma.canon.canonical_json import canonical_json
+from analemma.contracts.building import build
+from analemma.contracts.checking import check_contract
+from analemma.contracts.contract_set import ContractSet
+from analemma.contracts.json_reading import read_json
+from analemma.contracts.linking import Entry, Linker
+from analemma.contracts.located import Located, locate
+from analemma.contracts.models import Origin
+from analemma.contracts.problems import ContractProblems, Problem, in_order
+from analemma.contracts.reporting import Reporter
+from analemma.contracts.shapes import read_shape
+from analemma.contracts.yaml_reading import read_yaml
+from analemma.errors import Invalid
+
+MAXIMUM_FILE_BYTES: Final = 512 * 1024
+MAXIMUM_FILES: Final = 1000
+SUFFIXES: Final = (".yaml", ".yml", ".json")
+
+Source = str | Path | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+"""A file, a directory, one contract as data, or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What became of contracts: a set to use, or what is wrong with them."""
+
+    contracts: ContractSet | None
+    """None if there are problems."""
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...]
+    files: tuple[str, ...]
+    documents: int
+
+
+def load_contracts(*sources: Source, previous: ContractSet | None = None) -> ContractSet:
+    """Load contracts that belong together; ContractProblems lists everything that is wrong.
+
+    `previous`: the contracts in use. What was published keeps its content, and nothing new binds what is deprecated.
+    """
+    checked = check_contracts(*sources, previous=previous)
+    if checked.contracts is None:
+        raise ContractProblems(checked.problems)
+    return checked.contracts
+
+
+def check_contracts(*sources: Source, previous: ContractSet | None = None) -> Checked:
+    """The same without raising."""
+    problems: list[Problem] = []
+    files: list[str] = []
+    reporters: list[Reporter] = []
+    for source in sources:
+        for file, document in _read(source, files, problems):
+            reporters.append(Reporter(file, document))
+    complete = not problems
+    entries: list[Entry] = []
+    for reporter in reporters:
+        entry = _build(reporter)
+        if entry is None:
+            complete = False
+        else:
+            entries.append(entry)
+            check_contract(entry.contract, reporter)
+    Linker(entries, previous, complete=complete).check()
+    found = in_order([*problems, *(each for reporter in reporters for each in reporter.problems)])
+    if not reporters and not found:
+        found = (Problem(", ".join(files) or "contracts", None, "there are no contracts"),)
+    warnings = in_order(each for reporter in reporters for each in reporter.warnings)
+    contracts = None if found else ContractSet(tuple(entry.contract for entry in entries), warnings)
+    return Checked(contracts, found, warnings, tuple(files), len(reporters))
+
+
+def _build(reporter: Reporter) -> Entry | None:
+    shape = read_shape(reporter)
+    if shape is None:
+        return None
+    plain = reporter.node.value
+    contract = build(shape, plain, Origin(reporter.file, reporter.node.line), reporter)
+    return Entry(contract, reporter) if not reporter.problems else None
+
+
+def _read(source: Source, files: list[str], problems: list[Problem]) -> Iterator[tuple[str, Located]]:
+    if isinstance(source, str | Path):
+        for file in _files_of(Path(source), problems):
+            files.append(str(file))
+            for document in _read_file(file, problems):
+                yield str(file), document
+        return
+    for number, data in enumerate([source] if isinstance(source, Mapping) else source, 1):
+        name = f"contract {number}"
+        try:
+            # Only JSON can be a contract; and the caller's own data may change later.
+            canonical_json(data)
+        except Invalid as exc:
+            problems.append(Problem(name, None, exc.message, exc.hint))
+        else:
+            yield name, locate(copy.deepcopy(data))
+
+
+def _files_of(path: Path, problems: list[Problem]) -> list[Path]:
+    try:
+        if not path.is_dir():
+            return [path]
+        found = sorted(
+            file
+            for file in path.rglob("*")
+            if file.suffix.lower() in SUFFIXES
+            and file.is_file()
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        )
+    except (OSError, ValueError) as exc:
+        problems.append(Problem(str(path), None, f"cannot be read: {exc}"))
+        return []
+    if not found:
+        problems.append(Problem(str(path), None, "has no contract files", f"they end in {', '.join(SUFFIXES)}"))
+    if len(found) > MAXIMUM_FILES:
+        problems.append(Problem(str(path), None, f"has {len(found)} contract files", f"the limit is {MAXIMUM_FILES}"))
+        return []
+    return found
+
+
+def _read_file(file: Path, problems: list[Problem]) -> list[Located]:
+    name = str(file)
+
+    def report(line: int | None, reason: str, hint: str | None) -> None:
+        problems.append(Problem(name, line, reason, hint))
+
+    try:
+        if not file.is_file():
+            report(None, "is no file" if file.exists() else "does not exist", None)
+            return []
+        if file.stat().st_size > MAXIMUM_FILE_BYTES:
+            report(None, f"is larger than {MAXIMUM_FILE_BYTES // 1024} KiB", "split it")
+            return []
+        data = file.read_bytes()
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        report(data[: exc.start].count(b"\n") + 1, "is not UTF-8", None)
+        return []
+    except (OSError, ValueError) as exc:
+        report(None, f"cannot be read: {exc}", None)
+        return []
+    if file.suffix.lower() == ".json":
+        try:
+            document = read_json(text.encode())
+        except Invalid as exc:
+            report(exc.facts.get("line", 1), exc.message, exc.hint)
+            return []
+        return list(document.parts.values()) if type(document.value) is list else [document]
+    return [each for each in read_yaml(text, report) if each.value is not None]

@@ -1,0 +1,54 @@
+"""Documents that remember on which line each part stood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Located:
+    """One value of a contract file: plain data, and where it and its parts are."""
+
+    value: Any
+    line: int | None
+    parts: dict[str | int, Located] = field(default_factory=dict)
+    key_lines: dict[str, int | None] = field(default_factory=dict)
+    """For objects: the line of each key, which is not always that of its value."""
+
+    def line_of(self, *path: str | int) -> int | None:
+        """The line of what is there; steps that lead nowhere are skipped, so that what is missing is at its parent."""
+        return self._find(path)[0].line
+
+    def key_line_of(self, *path: str | int) -> int | None:
+        """The line of the key that the path ends with."""
+        node, missed = self._find(path[:-1])
+        last = path[-1]
+        if not missed and isinstance(last, str) and last in node.key_lines:
+            return node.key_lines[last]
+        return self.line_of(*path)
+
+    def _find(self, path: tuple[str | int, ...]) -> tuple[Located, bool]:
+        node, missed = self, False
+        for token in path:
+            if token in node.parts:
+                node = node.parts[token]
+            else:
+                missed = True
+        return node, missed
+
+
+def locate(value: Any) -> Located:
+    """Data that comes from no file."""
+    node = Located(value, None)
+    for token, part in _parts_of(value):
+        node.parts[token] = locate(part)
+    return node
+
+
+def _parts_of(value: Any) -> Iterator[tuple[str | int, Any]]:
+    if type(value) is dict:
+        yield from value.items()
+    elif type(value) is list:
+        yield from enumerate(value)

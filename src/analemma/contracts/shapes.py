@@ -1,0 +1,104 @@
+"""Judges the shape of one document, and says in plain words what is wrong with it."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from analemma.contracts.documents import DOCUMENTS, ContractDocument
+from analemma.contracts.reporting import Place, Reporter
+from analemma.contracts.schema import known_keys
+
+_WANTED: Final = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+_CONTEXT: Final = {
+    "greater_than_equal": "is less than {ge}",
+    "less_than_equal": "is more than {le}",
+    "string_too_long": "is longer than {max_length} characters",
+    "string_pattern_mismatch": "does not have the form {pattern}",
+}
+
+
+def read_shape(reporter: Reporter) -> ContractDocument | None:
+    """The document, if its shape is right; otherwise all that is wrong with it was reported."""
+    plain = reporter.node.value
+    if type(plain) is not dict:
+        reporter.at((), f"a contract is an object, not {_shown(plain)}", "begin with kind, id, version and status")
+        return None
+    kind = plain.get("kind")
+    known = DOCUMENTS.get(kind) if isinstance(kind, str) else None
+    if known is None:
+        kinds = ", ".join(DOCUMENTS)
+        if "kind" in plain:
+            reporter.at(("kind",), f"unknown kind {_shown(kind)}", f"there are {kinds}")
+        else:
+            reporter.at((), "the key kind is missing", f"there are {kinds}")
+        return None
+    try:
+        return known.model_validate(plain)
+    except ValidationError as exc:
+        for error in exc.errors(include_url=False):
+            _report(error, reporter)
+        return None
+
+
+def _report(error: ErrorDetails, reporter: Reporter) -> None:
+    place: Place = error["loc"]
+    name = f"{place[-1]}" if place and isinstance(place[-1], str) else _name_of(place)
+    kind, found, context = error["type"], error["input"], error.get("ctx", {})
+    match kind:
+        case "missing":
+            reporter.at(place[:-1], f"the key {name} is missing{_inside(place[:-1])}")
+        case "extra_forbidden":
+            close = get_close_matches(str(place[-1]), known_keys(), n=1)
+            hint = f"did you mean {close[0]}?" if close else None
+            reporter.at_key(place, f"unknown key {name}{_inside(place[:-1])}", hint)
+        case "literal_error":
+            reporter.at(place, f"{name} is {_shown(found)}", f"it is one of {context['expected']}".replace("'", ""))
+        case "union_tag_invalid":
+            tag = str(context["discriminator"]).strip("'")
+            expected = str(context["expected_tags"]).replace("'", "")
+            reporter.at((*place, tag), f"unknown {tag} {_shown(context['tag'])} of {name}", f"there are {expected}")
+        case "union_tag_not_found":
+            tag = str(context["discriminator"]).strip("'")
+            reporter.at(place, f"the key {tag} is missing{_inside(place)}")
+        case "value_error":
+            cause: Any = context.get("error")
+            reporter.at(place, f"{name}: {getattr(cause, 'message', cause)}", getattr(cause, "hint", None))
+        case "too_short" | "string_too_short":
+            reporter.at(place, f"{name} is empty")
+        case _ if kind in _CONTEXT:
+            reporter.at(place, f"{name} {_CONTEXT[kind].format(**context)}: {_shown(found)}")
+        case _:
+            wanted = _WANTED.get(kind)
+            said = f"is {_shown(found)}, not {wanted}" if wanted else error["msg"]
+            quote = "put it in quotes" if kind == "string_type" and type(found) in (int, float, bool) else None
+            reporter.at(place, f"{name} {said}", quote)
+
+
+def _name_of(place: Place) -> str:
+    names = [token for token in place if isinstance(token, str)]
+    return f"an item of {names[-1]}" if names else "the document"
+
+
+def _inside(place: Place) -> str:
+    return f" in {_name_of(place) if place and isinstance(place[-1], int) else place[-1]}" if place else ""
+
+
+def _shown(value: Any) -> str:
+    if value is None or type(value) is bool:
+        return {None: "nothing", True: "true", False: "false"}[value]
+    if type(value) in (dict, list):
+        return "an object" if type(value) is dict else "a list"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,67 @@
+"""Heads that somebody else has left, by rolling back for example: they become checkpoints before anything is read,
+copied or removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from analemma.catalog.threads import CheckpointRow
+from analemma.langgraph.places import branch_of, id_of_version
+from analemma.langgraph.snapshots import Serialized
+from analemma.langgraph.threads import Threads
+
+
+class Adopter:
+    """Makes checkpoints of such heads. Cheap to make."""
+
+    def __init__(self, threads: Threads, serde: SerializerProtocol) -> None:
+        self._threads = threads
+        self._serde = serde
+
+    def newest(self, thread: str, branch: str) -> CheckpointRow | None:
+        """The checkpoint with the greatest id of a namespace. A head that somebody else has left becomes one first."""
+        found = self._threads.rows.newest(thread, branch)
+        if found.stranger is None:
+            return found.row
+        left = self._threads.read_stranger(found.stranger, self._serde.loads_typed)
+        if left is None:
+            return found.row
+        snapshot, created_at_us = left
+        if branch_of(snapshot.namespace) != branch:
+            # A branch of the workflow that is no namespace of the thread.
+            return found.row
+        made = id_of_version(found.stranger, created_at_us)
+        if found.row is not None and made <= found.row.checkpoint:
+            # Ids of another kind, or from a clock that is ahead.
+            made = f"{found.row.checkpoint}~{found.stranger.hex()[:8]}"
+        kind, data = self._serde.dumps_typed(_metadata_of_fork(self._serde.loads_typed(snapshot.metadata)))
+        self._threads.rows.adopt(
+            CheckpointRow(
+                thread,
+                branch,
+                made,
+                snapshot.namespace,
+                # Not the checkpoint itself: what was written on top of that is not a part of this.
+                snapshot.parent,
+                found.stranger,
+                None,
+                *Serialized(kind, bytes(data)),
+            )
+        )
+        return self._threads.rows.newest(thread, branch).row
+
+    def adopt(self, thread: str | None) -> None:
+        """The same for every namespace of a thread, or of all threads."""
+        for name, branch in self._threads.rows.strangers(thread):
+            self.newest(name, branch)
+
+
+def _metadata_of_fork(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What LangGraph says of a checkpoint that repeats an older one."""
+    step = metadata.get("step")
+    made = {"source": "fork", "step": step + 1 if type(step) is int else -1, "parents": metadata.get("parents", {})}
+    counters = metadata.get("counters_since_delta_snapshot")
+    return made if counters is None else {**made, "counters_since_delta_snapshot": counters}

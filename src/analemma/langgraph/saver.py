@@ -1,0 +1,351 @@
+"""`AnalemmaSaver`: LangGraph's checkpoints as versions of workflows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from analemma.app import App, open_app
+from analemma.catalog.names import KEY_BYTES
+from analemma.catalog.threads import CheckpointRow, Written
+from analemma.clock import Entropy, SystemEntropy
+from analemma.errors import Invalid
+from analemma.langgraph.adopting import Adopter
+from analemma.langgraph.places import branch_of, checkpoint_of, config_of, place_of
+from analemma.langgraph.saver_async import AsyncSaver
+from analemma.langgraph.snapshots import Serialized, Snapshot
+from analemma.langgraph.threads import NewCheckpoint, Serializer, Threads
+from analemma.langgraph.walking import Walker
+from analemma.langgraph.writes import pack_write, unpack_write
+
+OWNER = "langgraph"
+CACHE_BYTES = 64 << 20
+LARGEST_STEP = 2**63 - 1
+
+
+class CheckpointSummary(NamedTuple):
+    """A checkpoint without its state: what history shows, and costs no blocks."""
+
+    config: RunnableConfig
+    metadata: CheckpointMetadata
+    parent_config: RunnableConfig | None
+    manifest_id: str
+    """The version that it is, for `analemma show`, `diff` and the kernel."""
+
+
+class AnalemmaSaver(AsyncSaver):
+    """Keeps the checkpoints of LangGraph's threads in an Analemma store: each is a version of a workflow, and shares
+    with the others what did not change.
+
+    `where` is an open `App`, or what `analemma.open` takes; a store that was opened here is closed by `close()`.
+    Threads are workflows of `owner` in `tenant` (that of the settings, unless told otherwise). Sync and async methods
+    are on this one class, which is safe to share between threads.
+
+    Reading makes objects only of types that LangGraph holds for safe and of those in `allowed_types` (classes, or
+    pairs of module and name); others come back as plain data, with a warning. Another `serde` decides that for itself.
+    """
+
+    def __init__(
+        self,
+        where: App | str | os.PathLike[str],
+        *,
+        owner: str = OWNER,
+        tenant: str | None = None,
+        allowed_types: Iterable[type | tuple[str, ...]] = (),
+        serde: SerializerProtocol | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        entropy: Entropy | None = None,
+    ) -> None:
+        allowed = list(allowed_types)
+        if serde is not None and allowed:
+            raise Invalid("allowed_types are for the serializer that comes with the saver", hint="tell your own serde")
+        # None, unlike nothing at all, is strict whatever the environment says.
+        super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=allowed or None))
+        app = where if isinstance(where, App) else open_app(where)
+        self._opened = None if app is where else app
+        chosen = app.default if tenant is None else app.tenant(tenant)
+        self._threads = Threads(app, chosen, owner, cache_bytes=cache_bytes)
+        self._entropy = entropy or SystemEntropy()
+
+    def __enter__(self) -> AnalemmaSaver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the store, if it was opened here; safe to call twice."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that the config names, or the newest of its thread and namespace."""
+        place = place_of(config)
+        checkpoint = checkpoint_of(config)
+        for _ in range(3):
+            if checkpoint is None:
+                row = self._adopter.newest(place.thread, place.branch)
+            else:
+                row = self._threads.rows.find(place.thread, place.branch, checkpoint)
+            if row is None:
+                return None
+            found = self._tuple(row)
+            if found is not None:
+                return found
+        return None
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest first: of a namespace, of a thread, or of all threads; with these values in their
+        metadata, and below the id of another."""
+        for row, _ in self._rows(config, filter, before, limit):
+            found = self._tuple(row)
+            if found is not None:
+                yield found
+
+    def history(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointSummary]:
+        """The same without the states: reads rows and no blocks."""
+        for row, metadata in self._rows(config, filter, before, limit):
+            yield CheckpointSummary(_config(row), metadata, _parent_config(row), row.manifest.hex())
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint, atomically and durably; one with the same id is replaced. The checkpoint that the config
+        names is its parent."""
+        place = place_of(config)
+        told = get_checkpoint_metadata(config, metadata)
+        rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
+        new = NewCheckpoint(
+            place=place,
+            id=str(checkpoint["id"]),
+            parent=checkpoint_of(config),
+            checkpoint=self._dumps(rest),
+            metadata=self._dumps(told),
+            versions=dict(checkpoint.get("channel_versions") or {}),
+            values=checkpoint.get("channel_values") or {},
+            changed=new_versions,
+            run=_name(told.get("run_id")),
+            step=_step(told.get("step")),
+            source=_name(told.get("source")),
+        )
+        # Of LangGraph's own serializer a test proves it; a class that is derived from it may do anything.
+        by_items = type(self.serde) is JsonPlusSerializer
+        self._threads.save(new, Serializer(self.serde.dumps_typed, self.serde.loads_typed, by_items))
+        return cast(RunnableConfig, config_of(place.thread, place.namespace, new.id))
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store what a task wrote on top of a checkpoint, which may itself be stored later."""
+        place = place_of(config)
+        checkpoint = checkpoint_of(config)
+        if checkpoint is None:
+            raise Invalid("the config names no checkpoint that was written on", hint="pass its checkpoint_id")
+        stored = [
+            pack_write(
+                checkpoint, str(task_id), WRITES_IDX_MAP.get(channel, number), task_path, channel, self._dumps(value)
+            )
+            for number, (channel, value) in enumerate(writes)
+        ]
+        if stored:
+            self._threads.rows.add_writes(place.thread, place.branch, stored)
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Remove a thread with all its namespaces, checkpoints, writes and versions, tagged and pinned ones too; its
+        blocks go by collection."""
+        self._threads.remove(str(thread_id))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Remove what these runs stored; tagged and pinned versions stay in the workflow's history. Conflict, with
+        nothing changed, if a checkpoint that stays has delta channels which could not be put together any more."""
+        self._walker.delete_for_runs([str(run) for run in run_ids])
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Give a new thread all checkpoints and writes of another: rows only, no state is copied. It becomes a workflow
+        of its own with its first own checkpoint."""
+        self._adopter.adopt(str(source_thread_id))
+        self._threads.rows.copy(str(source_thread_id), str(target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove all checkpoints of these threads but the newest of each namespace (`keep_latest`), or all (`delete`).
+        Ancestors that the newest needs to put its delta channels together are kept with it."""
+        if strategy == "delete":
+            for thread in thread_ids:
+                self.delete_thread(thread)
+        elif strategy == "keep_latest":
+            for thread in thread_ids:
+                self._walker.keep_latest(str(thread))
+        else:
+            raise Invalid(f"there is no strategy {strategy!r}", hint="use 'keep_latest' or 'delete'")
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What was written to delta channels since each was last stored whole, along the parents of a checkpoint."""
+        place = place_of(config)
+        checkpoint = checkpoint_of(config)
+        if checkpoint is None and channels:
+            row = self._adopter.newest(place.thread, place.branch)
+            checkpoint = None if row is None else row.checkpoint
+        found: dict[str, DeltaChannelHistory] = {}
+        for name, line in self._walker.lines(place.thread, place.branch, checkpoint, channels).items():
+            found[name] = {"writes": [self._pending(written) for written in line.writes]}
+            if line.seed is not None:
+                found[name]["seed"] = self.serde.loads_typed((line.seed.kind, line.seed.data))
+        return found
+
+    def get_next_version(self, current: str | None, channel: None) -> str:
+        """A greater version, which no other branch of the same history gives to its own writes."""
+        # Numbers without a fraction come from savers that count in integers.
+        before = 0 if current is None else int(str(current).split(".")[0])
+        return f"{before + 1:032}.{int.from_bytes(self._entropy.random_bytes(7), 'big') / 2**56:016}"
+
+    def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> AnalemmaSaver:
+        """The same saver, on the same store, that also makes objects of these types."""
+        return cast(AnalemmaSaver, super().with_allowlist(tuple(extra_allowlist)))
+
+    def __copy__(self) -> AnalemmaSaver:
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        # Whoever opened the store closes it.
+        twin._opened = None
+        return twin
+
+    @property
+    def _walker(self) -> Walker:
+        return Walker(self._threads, self.serde)
+
+    @property
+    def _adopter(self) -> Adopter:
+        return Adopter(self._threads, self.serde)
+
+    def _rows(
+        self,
+        config: RunnableConfig | None,
+        filter: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Iterator[tuple[CheckpointRow, CheckpointMetadata]]:
+        """Rows that were asked for, with their metadata."""
+        left = limit
+        for row in self._candidates(config, checkpoint_of(before), limit if not filter else None):
+            if left is not None and left <= 0:
+                return
+            metadata = self.serde.loads_typed((row.metadata_kind, row.metadata))
+            if filter and not all(metadata.get(name) == value for name, value in filter.items()):
+                continue
+            if left is not None:
+                left -= 1
+            yield row, metadata
+
+    def _candidates(
+        self, config: RunnableConfig | None, before: str | None, limit: int | None
+    ) -> Iterator[CheckpointRow]:
+        if config is None or (config.get("configurable") or {}).get("thread_id") is None:
+            self._adopter.adopt(None)
+            yield from self._walker.rows(None, None, before, limit)
+            return
+        place = place_of(config)
+        namespace = config["configurable"].get("checkpoint_ns")
+        branch = None if namespace is None else branch_of(str(namespace))
+        checkpoint = checkpoint_of(config)
+        if checkpoint is None:
+            if branch is None:
+                self._adopter.adopt(place.thread)
+            else:
+                self._adopter.newest(place.thread, branch)
+            yield from self._walker.rows(place.thread, branch, before, limit)
+            return
+        for row in self._walker.rows(place.thread, branch, checkpoint, limit=None, including=True):
+            if row.checkpoint != checkpoint:
+                return
+            if before is None or row.checkpoint < before:
+                yield row
+
+    def _tuple(self, row: CheckpointRow) -> CheckpointTuple | None:
+        """The checkpoint of a row; None if it was removed meanwhile."""
+        snapshot = self._threads.read_row(row, self.serde.loads_typed)
+        if snapshot is None:
+            return None
+        writes = self._threads.rows.writes(row.thread, row.branch, row.checkpoint)
+        return CheckpointTuple(
+            _config(row),
+            self._checkpoint(row, snapshot),
+            self.serde.loads_typed((row.metadata_kind, row.metadata)),
+            _parent_config(row),
+            [self._pending(written) for written in writes],
+        )
+
+    def _checkpoint(self, row: CheckpointRow, snapshot: Snapshot) -> Checkpoint:
+        loads = self.serde.loads_typed
+        checkpoint: Checkpoint = loads(snapshot.checkpoint)
+        # The row's: a version that was rolled back to is a checkpoint of its own.
+        checkpoint["id"] = row.checkpoint
+        # In the order of their versions, which the checkpoint keeps: that of a stored map is another.
+        names = dict.fromkeys((*checkpoint.get("channel_versions", ()), *snapshot.channels))
+        stored = [(name, snapshot.channels[name]) for name in names if name in snapshot.channels]
+        checkpoint["channel_values"] = {name: loads((channel.kind, channel.data)) for name, channel in stored}
+        return checkpoint
+
+    def _pending(self, written: Written) -> PendingWrite:
+        return written.task, written.channel, self.serde.loads_typed(unpack_write(written))
+
+    def _dumps(self, value: Any) -> Serialized:
+        kind, data = self.serde.dumps_typed(value)
+        return Serialized(kind, bytes(data))
+
+
+def _config(row: CheckpointRow) -> RunnableConfig:
+    return cast(RunnableConfig, config_of(row.thread, row.namespace, row.checkpoint))
+
+
+def _parent_config(row: CheckpointRow) -> RunnableConfig | None:
+    return None if row.parent is None else cast(RunnableConfig, config_of(row.thread, row.namespace, row.parent))
+
+
+def _name(value: Any) -> str | None:
+    """Text that can be a column; what cannot stays in the metadata alone."""
+    text = str(value) if value is not None else ""
+    valid = text and "\0" not in text and len(text.encode(errors="replace")) <= KEY_BYTES
+    return text if valid and text.encode(errors="ignore").decode() == text else None
+
+
+def _step(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) <= LARGEST_STEP else None

@@ -1,0 +1,180 @@
+"""What a version of a thread holds, as a tree: the checkpoint without its values, its metadata, and each channel in
+pieces. Snapshots that were just written or read are kept, as bytes: the next one is compared with them.
+
+    {"format": 1, "namespace": "", "parent": "1ef...", "checkpoint": [kind, bytes], "metadata": [kind, bytes],
+     "channels": {"topic": [kind, bytes], "messages": [kind, "array", [bytes, bytes, ...]]}}
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Wire
+from analemma.canon.stored import Stored
+from analemma.canon.tree import Operation
+from analemma.errors import Corrupt
+from analemma.langgraph.channels import Channel, Splice, join
+
+FORMAT = 1
+FIELDS = frozenset({"format", "checkpoint", "metadata", "parent", "namespace", "channels"})
+PIECES = 2
+"""Where the pieces stand in a channel's list: behind the serializer's format and the shape."""
+DEEPEST = 2
+"""A channel holds a list of pieces in a list."""
+
+
+class NoCheckpoint(Corrupt):
+    """A version of a thread's branch holds something else."""
+
+
+class Serialized(NamedTuple):
+    """Bytes, and what the serializer calls their format."""
+
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One checkpoint, serialized."""
+
+    checkpoint: Serialized
+    """All of it but the values of its channels."""
+    metadata: Serialized
+    parent: str | None
+    namespace: str
+    versions: Mapping[str, Any]
+    """The version of each channel, as the checkpoint says."""
+    channels: Mapping[str, Channel]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes to keep."""
+        told = len(self.checkpoint.data) + len(self.metadata.data) + 200 * len(self.versions)
+        return sum([channel.size for channel in self.channels.values()]) + told + 2000
+
+
+def to_value(snapshot: Snapshot, wires: Mapping[str, Wire]) -> dict[str, Any]:
+    """The state of a version that holds this, with the channels in stored form."""
+    return {
+        "format": FORMAT,
+        "checkpoint": list(snapshot.checkpoint),
+        "metadata": list(snapshot.metadata),
+        "parent": snapshot.parent,
+        "namespace": snapshot.namespace,
+        "channels": {name: Stored(wire, DEEPEST) for name, wire in wires.items()},
+    }
+
+
+def from_value(value: Any, versions: Mapping[str, Any] | None = None) -> Snapshot:
+    """The other way round; NoCheckpoint if the state is none."""
+    try:
+        if type(value) is not dict or value.keys() != FIELDS or value["format"] != FORMAT:
+            raise ValueError("its fields are others")
+        return Snapshot(
+            Serialized(*value["checkpoint"]),
+            Serialized(*value["metadata"]),
+            value["parent"],
+            value["namespace"],
+            versions or {},
+            {name: to_channel(found) for name, found in value["channels"].items()},
+        )
+    except (TypeError, ValueError, KeyError) as exc:
+        raise NoCheckpoint(
+            f"a version of a thread holds no checkpoint: {exc}", hint="roll back to one that was saved by LangGraph"
+        ) from exc
+
+
+def splice_operations(splice: Splice) -> Iterator[Operation]:
+    """The same change to a channel's list of pieces."""
+    for _ in range(splice.start, splice.stop):
+        yield Operation("remove", (str(splice.start),))
+    for place, piece in enumerate(splice.pieces, splice.start):
+        yield Operation("add", (str(place),), piece)
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Remembered(Generic[Key, Value]):
+    """A few things that were found out, the newest of them. Safe to share between threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        """What is remembered of this."""
+        return self._kept.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        """Remember it, and forget what was remembered the longest."""
+        with self._lock:
+            self._kept.pop(key, None)
+            self._kept[key] = value
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+
+    def forget(self, key: Key) -> None:
+        """It is not so any more."""
+        with self._lock:
+            self._kept.pop(key, None)
+
+
+class SnapshotCache:
+    """The snapshots used last, by the root of their state: what they hold can never change. Safe to share between
+    threads, and between savers of one store."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[BlockId, Snapshot] = OrderedDict()
+
+    def get(self, root: BlockId) -> Snapshot | None:
+        """The snapshot of this state, if it is here."""
+        with self._lock:
+            found = self._kept.get(root)
+            if found is not None:
+                self._kept.move_to_end(root)
+            return found
+
+    def put(self, root: BlockId, snapshot: Snapshot, *, instead_of: BlockId | None = None) -> None:
+        """Keep it, in place of the one that it follows and of those that were not used the longest."""
+        with self._lock:
+            if instead_of is not None:
+                self._drop(instead_of)
+            self._drop(root)
+            if snapshot.size > self._most_bytes:
+                return
+            self._kept[root] = snapshot
+            self._bytes += snapshot.size
+            while self._bytes > self._most_bytes:
+                self._drop(next(iter(self._kept)))
+
+    def _drop(self, root: BlockId) -> None:
+        gone = self._kept.pop(root, None)
+        if gone is not None:
+            self._bytes -= gone.size
+
+
+def slot(channel: Channel) -> list[Any]:
+    """A channel, as it stands in the state."""
+    if channel.shape == "whole":
+        return [channel.kind, *channel.chunks]
+    return [channel.kind, channel.shape, channel.pieces()]
+
+
+def to_channel(found: list[Any]) -> Channel:
+    """The other way round."""
+    if len(found) == 2:
+        return Channel(found[0], "whole", (found[1],))
+    kind, shape, pieces = found
+    return join(kind, shape, pieces)

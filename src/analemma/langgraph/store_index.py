@@ -1,0 +1,138 @@
+"""Search by meaning in the LangGraph store: which texts of a value are embedded, how vectors are stored, and how items
+are ranked. Every vector in question is looked at, so the ranking is exact, and the number of them limited."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import hypot, isfinite
+from operator import mul
+from typing import Any
+
+from langgraph.store.base import get_text_at_path, tokenize_path
+
+from analemma.catalog.items import StoredItem
+from analemma.errors import Invalid, Limit
+
+MAXIMUM_VECTORS = 50_000
+"""One search compares with no more than these, which takes seconds."""
+MAXIMUM_TEXTS = 1000
+
+WHOLE = "$"
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vectors of one item."""
+
+    dimensions: int
+    data: bytes
+
+
+class TextIndex:
+    """What of a value is indexed."""
+
+    def __init__(self, fields: Sequence[str] | None, dimensions: int | None) -> None:
+        self._paths = _tokenize(fields or [WHOLE])
+        self._dimensions = dimensions
+
+    def texts(self, value: Mapping[str, Any], chosen: Any) -> list[str]:
+        """The texts of a value to embed; `chosen` as in `put(index=...)`."""
+        if chosen is False:
+            return []
+        if chosen is not None and (isinstance(chosen, str) or not all(isinstance(path, str) for path in chosen)):
+            raise Invalid(f"not an index: {chosen!r}", hint="give False, or a list of paths")
+        paths = self._paths if chosen is None else _tokenize(chosen)
+        found = [text for path in paths for text in get_text_at_path(dict(value), path)]
+        if len(found) > MAXIMUM_TEXTS:
+            raise Limit(
+                f"an item has {len(found)} texts to index", hint=f"the limit is {MAXIMUM_TEXTS}; name fewer paths"
+            )
+        return found
+
+    def check(self, vector: Iterable[Any]) -> array[float]:
+        """A vector that an embedding gave, if it can be stored and compared."""
+        numbers = array("d", vector)
+        if not numbers or not all(map(isfinite, numbers)):
+            raise Invalid("an embedding is empty or holds what is no number", hint="check the `embed` function")
+        if self._dimensions is not None and len(numbers) != self._dimensions:
+            raise Invalid(
+                f"an embedding has {len(numbers)} dimensions", hint=f"the index was given {self._dimensions} as `dims`"
+            )
+        return numbers
+
+    def pack(self, vectors: Sequence[array[float]]) -> Vectors:
+        """The vectors of one item as bytes, the same on all machines."""
+        joined = array("d")
+        for vector in vectors:
+            joined.extend(vector)
+        if sys.byteorder == "big":
+            joined.byteswap()
+        return Vectors(len(vectors[0]), joined.tobytes())
+
+
+@dataclass(slots=True)
+class Ranking:
+    """The items that a query is nearest to, best first; those without vectors follow."""
+
+    query: array[float]
+    wanted: int
+    compared: int = 0
+    _norm: float = field(init=False)
+    _best: list[tuple[float, StoredItem]] = field(default_factory=list)
+    _unscored: list[StoredItem] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._norm = hypot(*self.query)
+
+    def add(self, item: StoredItem, stored: tuple[int, bytes] | None) -> None:
+        """Consider an item, in the order in which equal ones are to stand."""
+        if stored is None:
+            if len(self._unscored) < self.wanted:
+                self._unscored.append(item)
+            return
+        dimensions, data = stored
+        if dimensions != len(self.query):
+            raise Invalid(
+                f"item {item.key!r} was indexed with {dimensions} dimensions, the query has {len(self.query)}",
+                hint="open the store with the embedding it was indexed with, or put the items again",
+            )
+        vectors = unpack(dimensions, data)
+        self.compared += len(vectors)
+        if self.compared > MAXIMUM_VECTORS:
+            raise Limit(
+                f"the search would compare more than {MAXIMUM_VECTORS} vectors",
+                hint="search below a longer namespace, or with a filter",
+            )
+        self._best.append((max(map(self._similarity, vectors)), item))
+        if len(self._best) > 2 * self.wanted + 100:
+            self._cut()
+
+    def ranked(self) -> list[tuple[float | None, StoredItem]]:
+        """Best first, at most as many as wanted."""
+        self._cut()
+        return [*self._best, *((None, item) for item in self._unscored)][: self.wanted]
+
+    def _cut(self) -> None:
+        # Sorting is stable, and what is kept keeps its order: equal scores stay as they came.
+        self._best.sort(key=lambda entry: -entry[0])
+        del self._best[self.wanted :]
+
+    def _similarity(self, vector: array[float]) -> float:
+        norms = self._norm * hypot(*vector)
+        similarity = sum(map(mul, self.query, vector)) / norms if norms else 0.0
+        return similarity if isfinite(similarity) else 0.0
+
+
+def unpack(dimensions: int, data: bytes) -> list[array[float]]:
+    """The vectors of one item."""
+    joined = array("d", data)
+    if sys.byteorder == "big":
+        joined.byteswap()
+    return [joined[start : start + dimensions] for start in range(0, len(joined), dimensions)]
+
+
+def _tokenize(paths: Iterable[str]) -> list[Any]:
+    return [path if path == WHOLE else tokenize_path(path) for path in paths]

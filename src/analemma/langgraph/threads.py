@@ -1,0 +1,280 @@
+"""Threads as workflows: a checkpoint is a version and a row, written in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from analemma.app import App, Tenant
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Block, Link, Wire, is_special, link_wire, read_special
+from analemma.canon.parts import Parts
+from analemma.canon.reading import MISSING, locate
+from analemma.canon.source import NodeSource
+from analemma.canon.tree import Edited
+from analemma.catalog.port import BranchKey, Head, RowChange
+from analemma.catalog.threads import CheckpointRow, ThreadRows
+from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
+from analemma.langgraph.channels import Channel, Cut, Dumps, cut
+from analemma.langgraph.dropping import Dropping
+from analemma.langgraph.places import Place
+from analemma.langgraph.snapshots import (
+    PIECES,
+    NoCheckpoint,
+    Remembered,
+    Serialized,
+    Snapshot,
+    SnapshotCache,
+    from_value,
+    slot,
+    splice_operations,
+    to_channel,
+    to_value,
+)
+from analemma.state.committer import Proposal
+from analemma.state.journal import COMMITTED
+from analemma.state.kernel_base import CURRENT_HEAD, MOST_TRIES
+from analemma.state.time_machine import FORKED
+
+Loads = Callable[[tuple[str, bytes]], Any]
+"""A serializer's `loads_typed`."""
+
+REMEMBERED_CHECKPOINTS = 4096
+"""Checkpoints of which it is remembered which version they are: most are the parent of the next."""
+REMEMBERED_WIRES = 256
+"""Versions of which it is remembered where their channels are stored: a few hundred bytes each."""
+
+
+class Serializer(NamedTuple):
+    """What is needed of a serializer."""
+
+    dumps: Dumps
+    loads: Loads
+    by_items: bool
+    """Whether it is known to write a list or a dict as its items, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCheckpoint:
+    """A checkpoint that is to be stored."""
+
+    place: Place
+    id: str
+    parent: str | None
+    checkpoint: Serialized
+    """All of it but the values of its channels."""
+    metadata: Serialized
+    versions: Mapping[str, Any]
+    values: Mapping[str, Any]
+    changed: Mapping[str, Any]
+    """The channels that were written since the parent."""
+    run: str | None = None
+    step: int | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """The parent of a checkpoint: the version that it is, and what that holds."""
+
+    manifest: BlockId
+    root: BlockId
+    snapshot: Snapshot
+
+
+class Threads(Dropping):
+    """The threads of one owner, in one tenant."""
+
+    def __init__(self, app: App, tenant: Tenant, owner: str, *, cache_bytes: int) -> None:
+        super().__init__(
+            app.catalog,
+            tenant.id,
+            blocks=tenant.blocks,
+            trees=tenant.trees,
+            committer=tenant.committer,
+            checkpoints=tenant.checkpoints,
+            clock=app.catalog.clock,
+        )
+        self._engine = app.catalog.engine
+        self.owner = owner
+        self.rows = ThreadRows(app.catalog.engine, tenant.id, owner)
+        self._snapshots = SnapshotCache(cache_bytes)
+        self._wires: Remembered[BlockId, Mapping[str, Wire]] = Remembered(REMEMBERED_WIRES)
+        self._known: Remembered[tuple[str, str, str], BlockId] = Remembered(REMEMBERED_CHECKPOINTS)
+
+    def save(self, new: NewCheckpoint, serializer: Serializer) -> None:
+        """Store a checkpoint: its version, journal record, head and row become visible together."""
+        self.rows.check(new.place.thread, new.place.branch, new.id)
+        for _ in range(MOST_TRIES):
+            base = self._base(new, serializer.loads)
+            try:
+                return self._save_on(base, new, serializer)
+            except HeadMoved:
+                raise
+            except (Conflict, Expired) as exc:
+                if base is None:
+                    raise
+                # The parent's version has expired, so that nothing of it can be taken over unread; or the parent was
+                # stored anew since we last saw it.
+                if isinstance(exc, Expired):
+                    return self._save_on(None, new, serializer)
+                self._known.forget((new.place.thread, new.place.branch, new.parent or ""))
+        raise Conflict(f"the parent of checkpoint {new.id} changes too fast", hint="try again")
+
+    def read(self, manifest: BlockId, loads: Loads) -> Snapshot:
+        """What a version holds, verified if it was not at hand; Corrupt if that is no checkpoint."""
+        root = self._read_manifest(manifest).root.id
+        found = self._snapshots.get(root)
+        if found is None:
+            found = from_value(self._guarded(manifest, lambda: self._trees.read(root)))
+            found = replace(found, versions=loads(found.checkpoint).get("channel_versions") or {})
+            self._snapshots.put(root, found)
+        return found
+
+    def read_row(self, row: CheckpointRow, loads: Loads) -> Snapshot | None:
+        """What a checkpoint holds; None if it was removed, or stored anew, since its row was read."""
+        try:
+            return self.read(row.manifest, loads)
+        except (Expired, Corrupt) as exc:
+            gone = isinstance(exc, Expired) or exc.facts.get("missing")
+            if gone and self.rows.manifest(row.thread, row.branch, row.checkpoint) != row.manifest:
+                return None
+            raise
+
+    def read_stranger(self, manifest: BlockId, loads: Loads) -> tuple[Snapshot, int] | None:
+        """What the head holds that somebody else has left, and since when; None if that is no checkpoint."""
+        try:
+            return self.read(manifest, loads), self._read_manifest(manifest).created_at_us
+        except NoCheckpoint:
+            return None
+
+    def read_channels(self, manifests: Sequence[BlockId], channels: Sequence[str]) -> list[dict[str, Serialized]]:
+        """Those of some channels that each of these versions holds: only the blocks that lead to them are read, for all
+        versions together."""
+        roots = [self._read_manifest(manifest).root.id for manifest in manifests]
+        wanted = [(number, name) for number in range(len(roots)) for name in channels]
+        source = NodeSource(self._trees.fetch)
+        wires = source.run(locate(roots[number], ("channels", name)) for number, name in wanted)
+        found: list[dict[str, Serialized]] = [{} for _ in roots]
+        for (number, name), wire in zip(wanted, wires, strict=True):
+            if wire is not MISSING:
+                channel = to_channel(self._trees.unpack(wire))
+                found[number][name] = Serialized(channel.kind, channel.data)
+        return found
+
+    def key(self, thread: str, branch: str) -> BranchKey:
+        """The branch of a namespace."""
+        return BranchKey(self.owner, thread, branch)
+
+    def _base(self, new: NewCheckpoint, loads: Loads) -> _Base | None:
+        if new.parent is None:
+            return None
+        thread, branch = new.place.thread, new.place.branch
+        manifest = self._known.get((thread, branch, new.parent)) or self.rows.manifest(thread, branch, new.parent)
+        if manifest is None:
+            return None
+        try:
+            return _Base(manifest, self._read_manifest(manifest).root.id, self.read(manifest, loads))
+        except (Expired, NotFound):
+            # Removed since; what it held comes with the new one.
+            return None
+
+    def _save_on(self, base: _Base | None, new: NewCheckpoint, serializer: Serializer) -> None:
+        place = new.place
+        key = self.key(place.thread, place.branch)
+        channels, cuts = _channels(new, None if base is None else base.snapshot, serializer)
+        after = Snapshot(new.checkpoint, new.metadata, new.parent, place.namespace, new.versions, channels)
+        wires, blocks = self._pack(base, after, cuts)
+        made = self._trees.assemble(to_value(after, wires))
+        root = made.root
+        tree = Edited(root, (*blocks, *made.blocks))
+        parent = None if base is None else base.manifest
+
+        def rows(manifest: BlockId) -> list[RowChange]:
+            row = CheckpointRow(
+                place.thread, place.branch, new.id, place.namespace, new.parent, manifest, new.run, *new.metadata
+            )
+            return [self.rows.put(row, base=parent)]
+
+        def propose(head: Head | None) -> Proposal:
+            # A branch that begins with a parent is that of a copy: its first version comes from another thread's.
+            forked = head is None and parent is not None
+            return Proposal(
+                key,
+                tree,
+                head,
+                bases=() if parent is None else (parent,),
+                parent=parent if forked else None,
+                execution=new.run,
+                segment=new.step,
+                message=new.source,
+                kind=FORKED if forked else COMMITTED,
+                facts={"from": parent.hex()} if forked and parent is not None else {},
+                rows=rows,
+            )
+
+        outcome = self._commit(key, CURRENT_HEAD, propose)
+        self._known.put((place.thread, place.branch, new.id), outcome.receipt.manifest)
+        self._snapshots.put(root.id, after, instead_of=None if base is None else base.root)
+        self._wires.put(root.id, wires)
+
+    def _pack(
+        self, base: _Base | None, after: Snapshot, cuts: Mapping[str, Cut]
+    ) -> tuple[dict[str, Wire], list[Block]]:
+        """Each channel in stored form, and the blocks that the parent's do not have."""
+        before = {} if base is None else base.snapshot.channels
+        known = {} if base is None else self._wires_of(base.root)
+        wires: dict[str, Wire] = {}
+        blocks: list[Block] = []
+        for name, channel in after.channels.items():
+            old = before.get(name)
+            if old is not None and channel is old:
+                wires[name] = known[name]
+                continue
+            splice = None if old is None else cuts[name].splice(old)
+            link = None if splice is None else _pieces_link(known[name])
+            if splice is None or link is None:
+                wires[name], made = self._trees.pack(slot(channel))
+            else:
+                edited = self._trees.edit(link.id, list(splice_operations(splice)))
+                wires[name], made = [channel.kind, channel.shape, link_wire(edited.root)], edited.blocks
+            blocks += made
+        return wires, blocks
+
+    def _wires_of(self, root: BlockId) -> Mapping[str, Wire]:
+        """The channels of a version in stored form."""
+        found = self._wires.get(root)
+        if found is None:
+            parts = Parts(self._trees)
+            content = parts.contents([parts.at(root, ("channels",))])[0]
+            assert type(content) is dict
+            found = content
+            self._wires.put(root, found)
+        return found
+
+
+def _pieces_link(wire: Wire) -> Link | None:
+    """The tree of a channel's pieces; None if they have none: a few large ones are links themselves, and stand
+    inline."""
+    if type(wire) is not list or not is_special(wire[PIECES]):
+        return None
+    return read_special(wire[PIECES]).link
+
+
+def _channels(
+    new: NewCheckpoint, before: Snapshot | None, serializer: Serializer
+) -> tuple[dict[str, Channel], dict[str, Cut]]:
+    """Each channel in pieces. One that was not written since the parent is taken over as it is."""
+    channels: dict[str, Channel] = {}
+    cuts: dict[str, Cut] = {}
+    for name, value in new.values.items():
+        old = None if before is None else before.channels.get(name)
+        if old is not None and before is not None and name not in new.changed:
+            version = new.versions.get(name)
+            if version is not None and version == before.versions.get(name):
+                channels[name] = old
+                continue
+        cuts[name] = made = cut(value, serializer.dumps, old, by_items=serializer.by_items)
+        channels[name] = made.channel
+    return channels, cuts

@@ -1,0 +1,69 @@
+"""Removing branches of a workflow with all their versions. What they were is recorded; their blocks go by
+collection."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from hashlib import sha256
+
+from analemma.canon.nodes import encode
+from analemma.catalog.engine import Engine
+from analemma.catalog.port import BranchKey, Head, RowChange
+from analemma.catalog.removing import RemovalRequest, remove_branches
+from analemma.errors import Conflict, HeadMoved
+from analemma.state.kernel_base import MOST_TRIES, KernelBase, place
+
+FORMAT = 1
+KIND = "removal"
+
+
+class Removing(KernelBase):
+    """Removes branches."""
+
+    _engine: Engine
+
+    def _remove_workflow(self, owner: str, workflow: str, rows: Sequence[RowChange] = ()) -> int:
+        """Remove a workflow with all its branches, and change other rows with them, in one transaction; how many
+        branches there were."""
+        for attempt in range(MOST_TRIES):
+            names = [row.branch for row in self._catalog.branches(self._tenant, owner, workflow)]
+            found = [self._head_after_pending(BranchKey(owner, workflow, name)) for name in names]
+            heads = tuple(head for head in found if head is not None)
+            try:
+                self._remove_at(owner, workflow, heads, rows, whole=True)
+                return len(heads)
+            except HeadMoved:
+                if attempt > 3:
+                    self._clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
+        raise Conflict(f"{place(BranchKey(owner, workflow))} changes too fast to be removed", hint="stop its writers")
+
+    def _remove_at(
+        self, owner: str, workflow: str, heads: tuple[Head, ...], rows: Sequence[RowChange], *, whole: bool = False
+    ) -> None:
+        """Remove the branches that stand here, and change other rows with them, in one transaction. A workflow that has
+        none left is gone. HeadMoved, with nothing changed, if one stands elsewhere by now, or if they are to be the
+        `whole` workflow and it has others."""
+        now_us = self._clock.now_us()
+        body = _record(owner, workflow, heads, now_us)
+        remove_branches(
+            self._engine,
+            RemovalRequest(
+                self._tenant, owner, workflow, heads, now_us, body, sha256(body).digest(), tuple(rows), whole
+            ),
+        )
+        for head in heads:
+            self._own_heads.pop(head.key, None)
+
+
+def _record(owner: str, workflow: str, heads: Sequence[Head], at_us: int) -> bytes:
+    fields = {
+        "owner": owner,
+        "workflow": workflow,
+        "at": at_us,
+        "branches": [
+            [head.key.branch, head.version, b"\0" + head.manifest, head.journal_seq, b"\0" + head.journal_tip]
+            for head in heads
+        ],
+    }
+    return bytes(encode([KIND, FORMAT, fields]))
