@@ -6,11 +6,9 @@ damage should be found before it grows. Numbers from 2 on are reserved for zstd 
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from hashlib import sha256
-from struct import pack
 from zlib import crc32
 
 import zstandard
@@ -31,11 +29,6 @@ _SMALLEST_WORTH_TRYING = 64
 """Below this, a frame's own header eats what compression saves."""
 _LARGEST_RATIO = 0.95
 """A block that shrinks less than this stays raw: every read would pay for decompression and storage gains nothing."""
-_WORTH_THREADS = 32
-"""Starting threads takes as long as decompressing some ten blocks."""
-_THREADS = min(4, os.cpu_count() or 1)
-_LARGEST_AT_ONCE = 256 << 10
-"""Many times the size of a node: whatever claims more is decompressed alone."""
 
 # zstandard's objects hold large tables and are not thread-safe: one pair per thread, made once.
 _local = threading.local()
@@ -66,17 +59,11 @@ def decompress(codec: int, stored: bytes, size: int) -> bytes:
     return data
 
 
-def decode_blocks(stored: Sequence[tuple[BlockId, int, bytes, int]]) -> dict[BlockId, bytes]:
+def decode_blocks(stored: Iterable[tuple[BlockId, int, bytes, int]]) -> dict[BlockId, bytes]:
     """The canonical bytes of many blocks, each given as `decode_block` takes it."""
     found: dict[BlockId, bytes] = {}
-    # Memory is set aside for all of these at once, so each must claim little.
-    plain = [row for row in stored if row[1] == ZSTD and 0 < row[3] <= _LARGEST_AT_ONCE]
-    if len(plain) >= _WORTH_THREADS:
-        found = _decode_at_once(plain)
     decompress_frame = _decompressor().decompress
     for block, codec, body, size in stored:
-        if block in found:
-            continue
         # The same checks as below, in the order in which a sound block passes them; whatever else it is, the slower
         # way says.
         if codec == ZSTD and 0 <= size <= MAX_BLOCK_BYTES:
@@ -92,28 +79,6 @@ def decode_blocks(stored: Sequence[tuple[BlockId, int, bytes, int]]) -> dict[Blo
                     pass
         found[block] = decode_block(block, codec, body, size)
     return found
-
-
-def _decode_at_once(stored: Sequence[tuple[BlockId, int, bytes, int]]) -> dict[BlockId, bytes]:
-    """All of these by zstd's own threads, or none: one is damaged then, and the way of one block at a time says which
-    and how."""
-    blocks, _, bodies, sizes = zip(*stored, strict=True)
-    frames = [body[:-CRC_BYTES] for body in bodies]
-    if [crc32(frame).to_bytes(CRC_BYTES, "big") for frame in frames] != [body[-CRC_BYTES:] for body in bodies]:
-        return {}
-    try:
-        if [*map(zstandard.frame_content_size, frames)] != [*sizes]:
-            return {}
-        parts = _decompressor().multi_decompress_to_buffer(
-            frames, decompressed_sizes=pack(f"={len(sizes)}Q", *sizes), threads=_THREADS
-        )
-    except (zstandard.ZstdError, AttributeError):
-        # Not every build of zstandard can do this.
-        return {}
-    contents = [parts[number].tobytes() for number in range(len(parts))]
-    if [sha256(content).digest() for content in contents] != [*blocks]:
-        return {}
-    return dict(zip(blocks, contents, strict=True))
 
 
 def decode_block(block: BlockId, codec: int, stored: bytes, size: int) -> bytes:
