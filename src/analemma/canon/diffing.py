@@ -74,8 +74,7 @@ class _Differ:
             raise too_deep()
         kind = container_kind(old)
         if kind != container_kind(new) or kind is None:
-            # Compared encoded: to Python 1, 1.0 and True are equal.
-            if encode_stored(old) != encode_stored(new):
+            if _differ(old, new):
                 self.changes.append(_Change("replace", path, new))
         elif kind == "map":
             self._compare_maps(old, new, path)
@@ -84,7 +83,7 @@ class _Differ:
 
     def _compare_maps(self, old: Wire, new: Wire, path: Path) -> None:
         before, after = self._differing_fields(old, new)
-        changed = [key for key in after if key in before and encode_stored(before[key]) != encode_stored(after[key])]
+        changed = [key for key, wire in after.items() if key in before and _differ(before[key], wire)]
         self._prefetch([(before[key], after[key]) for key in changed])
         self.changes += [_Change("remove", (*path, key)) for key in before if key not in after]
         self.changes += [_Change("add", (*path, key), wire) for key, wire in after.items() if key not in before]
@@ -245,6 +244,13 @@ class _Differ:
                     raise broken_promise(following)
                 expanded.append(following)
         return expanded
+
+
+def _differ(old: Wire, new: Wire) -> bool:
+    """Texts are compared as they are, anything else encoded: to Python 1, 1.0 and True are equal."""
+    if type(old) is str and type(new) is str:
+        return old != new
+    return encode_stored(old) != encode_stored(new)
 
 
 def _paired(gap: Gap) -> int:

@@ -25,7 +25,7 @@ def parse_pointer(text: str) -> Path:
 
 def format_pointer(path: Iterable[str | int]) -> str:
     """`("a/b", 0)` -> `"/a~1b/0"`."""
-    return "".join("/" + str(token).replace("~", "~0").replace("/", "~1") for token in path)
+    return "".join(["/" + str(token).replace("~", "~0").replace("/", "~1") for token in path])
 
 
 def check_path(path: Path) -> None:
