@@ -301,9 +301,11 @@ class DropPin:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Remove versions of the branch: all of them, and none that is the head, tagged or pinned by now."""
+    """Remove versions of the branch: all of them, and none that is the head, tagged or pinned by now, or another
+    version of the same number: a branch may have been removed and begun again."""
 
     versions: tuple[int, ...]
+    manifests: tuple[BlockId, ...]
 
 
 @dataclass(frozen=True, slots=True)

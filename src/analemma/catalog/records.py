@@ -128,7 +128,8 @@ def _apply(tx: Transaction, request: RecordRequest, branch: dict[str, Any]) -> N
 def _expire(tx: Transaction, effect: Expire, branch: dict[str, Any], now_us: int) -> int:
     """How many versions went: all of them, or none."""
     chosen = {**branch, "versions": orjson.dumps(effect.versions).decode()}
-    if len(tx.all("hold_versions", **chosen)) != len(effect.versions) or tx.all("protected_versions", **chosen):
+    held = {row[0] for row in tx.all("hold_versions", **chosen)}
+    if held != set(effect.manifests) or tx.all("protected_versions", **chosen):
         return 0
     tx.execute("remember_expired", **chosen, expired_at=now_us)
     return tx.execute("drop_versions", **chosen)

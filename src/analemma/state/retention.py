@@ -173,7 +173,8 @@ class Retention(Recording):
             "manifests": [version.manifest_id for version in batch],
             "versions": [version.version for version in batch],
         }
-        note = Note(EXPIRED, None, facts, Expire(tuple(version.version for version in batch)))
+        manifests = tuple(BlockId(bytes.fromhex(version.manifest_id)) for version in batch)
+        note = Note(EXPIRED, None, facts, Expire(tuple(version.version for version in batch), manifests))
         self._record(key, lambda _: note, again_on_conflict=False)
 
 

@@ -189,13 +189,13 @@ class CatalogRecordsSuite:
         assert catalog.history(tenant, KEY, decision="escalated") == [rows[2]]
         assert catalog.history(tenant, KEY, decision="pending") == []
         assert catalog.history(catalog.tenant("other"), KEY, decision="approved") == []
-        self._append(catalog, make_record(tenant, head, Expire((1, 2)), kind="expired"))
+        self._append(catalog, make_record(tenant, head, _expiry(*line[:2]), kind="expired"))
         assert catalog.history(tenant, KEY, decision="approved") == [rows[4]]
 
     def test_expired_versions_are_remembered(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second, third = _line(catalog, tenant, 3)
         before = catalog.stats(tenant).blocks
-        request = make_record(tenant, third.head, Expire((1, 2)), kind="expired")
+        request = make_record(tenant, third.head, _expiry(first, second), kind="expired")
         self._append(catalog, request)
         assert [row.version for row in catalog.history(tenant, KEY)] == [3]
         assert catalog.manifest(tenant, first.manifest.id) is None
@@ -216,15 +216,17 @@ class CatalogRecordsSuite:
         first, second, third, fourth = _line(catalog, tenant, 4)
         head = self._append(catalog, make_record(tenant, fourth.head, PutTag(_tag(first, "good"))))
         head = self._append(catalog, make_record(tenant, head, PutPin(_pin(second))))
-        for versions in ((1,), (2,), (1, 3), (3, 9)):
+        absent = Expire((3, 9), (third.manifest.id, fourth.manifest.id))
+        another = Expire((3,), (second.manifest.id,))
+        for effect in (_expiry(first), _expiry(second), _expiry(first, third), absent, another):
             with pytest.raises(Conflict):
-                catalog.append(make_record(tenant, head, Expire(versions)))
+                catalog.append(make_record(tenant, head, effect))
         with pytest.raises(Invalid):
-            catalog.append(make_record(tenant, head, Expire((3, 4))))
+            catalog.append(make_record(tenant, head, _expiry(third, fourth)))
         assert catalog.head(tenant, KEY) == head
         assert [row.version for row in catalog.history(tenant, KEY)] == [4, 3, 2, 1]
         assert catalog.expired(tenant, third.manifest.id) is None
-        self._append(catalog, make_record(tenant, head, Expire((3,))))
+        self._append(catalog, make_record(tenant, head, _expiry(third)))
 
     def test_a_commit_and_the_expiry_of_its_base_do_not_both_win_silently(
         self, catalog: KernelCatalog, tenant: TenantId
@@ -246,9 +248,11 @@ class CatalogRecordsSuite:
                     return False
                 return True
 
-            def expire(head: Head = second.head, start: threading.Barrier = start) -> None:
+            def expire(
+                head: Head = second.head, gone: CommitRequest = first, start: threading.Barrier = start
+            ) -> None:
                 start.wait()
-                catalog.append(make_record(tenant, head, Expire((1,))))
+                catalog.append(make_record(tenant, head, _expiry(gone)))
 
             with ThreadPoolExecutor(2) as pool:
                 forked, expired = pool.submit(commit), pool.submit(expire)
@@ -313,6 +317,11 @@ def _line(catalog: KernelCatalog, tenant: TenantId, count: int) -> list[CommitRe
         requests.append(make_request(tenant, requests[-1].head if requests else None))
         catalog.commit(requests[-1])
     return requests
+
+
+def _expiry(*requests: CommitRequest) -> Expire:
+    rows = [request.manifest for request in requests]
+    return Expire(tuple(row.version for row in rows), tuple(row.id for row in rows))
 
 
 def _tag(request: CommitRequest, name: str) -> TagRow:
