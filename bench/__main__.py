@@ -23,6 +23,9 @@ MODULES = (
     "langgraph",
     "payloads",
     "gc",
+    "pipeline",
+    "outbox",
+    "archives",
     "peers",
 )
 """Modules of this package with `run(quick: bool) -> Iterable[Row]`; one that is not there yet is left out."""

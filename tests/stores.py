@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import analemma
 from analemma.app import App, Tenant
 from analemma.canon.identity import BlockId
 from analemma.canon.tree import Operation
+from analemma.catalog.collecting import Collecting
+from analemma.catalog.engine import Transaction
 from analemma.catalog.port import BranchKey
 from analemma.settings import Settings
 from analemma.state.committer import Outcome, Proposal
@@ -54,3 +57,25 @@ def root_of(tenant: Tenant, manifest: BlockId) -> BlockId:
 
 def local(directory: Path) -> Store:
     return Store(str(directory / "store"))
+
+
+def doom_blocks(app: App, number: int, blocks: Sequence[BlockId] | None = None) -> None:
+    """Doom these blocks, or all there are, as the pass of this number would."""
+    catalog = Collecting(app.catalog.engine)
+    for tenant, _ in catalog.tenants():
+        chosen = catalog.chosen(list(catalog.scan(tenant)) if blocks is None else blocks)
+        app.catalog.engine.execute("gc_doom", tenant=tenant, **{"pass": number}, **chosen)
+
+
+def delete_doomed_blocks(app: App) -> None:
+    """Delete all that are doomed, without asking whether something leads to them."""
+    catalog = Collecting(app.catalog.engine)
+    for tenant, _ in catalog.tenants():
+        chosen = catalog.chosen([block for block, _ in catalog.scan_doomed(tenant)])
+
+        def move(tx: Transaction, whose: dict[str, Any] = {"tenant": tenant, "limit": 1 << 62, **chosen}) -> None:  # noqa: B006
+            tx.all("gc_delete", **whose)
+            if catalog.engine.dialect == "sqlite":
+                tx.execute("gc_drop_dooms", **whose)
+
+        app.catalog.engine.write(move)

@@ -37,6 +37,9 @@ from analemma.clock import Clock
 from analemma.errors import Invalid
 from analemma.settings import Settings
 
+if TYPE_CHECKING:
+    from analemma.aio_pipeline import AsyncContracts, AsyncEntity, AsyncView
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -304,6 +307,18 @@ class AsyncPayloads:
     release = hop_payload(Payloads.release)
 
 
+def hop_tenant(
+    verb: Callable[Concatenate[Tenant, P], T],
+) -> Callable[Concatenate[AsyncTenant, P], Coroutine[Any, Any, T]]:
+    """A verb of a tenant as a coroutine that waits for a thread."""
+
+    @functools.wraps(verb)
+    async def awaited(self: AsyncTenant, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._threads.run(functools.partial(verb, self._tenant, *args, **kwargs))
+
+    return awaited
+
+
 class AsyncTenant:
     """One tenant's part of an open store."""
 
@@ -311,6 +326,27 @@ class AsyncTenant:
         self.name = tenant.name
         self.kernel = AsyncKernel(tenant.kernel, threads)
         self.payloads = AsyncPayloads(tenant.payloads, threads)
+        self._tenant = tenant
+        self._threads = threads
+
+    ingest = hop_tenant(Tenant.ingest)
+    ingest_many = hop_tenant(Tenant.ingest_many)
+    delete = hop_tenant(Tenant.delete)
+    compile = hop_tenant(Tenant.compile)
+    slices = hop_tenant(Tenant.slices)
+
+    def view(self, view_id: str, version: str | None = None) -> AsyncView:
+        """One view, whose verbs are coroutines; whether there is such a view shows when it is asked."""
+        from analemma.aio_pipeline import AsyncView
+        from analemma.pipeline.querying import EntityView
+
+        return AsyncView(EntityView(self._tenant.views, view_id, version), self._threads)
+
+    def entity(self, entity_type: str, entity_id: str) -> AsyncEntity:
+        """One entity, whose verbs are coroutines."""
+        from analemma.aio_pipeline import AsyncEntity
+
+        return AsyncEntity(self._tenant.entity(entity_type, entity_id), self._threads)
 
 
 class AsyncApp:
@@ -347,6 +383,13 @@ class AsyncApp:
     def payloads(self) -> AsyncPayloads:
         """The payloads of the default tenant."""
         return self.default.payloads
+
+    @property
+    def contracts(self) -> AsyncContracts:
+        """The contracts of the store; `current` is a coroutine here too."""
+        from analemma.aio_pipeline import AsyncContracts
+
+        return AsyncContracts(self.sync.contracts, self._threads)
 
     @property
     def default(self) -> AsyncTenant:

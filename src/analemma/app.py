@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -17,34 +17,33 @@ from analemma.blocks.metrics import MeteredStore, ObjectMetrics
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.retry import RetryStore
 from analemma.blocks.urls import open_objects
-from analemma.canon.identity import BlockId
 from analemma.canon.registry import TypeRegistry
-from analemma.canon.source import NodeCache
 from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Trees
 from analemma.catalog.opening import database_path, open_catalog
-from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Invalid, NotFound
 from analemma.settings import Settings, redact
-from analemma.state.applying import Applier
-from analemma.state.block_store import BlockStore
 from analemma.state.checkpointing import Checkpoints
-from analemma.state.committer import Committer
-from analemma.state.manifests import Manifest, decode_manifest
+from analemma.tenant import Tenant as Tenant
 
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
 # the collector, nor a collector for payloads.
 if TYPE_CHECKING:
+    from analemma.archives.archives import Archives
+    from analemma.archives.volumes import Volumes
     from analemma.bag.kernel import BagKernel
     from analemma.bag.payload_foreign import ForeignObjects
     from analemma.bag.payloads import Payloads
     from analemma.catalog.collecting import DatabaseClock
     from analemma.gc.collector import Collector
     from analemma.gc.packing import Packing
-    from analemma.state.verifying import Report
+    from analemma.outbox.handlers import Handler
+    from analemma.outbox.tending import Outbox
+    from analemma.outbox.worker import OutboxPollingWorker
+    from analemma.pipeline.contract_store import Contracts
+    from analemma.pipeline.versions import Versions
 
 OBJECTS_DIRECTORY = "objects"
 
@@ -86,8 +85,11 @@ class App:
         self._entropy = entropy or SystemEntropy()
         self.objects = None if objects is None else self._hardened(objects)
         self._foreign = None if settings.payload_s3_buckets is None else self._open_foreign()
+        self.volumes: Volumes | None = None
+        """Where the files of workspaces are, if not in directories; set it before `archives` is first used."""
         self._tenants: dict[str, Tenant] = {}
         self._cache: BlockCache | None = None
+        self._versions: Versions | None = None
         self._lock = threading.RLock()
 
     def __enter__(self) -> App:
@@ -130,6 +132,35 @@ class App:
         return self.default.packing
 
     @cached_property
+    def contracts(self) -> Contracts:
+        """The contracts of the store, for all tenants: `load(source)`, `current`, `list()`, `get(id, version)`."""
+        from analemma.catalog.contract_rows import ContractRows
+        from analemma.pipeline.contract_store import Contracts
+
+        return Contracts(ContractRows(self.catalog.engine), clock=self._clock)
+
+    @property
+    def versions(self) -> Versions:
+        """Makes the versions of entities, for all tenants."""
+        with self._lock:
+            if self._versions is None:
+                from analemma.catalog.nodes import NodeLeases
+                from analemma.pipeline.versions import Versions
+
+                self._versions = Versions(
+                    NodeLeases(self.catalog.engine),
+                    holder=self._holder(),
+                    clock=self._clock,
+                    node=self.settings.version_node,
+                )
+            return self._versions
+
+    @property
+    def archives(self) -> Archives:
+        """The workspaces of the default tenant, and their archives."""
+        return self.default.archives
+
+    @cached_property
     def gc(self) -> Collector:
         """The collector, for all tenants: `plan()`, `run()`, `status()`, `failures()`, `retry()`."""
         return self.collector()
@@ -147,7 +178,7 @@ class App:
             store_id=self.catalog.store_id(),
             objects=self.objects,
             open_tenant=self.tenant,
-            holder=f"{socket.gethostname()}:{os.getpid()}:{self._entropy.random_bytes(4).hex()}",
+            holder=self._holder(),
             options=GcOptions(
                 grace_s=settings.gc_grace_s,
                 upload_age_s=settings.gc_upload_age_s,
@@ -163,6 +194,71 @@ class App:
             clock=self._clock,
             database_clock=database_clock or its_own_clock,
         )
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """The events of all tenants: `status()`, `failed()`, `dead_letters()`, `get(id)`, `replay()`, `discard()`,
+        `housekeep()`."""
+        from analemma.catalog.outbox_tending import OutboxRows
+        from analemma.outbox.tending import HealthLimits, Outbox
+
+        settings = self.settings
+        return Outbox(
+            OutboxRows(self.catalog.engine),
+            find_tenant=self.catalog.find_tenant,
+            signal=self.catalog.wakeups.signal,
+            limits=HealthLimits(
+                pending=settings.outbox_warn_pending,
+                oldest_s=settings.outbox_warn_oldest_s,
+                stale=settings.outbox_warn_stale,
+                dead=settings.outbox_warn_dead,
+            ),
+            keep_processed_s=settings.outbox_keep_processed_s,
+            keep_dead_s=settings.outbox_keep_dead_s,
+            clock=self._clock,
+            entropy=self._entropy,
+        )
+
+    def worker(
+        self,
+        concurrency: int | None = None,
+        *,
+        tenant: str | None = None,
+        handlers: Mapping[str, Handler] | None = None,
+    ) -> OutboxPollingWorker:
+        """A worker that delivers events, of one tenant or of all: `run()`, `drain()`, `stop()`. `handlers`, by event
+        type, are added to those of the view pipeline."""
+        from analemma.catalog.outbox_claiming import OutboxClaims
+        from analemma.outbox.failures import RetryPolicy
+        from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
+
+        settings = self.settings
+        number = None
+        if tenant is not None and (number := self.catalog.find_tenant(tenant)) is None:
+            raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
+        return OutboxPollingWorker(
+            OutboxClaims(self.catalog.engine, lease_s=settings.outbox_lease_s),
+            {**self._pipeline_handlers(), **(handlers or {})},
+            listen=self.catalog.wakeups.listen,
+            tenant=number,
+            options=WorkerOptions(
+                concurrency=settings.worker_concurrency if concurrency is None else concurrency,
+                batch=settings.outbox_batch,
+                lease_s=settings.outbox_lease_s,
+                poll_busy_s=settings.outbox_poll_busy_s,
+                poll_idle_s=settings.outbox_poll_idle_s,
+                retries=RetryPolicy(
+                    max_attempts=settings.outbox_max_attempts,
+                    base_s=settings.outbox_backoff_base_s,
+                    longest_s=settings.outbox_backoff_max_s,
+                ),
+            ),
+        )
+
+    def _pipeline_handlers(self) -> Mapping[str, Handler]:
+        from analemma.pipeline.handlers import handlers
+
+        return handlers(lambda name: self.tenant(name).pipeline)
 
     def stats(self, tenant: str | None = None) -> Stats:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
@@ -197,6 +293,8 @@ class App:
                 closing.callback(self.objects.close)
             if self._cache is not None:
                 closing.callback(self._cache.close)
+            if self._versions is not None:
+                closing.callback(self._versions.close)
             for tenant in list(self._tenants.values()):
                 closing.callback(tenant.checkpoints.close, self.settings.checkpoint_close_s)
 
@@ -228,6 +326,10 @@ class App:
         buckets = parse_buckets(self.settings.payload_s3_buckets)
         return ForeignObjects(buckets, lambda url: self._hardened(open_objects(url)))
 
+    def _holder(self) -> str:
+        """What leases say of who holds them."""
+        return f"{socket.gethostname()}:{os.getpid()}:{self._entropy.random_bytes(4).hex()}"
+
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
         return RetryStore(
             MeteredStore(objects, self.object_metrics, clock=self._clock),
@@ -235,111 +337,6 @@ class App:
             first_wait_s=self.settings.object_retry_base_s,
             clock=self._clock,
         )
-
-
-class Tenant:
-    """One isolation boundary: its own rows, blocks and deduplication."""
-
-    def __init__(self, app: App, name: str) -> None:
-        self.name = name
-        self.id = app.catalog.tenant(name)
-        self._app = app
-        self._catalog = app.catalog
-        self._clock = app._clock
-        self.blocks = BlockStore(
-            app.catalog,
-            self.id,
-            objects=app.objects,
-            cache=app.cache,
-            pack_threshold_bytes=app.settings.pack_threshold_bytes,
-            clock=app._clock,
-            entropy=app._entropy,
-            request_collection=self._request_collection,
-        )
-        self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
-        self.committer = Committer(app.catalog, self.id, self.blocks, clock=app._clock, entropy=app._entropy)
-        applier = Applier(app.catalog, self.id, blocks=self.blocks, trees=self.trees, committer=self.committer)
-        self.checkpoints = Checkpoints(app.catalog, self.id, applier, clock=app._clock, entropy=app._entropy)
-
-    @cached_property
-    def kernel(self) -> BagKernel:
-        """The verbs on this tenant's state."""
-        from analemma.bag.kernel import BagKernel
-
-        return BagKernel(
-            self._catalog,
-            self.id,
-            blocks=self.blocks,
-            trees=self.trees,
-            committer=self.committer,
-            checkpoints=self.checkpoints,
-            clock=self._clock,
-        )
-
-    @cached_property
-    def payloads(self) -> Payloads:
-        """This tenant's states on their way between functions."""
-        from analemma.bag.fields import FieldPolicy
-        from analemma.bag.payloads import Payloads
-
-        settings = self._app.settings
-        return Payloads(
-            self._catalog,
-            self.id,
-            kernel=self.kernel,
-            blocks=self.blocks,
-            trees=self.trees,
-            clock=self._clock,
-            entropy=self._app._entropy,
-            policy=FieldPolicy(
-                field_bytes=settings.payload_field_bytes,
-                target_bytes=settings.payload_target_bytes,
-                limit_bytes=settings.payload_limit_bytes,
-            ),
-            foreign=self._app.foreign,
-            event_bytes=settings.payload_event_bytes,
-        )
-
-    @cached_property
-    def packing(self) -> Packing:
-        """Moves this tenant's blocks between the database and packs."""
-        from analemma.catalog.packing import SqlPacking
-        from analemma.gc.packing import Packing, PackingPolicy
-
-        settings = self._app.settings
-        return Packing(
-            self._catalog,
-            SqlPacking(self._catalog.engine),
-            self.id,
-            objects=self._app.objects,
-            policy=PackingPolicy(
-                after_s=settings.pack_after_s,
-                target_bytes=settings.pack_target_bytes,
-                least_bytes=settings.pack_least_bytes,
-                waste=settings.pack_waste,
-            ),
-            clock=self._clock,
-            entropy=self._app._entropy,
-        )
-
-    def head(self, key: BranchKey) -> Head | None:
-        """Where a branch stands."""
-        return self._catalog.head(self.id, key)
-
-    def manifest(self, manifest: BlockId) -> Manifest:
-        """What a version's manifest says."""
-        return decode_manifest(manifest, self.blocks.fetch([manifest])[manifest])
-
-    def verify(self, key: BranchKey) -> Report:
-        """Re-hash a branch's journal, its head's manifest and every block below."""
-        from analemma.state.verifying import Verifier
-
-        return Verifier(self._catalog, self.id, self.blocks).branch(key)
-
-    def _request_collection(self, tenant: TenantId, uploads: Sequence[UploadId], reason: str) -> None:
-        from analemma.catalog.collecting_uploads import CollectingUploads
-
-        CollectingUploads(self._catalog.engine).enqueue(tenant, uploads, "commit", reason)
 
 
 @dataclass(frozen=True, slots=True)

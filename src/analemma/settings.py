@@ -84,6 +84,12 @@ class Settings(BaseSettings):
     checkpoint_close_s: float = Field(
         5, ge=0, le=3600, description="Closing a store applies its pending checkpoints for at most this long."
     )
+    version_node: int | None = Field(
+        None,
+        ge=0,
+        le=1023,
+        description="The node number in versions of entities made here; unset, one is leased. No two may share one.",
+    )
     gc_interval_s: float = Field(
         3600, ge=1, le=31_536_000, description="A worker collects garbage when the newest run began this long ago."
     )
@@ -116,6 +122,71 @@ class Settings(BaseSettings):
     )
     gc_brake_blocks: int = Field(
         1000, ge=0, le=1_000_000_000, description="For fewer blocks than this, the two brakes above do not apply."
+    )
+    worker_concurrency: int = Field(4, ge=1, le=256, description="Threads in which a worker handles events.")
+    outbox_batch: int = Field(2000, ge=1, le=10_000, description="Events that a worker takes at once, at most.")
+    outbox_lease_s: float = Field(
+        30, ge=0.1, le=86_400, description="A worker that was not heard of for so long loses what it holds."
+    )
+    outbox_max_attempts: int = Field(
+        5, ge=1, le=1000, description="An event that has failed so often is dead, and parks its aggregate."
+    )
+    outbox_backoff_base_s: float = Field(
+        1, ge=0, le=3600, description="Longest pause before an event's second try; doubles with each, with full jitter."
+    )
+    outbox_backoff_max_s: float = Field(
+        300, ge=0, le=86_400, description="The pause between two tries of an event is never longer."
+    )
+    outbox_poll_busy_s: float = Field(
+        0.1, ge=0.001, le=3600, description="How often a worker looks for events that it was not told of, when busy."
+    )
+    outbox_poll_idle_s: float = Field(1, ge=0.001, le=3600, description="The same after a while without any.")
+    outbox_keep_processed_s: float = Field(
+        604_800, ge=0, le=10_000_000_000, description="Housekeeping keeps events so long after their delivery."
+    )
+    outbox_keep_dead_s: float = Field(
+        2_592_000, ge=0, le=10_000_000_000, description="Housekeeping keeps events so long after they were discarded."
+    )
+    outbox_warn_pending: int = Field(
+        1000, ge=0, le=1_000_000_000, description="More events than this that wait are a problem."
+    )
+    outbox_warn_oldest_s: float = Field(
+        300, ge=0, le=31_536_000, description="An event that waits longer than this is a problem."
+    )
+    outbox_warn_stale: int = Field(
+        20, ge=0, le=1_000_000_000, description="More leases of lost workers than this are a problem."
+    )
+    outbox_warn_dead: int = Field(10, ge=0, le=1_000_000_000, description="More dead events than this are a problem.")
+    archive_format: Literal["tar", "blocks"] = Field(
+        "tar", description="How workspaces are archived: as one compressed tar, or as blocks that archives share."
+    )
+    archive_level: int = Field(3, ge=1, le=19, description="How hard zstd tries when it compresses a tar.")
+    archive_timeout_s: float = Field(
+        1800, ge=0.1, le=31_536_000, description="Archiving or restoring a workspace may take this long."
+    )
+    archive_lease_s: float = Field(
+        60, ge=0.1, le=86_400, description="The operation of a worker that was not heard of for so long is taken over."
+    )
+    archive_outside_links: Literal["refuse", "keep"] = Field(
+        "refuse", description="What to do with symbolic links that may lead out of a workspace's volume."
+    )
+    archive_limit_bytes: int = Field(
+        1024 * 1024 * MIB, ge=0, le=2**60, description="An archive that holds more bytes of files is not restored."
+    )
+    archive_limit_files: int = Field(
+        10_000_000,
+        ge=0,
+        le=2**40,
+        description="An archive that holds more files and directories is not restored.",
+    )
+    archive_gc_delay_s: float = Field(
+        3600, ge=0, le=31_536_000, description="Archives that no workspace needs stay at least this long."
+    )
+    archive_gc_filter: Literal["merge", "bloom"] = Field(
+        "merge", description="How needed archives are told from others: exactly, or by a Bloom filter first."
+    )
+    archive_gc_brake_unknown: float = Field(
+        0.5, ge=0, le=1, description="No archive is collected if the catalog never heard of a larger share of them."
     )
     unknown_types: Literal["refuse", "keep"] = Field(
         "refuse", description="What to do with a stored value whose type is not registered."

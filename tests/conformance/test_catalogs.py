@@ -23,11 +23,11 @@ class SqliteBackdoor(KernelCatalogSuite):
         return catalog.engine._connection
 
     def doom(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> None:
-        self.connection(catalog).execute("UPDATE block SET doomed = 1 WHERE tenant = ? AND id = ?", (tenant, block))
+        self.connection(catalog).execute("INSERT INTO doom (tenant, id, pass) VALUES (?, ?, 1)", (tenant, block))
 
     def is_doomed(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> bool:
-        query = "SELECT doomed IS NOT NULL FROM block WHERE tenant = ? AND id = ?"
-        return bool(self.connection(catalog).execute(query, (tenant, block)).fetchall()[0][0])
+        query = "SELECT pass FROM doom WHERE tenant = ? AND id = ?"
+        return bool(self.connection(catalog).execute(query, (tenant, block)).fetchall())
 
     def collect_upload(self, catalog: KernelCatalog, tenant: TenantId, upload: UploadId) -> None:
         query = "UPDATE upload SET state = 'deleting' WHERE tenant = ? AND id = ? AND state = 'temp'"

@@ -1,7 +1,7 @@
 """A small store in which everything that can happen to blocks happens in an order that a seed chooses, one transaction
-at a time: saves with shared parts, stalled writers, forks, merges, expiry, tags, leases, sessions, checkpoints, and
-passes that are interrupted, doubled, overtaken and abandoned. After it, every root must be whole, and two passes must
-leave nothing else."""
+at a time: saves with shared parts, stalled writers, forks, merges, expiry, tags, leases, sessions, checkpoints,
+versions of entities, and passes that are interrupted, doubled, overtaken and abandoned. After it, every root must be
+whole, and two passes must leave nothing else."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ from analemma.app import App, Tenant
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block, block_links
 from analemma.canon.tree import Edited
+from analemma.catalog.bodies import emit_blocks
 from analemma.catalog.collecting import Collecting, LeaseLost, Pass
 from analemma.catalog.collecting_sessions import SessionId, Sessions
 from analemma.catalog.collecting_uploads import CollectingUploads
 from analemma.catalog.engine import Transaction
 from analemma.catalog.payloads import Lease, LeaseId, LeaseRequest
-from analemma.catalog.port import BranchKey, CommitRequest, UploadId
+from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, UploadId
+from analemma.contracts.loading import load_contracts
 from analemma.errors import Conflict, Corrupt, Denied, Expired, Invalid, NotFound
 from analemma.gc.roots import ROOTS
 from analemma.gc.sweeping import Step, Sweep
 from analemma.gc.uploads import UploadCollector
+from analemma.slicing.tsid import Version, format_version
 from analemma.state.committer import Proposal
+from tests.property.pipeline_world import open_pipeline
 
 OWNER = "ann"
 BRANCHES = ("main", "side")
@@ -41,6 +45,21 @@ def text(number: int) -> str:
 
 
 TEXTS = [text(number) for number in range(4)]
+
+_PART: dict[str, Any] = {"version": "1.0.0", "status": "ACTIVE", "entityType": "PART"}
+CONTRACTS = load_contracts(
+    [
+        {"kind": "ENTITY_SCHEMA", "id": "entity.part", **_PART, "fields": [{"name": "unused", "type": "string"}]},
+        {
+            "kind": "RULESET",
+            "id": "ruleset.part",
+            **_PART,
+            "slices": [
+                {"type": name, "buildRules": [{"type": "PassThrough", "fields": [name.lower()]}]} for name in "ABC"
+            ],
+        },
+    ]
+)
 
 
 class World:
@@ -61,6 +80,7 @@ class World:
         self.leases = 0
         self.runs = ["run 0", "run 1"]
         self.open_sessions: list[tuple[SessionId, Edited, bool]] = []
+        self.pipeline = open_pipeline(app, name, CONTRACTS)
         self.happened: Counter[str] = Counter()
         self.used: set[UploadId] = set()
         self._leave_garbage()
@@ -70,7 +90,7 @@ class World:
         for value in ({"leased": TEXTS[0]}, {"a": TEXTS[1], "b": [1, {"in": TEXTS[2]}, TEXTS[3]]}):
             tree = self.tenant.trees.build(value)
             rows = [self._inline(block) for block in sorted(tree.blocks)]
-            self.app.catalog.engine.write(lambda tx, rows=rows: tx.execute_many("lease_blocks", rows))  # type: ignore[misc]
+            self.app.catalog.engine.write(lambda tx, rows=rows: self._emit(tx, rows))  # type: ignore[misc]
         if self.random.random() < 0.75:
             self.begin_pass()
             self.finish_pass()
@@ -98,9 +118,10 @@ class World:
             ],
             [(3, self.lease), (2, self.release), (1, self.checkpoint), (2, self.save), (1, self.expire)],
             [(4, self.overtake), (3, self.save), (1, self.release), (1, self.drop_field), (1, self.expire)],
+            [(5, self.ingest), (5, self.compile), (1, self.save), (1, self.expire), (1, self.collect_uploads)],
         ]
         # Mostly one subject, so that the few steps have something to do with each other; sometimes all of them.
-        subject = self.random.randrange(7)
+        subject = self.random.randrange(8)
         everything = [action for each in subjects for action in each] + [(1, self.abandon_session)]
         actions = (subjects[subject] if subject < len(subjects) else everything) + collector
         if may_hold_locks:
@@ -243,7 +264,7 @@ class World:
 
         def move(tx: Transaction) -> None:
             self.sessions.touch(tx, self.tenant.id, session)
-            tx.execute_many("lease_blocks", rows)
+            self._emit(tx, rows)
 
         self.app.catalog.engine.write(move)
         self.open_sessions.append((session, tree, True))
@@ -268,9 +289,11 @@ class World:
     def abandon_session(self) -> None:
         self.sessions.abandon(-1)
 
-    def _inline(self, block: Block) -> tuple[Any, ...]:
-        links = b"" if block.links else None
-        return (self.tenant.id, block.id, len(block.data), 0, block.data, None, None, None, links)
+    def _inline(self, block: Block) -> BlockRow:
+        return BlockRow(block.id, len(block.data), 0, block.data, links=b"" if block.links else None)
+
+    def _emit(self, tx: Transaction, rows: list[BlockRow]) -> None:
+        emit_blocks(tx, self.tenant.id, rows)
 
     # The collector.
 
@@ -337,10 +360,29 @@ class World:
         self.happened["claimed"] += self.uploads.claim([self.tenant.id], None)
         self.uploads.delete(0)
 
+    # The pipeline.
+
+    def ingest(self) -> None:
+        """A version of one of two entities, below the newest one at times; or that it is no more."""
+        entity = self.random.choice("12")
+        named = format_version(Version(self.random.randrange(1, 1000))) if self.random.random() < 0.3 else None
+        if self.random.random() < 0.15:
+            self.pipeline.ingest.delete("PART", entity, version=named)
+            return
+        document = {name: self.value() for name in "abc" if self.random.random() < 0.8}
+        self.pipeline.ingest.execute("PART", entity, document, version=named)
+
+    def compile(self) -> None:
+        self.pipeline.slicing.execute_auto("PART", self.random.choice("12"))
+
     # What must hold.
 
     def check(self) -> set[BlockId]:
-        """Every block that a root leads to is stored, and every object that a block lies in exists; these blocks."""
+        """Every block that a root leads to is stored, and every object that a block lies in exists; these blocks. And
+        no doom waits for a block to be stored."""
+        collecting = Collecting(self.app.catalog.engine)
+        doomed = {block for block, _ in collecting.scan_doomed(self.tenant.id)}
+        assert doomed <= set(collecting.scan(self.tenant.id))
         reachable = self.reachable()
         rows = self.app.catalog.read_blocks(self.tenant.id, list(reachable))
         missing = [block.hex()[:8] for block in reachable if block not in rows]
@@ -363,6 +405,7 @@ class World:
             self.finish_pass()
         self.collect_uploads()
         assert set(self.collecting.scan(self.tenant.id)) == self.check()
+        assert list(self.collecting.scan_doomed(self.tenant.id)) == []
         rows = self.app.catalog.engine.all("ready_uploads", tenant=self.tenant.id, after=b"", limit=1000)
         assert {row[0] for row in rows} == self.used
 
@@ -382,8 +425,10 @@ class World:
 
     def roots(self) -> list[BlockId]:
         engine = self.app.catalog.engine
-        tables = [engine.all(each.statement, tenant=self.tenant.id, after=b"", limit=1_000_000) for each in ROOTS]
-        return [BlockId(row[1]) for rows in tables for row in rows]
+        tables = [
+            engine.all(each.statement, tenant=self.tenant.id, after=each.start, limit=1_000_000) for each in ROOTS
+        ]
+        return [BlockId(row[1]) for rows in tables for row in rows if row[1] is not None]
 
 
 class _Undone(Exception):

@@ -79,6 +79,12 @@ class Reader:
         self._check_size([root])
         return self._tree(root, 0)
 
+    def read_many(self, roots: Sequence[BlockId]) -> list[Any]:
+        """The values of these trees, in their order; one fetch per level of the deepest."""
+        self._load(roots)
+        self._check_size(roots)
+        return [self._tree(root, 0) for root in roots]
+
     def read_wires(self, wires: Sequence[Wire]) -> list[Any]:
         """The values of these pieces of content."""
         links = [link for wire in wires for link in wire_links(wire)]

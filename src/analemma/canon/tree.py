@@ -77,6 +77,10 @@ class Trees:
         """The value of a tree; one fetch per level."""
         return Reader(self.fetch, self.registry, self.unknown).read(root)
 
+    def read_many(self, roots: Sequence[BlockId]) -> list[Any]:
+        """The values of several trees, in the order of their roots; they share their fetches."""
+        return Reader(self.fetch, self.registry, self.unknown).read_many(roots)
+
     def get(self, root: BlockId, path: Path | str) -> Any:
         """What stands at a path (a JSON pointer or its tokens); NotFound if nothing does."""
         found = self.get_many(root, [path])

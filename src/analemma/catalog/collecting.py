@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs
-from analemma.catalog.engine import Engine, Statements, Transaction
+from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.port import TenantId
 from analemma.catalog.statements import load_migrations
 from analemma.errors import Conflict, Unavailable
@@ -52,10 +52,12 @@ def database_clock(source: Statements, /) -> int:
 @dataclass(frozen=True, slots=True)
 class RootTable:
     """A table whose rows keep blocks. Its statement takes tenant, after and limit, and answers pages of (key, root),
-    by key."""
+    by key; a root may be NULL."""
 
     table: str
     statement: str
+    start: bytes | int = b""
+    """What comes before every key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ class Collecting:
             tx.execute("gc_begin_run", **{"pass": row[0]}, holder=holder, now=now)
             return int(row[0])
 
-        taken = self.engine.write(take)
+        taken = self.engine.write(take, lazy=True)
         if isinstance(taken, LeaseState):
             left_s = max(0, (taken.until_us - taken.now_us) // SECOND_US)
             raise Conflict(
@@ -200,18 +202,25 @@ class Collecting:
 
     def scan_pages(self, tenant: TenantId) -> Iterator[list[BlockId]]:
         """The same by the page."""
-        after = b""
-        while rows := self.engine.all("scan_blocks", tenant=tenant, after=after, limit=SCAN_PAGE):
+        for rows in self._scan("scan_blocks", tenant):
             yield [row[0] for row in rows]
-            after = rows[-1][0]
 
     def scan_doomed(self, tenant: TenantId) -> Iterator[tuple[BlockId, int]]:
         """Every doomed block and its number, in the same order and way."""
+        for page in self.scan_doomed_pages(tenant):
+            yield from page
+
+    def scan_doomed_pages(self, tenant: TenantId) -> Iterator[list[tuple[BlockId, int]]]:
+        """The same by the page."""
+        return cast(Iterator[list[tuple[BlockId, int]]], self._scan("scan_doomed", tenant))
+
+    def _scan(self, statement: str, tenant: TenantId) -> Iterator[list[Row]]:
         after = b""
-        while page := self.engine.all("scan_doomed", tenant=tenant, after=after, limit=SCAN_PAGE):
-            for row in page:
-                yield row[0], row[1]
-            after = page[-1][0]
+        while rows := self.engine.all(statement, tenant=tenant, after=after, limit=SCAN_PAGE):
+            yield rows
+            if len(rows) < SCAN_PAGE:
+                return
+            after = rows[-1][0]
 
     def deletion_facts(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[tuple[bytes | None, int, int]]:
         """By the upload that they lie in (None: inline): how many of these blocks there are, and their stored bytes."""
@@ -228,7 +237,7 @@ class Collecting:
         """Many ids as one parameter, as each database takes them."""
         if self.engine.dialect == "postgres":
             return {"ids": Blobs(ids)}
-        return {"ids": b"".join(ids), "count": len(ids)}
+        return {"ids": b"".join(ids), "places": f"[{','.join('0' * len(ids))}]"}
 
     def number(self, source: Statements) -> int:
         """Of the newest pass."""
@@ -243,7 +252,8 @@ class Collecting:
 
 
 class Pass:
-    """One pass. Every transaction begins by making sure that the lease is still this pass's, and keeps it so."""
+    """One pass. Every transaction begins by making sure that the lease is still this pass's, and keeps it so. None
+    waits for the disk where a loss of power ends the pass too: what it takes back was not begun."""
 
     def __init__(self, catalog: Collecting, number: int, holder: str, lease_s: float) -> None:
         self.number = number
@@ -277,14 +287,14 @@ class Pass:
 
     def renew(self) -> None:
         """Keep the lease for another while; LeaseLost if it is another's."""
-        self._engine.write(self._renew)
+        self._engine.write(self._renew, lazy=True)
 
     def clear(self, tenant: TenantId, ids: Sequence[BlockId]) -> int:
         """Take the doom from blocks that are needed; how many had one."""
         return self._act(lambda tx: tx.execute("gc_clear_dooms", tenant=tenant, **self._catalog.chosen(ids)))
 
     def doom(self, tenant: TenantId, ids: Sequence[BlockId]) -> int:
-        """Write this pass's number into blocks that are not doomed yet; how many."""
+        """Put this pass's number on blocks that are not doomed yet; how many."""
 
         def move(tx: Transaction) -> int:
             count = tx.execute("gc_doom", tenant=tenant, **{"pass": self.number}, **self._catalog.chosen(ids))
@@ -300,7 +310,10 @@ class Pass:
         limit = min(limit, self.number)
 
         def move(tx: Transaction) -> tuple[int, int]:
-            rows = tx.all("gc_delete", tenant=tenant, limit=limit, **self._catalog.chosen(ids))
+            chosen = self._catalog.chosen(ids)
+            rows = tx.all("gc_delete", tenant=tenant, limit=limit, **chosen)
+            if self._engine.dialect == "sqlite":
+                tx.execute("gc_drop_dooms", tenant=tenant, limit=limit, **chosen)
             hit(BEFORE_DELETE)
             return len(rows), sum([row[0] for row in rows])
 
@@ -344,7 +357,7 @@ class Pass:
             )
             tx.execute("gc_give_back_lease", holder=self._holder, **{"pass": self.number})
 
-        self._engine.write(move)
+        self._engine.write(move, lazy=True)
 
     def _act(self, move: Callable[[Transaction], Result]) -> Result:
         def guarded(tx: Transaction) -> Result:
@@ -353,7 +366,7 @@ class Pass:
                 raise _lost(self.number)
             return move(tx)
 
-        return self._engine.write(guarded)
+        return self._engine.write(guarded, lazy=True)
 
     def _renew(self, tx: Transaction) -> None:
         until = self._catalog.clock(tx) + self._lease_us
@@ -366,9 +379,11 @@ def read_snapshot(tx: Statements, tenant: TenantId, tables: Sequence[RootTable])
     roots: dict[str, list[BlockId]] = {}
     for table in tables:
         found = roots.setdefault(table.table, [])
-        after = b""
+        after = table.start
         while page := tx.all(table.statement, tenant=tenant, after=after, limit=ROOT_PAGE):
-            found += [BlockId(row[1]) for row in page]
+            found += [BlockId(row[1]) for row in page if row[1] is not None]
+            if len(page) < ROOT_PAGE:
+                break
             after = page[-1][0]
     session = tx.one("oldest_session", tenant=tenant)
     assert session is not None

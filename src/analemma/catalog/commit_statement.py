@@ -6,8 +6,9 @@ from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs, Integers, Texts, unless_empty
-from analemma.catalog.commits import blocks_in_order, find_replay, head_moved, lanes_in_order, read_head, replay
+from analemma.catalog.commits import blocks_in_order, find_replay, head_moved, read_head, replay
 from analemma.catalog.engine import Statements
+from analemma.catalog.outbox_producing import event_parameters
 from analemma.catalog.port import CommitRequest, Committed
 from analemma.errors import Conflict, Internal, Unavailable
 
@@ -96,7 +97,7 @@ def parameters(request: CommitRequest, *, now_us: int) -> dict[str, Any]:
         "fingerprint": None if asked is None else asked.fingerprint,
         "receipt": None if asked is None else asked.receipt,
         "now": now_us,
-        **_event_parameters(request),
+        **event_parameters(request.events),
     }
 
 
@@ -130,25 +131,4 @@ def _shared_parameters(request: CommitRequest) -> dict[str, Any]:
         "block_codecs": Integers([row.codec for row in blocks]),
         "block_bodies": Blobs([row.body for row in blocks]),
         "block_links": Blobs([row.links for row in blocks]),
-    }
-
-
-def _event_parameters(request: CommitRequest) -> dict[str, Any]:
-    lanes = lanes_in_order(request.events)
-    # A lane answers the first place behind those it reserved, so each event counts its place from the end.
-    events = [(event, len(lane.events) - place) for lane in lanes for place, event in enumerate(lane.events)]
-    return {
-        "lane_types": unless_empty(Texts([lane.aggregate_type for lane in lanes])),
-        "lane_ids": unless_empty(Texts([lane.aggregate_id for lane in lanes])),
-        "lane_counts": unless_empty(Integers([len(lane.events) for lane in lanes])),
-        "lane_priorities": unless_empty(Integers([lane.priority for lane in lanes])),
-        "event_ids": unless_empty(Texts([event.id for event, _ in events])),
-        "event_lane_types": unless_empty(Texts([event.aggregate_type for event, _ in events])),
-        "event_lane_ids": unless_empty(Texts([event.aggregate_id for event, _ in events])),
-        "event_places": unless_empty(Integers([from_end for _, from_end in events])),
-        "event_types": unless_empty(Texts([event.type for event, _ in events])),
-        "event_payloads": unless_empty(Blobs([event.payload for event, _ in events])),
-        "event_keys": unless_empty(Texts([event.idempotency_key for event, _ in events])),
-        "event_priorities": unless_empty(Integers([event.priority for event, _ in events])),
-        "event_traces": unless_empty(Texts([event.trace for event, _ in events])),
     }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analemma.canon.identity import BlockId
+from analemma.catalog.bodies import spare_blocks
 from analemma.catalog.commits import (
     AFTER_BLOCKS,
     AFTER_HEAD,
@@ -12,12 +11,12 @@ from analemma.catalog.commits import (
     change_rows,
     find_replay,
     head_moved,
-    lanes_in_order,
     missing_base,
     missing_upload,
     read_head,
 )
 from analemma.catalog.engine import Transaction
+from analemma.catalog.outbox_producing import add_events_in_steps
 from analemma.catalog.port import BlockRow, CommitRequest, Committed, TenantId
 from analemma.failpoints import hit
 
@@ -32,7 +31,7 @@ def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int) -> 
         raise head_moved(request, read_head(tx, tenant, key))
     hit(AFTER_HEAD)
     if request.events:
-        _add_events(tx, request, now_us)
+        add_events_in_steps(tx, tenant, request.events, now_us=now_us)
     for base in request.bases:
         if tx.one("base_exists", tenant=tenant, id=base) is None:
             raise missing_base(base.hex())
@@ -115,40 +114,6 @@ def begin_branch(tx: Transaction, request: CommitRequest) -> None:
     )
 
 
-def _add_events(tx: Transaction, request: CommitRequest, now_us: int) -> None:
-    tenant = request.tenant
-    rows = []
-    for lane in lanes_in_order(request.events):
-        place = tx.one(
-            "reserve_places",
-            tenant=tenant,
-            aggregatetype=lane.aggregate_type,
-            aggregateid=lane.aggregate_id,
-            count=len(lane.events),
-            now=now_us,
-            priority=lane.priority,
-        )
-        assert place is not None
-        first = place[0] - len(lane.events)
-        rows += [
-            (
-                event.id,
-                tenant,
-                event.aggregate_type,
-                event.aggregate_id,
-                seq,
-                event.type,
-                event.payload,
-                event.idempotency_key,
-                event.priority,
-                now_us,
-                event.trace,
-            )
-            for seq, event in enumerate(lane.events, first)
-        ]
-    tx.execute_many("add_events", rows)
-
-
 def _add_blocks(tx: Transaction, tenant: TenantId, blocks: list[BlockRow]) -> frozenset[BlockId]:
     added = tx.execute_many(
         "add_blocks",
@@ -164,11 +129,6 @@ def _add_blocks(tx: Transaction, tenant: TenantId, blocks: list[BlockRow]) -> fr
     )
     spare_blocks(tx, tenant, [row.id for row in blocks if row.id not in stored])
     return stored
-
-
-def spare_blocks(tx: Transaction, tenant: TenantId, blocks: Sequence[BlockId]) -> None:
-    """Blocks that are emitted again are no longer the collector's."""
-    tx.execute_many("spare_doomed_block", [(tenant, block) for block in blocks])
 
 
 def _add_manifest(tx: Transaction, request: CommitRequest) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine import Row, Statements
-from analemma.catalog.names import AGGREGATE_BYTES, check_key, check_part, check_texts
-from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, Committed, Head, OutboxEvent, RowChange, TenantId
+from analemma.catalog.names import check_key, check_part, check_texts
+from analemma.catalog.outbox_producing import check_events
+from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, Committed, Head, RowChange, TenantId
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare
 
@@ -31,34 +31,13 @@ def check_request(request: CommitRequest) -> None:
     check_texts(record.kind for record in request.journal)
     if request.idempotency is not None:
         check_part(request.idempotency.key, "idempotency key")
-    for event in request.events:
-        check_part(event.aggregate_type, "aggregate type")
-        check_part(event.aggregate_id, "aggregate id", AGGREGATE_BYTES)
-        check_texts((event.id, event.type, event.idempotency_key, event.trace))
+    check_events(request.events)
 
 
 def blocks_in_order(request: CommitRequest) -> list[BlockRow]:
     """Each emitted block once, by id: two commits that lock the same blocks lock them in the same order."""
     blocks = {block.id: block for block in request.blocks}
     return [blocks[block] for block in sorted(blocks)]
-
-
-@dataclass(frozen=True, slots=True)
-class LanePlan:
-    """The places that one commit needs in one lane."""
-
-    aggregate_type: str
-    aggregate_id: str
-    priority: int
-    events: tuple[OutboxEvent, ...]
-
-
-def lanes_in_order(events: Sequence[OutboxEvent]) -> list[LanePlan]:
-    """One plan per lane, by key; events keep their order within it."""
-    lanes: dict[tuple[str, str], list[OutboxEvent]] = {}
-    for event in events:
-        lanes.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
-    return [LanePlan(*key, min(event.priority for event in lanes[key]), tuple(lanes[key])) for key in sorted(lanes)]
 
 
 def find_replay(source: Statements, request: CommitRequest) -> Committed | None:

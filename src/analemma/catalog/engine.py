@@ -29,6 +29,8 @@ class Statements(Protocol):
 class Transaction(Statements, Protocol):
     """Statements that take effect together. Belongs to one thread at a time, and is over when its block ends."""
 
+    dialect: Dialect
+
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
         """Run it for each row, in the order in which the SQL first names its parameters; rows touched in all."""
 
@@ -55,9 +57,12 @@ class Engine(Statements, Protocol):
         """A block that reads one snapshot. Where several may write at a time (PostgreSQL) it can also write at its end,
         and fails, not retried, if a row that it writes was changed since the snapshot."""
 
-    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, lazy: bool = False) -> Result:
         """Run `move` in a write transaction, with retries; its result once that is stored as durably as the database is
-        set up to, or with `durable` so that no loss of power can take it back."""
+        set up to, or with `durable` so that no loss of power can take it back.
+
+        With `lazy`, a loss of power may take it back, and with it all that was written later: for those who cannot
+        outlive that, so that it makes a difference on SQLite only."""
 
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from analemma.catalog.commit_steps import begin_branch, remember_request, spare_blocks
+from analemma.catalog.bodies import spare_blocks
+from analemma.catalog.commit_steps import begin_branch, remember_request
 from analemma.catalog.commits import AFTER_BLOCKS, AFTER_HEAD, BEFORE_COMMIT, missing_upload
 from analemma.catalog.engine import Transaction
 from analemma.catalog.ledger_port import BranchSettlement, LedgerEntry

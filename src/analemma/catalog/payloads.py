@@ -9,6 +9,7 @@ from typing import Any, NewType, Protocol
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs
+from analemma.catalog.bodies import emit_blocks
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.names import check_part
 from analemma.catalog.port import BlockRow, TenantId, UploadId
@@ -177,12 +178,11 @@ def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect) -> Non
     kept = sorted(set(request.kept))
     if kept and len(tx.all("hold_leases", tenant=request.tenant, **_chosen(dialect, kept))) != len(kept):
         raise released()
-    blocks = {row.id: row for row in request.blocks}
-    tx.execute_many("lease_blocks", [_block_row(request.tenant, blocks[block]) for block in sorted(blocks)])
+    emit_blocks(tx, request.tenant, request.blocks)
     hit(AFTER_BLOCKS)
     tx.execute_many("add_lease", [_lease_row(request.tenant, lease) for lease in request.leases])
     for upload in request.uploads:
-        if tx.execute("finish_payload_upload", tenant=request.tenant, id=upload) != 1:
+        if tx.execute("finish_upload", tenant=request.tenant, id=upload) != 1:
             raise Conflict("an upload of this payload was collected meanwhile", hint="dehydrate again")
     hit(BEFORE_COMMIT)
 
@@ -221,10 +221,6 @@ def _chosen(dialect: Dialect, ids: Sequence[LeaseId]) -> dict[str, Any]:
     if dialect == "postgres":
         return {"ids": Blobs(ids)}
     return {"ids": b"".join(ids), "count": len(ids)}
-
-
-def _block_row(tenant: TenantId, row: BlockRow) -> tuple[Any, ...]:
-    return (tenant, row.id, row.size, row.codec, row.body, row.upload, row.offset, row.length, row.links)
 
 
 def _lease_row(tenant: TenantId, lease: Lease) -> tuple[Any, ...]:

@@ -53,6 +53,7 @@ class PostgresEngine:
         pgbouncer: bool = False,
     ) -> None:
         self.statements: Counter[str] = Counter()
+        self.pgbouncer = pgbouncer
         self._sql = load(self.dialect)
         self._sizes = (min_connections, max(min_connections, max_connections))
         self._connect_timeout_s = connect_timeout_s
@@ -130,7 +131,7 @@ class PostgresEngine:
         finally:
             self._give_back(connection)
 
-    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, lazy: bool = False) -> Result:
         def once() -> Result:
             with self.transaction(write=True) as tx:
                 if durable:
@@ -151,6 +152,11 @@ class PostgresEngine:
             raise
         finally:
             self._give_back(connection)
+
+    def dedicated(self) -> DedicatedConnection:
+        """A connection outside of the pool, for one that listens or notifies."""
+        connection = self._connect()
+        return DedicatedConnection(connection, self._statements_on(connection))
 
     def close(self) -> None:
         self._closed = True
@@ -234,6 +240,26 @@ class PostgresEngine:
         _ABANDONED.append(self._pool)
         self._pool = None
         self._opening = threading.Lock()
+
+
+class DedicatedConnection:
+    """A connection that one thread has to itself."""
+
+    def __init__(self, connection: Connection, statements: PostgresTransaction) -> None:
+        self._connection = connection
+        self._statements = statements
+
+    def execute(self, name: str) -> None:
+        """Run a statement by its name."""
+        self._statements.control(name)
+
+    def heard(self, seconds: float) -> bool:
+        """Wait for a notification, at most so long."""
+        return any(True for _ in self._connection.notifies(timeout=seconds, stop_after=1))
+
+    def close(self) -> None:
+        """Give it back to the server."""
+        self._connection.close()
 
 
 class ConnectionDropped(Unavailable):

@@ -17,6 +17,7 @@ from analemma.catalog.postgres import ConnectionDropped, PostgresEngine, retry_c
 from analemma.catalog.postgres_errors import outcome_unknown
 from analemma.catalog.settling import settle
 from analemma.catalog.sql_catalog import SqlCatalog
+from analemma.catalog.wakeups import PostgresWakeups
 from analemma.clock import Clock
 from analemma.errors import OutcomeUnknown
 from analemma.failpoints import hit
@@ -31,6 +32,7 @@ class PostgresCatalog(SqlCatalog):
     def __init__(self, engine: PostgresEngine, *, clock: Clock | None = None, migrate_schema: bool = True) -> None:
         super().__init__(clock=clock)
         self.engine = engine
+        self.wakeups = PostgresWakeups(engine.dedicated, listening=not engine.pgbouncer)
         self.migrated = migrate(engine, now_us=self.clock.now_us(), apply=migrate_schema)
 
     def commit_in(self, tx: Transaction, request: CommitRequest) -> Committed:

@@ -11,7 +11,7 @@ import psycopg
 
 from analemma.catalog.engine import Row
 from analemma.catalog.postgres_errors import rolled_back, translate
-from analemma.catalog.statements import Statement, load
+from analemma.catalog.statements import Dialect, Statement, load
 from analemma.errors import AnalemmaError
 
 Connection = psycopg.Connection[Row]
@@ -21,6 +21,7 @@ class PostgresTransaction:
     """Runs named statements on one connection."""
 
     __slots__ = ("_connection", "_counts", "_failure", "_server", "_statements")
+    dialect: Dialect = "postgres"
 
     def __init__(
         self, connection: Connection, statements: Mapping[str, Statement], counts: Counter[str], server: str

@@ -29,6 +29,7 @@ from analemma.catalog.port import (
 )
 from analemma.catalog.records import branch_columns, manifest_row
 from analemma.catalog.sql_records import NEWEST, SqlRecords
+from analemma.catalog.wakeups import Wakeups
 from analemma.clock import Clock, SystemClock
 from analemma.failpoints import hit
 
@@ -44,6 +45,8 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         self.migrated: list[str] = []
         """The migrations that opening the catalog applied."""
         self._tenants: dict[str, TenantId] = {}
+        self.wakeups = Wakeups()
+        """Producers of events call `wakeups.signal()` after their commit."""
 
     def store_id(self) -> str:
         """What tells this store from every other."""
@@ -191,6 +194,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         return CatalogStats(*blocks, *rows)
 
     def close(self) -> None:
+        self.wakeups.close()
         self.engine.close()
 
     @abstractmethod

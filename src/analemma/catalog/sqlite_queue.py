@@ -20,11 +20,15 @@ from analemma.errors import Internal, OutcomeUnknown, Timeout, Unavailable
 class Request:
     """One thread's wish to write, and the answer to it."""
 
-    __slots__ = ("deadline", "done", "error", "left", "move", "result", "thread", "woken")
+    __slots__ = ("deadline", "done", "error", "lazy", "left", "move", "result", "thread", "woken")
 
-    def __init__(self, move: Callable[[Transaction], Any] | None, timeout_s: float | None) -> None:
+    def __init__(
+        self, move: Callable[[Transaction], Any] | None, timeout_s: float | None, *, lazy: bool = False
+    ) -> None:
         self.move = move
         """None: a block that wants the transaction to itself and runs on its own thread."""
+        self.lazy = lazy
+        """It need not be durable when it is answered."""
         self.thread = threading.get_ident()
         self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.result: Any = None

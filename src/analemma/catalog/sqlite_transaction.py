@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from analemma.catalog.engine import Row
 from analemma.catalog.sqlite_errors import lost_in_a_fork, translate, translate_commit
-from analemma.catalog.statements import Statement
+from analemma.catalog.statements import Dialect, Statement
 from analemma.errors import Internal
 
 
@@ -17,6 +17,7 @@ class SqliteTransaction:
     """Runs named statements on one connection."""
 
     __slots__ = ("_counts", "_database", "_statements", "connection")
+    dialect: Dialect = "sqlite"
 
     def __init__(
         self, connection: sqlite3.Connection, statements: Mapping[str, Statement], counts: Counter[str], database: str
@@ -71,6 +72,14 @@ class SqliteTransaction:
         """Begin, commit and the like: uncounted."""
         try:
             self.connection.execute(self._statements[name].sql)
+        except sqlite3.Error as exc:
+            raise translate(exc, self._database) from exc
+
+    def pragma(self, name: str) -> None:
+        """A setting that is made while its statement is prepared, so not with one that was prepared before; outside of
+        transactions."""
+        try:
+            self.connection.executescript(self._statements[name].sql)
         except sqlite3.Error as exc:
             raise translate(exc, self._database) from exc
 

@@ -27,6 +27,9 @@ MAX_BATCH = 64
 LOG_LIMIT_BYTES = 256 << 20
 """A log beyond this means that readers keep ordinary checkpoints from resetting it: then writers wait for them."""
 
+FULL = 2
+"""The level at which every commit is flushed."""
+
 LOG_CHECK_EVERY = 16
 """Transactions between two looks at the size of the log."""
 
@@ -44,9 +47,11 @@ class SqliteWriter:
         renew: Callable[[], SqliteTransaction],
         truncate_log: Callable[[], None],
         timeout_s: float,
+        flushes: bool = False,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
-        """`mutex` is held when readers share the connection: they must not see a transaction in progress."""
+        """`mutex` is held when readers share the connection: they must not see a transaction in progress. `flushes`:
+        connections come so that every commit is durable."""
         self._tx = tx
         self._database = database
         self._lock = lock
@@ -55,6 +60,8 @@ class SqliteWriter:
         self._doubtful = False
         """The connection failed in a way that makes a new one wise."""
         self._timeout_s = timeout_s
+        self._flushes = self._flushes_now = flushes
+        """What every commit should do, and what the connection at hand does."""
         self._queue = WriteQueue()
         self._log = f"{database}-wal"
         self._truncate_log = truncate_log
@@ -62,9 +69,10 @@ class SqliteWriter:
         self._until_log_check = LOG_CHECK_EVERY
         self._closed = False
 
-    def write(self, move: Callable[[Transaction], Result]) -> Result:
-        """Run `move` in a transaction, perhaps together with others; return when it is durable."""
-        request = Request(move, self._timeout_s)
+    def write(self, move: Callable[[Transaction], Result], *, lazy: bool = False) -> Result:
+        """Run `move` in a transaction, perhaps together with others; return when it is durable or, if it is `lazy`,
+        perhaps before."""
+        request = Request(move, self._timeout_s, lazy=lazy)
         try:
             self._queue.await_turn(request)
             if not request.done:
@@ -155,7 +163,9 @@ class SqliteWriter:
 
     def _run(self, batch: Batch) -> None:
         own, requests = batch.requests[0], batch.requests
-        if self._queue.join(batch):
+        # Whoever came along with a lazy one would not be durable either.
+        shared = not own.lazy
+        if shared and self._queue.join(batch):
             self._run_in_savepoint(own)
         else:
             # Alone so far: without a savepoint, one failure rolls back the transaction, which holds nothing else.
@@ -166,7 +176,7 @@ class SqliteWriter:
                 own.error = exc
                 return
         ran = 1
-        while ran < len(requests) or (ran < MAX_BATCH and self._queue.join(batch)):
+        while ran < len(requests) or (shared and ran < MAX_BATCH and self._queue.join(batch)):
             self._run_in_savepoint(requests[ran])
             ran += 1
         batch.phase = "committing"
@@ -206,8 +216,24 @@ class SqliteWriter:
             if self._doubtful:
                 self._tx = self._renew()
                 self._doubtful = False
+                self._flushes_now = self._flushes
         self._roll_back()
+        if self._flushes:
+            self._flush_commits(not request.lazy)
         self._tx.control("begin_write")
+
+    def _flush_commits(self, wanted: bool) -> None:
+        """Have commits wait for the disk from now on, or not. Between two transactions."""
+        if wanted and not self._flushes_now:
+            self._tx.pragma("synchronous_full")
+            if self._tx.one("synchronous_level") != (FULL,):
+                self._doubtful = True
+                raise Unavailable(f"{self._database} cannot be made durable again", hint="try again")
+            self._flushes_now = True
+        elif self._flushes_now and not wanted:
+            # First, should this be interrupted: then the next one makes sure.
+            self._flushes_now = False
+            self._tx.pragma("synchronous_normal")
 
     def _commit(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import NoReturn
 
@@ -10,4 +11,7 @@ def main() -> NoReturn:
     """Run the command line of this process and exit."""
     from analemma.cli.running import run
 
+    # Whatever a terminal can show: an answer with another letter in it is better than none.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -21,10 +21,16 @@ MODULES = {
     "retention": "analemma.cli.retention_commands",
     "gc": "analemma.cli.gc_commands",
     "worker": "analemma.cli.worker_commands",
+    "outbox": "analemma.cli.outbox_commands",
     "pack": "analemma.cli.pack_commands",
     "export": "analemma.cli.export_commands",
     "langgraph": "analemma.cli.langgraph_commands",
     "contracts": "analemma.cli.contract_commands",
+    "workspace": "analemma.cli.workspace_commands",
+    **dict.fromkeys(("archive", "restore"), "analemma.cli.archive_commands"),
+    "ingest": "analemma.cli.ingest_commands",
+    **dict.fromkeys(("compile", "slices"), "analemma.cli.entity_commands"),
+    "view": "analemma.cli.view_commands",
 }
 """In the order in which `--help` lists them. Each module has its commands in `commands`."""
 

@@ -1,4 +1,5 @@
-"""The commands on contracts: contracts validate, diff, simulate, list. They work on files and need no store."""
+"""The commands on contracts: validate, diff and simulate work on files and need no store; load puts contracts into one,
+and list shows either."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analemma.cli.json_input import STANDARD_INPUT, parse_object, source_of
-from analemma.cli.options import Json, command_group
+from analemma.cli.options import Json, StoreOptions, command_group, on_store
 from analemma.cli.output import print_json
 from analemma.errors import Invalid
 
@@ -58,27 +59,70 @@ def validate(paths: Paths, against: Against = None, json: Json = False) -> None:
     print(f"{checked.documents} contracts in {files} are valid")
 
 
-@commands.command(name="list", epilog="Example: analemma contracts list contracts/ --json")
-def list_contracts(paths: Paths, json: Json = False) -> None:
-    """List contracts: kind, id, version, status, where they are, and their checksums."""
-    contracts = _load(paths).contracts
-    if json:
-        rows = [
-            {
-                "kind": each.kind,
-                "id": each.id,
-                "version": str(each.version),
-                "status": each.status.value,
-                "checksum": each.checksum,
-                "place": str(each.origin),
-            }
-            for each in contracts
-        ]
+@on_store(commands, "analemma contracts load contracts/ -u ./store")
+def load(store: StoreOptions, paths: Paths) -> None:
+    """Load contracts into a store, all or none, and list what changed.
+
+    They are checked together with those that are loaded: published versions keep their content, a status only moves
+    on, and what is not named stays. Processes that have the store open work by them within a second."""
+    with store.open(new_tenant=True) as app:
+        before = {(each.id, each.version): each for each in app.contracts.list()}
+        loaded = app.contracts.load(*paths)
+        after = app.contracts.list()
+    changed = [each for each in after if before.get((each.id, each.version)) != each]
+    if store.json:
+        print_json(
+            {"loaded": [asdict(each) for each in changed], "total": len(after), "warnings": _shown(loaded.warnings)}
+        )
+        return
+    for warning in loaded.warnings:
+        print(f"{warning.place}: warning: {warning.reason}")
+    for each in changed:
+        was = before.get((each.id, each.version))
+        print(f"{each.kind:<15}  {each.id}@{each.version}  {'new' if was is None else was.status} -> {each.status}")
+    print(f"{len(changed)} changed, {len(after)} loaded in all")
+
+
+@on_store(commands, "analemma contracts list contracts/ --json", name="list")
+def list_contracts(
+    store: StoreOptions,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Contract files or directories. Left out: those that the store has.", metavar="[PATH...]"),
+    ] = None,
+) -> None:
+    """List contracts: kind, id, version, status, checksum, and where they are or when they were loaded."""
+    rows = _listed(paths) if paths else _listed_in(store)
+    if store.json:
         print_json({"contracts": rows})
         return
-    width = max(len(str(each.ref)) for each in contracts)
-    for each in contracts:
-        print(f"{each.kind:<15}  {each.ref!s:<{width}}  {each.status:<10}  {each.checksum}  {each.origin}")
+    if not rows:
+        print("no contracts are loaded")
+        return
+    width = max(len(f"{row['id']}@{row['version']}") for row in rows)
+    for row in rows:
+        ref = f"{row['id']}@{row['version']}"
+        where = row.get("place") or row["loaded_at"]
+        print(f"{row['kind']:<15}  {ref:<{width}}  {row['status']:<10}  {row['checksum']}  {where}")
+
+
+def _listed(paths: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "kind": each.kind,
+            "id": each.id,
+            "version": str(each.version),
+            "status": each.status.value,
+            "checksum": each.checksum,
+            "place": str(each.origin),
+        }
+        for each in _load(paths).contracts
+    ]
+
+
+def _listed_in(store: StoreOptions) -> list[dict[str, Any]]:
+    with store.open(new_tenant=True) as app:
+        return [{**asdict(each), "loaded_at": each.loaded_at.isoformat()} for each in app.contracts.list()]
 
 
 @commands.command(epilog="Example: analemma contracts diff in-use/ contracts/")
@@ -201,11 +245,13 @@ def _read_documents(file: str) -> Iterator[tuple[EntityKey, dict[str, Any]]]:
 
 
 def _lines(file: str) -> list[str]:
-    import sys
     from pathlib import Path
 
+    from analemma.cli.line_input import standard_input
+
+    stream = standard_input() if file == STANDARD_INPUT else None
     try:
-        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+        data = Path(file).read_bytes() if stream is None else stream.read()
         # Only these end a line: JSON strings may hold the other characters that Python takes for line ends.
         return data.decode("utf-8-sig").split("\n")
     except OSError as exc:

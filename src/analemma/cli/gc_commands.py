@@ -1,4 +1,4 @@
-"""The commands that collect garbage: gc plan, run, status, failures."""
+"""The commands that collect garbage: gc plan, run, status, failures, and gc archives."""
 
 from __future__ import annotations
 
@@ -129,6 +129,52 @@ def failures(
         print(f"{each.id}  {each.upload.hex()}  {each.kind}  {each.state} after {each.attempts} tries  {each.error}")
     if retry:
         print(f"{retried} will be tried again")
+
+
+archives = command_group("Collecting archives that no workspace needs any more.")
+commands.add_typer(archives, name="archives")
+
+Delay = Annotated[
+    float | None,
+    typer.Option(
+        "--delay",
+        help="Archives that nobody needs stay so many seconds. Left out: archive_gc_delay_s of the settings.",
+        metavar="SECONDS",
+        min=0,
+        max=LARGEST_NUMBER,
+    ),
+]
+
+
+@on_store(archives, "analemma gc archives plan -u ./store", name="plan")
+def plan_archives(store: StoreOptions, delay: Delay = None) -> None:
+    """Show which archives gc archives run would delete, and why, in one tenant. Changes nothing."""
+    with store.open() as app, _progress(store) as progress:
+        made = app.archives.gc_plan(delay, progress=progress)
+    if store.json:
+        print_json({"plan": made.as_dict()})
+    else:
+        print(made.describe())
+
+
+@on_store(archives, "analemma gc archives run -u ./store --dry-run", name="run")
+def run_archives(
+    store: StoreOptions,
+    delay: Delay = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go, why, and how much.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Go on where the numbers look wrong.")] = False,
+) -> int:
+    """Delete archives that nobody has needed for a while and an earlier run marked, in one tenant; mark the others."""
+    if dry_run:
+        plan_archives(**asdict(store), delay=delay)
+        return OK
+    with store.open() as app, _progress(store) as progress:
+        report = app.archives.gc_run(delay, force=force, progress=progress)
+    if store.json:
+        print_json({"report": report.as_dict()})
+    else:
+        print(report.describe())
+    return CODES[report.kind] if report.kind else OK
 
 
 def _when(at_us: int) -> str:

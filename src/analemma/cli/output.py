@@ -58,9 +58,9 @@ def print_error(error: AnalemmaError, *, as_json: bool) -> None:
         facts = {**error.facts, "kind": error.kind, "message": error.message, "hint": error.hint}
         print(json.dumps({"error": facts}, default=_fact), file=sys.stderr)
         return
-    print(f"error: {_one_line(error.message)}", file=sys.stderr)
+    print(f"error: {one_line(error.message)}", file=sys.stderr)
     if error.hint:
-        print(f"hint: {_one_line(error.hint)}", file=sys.stderr)
+        print(f"hint: {one_line(error.hint)}", file=sys.stderr)
 
 
 def _fact(fact: Any) -> Any:
@@ -71,6 +71,7 @@ def _fact(fact: Any) -> Any:
     return str(fact)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text for one line of a terminal."""
     # What was typed may hold bytes that are no text, and the message may quote it.
     return " ".join(text.encode(errors="backslashreplace").decode().split())

@@ -1,8 +1,12 @@
-"""The command that keeps a store in order: worker."""
+"""The command that does a store's work in the background: worker."""
 
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,9 +14,14 @@ import typer
 from analemma.cli.exit_codes import OK
 from analemma.cli.options import StoreOptions, on_store
 from analemma.cli.output import print_json
+from analemma.errors import Invalid
 
 if TYPE_CHECKING:
+    from analemma.app import App
+    from analemma.archives.archives import Archives
     from analemma.gc.packing import Packing
+    from analemma.gc.worker import Job
+    from analemma.outbox.worker import Delivered, OutboxPollingWorker
 
 commands = typer.Typer()
 
@@ -20,23 +29,30 @@ commands = typer.Typer()
 @on_store(commands, "analemma worker -u ./store --once", name="worker")
 def worker(
     store: StoreOptions,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            help="Threads that handle events. Left out: worker_concurrency of the settings.",
+            metavar="N",
+            min=1,
+            max=256,
+        ),
+    ] = None,
+    drain: Annotated[bool, typer.Option("--drain", help="Deliver the events that are due, and end.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Do everything once, due or not, and end.")] = False,
 ) -> int:
-    """Collect garbage and pack cold blocks, in one tenant or in all, until SIGTERM or Ctrl-C.
+    """Deliver events, collect garbage and pack cold blocks, in one tenant or in all, until SIGTERM or Ctrl-C.
 
-    Any number may run; one collects."""
+    Also finish what was interrupted on workspaces of this machine, and collect their old archives.
+
+    Any number may run; one collects. Asked to stop, a worker finishes what it has begun and gives back the rest."""
+    if drain and once:
+        raise Invalid("--drain and --once are both given", hint="--once delivers what is due, too")
     with store.open() as app:
         from analemma.clock import SystemClock
-        from analemma.gc.worker import Worker, collection_jobs, packing_jobs
+        from analemma.gc.worker import Worker
 
-        jobs = collection_jobs(app.gc, interval_s=app.settings.gc_interval_s, tenant=store.tenant, always=once)
-        if app.objects is not None:
-
-            def packings() -> list[tuple[str, Packing]]:
-                names = app.gc.tenants() if store.tenant is None else [store.tenant]
-                return [(name, app.tenant(name).packing) for name in names]
-
-            jobs += packing_jobs(packings, interval_s=app.settings.gc_interval_s)
         told: list[dict[str, str]] = []
 
         def tell(job: str, said: str) -> None:
@@ -44,17 +60,87 @@ def worker(
             if not store.json:
                 print(f"{job}: {said}", flush=True)
 
-        running = Worker(jobs, clock=SystemClock(), tell=tell)
-        before = [(number, signal.signal(number, _stops(running))) for number in (signal.SIGTERM, signal.SIGINT)]
-        try:
-            failed = running.run(once=once)
-        finally:
-            for number, handler in before:
-                signal.signal(number, handler)
+        deliveries = app.worker(concurrency, tenant=store.tenant)
+        jobs = Worker([] if drain else _jobs(app, store.tenant, always=once), clock=SystemClock(), tell=tell)
+        with _stopped_by_signals(deliveries.stop, jobs.stop):
+            if drain or once:
+                delivered = deliveries.drain()
+                failed = jobs.run(once=True) if once else 0
+            else:
+                with _delivering(deliveries, jobs.stop) as ended:
+                    failed = jobs.run()
+                delivered = deliveries.counts
+                if ended:
+                    raise ended[0]
+        if delivered != type(delivered)(polls=delivered.polls):
+            tell("events", _said(delivered))
     if store.json:
-        print_json({"jobs": told, "failed": failed})
+        print_json({"jobs": told, "failed": failed, "events": asdict(delivered)})
     return 1 if once and failed else OK
 
 
-def _stops(running: Any) -> Any:
-    return lambda number, frame: running.stop()
+def _jobs(app: App, tenant: str | None, *, always: bool) -> list[Job]:
+    from analemma.cli.archive_jobs import archive_jobs
+    from analemma.gc.worker import collection_jobs, housekeeping_job, packing_jobs
+
+    interval_s = app.settings.gc_interval_s
+    jobs = collection_jobs(app.gc, interval_s=interval_s, tenant=tenant, always=always)
+    if app.objects is not None:
+
+        def packings() -> list[tuple[str, Packing]]:
+            names = app.gc.tenants() if tenant is None else [tenant]
+            return [(name, app.tenant(name).packing) for name in names]
+
+        def archives() -> list[tuple[str, Archives]]:
+            names = app.gc.tenants() if tenant is None else [tenant]
+            return [(name, app.tenant(name).archives) for name in names]
+
+        jobs += packing_jobs(packings, interval_s=interval_s)
+        jobs += archive_jobs(archives, interval_s=interval_s, always=always)
+    return [*jobs, housekeeping_job(lambda stop: app.outbox.housekeep(stop=stop), interval_s=interval_s)]
+
+
+@contextmanager
+def _delivering(deliveries: OutboxPollingWorker, give_up: Any) -> Iterator[list[BaseException]]:
+    """Deliver in the background; what ended that, if it was not asked to end."""
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            deliveries.run()
+        except BaseException as exc:
+            ended.append(exc)
+            give_up()
+
+    thread = threading.Thread(target=run, name="analemma-deliveries")
+    thread.start()
+    try:
+        yield ended
+    finally:
+        deliveries.stop()
+        thread.join()
+
+
+@contextmanager
+def _stopped_by_signals(*stops: Any) -> Iterator[None]:
+    def stop(number: int, frame: Any) -> None:
+        for each in stops:
+            each()
+
+    before = [(number, signal.signal(number, stop)) for number in (signal.SIGTERM, signal.SIGINT)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def _said(delivered: Delivered) -> str:
+    more = {
+        "failed and will be tried again": delivered.failed,
+        "dead": delivered.dead,
+        "left to other workers": delivered.lost,
+    }
+    return ", ".join(
+        [f"{delivered.delivered} delivered", *(f"{count} {what}" for what, count in more.items() if count)]
+    )

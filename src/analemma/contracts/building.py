@@ -184,9 +184,9 @@ def _projection(document: wire.CopyFieldsDocument | wire.ExcludeFieldsDocument |
 
 def _view(document: wire.ViewDefinitionDocument, common: dict[str, Any]) -> ViewDefinition:
     missing_policy = MissingPolicy(document.missing_policy)
-    policy = document.partial_policy or wire.PartialPolicyDocument(
-        allowed=missing_policy is MissingPolicy.PARTIAL_ALLOWED
-    )
+    policy = document.partial_policy or wire.PartialPolicyDocument(allowed=True)
+    # Not said, required slices may be missing where the missing policy allows it at all.
+    optional_only = missing_policy is MissingPolicy.FAIL_CLOSED
     fallback = document.fallback
     return ViewDefinition(
         entity_type=document.entity_type,
@@ -195,7 +195,7 @@ def _view(document: wire.ViewDefinitionDocument, common: dict[str, Any]) -> View
         missing_policy=missing_policy,
         partial_policy=PartialPolicy(
             policy.allowed,
-            policy.optional_only,
+            optional_only if document.partial_policy is None else policy.optional_only,
             policy.response_meta.include_missing_slices,
             policy.response_meta.include_used_contracts,
         ),

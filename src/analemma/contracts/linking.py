@@ -29,6 +29,26 @@ class Entry:
 
     contract: Contract
     reporter: Reporter
+    """For what is wrong with it whatever applies."""
+    links: Reporter
+    """For what is wrong between it and others, which only matters while it applies."""
+    stays: bool = False
+    """It was there before, and is not being loaded."""
+
+
+def applying(contracts: ContractSet) -> frozenset[ContractRef]:
+    """The contracts that something is checked, built, answered or shipped by when no version is named.
+
+    Schemas apply by entity type, rulesets by what their schema or a view names, and the others by their id."""
+    sliced = {each.entity_type for each in contracts.of_kind(Ruleset)}
+    others = {(each.id, type(each)) for each in contracts.contracts if not isinstance(each, EntitySchema | Ruleset)}
+    found: list[Contract | None] = [
+        *map(contracts.find_schema, contracts.entity_types),
+        *map(contracts.find_ruleset, sliced),
+        *(contracts.newest(contract_id, kind) for contract_id, kind in others),
+    ]
+    named = [each.ruleset_ref for each in found if isinstance(each, ViewDefinition) and each.ruleset_ref is not None]
+    return frozenset([*(each.ref for each in found if each is not None), *named])
 
 
 class Linker:
@@ -37,6 +57,8 @@ class Linker:
     def __init__(self, entries: Sequence[Entry], previous: ContractSet | None, *, complete: bool) -> None:
         self._entries = entries
         self._set = ContractSet(tuple(entry.contract for entry in entries))
+        self.applying = applying(self._set)
+        self._loaded = {entry.contract.ref for entry in entries if not entry.stays}
         self._previous = previous
         # Where a document could not be read, what is not found may well be in it.
         self._complete = complete
@@ -46,12 +68,13 @@ class Linker:
         self._check_ids()
         self._check_one_schema_per_type()
         for entry in self._entries:
-            contract, reporter = entry.contract, entry.reporter
+            contract, reporter = entry.contract, entry.links
+            self._check_return(contract, reporter)
             if contract.status is Status.ARCHIVED:
                 continue
             match contract:
                 case EntitySchema():
-                    self._check_ref(contract, contract.ruleset_ref, contract.entity_type, reporter)
+                    self._check_schema(contract, reporter)
                 case Ruleset():
                     self._check_ruleset(contract, reporter)
                 case ViewDefinition():
@@ -101,6 +124,50 @@ class Linker:
                         f"{contract.entity_type} has two ACTIVE schemas, {other.id} and {contract.id}",
                         f"the first is at {other.origin}",
                     )
+
+    def _check_return(self, contract: Contract, reporter: Reporter) -> None:
+        """Retiring the newest version brings an older one back that was left ACTIVE."""
+        if contract.status not in (Status.DEPRECATED, Status.ARCHIVED):
+            return
+        if isinstance(contract, Ruleset):
+            schema = self._set.find_schema(contract.entity_type)
+            if schema is not None and schema.ruleset_ref is not None:
+                return
+        others = [each for each in self._set.of_kind(type(contract)) if each.id == contract.id]
+        if any(each.version > contract.version and each.status is not Status.DRAFT for each in others):
+            return
+        for each in others:
+            if each.status is Status.ACTIVE and each.ref in self.applying:
+                reporter.warn(
+                    ("status",),
+                    f"{contract.ref} is {contract.status}, so {each.ref}, which is ACTIVE, applies in its place",
+                    "retire the older version too",
+                )
+
+    def _check_schema(self, schema: EntitySchema, reporter: Reporter) -> None:
+        if schema.ruleset_ref is not None:
+            self._check_ref(schema, schema.ruleset_ref, schema.entity_type, reporter)
+            return
+        ruleset = self._set.find_ruleset(schema.entity_type)
+        if ruleset is not None:
+            self._check_draft(schema, ruleset, reporter)
+        elif schema.status is Status.ACTIVE and self._had_ruleset(schema.entity_type):
+            reporter.at(
+                ("entityType",),
+                f"{schema.entity_type} has no ruleset, only archived ones",
+                "load another ruleset, or retire the schema too",
+            )
+
+    def _check_draft(self, user: Contract, ruleset: Ruleset, reporter: Reporter) -> None:
+        """What names no ruleset takes the one there is, which may be unfinished. A draft that is being loaded tells of
+        that itself."""
+        if user.status is not Status.DRAFT and ruleset.status is Status.DRAFT and ruleset.ref not in self._loaded:
+            reporter.warn(
+                ("entityType",), f"{user.ref} is {user.status}, and works by {ruleset.ref}, a DRAFT", "activate it"
+            )
+
+    def _had_ruleset(self, entity_type: str) -> bool:
+        return any(each.entity_type == entity_type for each in self._set.of_kind(Ruleset))
 
     def _check_ref(
         self, binder: Contract, ref: ContractRef | None, entity_type: str, reporter: Reporter
@@ -154,6 +221,8 @@ class Linker:
 
     def _check_ruleset(self, ruleset: Ruleset, reporter: Reporter) -> None:
         schema = self._check_type(ruleset, ruleset.entity_type, ("entityType",), reporter)
+        if ruleset.status is Status.DRAFT and self._set.find_ruleset(ruleset.entity_type) is ruleset:
+            self._check_users(ruleset, reporter)
         for number, definition in enumerate(ruleset.slices):
             at: Place = ("slices", number)
             for position, join in enumerate(definition.joins):
@@ -176,6 +245,17 @@ class Linker:
             reporter.at(
                 at, f"the joins go in a circle: {' -> '.join(cycle)}", "a join may not lead back to its entity type"
             )
+
+    def _check_users(self, draft: Ruleset, reporter: Reporter) -> None:
+        unnamed = (
+            each
+            for each in self._set.contracts
+            if isinstance(each, EntitySchema | ViewDefinition)
+            and (each.entity_type, each.ruleset_ref) == (draft.entity_type, None)
+        )
+        users = [str(each.ref) for each in unnamed if each.status in (Status.ACTIVE, Status.DEPRECATED)]
+        if users:
+            reporter.warn(("status",), f"{draft.ref} is a DRAFT, and {', '.join(users)} work by it", "activate it")
 
     def _check_join(self, ruleset: Ruleset, join: Join, at: Place, reporter: Reporter) -> None:
         schema = self._check_type(ruleset, join.target_entity_type, (*at, "targetEntityType"), reporter)
@@ -236,11 +316,18 @@ class Linker:
         return []
 
     def _check_view(self, view: ViewDefinition, reporter: Reporter) -> None:
-        self._check_type(view, view.entity_type, ("entityType",), reporter)
+        schema = self._check_type(view, view.entity_type, ("entityType",), reporter)
         if view.ruleset_ref is not None:
             ruleset = self._check_ref(view, view.ruleset_ref, view.entity_type, reporter)
         else:
             ruleset = self._set.find_ruleset(view.entity_type)
+            if ruleset is not None:
+                self._check_draft(view, ruleset, reporter)
+            elif schema is not None and schema.ruleset_ref is None:
+                archived = self._had_ruleset(view.entity_type)
+                if self._complete or archived:
+                    lacks = f"{view.entity_type} has no ruleset" + (", only archived ones" if archived else "")
+                    reporter.at(("entityType",), lacks, "without one, there is nothing to answer")
         if ruleset is None:
             return
         for key, names in (("requiredSlices", view.required_slices), ("optionalSlices", view.optional_slices)):

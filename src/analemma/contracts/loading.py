@@ -15,7 +15,7 @@ from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.json_reading import read_json
 from analemma.contracts.linking import Entry, Linker
 from analemma.contracts.located import Located, locate
-from analemma.contracts.models import Origin
+from analemma.contracts.models import Contract, Origin
 from analemma.contracts.problems import ContractProblems, Problem, in_order
 from analemma.contracts.reporting import Reporter
 from analemma.contracts.shapes import read_shape
@@ -42,18 +42,24 @@ class Checked:
     documents: int
 
 
-def load_contracts(*sources: Source, previous: ContractSet | None = None) -> ContractSet:
+def load_contracts(
+    *sources: Source, previous: ContractSet | None = None, beside: ContractSet | None = None
+) -> ContractSet:
     """Load contracts that belong together; ContractProblems lists everything that is wrong.
 
     `previous`: the contracts in use. What was published keeps its content, and nothing new binds what is deprecated.
+    `beside`: contracts that stay in use beside these, and belong to the answer; one that is also in a source is the
+    source's.
     """
-    checked = check_contracts(*sources, previous=previous)
+    checked = check_contracts(*sources, previous=previous, beside=beside)
     if checked.contracts is None:
         raise ContractProblems(checked.problems)
     return checked.contracts
 
 
-def check_contracts(*sources: Source, previous: ContractSet | None = None) -> Checked:
+def check_contracts(
+    *sources: Source, previous: ContractSet | None = None, beside: ContractSet | None = None
+) -> Checked:
     """The same without raising."""
     problems: list[Problem] = []
     files: list[str] = []
@@ -70,13 +76,47 @@ def check_contracts(*sources: Source, previous: ContractSet | None = None) -> Ch
         else:
             entries.append(entry)
             check_contract(entry.contract, reporter)
-    Linker(entries, previous, complete=complete).check()
+    kept = _entries_beside(beside, entries)
+    # Those beside come first: what does not go together is then told of the contract that came later.
+    linker = Linker([*kept, *entries], previous, complete=complete)
+    linker.check()
+    odd = [each for entry in entries for each in entry.links.warnings]
+    for entry in (*kept, *entries):
+        # What does not apply builds nothing: it may lack what the version in its place does without.
+        (problems if entry.contract.ref in linker.applying else odd).extend(entry.links.problems)
+    problems += [each for entry in kept for each in entry.reporter.problems]
     found = in_order([*problems, *(each for reporter in reporters for each in reporter.problems)])
     if not reporters and not found:
         found = (Problem(", ".join(files) or "contracts", None, "there are no contracts"),)
-    warnings = in_order(each for reporter in reporters for each in reporter.warnings)
-    contracts = None if found else ContractSet(tuple(entry.contract for entry in entries), warnings)
+    warnings = in_order([*odd, *(each for reporter in reporters for each in reporter.warnings)])
+    everything = tuple(entry.contract for entry in (*kept, *entries))
+    contracts = None if found else ContractSet(everything, warnings)
     return Checked(contracts, found, warnings, tuple(files), len(reporters))
+
+
+def restore_contracts(documents: Iterable[Mapping[str, Any]], source: str) -> ContractSet:
+    """Contracts that were checked before they were kept in `source`: built again, without asking how they go
+    together."""
+    reporters = [Reporter(source, locate(dict(document))) for document in documents]
+    entries = [_build(reporter) for reporter in reporters]
+    problems = [problem for reporter in reporters for problem in reporter.problems]
+    if problems:
+        raise ContractProblems(problems)
+    return ContractSet(tuple(entry.contract for entry in entries if entry is not None))
+
+
+def _entries_beside(beside: ContractSet | None, entries: Iterable[Entry]) -> list[Entry]:
+    named = {entry.contract.ref for entry in entries}
+    staying = () if beside is None else beside.contracts
+    return [
+        _entry(each, Reporter(f"{each.origin}, {each.ref}", locate(each.document)), stays=True)
+        for each in staying
+        if each.ref not in named
+    ]
+
+
+def _entry(contract: Contract, reporter: Reporter, *, stays: bool = False) -> Entry:
+    return Entry(contract, reporter, Reporter(reporter.file, reporter.node), stays)
 
 
 def _build(reporter: Reporter) -> Entry | None:
@@ -85,7 +125,7 @@ def _build(reporter: Reporter) -> Entry | None:
         return None
     plain = reporter.node.value
     contract = build(shape, plain, Origin(reporter.file, reporter.node.line), reporter)
-    return Entry(contract, reporter) if not reporter.problems else None
+    return _entry(contract, reporter) if not reporter.problems else None
 
 
 def _read(source: Source, files: list[str], problems: list[Problem]) -> Iterator[tuple[str, Located]]:

@@ -11,14 +11,20 @@ from analemma.catalog.collecting import RootTable
 MANIFESTS = RootTable("manifest", "manifest_roots")
 LEASES = RootTable("payload", "lease_roots")
 CHECKPOINTS = RootTable("thread_checkpoint", "thread_roots")
+RAWS = RootTable("raw", "raw_roots", start=0)
+SLICES = RootTable("slice", "slice_roots", start=0)
+ARCHIVES = RootTable("archive_unit", "unit_roots", start=0)
 
-ROOTS: tuple[RootTable, ...] = (MANIFESTS, LEASES, CHECKPOINTS)
+ROOTS: tuple[RootTable, ...] = (MANIFESTS, LEASES, CHECKPOINTS, RAWS, SLICES, ARCHIVES)
 """What every snapshot reads."""
 
 ROOT_COLUMNS: dict[str, str] = {
     "manifest.id": "a version: its block leads to state, configuration, segments and metadata",
     "payload.root": "the tree of a lease, until that is released",
     "thread_checkpoint.manifest": "the version that a checkpoint is, also after the version's own row expired",
+    "raw.root": "a version of an entity as it came",
+    "slice.root": "a slice; one that is copied to a later version is copied under the lock of its entity",
+    "archive_unit.root": "the index of an archive in blocks, until the collector claims the archive",
 }
 
 NO_ROOTS: dict[str, str] = {
@@ -26,6 +32,7 @@ NO_ROOTS: dict[str, str] = {
     "block.body": "the block itself",
     "block.links": "leads where the block does",
     "block.upload": "names an object",
+    "doom.id": "names a block that is about to go",
     "upload.id": "names an object",
     "manifest.parent": "a parent is named, not kept",
     "manifest.root": "repeats what the manifest's block says",
@@ -64,5 +71,9 @@ NO_ROOTS: dict[str, str] = {
     "item_space.namespace": "the labels of a namespace",
     "item.value": "a value itself, as JSON",
     "item.vectors": "numbers",
+    "contract.body": "a contract's own document",
+    "entity.newest_hash": "a hash of a document",
+    "raw.hash": "a hash of the document",
+    "slice.hash": "a hash of the slice",
 }
 """Columns of bytes that keep nothing, and why."""

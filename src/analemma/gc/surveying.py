@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from analemma.canon.identity import ID_BYTES, BlockId
@@ -26,42 +26,40 @@ class Survey:
 
 def survey(
     pages: Iterator[list[BlockId]],
-    dooms: Iterator[tuple[BlockId, int]],
+    dooms: Iterator[Sequence[tuple[BlockId, int]]],
     marks: Marks,
     limit: int,
 ) -> Generator[int, None, Survey]:
-    """Sort blocks by two streams in the order of ids, of all of them, by the page, and of those that are doomed. Both
+    """Sort blocks by two streams in the order of ids, by the page: of all of them, and of those that are doomed. Both
     were read over some time, so this is a proposal: the statements that act look again. Yields, again and again, how
     many it has seen."""
     found = Survey()
-    doomed = next(dooms, None)
+    doomed: dict[BlockId, int] = {}
+    """Those that were read, from the page at hand on."""
+    read_until = b""
     told = 0
     for page in pages:
         found.total += len(page)
         if found.total >= told + TELL_EVERY:
             told = found.total
             yield told
-        doomed_here: dict[BlockId, int] = {}
-        while doomed is not None and doomed[0] <= page[-1]:
-            doomed_here[doomed[0]] = doomed[1]
-            doomed = next(dooms, None)
+        while read_until < page[-1] and (more := next(dooms, None)) is not None:
+            doomed.update(more)
+            read_until = more[-1][0]
         unmarked = marks.missing(page)
         found.referenced += len(page) - len(unmarked)
-        if not doomed_here:
+        if not doomed:
             found.doom += b"".join(unmarked)
             continue
-        for block in unmarked:
-            doomed_at = doomed_here.pop(block, None)
-            if doomed_at is None:
-                found.doom += block
-            elif doomed_at < limit:
-                found.delete += block
-            else:
-                found.waiting += 1
-        if doomed_here:
-            # Marked, or not there any more.
-            there = set(page)
-            found.clear += b"".join([block for block in doomed_here if block in there])
+        found.doom += b"".join([block for block in unmarked if block not in doomed])
+        unneeded = [block for block in unmarked if block in doomed]
+        old = [block for block in unneeded if doomed[block] < limit]
+        found.delete += b"".join(old)
+        found.waiting += len(unneeded) - len(old)
+        doomed_here = [block for block in page if block in doomed]
+        if len(doomed_here) > len(unneeded):
+            found.clear += b"".join(sorted(set(doomed_here).difference(unneeded)))
+        doomed = {block: number for block, number in doomed.items() if block > page[-1]}
     return found
 
 

@@ -67,7 +67,7 @@ def look(
     marking = mark(roots, read)
     marks = yield from _as_steps("marking", marking)
     limit = deletion_limit(catalog, number, grace_s, seen.oldest_session)
-    surveying = survey(catalog.scan_pages(tenant), catalog.scan_doomed(tenant), marks, limit)
+    surveying = survey(catalog.scan_pages(tenant), catalog.scan_doomed_pages(tenant), marks, limit)
     found = yield from _as_steps("scanning", surveying)
     problem = judge(
         roots=len(roots),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import queue
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -36,30 +37,34 @@ class Worker:
         self._jobs = jobs
         self._clock = clock
         self._tell = tell
-        self._asked = threading.Event()
+        self._stopping = False
+        # Not an event: a signal handler that set it could meet its lock in the hands of what it interrupted.
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def stop(self) -> None:
         """Ask it to stop: what it is at ends at the next safe place. May be called from a signal handler."""
-        self._asked.set()
+        self._stopping = True
+        self._bell.put(None)
 
     def run(self, *, once: bool = False) -> int:
         """Work until asked to stop; with `once`, do each job and return. How many failed."""
         failed = 0
         due = {job.name: self._clock.monotonic() for job in self._jobs}
-        while not self._asked.is_set():
+        while not self._stopping:
             for job in self._jobs:
-                if self._asked.is_set() or self._clock.monotonic() < due[job.name]:
+                if self._stopping or self._clock.monotonic() < due[job.name]:
                     continue
                 failed += self._do(job)
                 due[job.name] = self._clock.monotonic() + job.every_s
             if once:
                 break
-            self._asked.wait(max(0.0, min(LONGEST_WAIT_S, min(due.values()) - self._clock.monotonic())))
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=max(0.0, min(LONGEST_WAIT_S, min(due.values()) - self._clock.monotonic())))
         return failed
 
     def _do(self, job: Job) -> int:
         try:
-            said = job.work(self._asked.is_set)
+            said = job.work(lambda: self._stopping)
         except AnalemmaError as exc:
             self._tell(job.name, f"failed: {exc}")
             return 1
@@ -107,3 +112,13 @@ def packing_jobs(packings: Callable[[], Iterable[tuple[str, Packing]]], *, inter
         return "; ".join(said) or None
 
     return [Job("pack", interval_s, pack)]
+
+
+def housekeeping_job(housekeep: Callable[[Stop], int], *, interval_s: float) -> Job:
+    """Deleting events that were delivered long ago."""
+
+    def work(stop: Stop) -> str | None:
+        deleted = housekeep(stop)
+        return f"{deleted} old events deleted" if deleted else None
+
+    return Job("outbox", interval_s, work)

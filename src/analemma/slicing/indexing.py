@@ -10,6 +10,7 @@ from typing import Any, Final
 from analemma.canon.canonical_json import canonical_json
 from analemma.contracts.models import Index, Ruleset
 from analemma.contracts.templates import Template, parse_template
+from analemma.errors import Invalid
 from analemma.slicing.changes import Document
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.joining import target_id
@@ -34,9 +35,13 @@ def index_text(value: Any) -> str | None:
     if value is None or type(value) in (dict, list):
         return None
     text = value if type(value) is str else canonical_json(value).decode()
-    if len(text) <= MAXIMUM_VALUE_BYTES and "\0" not in text and len(text.encode()) <= MAXIMUM_VALUE_BYTES:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as exc:
+        raise Invalid("the value is no text: it has half of a surrogate pair", hint="no document can hold it") from exc
+    if len(data) <= MAXIMUM_VALUE_BYTES and "\0" not in text:
         return text
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def index_entries(ruleset: Ruleset, key: EntityKey, raw: Document | None) -> tuple[IndexEntry, ...]:

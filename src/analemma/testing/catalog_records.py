@@ -248,9 +248,7 @@ class CatalogRecordsSuite:
                     return False
                 return True
 
-            def expire(
-                head: Head = second.head, gone: CommitRequest = first, start: threading.Barrier = start
-            ) -> None:
+            def expire(head: Head = second.head, gone: CommitRequest = first, start: threading.Barrier = start) -> None:
                 start.wait()
                 catalog.append(make_record(tenant, head, _expiry(gone)))
 

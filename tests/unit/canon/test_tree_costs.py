@@ -126,6 +126,24 @@ def test_reads_are_batched_per_level() -> None:
     assert sum(blocks.fetches[3:]) <= 20
 
 
+def test_many_trees_are_read_with_as_many_fetches_as_the_deepest() -> None:
+    blocks = MemoryBlocks()
+    small: list[Any] = [{"n": n} for n in range(50)]
+    deep = [{"text": f"{m}" * 90} for m in range(2000)]
+    values = [*small, deep, small[7]]
+    roots = [blocks.save(blocks.trees.build(value)) for value in values]
+    blocks.fetches.clear()
+    blocks.trees.read(roots[50])
+    expected = len(blocks.fetches)
+    blocks.fetches.clear()
+    found = blocks.trees.read_many(roots)
+    assert found == values and len(blocks.fetches) == expected
+    # What stands twice is read once, and shared by nobody.
+    found[7]["n"] = "changed"
+    assert found[51] == {"n": 7}
+    assert blocks.trees.read_many([]) == []
+
+
 @pytest.mark.parametrize("shape", ["list", "dict"])
 def test_diff_fetches_only_what_changed(shape: str) -> None:
     blocks = MemoryBlocks()

@@ -216,6 +216,27 @@ def test_decisions_from_before_there_were_rows_for_them_are_found(engine: Engine
     assert found == {"approved": [2], "rejected": [1], "escalated": [3], "pending": [4]}
 
 
+def test_dooms_from_before_they_had_a_table_keep_their_numbers(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / FILE_NAME)
+    scripts = load_migrations("sqlite")
+    before = tuple(script for script in scripts if script.number < 12)
+    migrate(engine, now_us=7, scripts=before)
+    blocks = [(1, bytes([number]) * 32, 1, 0, b"x", None, None, None, None) for number in range(1, 4)]
+    spare = "UPDATE block SET doomed = NULL WHERE id = x'00'"
+    with engine.transaction(write=True) as tx:
+        tx.execute_many("add_blocks", blocks)
+        tx.script("UPDATE block SET doomed = 5 WHERE substr(id, 1, 1) = x'02'")
+        tx.script(spare)
+    assert engine.one("gc_lease") == (0, None, 0)
+    migrate(engine, now_us=8, scripts=scripts)
+    assert engine.all("scan_doomed", tenant=1, after=b"", limit=9) == [(b"\2" * 32, 5)]
+    assert engine.one("gc_lease") == (1, None, 0), "a pass of an earlier release is over"
+    # A program of an earlier release must not spare blocks where nobody looks.
+    with pytest.raises(AnalemmaError, match="doomed"), engine.transaction(write=True) as tx:
+        tx.script(spare)
+    engine.close()
+
+
 def _blob(text: str) -> str:
     """Bytes, in words that both dialects understand once `blob` is put right."""
     return f"CAST('{text}' AS blob)"

@@ -53,7 +53,7 @@ def commits(engine: SqliteEngine) -> list[str]:
 
 
 def queue_behind(
-    engine: SqliteEngine, first: Callable[[Transaction], int], *others: Callable[[Transaction], int]
+    engine: SqliteEngine, first: Callable[[Transaction], int], *others: Callable[[Transaction], int], lazy: bool = False
 ) -> list[Future[int]]:
     """Have `others` wait while `first` is in its transaction, so that they share it."""
     writer = engine._writer
@@ -66,7 +66,7 @@ def queue_behind(
         return first(tx)
 
     with ThreadPoolExecutor(len(others) + 1) as pool:
-        futures = [pool.submit(engine.write, lead)]
+        futures = [pool.submit(engine.write, lead, lazy=lazy)]
         assert started.wait(10)
         for place, move in enumerate(others, 1):
             futures.append(pool.submit(engine.write, move))
@@ -82,6 +82,58 @@ def test_waiting_writers_share_one_commit(engine: SqliteEngine) -> None:
     assert [future.result() for future in futures] == [1, 1, 1]
     assert seen == ["COMMIT"]
     assert names(engine) == {"one", "two", "three"}
+
+
+FULL, NORMAL = (2,), (1,)
+
+
+def level(tx: Transaction) -> tuple[int, ...]:
+    """Whether this transaction's commit will wait for the disk."""
+    found = tx.one("synchronous_level")
+    assert found is not None
+    return found
+
+
+def test_only_a_lazy_write_does_not_wait_for_the_disk(on_disk: SqliteEngine) -> None:
+    def fail(tx: Transaction) -> None:
+        raise ValueError("it was lazy")
+
+    for _ in range(3):
+        assert on_disk.write(level) == FULL
+        assert on_disk.write(level, lazy=True) == on_disk.write(level, lazy=True) == NORMAL
+        assert on_disk.write(level, lazy=True, durable=True) == FULL
+        with pytest.raises(ValueError, match="lazy"):
+            on_disk.write(fail, lazy=True)
+        with on_disk.transaction(write=True) as tx:
+            assert level(tx) == FULL
+
+
+def test_nobody_shares_the_commit_of_a_lazy_leader(on_disk: SqliteEngine) -> None:
+    seen = commits(on_disk)
+    levels: list[tuple[int, ...]] = []
+
+    def note(tx: Transaction) -> int:
+        levels.append(level(tx))
+        return tx.execute("add_tenant", name=str(len(levels)))
+
+    futures = queue_behind(on_disk, note, note, note, lazy=True)
+    assert [future.result() for future in futures] == [1, 1, 1]
+    assert levels == [NORMAL, FULL, FULL] and seen == ["COMMIT", "COMMIT"]
+
+
+def test_a_write_after_an_interrupted_lazy_one_waits_for_the_disk(on_disk: SqliteEngine) -> None:
+    def interrupt(tx: Transaction) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        on_disk.write(interrupt, lazy=True)
+    assert on_disk.write(level) == FULL
+
+
+def test_a_store_that_never_waits_for_the_disk_is_left_so(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "catalog.db", synchronous="normal")
+    assert engine.write(level) == engine.write(level, lazy=True) == engine.write(level) == NORMAL
+    engine.close()
 
 
 def test_a_failing_request_takes_nobody_along(engine: SqliteEngine) -> None:

@@ -68,8 +68,12 @@ def query(store: Store, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
 
 
 def block_rows(store: Store) -> dict[bytes, tuple[Any, ...]]:
-    """Every block's row."""
-    rows = query(store, "SELECT id, size, codec, body, upload, object_offset, object_length, links, doomed FROM block")
+    """Every block's row, and the number of the pass that doomed it."""
+    if store.url.startswith("postgresql"):
+        source = "doomed FROM block"
+    else:
+        source = "pass FROM block LEFT JOIN doom USING (tenant, id)"
+    rows = query(store, f"SELECT id, size, codec, body, upload, object_offset, object_length, links, {source}")
     return {row[0]: row[1:] for row in rows}
 
 

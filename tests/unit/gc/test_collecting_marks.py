@@ -69,14 +69,16 @@ def test_a_leaf_set_holds_what_was_added_in_few_bytes() -> None:
     assert grown < 100_000 * 24 + 256 * 4096 * 16
 
 
+@pytest.mark.parametrize("doom_page", [1, 2, 5])
 @pytest.mark.parametrize("page", [1, 2, 3, 7])
-def test_a_survey_sorts_by_mark_and_doom(page: int) -> None:
+def test_a_survey_sorts_by_mark_and_doom(page: int, doom_page: int) -> None:
     blocks = [BlockId(bytes([number]) * 32) for number in range(1, 8)]
     marks = Marks()
     marks.nodes.update(blocks[:2])
     marks.leaves.add(blocks[2])
     dooms = [(blocks[1], 1), (BlockId(b"\x02" * 31 + b"\x03"), 1), (blocks[4], 4), (blocks[5], 5), (blocks[6], 9)]
     pages = [blocks[start : start + page] for start in range(0, len(blocks), page)]
-    found = drain(survey(iter(pages), iter(dooms), marks, 5))
+    doom_pages = [dooms[start : start + doom_page] for start in range(0, len(dooms), doom_page)]
+    found = drain(survey(iter(pages), iter(doom_pages), marks, 5))
     assert (found.total, found.referenced, found.waiting) == (7, 3, 2)
     assert (bytes(found.clear), bytes(found.doom), bytes(found.delete)) == (blocks[1], blocks[3], blocks[4])

@@ -16,6 +16,7 @@ POSTGRES = """
     SELECT table_name || '.' || column_name FROM information_schema.columns
     WHERE table_schema = current_schema() AND data_type = 'bytea'
 """
+SQLITE_ONLY = {"doom.id"}
 KEYS_SQLITE = """
     SELECT tables.name || '.' || keys."from" FROM sqlite_master AS tables
     JOIN pragma_foreign_key_list(tables.name) AS keys ON keys."table" = 'block' WHERE tables.type = 'table'
@@ -45,7 +46,8 @@ def query(store: Store, sqlite: str, postgres: str) -> set[str]:
 def test_every_column_of_bytes_is_a_root_or_is_known_not_to_be(store: Store) -> None:
     columns = query(store, SQLITE, POSTGRES)
     assert columns - set(ROOT_COLUMNS) - set(NO_ROOTS) == set(), "add these to gc/roots.py, as roots or with a reason"
-    assert set(ROOT_COLUMNS) | set(NO_ROOTS) == columns, "these are gone"
+    elsewhere = SQLITE_ONLY if store.url.startswith("postgresql") else set()
+    assert (set(ROOT_COLUMNS) | set(NO_ROOTS)) - columns == elsewhere, "these are gone"
     assert not set(ROOT_COLUMNS) & set(NO_ROOTS)
 
 
@@ -57,7 +59,7 @@ def test_every_root_column_is_read_by_a_statement(store: Store) -> None:
     assert {column.partition(".")[0] for column in ROOT_COLUMNS} == {table.table for table in ROOTS}
     with store.open() as app:
         for table in ROOTS:
-            assert app.catalog.engine.all(table.statement, tenant=app.default.id, after=b"", limit=1) == []
+            assert app.catalog.engine.all(table.statement, tenant=app.default.id, after=table.start, limit=1) == []
 
 
 @pytest.mark.parametrize("reason", list(NO_ROOTS.values()))

@@ -11,16 +11,17 @@ from analemma.app import App
 from analemma.blocks.memory import MemoryStore
 from analemma.blocks.metrics import DELETE, LIST
 from analemma.canon.identity import BlockId
+from analemma.catalog.bodies import emit_blocks
 from analemma.catalog.collecting_sessions import SessionId
 from analemma.catalog.collecting_uploads import MOST_ATTEMPTS, VISIBILITY_S, CollectingUploads
-from analemma.catalog.port import BranchKey, Upload, UploadId
+from analemma.catalog.port import BlockRow, BranchKey, Upload, UploadId
 from analemma.errors import Conflict, Denied, Expired, Unavailable
 from analemma.gc.lifecycle import ORPHAN_TAG, Bucket, lifecycle
 from analemma.gc.uploads import COMMIT_FAILED, COMMIT_TIMEOUT, UNREFERENCED, UploadCollector
 from analemma.settings import Settings
 from analemma.state.committer import Proposal
 from analemma.testing.objects import FailingStore, Fault
-from tests.stores import Store
+from tests.stores import Store, delete_doomed_blocks
 from tests.unit.gc.collections import DAY_S, PLACE, later, text
 
 KEY = BranchKey("ann", "trip")
@@ -120,8 +121,7 @@ def test_claimed_objects_that_are_not_there_stop_the_deletion(store: Store) -> N
             app.kernel.save_state_delta({"large": text(f"version {number}")}, **PLACE)
         app.kernel.set_retention(**PLACE, keep_last=1)
         app.gc.run(grace_s=0)
-        with app.catalog.engine.transaction(write=True) as tx:
-            tx.script("DELETE FROM block WHERE doomed IS NOT NULL")
+        delete_doomed_blocks(app)
         catalog = CollectingUploads(app.catalog.engine)
         wrong = UploadCollector(catalog, another.objects, age_s=DAY_S, delay_s=0)
         before = app.stats().uploads
@@ -286,13 +286,13 @@ def test_a_session_keeps_what_nothing_leads_to_yet(store: Store) -> None:
         app.gc.sessions.open(app.default.id, session)
         tree = app.default.trees.build({"large": text("imported")})
         rows = [
-            (app.default.id, block.id, len(block.data), 0, block.data, None, None, None, b"" if block.links else None)
+            BlockRow(block.id, len(block.data), 0, block.data, links=b"" if block.links else None)
             for block in sorted(tree.blocks)
         ]
 
         def write(tx: Any) -> None:
             app.gc.sessions.touch(tx, app.default.id, session)
-            tx.execute_many("lease_blocks", rows)
+            emit_blocks(tx, app.default.id, rows)
 
         app.catalog.engine.write(write)
         for _ in range(3):

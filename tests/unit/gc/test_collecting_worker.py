@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from analemma.app import App
 from analemma.clock import SystemClock
 from analemma.gc.worker import Job, Worker, collection_jobs
+from tests.interrupting import interrupt
 from tests.stores import Store
 from tests.unit.gc.collections import PLACE, blocks_of, later, save_versions, text
 from tests.unit.gc.packing_stores import query
@@ -91,3 +93,18 @@ def test_a_worker_does_its_jobs_once(store: Store) -> None:
         worker = Worker(jobs, clock=SystemClock(), tell=lambda job, said: told.append(f"{job}: {said}"))
         assert worker.run(once=True) == 0
         assert len(told) == 1 and told[0].startswith("gc: pass ")
+
+
+def test_a_signal_may_stop_it_at_any_place() -> None:
+    """Also while it holds a lock of what it waits with."""
+    for place in range(30):
+        worker = Worker([Job("none", HOUR_S, lambda stop: None)], clock=SystemClock(), tell=lambda job, said: None)
+        thread = threading.Thread(target=interrupt, args=(worker.run, worker.stop, place), daemon=True)
+        thread.start()
+        # Where the signal did not come, because there is no such place.
+        thread.join(0.05)
+        ending = threading.Thread(target=worker.stop, daemon=True)
+        ending.start()
+        ending.join(10)
+        thread.join(30)
+        assert not thread.is_alive()

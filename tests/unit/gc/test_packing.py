@@ -9,13 +9,14 @@ import psycopg
 import pytest
 
 from analemma.blocks.metrics import PUT
+from analemma.canon.identity import BlockId
 from analemma.catalog.packing import ColdMark, ColdPlace, SqlPacking
 from analemma.catalog.statements import load
 from analemma.clock import SystemClock, SystemEntropy
 from analemma.errors import Invalid
 from analemma.gc.packing import Packing, PackingPolicy
 from analemma.gc.packing_moves import PackingReport
-from tests.stores import Store
+from tests.stores import Store, doom_blocks
 from tests.unit.gc.packing_stores import (
     OWNER,
     SMALL,
@@ -146,7 +147,7 @@ def test_doomed_blocks_are_not_worth_moving(store: Store) -> None:
     with store.open(**SMALL) as app:
         converse(app, versions=10)
         doomed = min(block_rows(store))
-        query(store, "UPDATE block SET doomed = 3 WHERE id = ?", doomed)
+        doom_blocks(app, 3, [BlockId(doomed)])
         app.packing.pack(older_than_s=0)
         row = block_rows(store)[doomed]
     assert row[2] is not None and row[-1] == 3

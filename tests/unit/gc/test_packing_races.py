@@ -14,7 +14,7 @@ from analemma.blocks.port import ObjectStore
 from analemma.catalog.engine import Transaction
 from analemma.catalog.packing import SqlPacking
 from analemma.errors import Conflict, Corrupt, OutcomeUnknown
-from tests.stores import Store
+from tests.stores import Store, doom_blocks
 from tests.unit.gc.packing_stores import (
     OWNER,
     SMALL,
@@ -118,7 +118,7 @@ def test_moving_leaves_a_doom_alone_and_a_save_still_clears_it(store: Store) -> 
         state = states(app)[0]
 
         def doom() -> None:
-            query(store, "UPDATE block SET doomed = 7")
+            doom_blocks(app, 7)
 
         packing_of(app, objects=meddled(app, doom)).pack()
         assert {(row[2] is None, row[-1]) for row in block_rows(store).values()} == {(True, 7)}

@@ -20,4 +20,4 @@ SELECT id FROM block WHERE rowid > (SELECT max(rowid) FROM block) - :count
 
 -- spare_doomed_block --
 -- A block that is emitted again is no longer the collector's.
-UPDATE block SET doomed = NULL WHERE tenant = :tenant AND id = :id AND doomed IS NOT NULL
+DELETE FROM doom WHERE tenant = :tenant AND id = :id

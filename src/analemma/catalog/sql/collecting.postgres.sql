@@ -38,6 +38,10 @@ DELETE FROM block USING held
 WHERE block.tenant = :tenant AND block.id = held.id AND block.doomed < :limit
 RETURNING coalesce(block.object_length, length(block.body))
 
+-- scan_doomed --
+-- Doomed blocks in the order of ids, from an index that has nothing else.
+SELECT id, doomed FROM block WHERE tenant = :tenant AND doomed IS NOT NULL AND id > :after ORDER BY id LIMIT :limit
+
 -- deletion_facts --
 -- What deleting these would free, by the object that they lie in.
 SELECT upload, count(*), sum(coalesce(object_length, length(body)))::bigint

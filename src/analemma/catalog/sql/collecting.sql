@@ -73,12 +73,13 @@ SELECT min(opened_pass) FROM session WHERE tenant = :tenant
 
 -- unexplained_emptiness --
 -- For a tenant without roots that has blocks: whether these can come neither from leases that were all released, nor
--- from branches that were all removed, nor from whoever wrote the first ones after the roots were read, nor from a session that has yet to commit.
+-- from branches that were all removed, nor from archives that failed or were claimed, nor from whoever wrote the first ones after the roots were read, nor from a session that has yet to commit.
 SELECT 1
 WHERE NOT EXISTS (SELECT 1 FROM manifest WHERE tenant = :tenant)
   AND NOT EXISTS (SELECT 1 FROM session WHERE tenant = :tenant)
   AND (EXISTS (SELECT 1 FROM branch WHERE tenant = :tenant)
        OR (NOT EXISTS (SELECT 1 FROM payload WHERE tenant = :tenant)
+           AND NOT EXISTS (SELECT 1 FROM archive_unit WHERE tenant = :tenant AND state <> 'kept')
            AND NOT EXISTS (SELECT 1 FROM removal WHERE tenant = :tenant)))
 
 -- old_released_leases --
@@ -100,10 +101,6 @@ DELETE FROM payload_end WHERE tenant = :tenant AND ended_at < :before
 -- scan_blocks --
 -- Ids in their order, from the primary key alone: naming any other column here would read every row.
 SELECT id FROM block WHERE tenant = :tenant AND id > :after ORDER BY id LIMIT :limit
-
--- scan_doomed --
--- Doomed ones in the same order, from an index that has nothing else.
-SELECT id, doomed FROM block WHERE tenant = :tenant AND doomed IS NOT NULL AND id > :after ORDER BY id LIMIT :limit
 
 -- blocks_in_upload --
 -- How many blocks lie in an object.

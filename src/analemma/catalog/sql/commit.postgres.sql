@@ -28,14 +28,15 @@ WITH seen AS MATERIALIZED (
     SELECT FROM moved UNION ALL SELECT FROM created
 ), lanes AS (
     INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
-    SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1, :now, wanted.priority
+    SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
+           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority
     FROM won CROSS JOIN unnest(
         :lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[]
     ) AS wanted (aggregatetype, aggregateid, count, priority)
     ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
     SET next_seq = lane.next_seq + excluded.next_seq - 1,
-        due_at = least(lane.due_at, excluded.due_at),
-        priority = least(lane.priority, excluded.priority)
+        due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
+        priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
     RETURNING aggregatetype, aggregateid, next_seq
 ), held AS MATERIALIZED (
     SELECT id FROM manifest

@@ -16,16 +16,6 @@ INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_se
 VALUES (:tenant, :owner, :workflow, :branch, :manifest, :version, :journal_seq, :journal_tip)
 ON CONFLICT DO NOTHING
 
--- reserve_places --
--- Takes `count` places at the end of a lane and makes the lane due; answers the first place behind them.
-INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
-VALUES (:tenant, :aggregatetype, :aggregateid, :count + 1, :now, :priority)
-ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
-SET next_seq = lane.next_seq + excluded.next_seq - 1,
-    due_at = min(coalesce(lane.due_at, excluded.due_at), excluded.due_at),
-    priority = min(lane.priority, excluded.priority)
-RETURNING next_seq
-
 -- base_exists --
 -- A manifest whose blocks are linked without being emitted must still be there.
 SELECT 1 FROM manifest WHERE tenant = :tenant AND id = :id
@@ -39,17 +29,6 @@ VALUES (:tenant, :id, :owner, :workflow, :branch, :version, :parent, :root, :cre
 -- The new links of the branch's hash chain.
 INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
 VALUES (:tenant, :owner, :workflow, :branch, :seq, :kind, :manifest, :body, :hash, :created_at)
-
--- add_events --
--- Rows for delivery, at the places reserved for them.
-INSERT INTO outbox
-    (id, tenant, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, created_at, trace)
-VALUES
-    (:id, :tenant, :aggregatetype, :aggregateid, :seq, :type, :payload, :idempotency_key, :priority, :created_at, :trace)
-
--- finish_upload --
--- Compare-and-set; no row touched means that the collector was faster.
-UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :id AND state = 'temp'
 
 -- add_idempotency --
 -- Only successes are remembered.

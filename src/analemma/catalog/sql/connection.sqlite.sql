@@ -38,6 +38,10 @@ PRAGMA synchronous = FULL
 -- A commit survives kill -9, but a power cut may take back the newest ones; never corrupts.
 PRAGMA synchronous = NORMAL
 
+-- synchronous_level --
+-- What commits do now. Not the pragma itself, which a prepared statement answers as it was when it was prepared.
+SELECT synchronous FROM pragma_synchronous
+
 -- enforce_foreign_keys --
 -- Off by default in SQLite, per connection.
 PRAGMA foreign_keys = ON

@@ -9,28 +9,30 @@ FROM (
 -- count_cold_blocks --
 -- Number and bytes of the blocks in rows up to the mark; what is doomed is about to go, and not worth moving.
 SELECT count(*), coalesce(sum(length(body)), 0)
-FROM block WHERE rowid <= :mark AND tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
+FROM block WHERE rowid <= :mark AND tenant = :tenant AND body IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM doom WHERE doom.tenant = block.tenant AND doom.id = block.id)
 
 -- cold_blocks --
 -- A page of them, in the order in which they were stored: what is read together mostly came together.
 SELECT id, length(body), rowid
-FROM block WHERE rowid > :after AND rowid <= :mark AND tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
+FROM block WHERE rowid > :after AND rowid <= :mark AND tenant = :tenant AND body IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM doom WHERE doom.tenant = block.tenant AND doom.id = block.id)
 ORDER BY rowid LIMIT :limit
 
 -- move_into_pack --
--- From its row, if it is still there in the same form; `doomed` is the collector's.
+-- From its row, if it is still there in the same form; its doom is the collector's.
 UPDATE block
 SET body = NULL, upload = :upload, object_offset = :object_offset, object_length = :object_length
 WHERE tenant = :tenant AND id = :id AND body IS NOT NULL AND codec = :codec
 
 -- move_between_packs --
--- From one pack to another, if it still lies where its bytes were read; `doomed` is the collector's.
+-- From one pack to another, if it still lies where its bytes were read; its doom is the collector's.
 UPDATE block
 SET upload = :upload, object_offset = :object_offset, object_length = :object_length
 WHERE tenant = :tenant AND id = :id AND upload = :from_upload AND object_offset = :from_offset AND codec = :codec
 
 -- move_into_row --
--- From a pack back to its row, if it still lies where its bytes were read; `doomed` is the collector's.
+-- From a pack back to its row, if it still lies where its bytes were read; its doom is the collector's.
 UPDATE block
 SET body = :body, upload = NULL, object_offset = NULL, object_length = NULL
 WHERE tenant = :tenant AND id = :id AND upload = :from_upload AND object_offset = :from_offset AND codec = :codec

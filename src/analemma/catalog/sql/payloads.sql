@@ -1,18 +1,8 @@
--- lease_blocks --
--- Blocks of a payload's trees; one that is there already is no longer the collector's.
-INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
-VALUES (:tenant, :id, :size, :codec, :body, :upload, :object_offset, :object_length, :links)
-ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
-
 -- add_lease --
 -- A pointer's right to its tree. Its id is random, so one that is there was written by the same request.
 INSERT INTO payload (tenant, id, owner, workflow, execution, root, size, field, created_at)
 VALUES (:tenant, :id, :owner, :workflow, :execution, :root, :size, :field, :created_at)
 ON CONFLICT (tenant, id) DO NOTHING
-
--- finish_payload_upload --
--- Compare-and-set; no row touched means that the collector was faster.
-UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :id AND state = 'temp'
 
 -- leases_of_workflow --
 -- The live leases of a workflow.

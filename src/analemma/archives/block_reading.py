@@ -1,0 +1,224 @@
+"""Format 2, reading: directories block by block, and the chunks of many files in one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from analemma.archives.entries import Entry, data_length
+from analemma.archives.extracting import Extractor
+from analemma.archives.index_blocks import (
+    CHUNKS,
+    DIRECTORY,
+    INDEX,
+    Chunk,
+    Wire,
+    chunk_data,
+    read_block,
+    read_chunks,
+    read_entry,
+    read_links,
+)
+from analemma.archives.jobs import Job
+from analemma.archives.metas import Meta, damaged
+from analemma.archives.tar_reading import truncated
+from analemma.canon.identity import BlockId
+from analemma.errors import Corrupt
+
+BATCH_BYTES = 16 << 20
+BLOCKS_AHEAD = 64
+"""Blocks of directories that are read together."""
+DEEPEST = 1024
+
+Fetch = Callable[[list[BlockId]], dict[BlockId, bytes]]
+
+
+@dataclass(slots=True)
+class _File:
+    """A file that waits for its chunks."""
+
+    entry: Entry
+    chunks: list[Chunk]
+    inline: bytes | None
+
+
+def read_blocks(fetch: Fetch, meta: Meta, extractor: Extractor, job: Job) -> None:
+    """Extract an archive; DataLost unless every block of it is what was written."""
+    job.begin("writing", meta.counts.get("bytes"))
+    reader = _Reader(fetch, extractor, job)
+    try:
+        reader.run(root_of(meta))
+    except Corrupt as exc:
+        raise damaged(f"the archive cannot be read: {exc.message}") from exc
+    counts = extractor.totals.counts()
+    if counts != meta.counts:
+        raise truncated(f"it holds {counts}, and was made of {meta.counts}")
+
+
+def check_index(data: bytes, meta: Meta) -> None:
+    """DataLost unless the index object names what its marker does."""
+    if orjson.loads(data) != {"root": meta.root, "counts": meta.counts}:
+        raise damaged(f"the index of archive {meta.workspace}/{meta.op_id} is not its own")
+
+
+def verify_blocks(fetch: Fetch, meta: Meta, job: Job) -> None:
+    """Read all blocks of an archive; DataLost unless each is what was written."""
+    job.begin("verifying", meta.counts.get("bytes"))
+    try:
+        for directory, wires in walk_index(fetch, root_of(meta)):
+            for wire in wires:
+                entry = _entry(wire, directory)
+                for batch in _batches(_chunks(fetch, entry, wire)):
+                    fetch([chunk.id for chunk in batch])
+                    job.advance(bytes=sum(chunk.length for chunk in batch))
+                job.advance(files=1)
+    except Corrupt as exc:
+        raise damaged(f"the archive cannot be read: {exc.message}") from exc
+
+
+def root_of(meta: Meta) -> BlockId:
+    """The block that leads to the whole archive."""
+    assert meta.root is not None
+    return BlockId(bytes.fromhex(meta.root))
+
+
+def walk_index(fetch: Fetch, root: BlockId) -> Iterator[tuple[bytes, list[Wire]]]:
+    """Every directory's path with some of its entries, the volume itself first; a directory comes before what is in
+    it."""
+    [wire] = read_block(root, fetch([root])[root], INDEX)
+    yield b"", [wire]
+    ahead: dict[BlockId, bytes] = {}
+    stack: list[tuple[bytes, list[BlockId]]] = [(b"", _directory(wire))]
+    while stack:
+        path, links = stack.pop()
+        if path.count(b"/") > DEEPEST:
+            raise Corrupt("an archive's directories are too deep")
+        below: list[tuple[bytes, list[BlockId]]] = []
+        for link in links:
+            if link not in ahead:
+                ahead = _fetch_ahead(fetch, link, links, stack)
+            wires = read_block(link, ahead[link], DIRECTORY)
+            yield path, wires
+            below += [(_entry(each, path).path, _directory(each)) for each in wires if each[1] == 1]
+        stack += reversed(below)
+
+
+def _fetch_ahead(
+    fetch: Fetch, link: BlockId, links: list[BlockId], stack: list[tuple[bytes, list[BlockId]]]
+) -> dict[BlockId, bytes]:
+    """A block with those that are asked for next: a request for each directory would take most of the time."""
+    wanted = dict.fromkeys(links[links.index(link) :][:BLOCKS_AHEAD])
+    for _, others in reversed(stack):
+        if len(wanted) >= BLOCKS_AHEAD:
+            break
+        wanted.update(dict.fromkeys(others[:BLOCKS_AHEAD]))
+    return fetch(list(wanted))
+
+
+class _Reader:
+    def __init__(self, fetch: Fetch, extractor: Extractor, job: Job) -> None:
+        self._fetch = fetch
+        self._extractor = extractor
+        self._job = job
+        self._waiting: list[_File] = []
+        self._bytes = 0
+        self._links: list[Entry] = []
+
+    def run(self, root: BlockId) -> None:
+        for directory, wires in walk_index(self._fetch, root):
+            for wire in wires:
+                self._add(_entry(wire, directory), wire)
+        self._write()
+        # The file that a hard link is another name of may come after it here: directories are read one by one.
+        for link in self._links:
+            self._extractor.add(link)
+
+    def _add(self, entry: Entry, wire: Wire) -> None:
+        self._job.advance(files=1)
+        if entry.kind == "hardlink":
+            self._links.append(entry)
+        elif entry.kind != "file":
+            self._extractor.add(entry)
+        elif type(wire[7]) is bytes:
+            self._waiting.append(_File(entry, [], wire[7][1:]))
+        else:
+            chunks = _chunks(self._fetch, entry, wire)
+            size = data_length(entry)
+            if size > BATCH_BYTES:
+                self._extractor.add(entry, self._stream(chunks))
+                return
+            self._waiting.append(_File(entry, chunks, None))
+            self._bytes += size
+            if self._bytes >= BATCH_BYTES:
+                self._write()
+
+    def _write(self) -> None:
+        wanted = dict.fromkeys(chunk.id for file in self._waiting for chunk in file.chunks)
+        blocks = self._fetch(list(wanted)) if wanted else {}
+        for file in self._waiting:
+            data = [file.inline] if file.inline is not None else [_piece(chunk, blocks) for chunk in file.chunks]
+            self._extractor.add(file.entry, data)
+            self._job.advance(bytes=file.entry.size)
+        self._waiting, self._bytes = [], 0
+
+    def _stream(self, chunks: list[Chunk]) -> Iterator[bytes]:
+        for batch in _batches(chunks):
+            blocks = self._fetch(list(dict.fromkeys(chunk.id for chunk in batch)))
+            for chunk in batch:
+                yield _piece(chunk, blocks)
+                self._job.advance(bytes=chunk.length)
+
+
+def _piece(chunk: Chunk, blocks: dict[BlockId, bytes]) -> bytes:
+    data = chunk_data(chunk.id, blocks[chunk.id])
+    if len(data) != chunk.length:
+        raise Corrupt(f"chunk {chunk.id.hex()} has another length than its file says", block=chunk.id.hex())
+    return data
+
+
+def _batches(chunks: list[Chunk]) -> Iterator[list[Chunk]]:
+    held: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        held.append(chunk)
+        size += chunk.length
+        if size >= BATCH_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _chunks(fetch: Fetch, entry: Entry, wire: Wire) -> list[Chunk]:
+    content: Any = wire[7]
+    if entry.kind != "file" or type(content) is bytes:
+        return []
+    try:
+        if type(content) is dict:
+            lists = read_links(content["lists"])
+            blocks = fetch(lists)
+            chunks = [chunk for each in lists for chunk in read_chunks(read_block(each, blocks[each], CHUNKS))]
+        else:
+            chunks = read_chunks(content)
+    except (ValueError, TypeError, KeyError) as exc:
+        raise Corrupt(f"the index is malformed: {exc}") from exc
+    if sum(chunk.length for chunk in chunks) != data_length(entry):
+        raise Corrupt("the index is malformed: a file of another length than its chunks")
+    return chunks
+
+
+def _directory(wire: Wire) -> list[BlockId]:
+    try:
+        return read_links(wire[7])
+    except (ValueError, TypeError) as exc:
+        raise Corrupt(f"the index is malformed: {exc}") from exc
+
+
+def _entry(wire: Wire, directory: bytes) -> Entry:
+    try:
+        return read_entry(wire, directory)
+    except (ValueError, TypeError, IndexError, AttributeError) as exc:
+        raise Corrupt(f"the index is malformed: {exc}") from exc

@@ -1,0 +1,283 @@
+"""Format 2, writing: the volume as blocks, of which only those that are new are stored. Files that are as the last
+restore left them are not even read. Whether all blocks are whole is for whoever asked to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+
+import orjson
+
+from analemma.archives.change_cache import read_cache
+from analemma.archives.entries import Entry, data_length
+from analemma.archives.index_blocks import (
+    DIRECTORY,
+    INDEX,
+    INLINE_BYTES,
+    Chunk,
+    Content,
+    Wire,
+    chunk_block,
+    directory_blocks,
+    directory_content,
+    entry_wire,
+    file_content,
+    index_block,
+    read_block,
+    read_links,
+    wire_name,
+)
+from analemma.archives.jobs import Job
+from analemma.archives.links import check_archived_link
+from analemma.archives.metas import BLOCKS, Meta
+from analemma.archives.names import INDEX as INDEX_NAME
+from analemma.archives.operations import Held
+from analemma.archives.parts import Parts
+from analemma.archives.walking import FileVersion, Found, Walk
+from analemma.canon.chunking import text_cuts
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Block
+from analemma.catalog.collecting_sessions import SessionId
+from analemma.catalog.port import BranchKey
+from analemma.errors import AnalemmaError, Corrupt
+
+BATCH_BYTES = 16 << 20
+"""Blocks are compressed and uploaded so many bytes at a time."""
+BATCH_BLOCKS = 4096
+READ_AHEAD_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A directory that is being walked."""
+
+    entry: Entry
+    wires: list[Wire]
+    before: dict[bytes, Wire]
+    """Its entries in the archive that the volume was restored from."""
+
+
+class BlockWriter:
+    """Writes one volume, in a session of its own that the commit closes."""
+
+    def __init__(self, parts: Parts, held: Held, job: Job, *, force: bool) -> None:
+        self.session = SessionId(parts.entropy.random_bytes(16))
+        self._parts = parts
+        self._held = held
+        self._job = job
+        self._known: dict[bytes, FileVersion] = {}
+        self._base: BlockId | None = None
+        self._frames: list[_Frame] = []
+        if not force:
+            self._use_base()
+        self._batches = _Batches(parts, held, self.session)
+
+    def write(self, op_id: str) -> tuple[Meta, bytes]:
+        """Store all blocks; the marker, and the bytes of the index object that it will stand for."""
+        self._parts.catalog.open_session(self._parts.tenant, self.session)
+        limits = self._parts.options.limits()
+        walk = Walk(self._held.volume.path, unchanged=self._is_unchanged, limits=limits)
+        try:
+            root = self._walk(walk)
+            self._batches.finish()
+        except BaseException:
+            self._batches.abandon()
+            raise
+        counts = walk.totals.counts()
+        data = orjson.dumps({"root": root.hex(), "counts": counts}, option=orjson.OPT_SORT_KEYS)
+        meta = Meta(
+            format=BLOCKS,
+            workspace=self._held.row.id,
+            op_id=op_id,
+            data=INDEX_NAME,
+            size=len(data),
+            sha256=sha256(data).hexdigest(),
+            counts=counts,
+            fingerprint=walk.fingerprint(),
+            root=root.hex(),
+            stored=self._batches.stored + len(data),
+            created_at=datetime.fromtimestamp(self._parts.clock.now_us() / 1_000_000, UTC).isoformat(),
+            skipped=walk.totals.skipped,
+            notes=tuple(walk.totals.notes),
+        )
+        return meta, data
+
+    def _use_base(self) -> None:
+        """Find the archive that the volume was restored from. It is the workspace's own, so nobody collects it before
+        the commit; what is linked from it needs no writing."""
+        row, path = self._held.row, self._held.volume.cache
+        if row.archive_op is None or path is None:
+            return
+        unit = self._parts.catalog.unit(self._parts.tenant, row.id, row.archive_op)
+        if unit is not None and unit.state == "kept" and unit.facts is not None and unit.facts.root is not None:
+            self._known = read_cache(path, row.archive_op)
+            self._base = unit.facts.root if self._known else None
+
+    def _is_unchanged(self, path: bytes, version: FileVersion) -> bool:
+        if self._known.get(path) != version:
+            return False
+        above, _, name = path.rpartition(b"/")
+        frame = next((each for each in reversed(self._frames) if each.entry.path == above), None)
+        before = None if frame is None else frame.before.get(name)
+        # It was restored from the archive of which these are the entries, so it is among them.
+        return before is not None and before[1] == 0 and (before[5], before[6]) == (version.mtime_ns, version.size)
+
+    def _walk(self, walk: Walk) -> BlockId:
+        frames = self._frames = []
+        for found in walk:
+            entry = found.entry
+            while frames and not _is_in(entry.path, frames[-1].entry.path):
+                self._close(frames)
+            if entry.kind == "directory":
+                frames.append(_Frame(entry, [], self._entries_before(frames, entry)))
+            else:
+                frames[-1].wires.append(self._wire(found, frames[-1]))
+            self._job.advance(files=1)
+        while len(frames) > 1:
+            self._close(frames)
+        root = index_block(self._directory(frames[0]))
+        self._batches.add(root)
+        return root.id
+
+    def _close(self, frames: list[_Frame]) -> None:
+        frame = frames.pop()
+        frames[-1].wires.append(self._directory(frame))
+
+    def _directory(self, frame: _Frame) -> Wire:
+        # The walk meets what is in a directory before what comes after it, so names are not quite in order here.
+        blocks = directory_blocks(sorted(frame.wires, key=wire_name))
+        for block in blocks:
+            self._batches.add(block)
+        return entry_wire(frame.entry, directory_content(blocks))
+
+    def _entries_before(self, frames: list[_Frame], entry: Entry) -> dict[bytes, Wire]:
+        if self._base is None:
+            return {}
+        try:
+            return self._read_before(self._base, frames, entry)
+        except Corrupt:
+            # The archive before is damaged: from here on every file is read.
+            self._base = None
+            return {}
+
+    def _read_before(self, base: BlockId, frames: list[_Frame], entry: Entry) -> dict[bytes, Wire]:
+        if not frames:
+            [wire] = read_block(base, self._fetch([base])[base], INDEX)
+        else:
+            found = frames[-1].before.get(entry.path.rpartition(b"/")[2])
+            if found is None or found[1] != 1:
+                return {}
+            wire = found
+        blocks = read_links(wire[7])
+        fetched = self._fetch(blocks)
+        return {wire_name(each): each for block in blocks for each in read_block(block, fetched[block], DIRECTORY)}
+
+    def _wire(self, found: Found, frame: _Frame) -> Wire:
+        entry = found.entry
+        if entry.kind == "symlink":
+            check_archived_link(entry, self._parts.options.outside_links)
+        if entry.kind != "file":
+            return entry_wire(entry, b"\0" + entry.target)
+        if found.file < 0:
+            self._job.advance(bytes=entry.size)
+            # Its attributes and its map are those of before, too: its ctime says so.
+            before = frame.before[entry.path.rpartition(b"/")[2]]
+            return [*entry_wire(entry, before[7])[:8], *before[8:]]
+        return entry_wire(entry, self._content(found))
+
+    def _content(self, found: Found) -> Content:
+        if data_length(found.entry) <= INLINE_BYTES:
+            data = b"".join(found.read())
+            self._job.advance(bytes=len(data))
+            return b"\0" + data
+        chunks: list[Chunk] = []
+        for piece in self._cut(found.read()):
+            block = chunk_block(piece)
+            self._batches.add(block)
+            chunks.append(Chunk(block.id, len(piece)))
+        return file_content(chunks, self._batches.add)
+
+    def _cut(self, source: Iterator[bytes]) -> Iterator[bytes]:
+        """A file in content-defined pieces, in bounded memory. The last piece of what has been read may go on."""
+        held = bytearray()
+        for data in source:
+            self._job.advance(bytes=len(data))
+            held += data
+            if len(held) >= READ_AHEAD_BYTES:
+                *ends, _ = text_cuts(bytes(held))
+                start = 0
+                for end in ends:
+                    yield bytes(held[start:end])
+                    start = end
+                del held[:start]
+        start = 0
+        for end in text_cuts(bytes(held)) if held else ():
+            yield bytes(held[start:end])
+            start = end
+
+    def _fetch(self, blocks: list[BlockId]) -> dict[BlockId, bytes]:
+        return self._parts.blocks.fetch(blocks)
+
+
+class _Batches:
+    """Blocks on their way into the store: many together, while the next are being read."""
+
+    def __init__(self, parts: Parts, held: Held, session: SessionId) -> None:
+        self.stored = 0
+        """Bytes that were written, without what was there already."""
+        self._parts = parts
+        self._key = BranchKey(held.row.owner, held.row.id)
+        self._session = session
+        self._seen: set[BlockId] = set()
+        self._waiting: list[Block] = []
+        self._bytes = 0
+        self._worker = ThreadPoolExecutor(1, "archive-blocks")
+        self._under_way: Future[None] | None = None
+
+    def add(self, block: Block) -> None:
+        """One more; what this session has written stays, so it is written once."""
+        if block.id in self._seen:
+            return
+        self._seen.add(block.id)
+        self._waiting.append(block)
+        self._bytes += len(block.data)
+        if self._bytes >= BATCH_BYTES or len(self._waiting) >= BATCH_BLOCKS:
+            self._send()
+
+    def finish(self) -> None:
+        """Write the rest, and wait for all of it."""
+        if self._waiting:
+            self._send()
+        self._settle()
+        self._worker.shutdown()
+
+    def abandon(self) -> None:
+        """Wait for what is under way; whatever was written is garbage."""
+        self._worker.shutdown(cancel_futures=True)
+
+    def _send(self) -> None:
+        self._settle()
+        batch, self._waiting, self._bytes = self._waiting, [], 0
+        self._under_way = self._worker.submit(self._write, batch)
+
+    def _settle(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def _write(self, batch: list[Block]) -> None:
+        prepared = self._parts.blocks.prepare(batch, self._key, None)
+        try:
+            self.stored += self._parts.catalog.write_blocks(
+                self._parts.tenant, self._session, prepared.rows, prepared.uploads
+            )
+        except AnalemmaError as exc:
+            self._parts.blocks.give_up(prepared.uploads, exc)
+            raise
+
+
+def _is_in(path: bytes, directory: bytes) -> bool:
+    return not directory or path.startswith(directory + b"/")

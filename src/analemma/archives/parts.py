@@ -1,0 +1,140 @@
+"""What the verbs on workspaces share, and what they answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal
+
+from analemma.archives.collecting_reports import ArchiveGcOptions
+from analemma.archives.entries import Limits
+from analemma.archives.links import OutsideLinks
+from analemma.archives.names import META, unit_prefix
+from analemma.archives.volumes import Volumes
+from analemma.blocks.port import ObjectStore
+from analemma.catalog.port import TenantId
+from analemma.catalog.workspaces import Operation, SqlWorkspaces, Status, UnitRow, WorkspaceRow
+from analemma.clock import Clock, Entropy
+from analemma.errors import Invalid
+from analemma.state.block_store import BlockStore
+
+FormatName = Literal["tar", "blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOptions:
+    """How archives are made and restored; the settings of these names say what each is."""
+
+    timeout_s: float = 1800
+    lease_s: float = 60
+    format: FormatName = "tar"
+    level: int = 3
+    outside_links: OutsideLinks = "refuse"
+    limit_bytes: int = 1 << 40
+    limit_files: int = 10_000_000
+    gc: ArchiveGcOptions = field(default_factory=ArchiveGcOptions)
+
+    def limits(self) -> Limits:
+        """How much an archive may hold."""
+        return Limits(bytes=self.limit_bytes, entries=self.limit_files)
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """A workspace, and where it stands."""
+
+    id: str
+    owner_id: str
+    volume: str
+    status: Status
+    operation: Operation
+    op_id: str | None
+    archive_key: str | None
+    error: str | None
+    """What went wrong the last time, if something did."""
+    created_at: datetime
+    updated_at: datetime
+    deleted_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveUnit:
+    """One archive of a workspace: everything that lies below its key's folder."""
+
+    workspace: str
+    op_id: str
+    key: str
+    """Of the commit marker."""
+    sha256: str
+    bytes: int
+    """In files, before compression."""
+    files: int
+    format: int
+    size: int
+    """Bytes that the archive added to the store: its data object, or what was new of its blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One tenant's rows and objects, and what else the verbs need."""
+
+    catalog: SqlWorkspaces
+    tenant: TenantId
+    tenant_name: str
+    store_id: str
+    holder: str
+    store: ObjectStore | None
+    blocks: BlockStore
+    clock: Clock
+    entropy: Entropy
+    options: ArchiveOptions
+    volumes: Volumes
+    store_paths: tuple[str, ...] = ()
+    """Where on this machine the store itself lies: no place for volumes."""
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Where archives lie."""
+        if self.store is None:
+            raise Invalid(
+                "archives need an object store", hint="open the store with objects=..., or set ANALEMMA_OBJECTS"
+            )
+        return self.store
+
+    def key(self, row: WorkspaceRow, op_id: str, name: str = META) -> str:
+        """The key of an object of one archive."""
+        return f"{unit_prefix(self.tenant_name, row.id, op_id)}/{name}"
+
+    def volume_owner(self, workspace: str) -> str:
+        """What a volume says of whose it is."""
+        return f"workspace {workspace} of tenant {self.tenant_name} in store {self.store_id}"
+
+
+def public_workspace(row: WorkspaceRow) -> Workspace:
+    """A row as callers see it."""
+    return Workspace(
+        id=row.id,
+        owner_id=row.owner,
+        volume=row.volume,
+        status=row.status,
+        operation=row.operation,
+        op_id=row.op_id,
+        archive_key=row.archive_key,
+        error=row.error,
+        created_at=_time(row.created_at_us),
+        updated_at=_time(row.updated_at_us),
+        deleted_at=None if row.deleted_at_us is None else _time(row.deleted_at_us),
+    )
+
+
+def public_unit(unit: UnitRow, key: str) -> ArchiveUnit:
+    """An archive as callers see it."""
+    assert unit.facts is not None
+    facts = unit.facts
+    return ArchiveUnit(
+        unit.workspace, unit.op_id, key, facts.sha256, facts.bytes, facts.files, facts.format, facts.size
+    )
+
+
+def _time(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)

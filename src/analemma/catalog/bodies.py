@@ -1,0 +1,64 @@
+"""Blocks, as they are written beside the rows that keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.arrays import Blobs, Integers
+from analemma.catalog.engine import Transaction
+from analemma.catalog.port import BlockRow, TenantId, UploadId
+from analemma.errors import Conflict
+
+
+def add_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> None:
+    """Write every block that the transaction's rows link, and the uploads in which some of them lie."""
+    emit_blocks(tx, tenant, blocks)
+    for upload in uploads:
+        if tx.execute("finish_upload", tenant=tenant, id=upload) != 1:
+            raise Conflict("an upload was collected meanwhile", hint="do it again")
+
+
+def emit_blocks(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]) -> None:
+    """Write blocks, in the order of their ids, as everyone does. Those that are there already are spared."""
+    rows = _in_order(blocks)
+    if not rows:
+        return
+    added = tx.execute_many(
+        "add_blocks",
+        [
+            (tenant, row.id, row.size, row.codec, row.body, row.upload, row.offset, row.length, row.links)
+            for row in rows
+        ],
+    )
+    if tx.dialect == "sqlite" and added != len(rows):
+        spare_blocks(tx, tenant, [row.id for row in rows])
+
+
+def spare_blocks(tx: Transaction, tenant: TenantId, blocks: Sequence[BlockId]) -> None:
+    """Blocks that are emitted again are no longer the collector's; on SQLite, where their dooms lie apart."""
+    tx.execute_many("spare_doomed_block", [(tenant, block) for block in blocks])
+
+
+def body_parameters(blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> dict[str, Any]:
+    """The same as columns of a PostgreSQL statement."""
+    rows = _in_order(blocks)
+    finished = sorted(set(uploads))
+    return {
+        "block_ids": Blobs([row.id for row in rows]),
+        "block_sizes": Integers([row.size for row in rows]),
+        "block_codecs": Integers([row.codec for row in rows]),
+        "block_bodies": Blobs([row.body for row in rows]),
+        "block_uploads": Blobs([row.upload for row in rows]),
+        "block_offsets": Integers([row.offset for row in rows]),
+        "block_lengths": Integers([row.length for row in rows]),
+        "block_links": Blobs([row.links for row in rows]),
+        "uploads": Blobs(finished),
+        "upload_count": len(finished),
+    }
+
+
+def _in_order(blocks: Iterable[BlockRow]) -> list[BlockRow]:
+    found = {row.id: row for row in blocks}
+    return [found[block] for block in sorted(found)]

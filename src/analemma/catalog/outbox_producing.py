@@ -1,0 +1,109 @@
+"""How rows get into the outbox: in the producer's own transaction, behind what their lanes hold.
+
+A producer locks its lanes, in key order, until it commits; so within a lane the order of places is the order of
+commits, and no row appears behind one that was delivered before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analemma.catalog.arrays import Blobs, Integers, Texts, unless_empty
+from analemma.catalog.engine import Transaction
+from analemma.catalog.names import AGGREGATE_BYTES, check_part, check_texts
+from analemma.catalog.port import OutboxEvent, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """The places that one transaction needs in one lane."""
+
+    aggregate_type: str
+    aggregate_id: str
+    priority: int
+    events: tuple[OutboxEvent, ...]
+
+
+def enqueue(tx: Transaction, tenant: TenantId, events: Sequence[OutboxEvent], *, now_us: int) -> None:
+    """Add events in any write transaction, to be delivered once it is committed; then call `catalog.wakeups.signal()`.
+
+    A smaller `priority` is delivered earlier. Within an aggregate the order is that of commits, and of `events`."""
+    if not events:
+        return
+    check_events(events)
+    if tx.dialect == "postgres":
+        tx.execute("enqueue_events", tenant=tenant, now=now_us, **event_parameters(events))
+    else:
+        add_events_in_steps(tx, tenant, events, now_us=now_us)
+
+
+def check_events(events: Sequence[OutboxEvent]) -> None:
+    """Raise Invalid for what no database should be asked to store."""
+    for event in events:
+        check_part(event.aggregate_type, "aggregate type")
+        check_part(event.aggregate_id, "aggregate id", AGGREGATE_BYTES)
+        check_texts((event.id, event.type, event.idempotency_key, event.trace))
+
+
+def lanes_in_order(events: Sequence[OutboxEvent]) -> list[LanePlan]:
+    """One plan per lane, by key; events keep their order within it."""
+    lanes: dict[tuple[str, str], list[OutboxEvent]] = {}
+    for event in events:
+        lanes.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
+    return [LanePlan(*key, min(event.priority for event in lanes[key]), tuple(lanes[key])) for key in sorted(lanes)]
+
+
+def event_parameters(events: Sequence[OutboxEvent]) -> dict[str, Any]:
+    """Lanes and events as the columns of a PostgreSQL statement."""
+    lanes = lanes_in_order(events)
+    # A lane answers the first place behind those it reserved, so each event counts its place from the end.
+    placed = [(event, len(lane.events) - place) for lane in lanes for place, event in enumerate(lane.events)]
+    return {
+        "lane_types": unless_empty(Texts([lane.aggregate_type for lane in lanes])),
+        "lane_ids": unless_empty(Texts([lane.aggregate_id for lane in lanes])),
+        "lane_counts": unless_empty(Integers([len(lane.events) for lane in lanes])),
+        "lane_priorities": unless_empty(Integers([lane.priority for lane in lanes])),
+        "event_ids": unless_empty(Texts([event.id for event, _ in placed])),
+        "event_lane_types": unless_empty(Texts([event.aggregate_type for event, _ in placed])),
+        "event_lane_ids": unless_empty(Texts([event.aggregate_id for event, _ in placed])),
+        "event_places": unless_empty(Integers([from_end for _, from_end in placed])),
+        "event_types": unless_empty(Texts([event.type for event, _ in placed])),
+        "event_payloads": unless_empty(Blobs([event.payload for event, _ in placed])),
+        "event_keys": unless_empty(Texts([event.idempotency_key for event, _ in placed])),
+        "event_priorities": unless_empty(Integers([event.priority for event, _ in placed])),
+        "event_traces": unless_empty(Texts([event.trace for event, _ in placed])),
+    }
+
+
+def add_events_in_steps(tx: Transaction, tenant: TenantId, events: Sequence[OutboxEvent], *, now_us: int) -> None:
+    """The same for a database with one writer (SQLite)."""
+    rows = []
+    for lane in lanes_in_order(events):
+        place = tx.one(
+            "reserve_places",
+            tenant=tenant,
+            aggregatetype=lane.aggregate_type,
+            aggregateid=lane.aggregate_id,
+            count=len(lane.events),
+            now=now_us,
+            priority=lane.priority,
+        )
+        assert place is not None
+        rows += [
+            (
+                event.id,
+                tenant,
+                event.aggregate_type,
+                event.aggregate_id,
+                seq,
+                event.type,
+                event.payload,
+                event.idempotency_key,
+                event.priority,
+                now_us,
+                event.trace,
+            )
+            for seq, event in enumerate(lane.events, place[0] - len(lane.events))
+        ]
+    tx.execute_many("add_events", rows)

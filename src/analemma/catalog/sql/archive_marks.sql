@@ -1,0 +1,40 @@
+-- archive_gc --
+-- Who collects a tenant's archives, since when, and what the last pass that went through found.
+SELECT pass, holder, lease_until, started_at, needed FROM archive_gc WHERE tenant = :tenant
+
+-- archive_gc_take --
+-- A new pass, unless somebody is at one. A lease that ends later than any lease could is from a clock that was wrong.
+INSERT INTO archive_gc (tenant, pass, holder, lease_until, started_at) VALUES (:tenant, 1, :holder, :until, :now)
+ON CONFLICT (tenant) DO UPDATE
+SET pass = archive_gc.pass + 1, holder = excluded.holder, lease_until = excluded.lease_until, started_at = excluded.started_at
+WHERE archive_gc.holder IS NULL OR archive_gc.lease_until < :now OR archive_gc.lease_until > :longest
+RETURNING pass
+
+-- archive_gc_renew --
+-- No row touched means that another pass has begun.
+UPDATE archive_gc SET lease_until = :until WHERE tenant = :tenant AND pass = :pass AND holder IS NOT NULL
+
+-- archive_gc_finish --
+-- The pass is over; the number stays. One that did not go through leaves what was found before.
+UPDATE archive_gc SET holder = NULL, lease_until = 0, needed = coalesce(:needed, needed) WHERE tenant = :tenant AND pass = :pass
+
+-- protected_units --
+-- A page of the workspaces that need archives, in the order in which object stores list their folders.
+SELECT id, op_id, archive_op, updated_at FROM workspace
+WHERE tenant = :tenant AND id || '/' > :after AND deleted_at IS NULL AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
+ORDER BY id || '/' LIMIT :limit
+
+-- protected_count --
+-- How many there are.
+SELECT count(*) FROM workspace WHERE tenant = :tenant AND deleted_at IS NULL AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
+
+-- changed_units --
+-- A page of those that were changed lately.
+SELECT id, op_id, archive_op, updated_at FROM workspace
+WHERE tenant = :tenant AND id || '/' > :after AND updated_at >= :since AND deleted_at IS NULL
+  AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
+ORDER BY id || '/' LIMIT :limit
+
+-- archive_marks --
+-- A page of the units that an earlier pass found to be nobody's.
+SELECT unit, first_orphan_detected, pass FROM archive_mark WHERE tenant = :tenant AND unit > :after ORDER BY unit LIMIT :limit

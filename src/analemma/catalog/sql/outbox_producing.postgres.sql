@@ -1,0 +1,25 @@
+-- enqueue_events --
+-- Rows for delivery behind what their lanes hold, which become due. Lanes are locked in the order given, which is the same for everyone.
+WITH lanes AS (
+    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
+    -- Due by the database's clock where the producer's is ahead of it: workers know no other.
+    SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
+           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority
+    FROM unnest(:lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[])
+        AS wanted (aggregatetype, aggregateid, count, priority)
+    ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
+    SET next_seq = lane.next_seq + excluded.next_seq - 1,
+        due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
+        priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
+    RETURNING aggregatetype, aggregateid, next_seq
+)
+INSERT INTO outbox
+    (id, tenant, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, created_at, trace)
+SELECT event.id, :tenant, event.aggregatetype, event.aggregateid, lanes.next_seq - event.from_end, event.type,
+       event.payload, event.idempotency_key, event.priority, :now, event.trace
+FROM unnest(
+    :event_ids::text[], :event_lane_types::text[], :event_lane_ids::text[], :event_places::bigint[],
+    :event_types::text[], :event_payloads::bytea[], :event_keys::text[], :event_priorities::bigint[],
+    :event_traces::text[]
+) AS event (id, aggregatetype, aggregateid, from_end, type, payload, idempotency_key, priority, trace)
+JOIN lanes USING (aggregatetype, aggregateid)

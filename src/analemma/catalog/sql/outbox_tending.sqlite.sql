@@ -1,0 +1,11 @@
+-- housekeep_outbox --
+-- Deletes a batch of rows that were settled long enough ago, oldest first. What is not settled has no processed_at and stays.
+-- A minute more, where the index is used: the producer's clock may be ahead.
+DELETE FROM outbox
+WHERE rowid IN (
+    SELECT rowid FROM outbox
+    WHERE created_at < max(:processed_before, :dead_before) + 60000000
+      AND ((status = 'PROCESSED' AND processed_at <= :processed_before) OR (status = 'DEAD' AND processed_at <= :dead_before))
+    ORDER BY created_at
+    LIMIT :limit
+)

@@ -1,0 +1,134 @@
+-- wanted_slices --
+-- The slices of these types as they are served, or (with a version) as they were then. The lists are hidden from the planner: knowing how
+-- long they are, it would make a plan of its own each time.
+SELECT wanted.place - 1, entity.id, entity.compile_seq, found.version, found.revision, found.hash, found.root, found.tombstone,
+       found.detail
+FROM unnest(
+        (SELECT :types::text[]), (SELECT :keys::text[]), (SELECT :slice_types::text[]), (SELECT :versions::bigint[])
+    ) WITH ORDINALITY AS wanted (type, key, slice_type, version, place)
+    LEFT JOIN LATERAL (
+        SELECT id, compile_seq, serving_version FROM entity
+        WHERE entity.tenant = :tenant AND entity.type = wanted.type AND entity.key = wanted.key LIMIT 1
+    ) AS entity ON true
+    LEFT JOIN LATERAL (
+        SELECT version, revision, hash, root, tombstone, detail FROM slice
+        WHERE slice.entity = entity.id AND slice.type = wanted.slice_type
+          AND slice.version <= coalesce(wanted.version, entity.serving_version)
+        ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
+    ) AS found ON true
+
+-- compile --
+-- Everything a compile writes, in one statement: nothing, if the entity or one that it joins was compiled since it was read. The order of the
+-- locks: what is joined by number, the entity, lanes, blocks, uploads. Joins go in no circle, so whoever holds an entity and
+-- waits waits for one that is joined by nobody who waits for him.
+WITH joined AS MATERIALIZED (
+    SELECT id, compile_seq FROM entity WHERE id = ANY (:joined_ids::bigint[]) ORDER BY id FOR SHARE
+), moved AS (
+    UPDATE entity
+    SET newest_compiled = CASE WHEN :newest::boolean THEN :version ELSE newest_compiled END,
+        serving_version = CASE WHEN :newest::boolean THEN :version ELSE serving_version END,
+        compile_seq = compile_seq + 1
+    WHERE id = :entity AND compile_seq = :expected
+      AND :joined_count = (
+          SELECT count(*) FROM joined
+          JOIN unnest(:joined_ids::bigint[], :joined_seqs::bigint[]) AS seen (id, compile_seq) USING (id, compile_seq)
+      )
+    RETURNING id
+), lanes AS (
+    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
+    SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
+           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority
+    FROM moved CROSS JOIN unnest(
+        :lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[]
+    ) AS wanted (aggregatetype, aggregateid, count, priority)
+    ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
+    SET next_seq = lane.next_seq + excluded.next_seq - 1,
+        due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
+        priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
+    RETURNING aggregatetype, aggregateid, next_seq
+), stored AS (
+    INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
+    SELECT :tenant, emitted.*
+    FROM moved CROSS JOIN unnest(
+        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
+        :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
+    ) AS emitted
+    WHERE (SELECT count(*) FROM lanes) >= 0
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+    RETURNING 1
+), placed AS MATERIALIZED (
+    SELECT id FROM moved WHERE (SELECT count(*) FROM stored) >= 0
+), added_compile AS (
+    INSERT INTO compile
+        (entity, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies, created_at)
+    SELECT id, :version, :revision, :ruleset_id, :ruleset_version, :fingerprint, :mode, :dependencies, :now FROM placed
+), added_slices AS (
+    INSERT INTO slice (entity, type, version, revision, hash, root, tombstone, detail)
+    SELECT placed.id, made.*
+    FROM placed CROSS JOIN unnest(
+        :slice_types::text[], :slice_versions::bigint[], :slice_revisions::bigint[], :slice_hashes::bytea[],
+        :slice_roots::bytea[], :slice_tombstones::text[], :slice_details::text[]
+    ) AS made
+), dropped_entries AS (
+    DELETE FROM index_entry
+    WHERE :replace_entries::boolean AND entity = (SELECT id FROM placed) AND NOT EXISTS (
+        SELECT FROM unnest(:entry_types::text[], :entry_values::text[], :entry_targets::bigint[]) AS stays (type, value, target)
+        WHERE stays.type = index_type AND stays.value = index_entry.value
+          AND stays.target IS NOT DISTINCT FROM index_entry.target
+    )
+), added_entries AS (
+    INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target)
+    SELECT :tenant, :entity_type, entry.type, entry.value, placed.id, entry.target
+    FROM placed CROSS JOIN unnest(
+        :entry_types::text[], :entry_values::text[], :entry_targets::bigint[]
+    ) AS entry (type, value, target)
+    ON CONFLICT DO NOTHING
+), added_events AS (
+    INSERT INTO outbox
+        (id, tenant, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, created_at, trace)
+    SELECT event.id, :tenant, event.aggregatetype, event.aggregateid, lanes.next_seq - event.from_end, event.type,
+           event.payload, event.idempotency_key, event.priority, :now, event.trace
+    FROM placed CROSS JOIN unnest(
+        :event_ids::text[], :event_lane_types::text[], :event_lane_ids::text[], :event_places::bigint[],
+        :event_types::text[], :event_payloads::bytea[], :event_keys::text[], :event_priorities::bigint[],
+        :event_traces::text[]
+    ) AS event (id, aggregatetype, aggregateid, from_end, type, payload, idempotency_key, priority, trace)
+    JOIN lanes USING (aggregatetype, aggregateid)
+), finished AS (
+    UPDATE upload SET state = 'ready'
+    WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp' AND EXISTS (SELECT FROM placed)
+    RETURNING 1
+)
+SELECT CASE WHEN NOT EXISTS (SELECT FROM moved) THEN false
+            WHEN (SELECT count(*) FROM finished) = :upload_count THEN true
+            ELSE analemma_abort('AN002', 'an upload is gone') END
+
+-- compile_start --
+-- What compiling a version begins with: the entity, the version (the newest, unless one is named), and the newest compile of it or else of
+-- the greatest version below it.
+SELECT entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq,
+       chosen.version, chosen.hash, chosen.schema_id, chosen.schema_version, chosen.root,
+       base.version, base.revision, base.ruleset_id, base.ruleset_version, base.fingerprint, base.dependencies,
+       before.hash, before.schema_id, before.schema_version, before.root
+FROM entity
+    LEFT JOIN raw AS chosen
+        ON chosen.entity = entity.id AND chosen.version = coalesce(:version::bigint, entity.newest_raw)
+    LEFT JOIN LATERAL (
+        SELECT version, revision, ruleset_id, ruleset_version, fingerprint, dependencies FROM compile
+        WHERE compile.entity = entity.id AND compile.version <= chosen.version
+        ORDER BY compile.version DESC, compile.revision DESC LIMIT 1
+    ) AS base ON true
+    LEFT JOIN raw AS before ON before.entity = entity.id AND before.version = base.version
+WHERE entity.tenant = :tenant AND entity.type = :type AND entity.key = :key
+
+-- slices_start --
+-- What reading slices begins with: the entity, and the newest compile of the version that is served, or of the one that is named.
+SELECT entity.id, entity.newest_raw, found.version, found.revision, found.ruleset_id, found.ruleset_version,
+       found.fingerprint, found.dependencies
+FROM entity
+    LEFT JOIN LATERAL (
+        SELECT version, revision, ruleset_id, ruleset_version, fingerprint, dependencies FROM compile
+        WHERE compile.entity = entity.id AND compile.version = coalesce(:version::bigint, entity.serving_version)
+        ORDER BY compile.revision DESC LIMIT 1
+    ) AS found ON true
+WHERE entity.tenant = :tenant AND entity.type = :type AND entity.key = :key

@@ -1,0 +1,23 @@
+-- next_compile --
+-- The first compile of the version that follows, among those compiled.
+SELECT version, revision, dependencies FROM compile
+WHERE entity = :entity AND version > :version
+ORDER BY version, revision LIMIT 1
+
+-- own_slices --
+-- Which slices were written by exactly this compile.
+SELECT type FROM slice WHERE entity = :entity AND version = :version AND revision = :revision
+
+-- index_entries_of --
+-- Everything that an entity can be found by.
+SELECT entry.index_type, entry.value, target.type, target.key
+FROM index_entry AS entry LEFT JOIN entity AS target ON target.id = entry.target
+WHERE entry.entity = :entity
+ORDER BY entry.index_type, entry.value, target.type, target.key
+
+-- dependants --
+-- A page of the entities whose entries, in any index, name this one.
+SELECT DISTINCT entry.entity, found.type, found.key, found.newest_compiled
+FROM index_entry AS entry JOIN entity AS found ON found.id = entry.entity
+WHERE entry.target = :target AND entry.entity > :after
+ORDER BY entry.entity LIMIT :limit

@@ -1,0 +1,124 @@
+-- view_by_keys --
+-- Entities by their ids, each at a version (the one served, if none is asked for) with the slices that it has there, one row
+-- each; entities without any have one row. One statement: slices of one entity are always of one moment. `keys` and `slice_types` are JSON lists.
+SELECT
+    entity.id,
+    entity.key,
+    entity.newest_raw,
+    entity.newest_compiled,
+    entity.serving_version,
+    raw.version,
+    raw.created_at,
+    raw.root IS NULL,
+    raw.schema_id,
+    raw.schema_version,
+    built.revision,
+    built.ruleset_id,
+    built.ruleset_version,
+    built.fingerprint,
+    served.type,
+    served.version,
+    served.revision,
+    served.hash,
+    served.root,
+    served.tombstone,
+    served.detail
+FROM entity
+LEFT JOIN raw ON raw.entity = entity.id AND raw.version = coalesce(:version, entity.serving_version)
+LEFT JOIN compile AS built ON built.entity = entity.id AND built.version = raw.version AND built.revision = (
+    SELECT max(compile.revision) FROM compile WHERE compile.entity = entity.id AND compile.version = raw.version
+)
+LEFT JOIN json_each(:slice_types) AS wanted ON built.revision IS NOT NULL
+LEFT JOIN slice AS served ON served.rowid = (
+    SELECT slice.rowid FROM slice
+    WHERE slice.entity = entity.id AND slice.type = wanted.value AND slice.version <= raw.version
+    ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
+)
+WHERE entity.tenant = :tenant AND entity.type = :entity_type AND entity.key IN (SELECT value FROM json_each(:keys))
+
+-- view_by_range --
+-- A page of entities that are served and not deleted, in the order of their ids. `slice_types` is a JSON list.
+SELECT
+    entity.id,
+    entity.key,
+    entity.newest_raw,
+    entity.newest_compiled,
+    entity.serving_version,
+    raw.version,
+    raw.created_at,
+    raw.root IS NULL,
+    raw.schema_id,
+    raw.schema_version,
+    built.revision,
+    built.ruleset_id,
+    built.ruleset_version,
+    built.fingerprint,
+    served.type,
+    served.version,
+    served.revision,
+    served.hash,
+    served.root,
+    served.tombstone,
+    served.detail
+FROM (
+    SELECT entity.*, raw.version AS page_version FROM entity
+    JOIN raw ON raw.entity = entity.id AND raw.version = entity.serving_version
+    WHERE entity.tenant = :tenant AND entity.type = :entity_type AND entity.key >= :low AND entity.key < :high
+      AND raw.root IS NOT NULL
+    ORDER BY entity.key LIMIT :limit
+) AS entity
+JOIN raw ON raw.entity = entity.id AND raw.version = entity.page_version
+LEFT JOIN compile AS built ON built.entity = entity.id AND built.version = raw.version AND built.revision = (
+    SELECT max(compile.revision) FROM compile WHERE compile.entity = entity.id AND compile.version = raw.version
+)
+LEFT JOIN json_each(:slice_types) AS wanted ON built.revision IS NOT NULL
+LEFT JOIN slice AS served ON served.rowid = (
+    SELECT slice.rowid FROM slice
+    WHERE slice.entity = entity.id AND slice.type = wanted.value AND slice.version <= raw.version
+    ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
+)
+ORDER BY entity.key
+
+-- view_by_index --
+-- A page of entities that have an index entry, in the order of their numbers. An entity may have several such entries, one
+-- for each entity that the value names. `slice_types` is a JSON list.
+SELECT
+    entity.id,
+    entity.key,
+    entity.newest_raw,
+    entity.newest_compiled,
+    entity.serving_version,
+    raw.version,
+    raw.created_at,
+    raw.root IS NULL,
+    raw.schema_id,
+    raw.schema_version,
+    built.revision,
+    built.ruleset_id,
+    built.ruleset_version,
+    built.fingerprint,
+    served.type,
+    served.version,
+    served.revision,
+    served.hash,
+    served.root,
+    served.tombstone,
+    served.detail
+FROM (
+    SELECT DISTINCT index_entry.entity AS number FROM index_entry
+    WHERE index_entry.value = :value AND index_entry.index_type = :index_type
+      AND index_entry.entity_type = :entity_type AND index_entry.tenant = :tenant AND index_entry.entity > :after
+    ORDER BY index_entry.entity LIMIT :limit
+) AS page
+JOIN entity ON entity.id = page.number
+LEFT JOIN raw ON raw.entity = entity.id AND raw.version = entity.serving_version
+LEFT JOIN compile AS built ON built.entity = entity.id AND built.version = raw.version AND built.revision = (
+    SELECT max(compile.revision) FROM compile WHERE compile.entity = entity.id AND compile.version = raw.version
+)
+LEFT JOIN json_each(:slice_types) AS wanted ON built.revision IS NOT NULL
+LEFT JOIN slice AS served ON served.rowid = (
+    SELECT slice.rowid FROM slice
+    WHERE slice.entity = entity.id AND slice.type = wanted.value AND slice.version <= raw.version
+    ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
+)
+ORDER BY entity.id

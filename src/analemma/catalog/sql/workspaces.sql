@@ -1,0 +1,92 @@
+-- workspace --
+-- One workspace.
+SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
+       created_at, updated_at, deleted_at
+FROM workspace WHERE tenant = :tenant AND id = :id
+
+-- hold_workspace --
+-- The same, and nobody else changes it until the transaction ends: there is one writer.
+SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
+       created_at, updated_at, deleted_at
+FROM workspace WHERE tenant = :tenant AND id = :id
+
+-- workspaces --
+-- A page by id; of one owner, of one status, with the deleted, where these are asked for.
+SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
+       created_at, updated_at, deleted_at
+FROM workspace
+WHERE tenant = :tenant AND id > :after AND (:owner = '' OR owner = :owner) AND (:status = '' OR status = :status)
+  AND (:deleted = 1 OR deleted_at IS NULL)
+ORDER BY id LIMIT :limit
+
+-- interrupted_workspaces --
+-- A page, by id, of those whose operation nobody has been heard of for as long as a lease lasts.
+SELECT id FROM workspace
+WHERE tenant = :tenant AND operation <> 'NONE' AND lease_until <= :now AND id > :after
+ORDER BY id LIMIT :limit
+
+-- volumes_around --
+-- Whose volumes are at a path, contain it or lie in it. A deleted workspace has none.
+SELECT tenant, id, volume, status, operation FROM workspace
+WHERE status <> 'DELETED'
+  AND (volume = CAST(:path AS text)
+       OR substr(CAST(:path AS text), 1, length(volume) + 1) = volume || '/'
+       OR substr(volume, 1, length(CAST(:path AS text)) + 1) = CAST(:path AS text) || '/')
+ORDER BY tenant, id
+
+-- add_workspace --
+-- A new one; no row touched means that the id is taken.
+INSERT INTO workspace (tenant, id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until,
+                       error, created_at, updated_at, deleted_at)
+VALUES (:tenant, :id, :owner, :volume, :status, :operation, :intent, :op_id, :archive_op, :archive_key, :fence, :holder, :lease_until,
+        :error, :created_at, :updated_at, :deleted_at)
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- write_workspace --
+-- What can change of a workspace that is held.
+UPDATE workspace
+SET status = :status, operation = :operation, intent = :intent, op_id = :op_id, archive_op = :archive_op, archive_key = :archive_key,
+    fence = :fence, holder = :holder, lease_until = :lease_until, error = :error, updated_at = :updated_at, deleted_at = :deleted_at
+WHERE tenant = :tenant AND id = :id
+
+-- drop_workspace --
+-- It was purged.
+DELETE FROM workspace WHERE tenant = :tenant AND id = :id
+
+-- claim_units --
+-- Its archives were purged with it. Their rows tell late writers so, and a collector where blocks without roots come from.
+UPDATE archive_unit SET state = 'claimed', claimed_at = :now
+WHERE tenant = :tenant AND workspace = :workspace AND state <> 'claimed'
+
+-- archive_unit --
+-- One archive.
+SELECT workspace, op_id, state, format, sha256, size, files, bytes, root, created_at, kept_at, claimed_at
+FROM archive_unit WHERE tenant = :tenant AND workspace = :workspace AND op_id = :op_id
+
+-- archive_units --
+-- The archives of a workspace, oldest first.
+SELECT workspace, op_id, state, format, sha256, size, files, bytes, root, created_at, kept_at, claimed_at
+FROM archive_unit WHERE tenant = :tenant AND workspace = :workspace ORDER BY number
+
+-- add_unit --
+-- An archive that is about to be written; no row touched means that this op_id was used before.
+INSERT INTO archive_unit (tenant, workspace, op_id, state, created_at) VALUES (:tenant, :workspace, :op_id, 'writing', :now)
+ON CONFLICT (tenant, workspace, op_id) DO NOTHING
+
+-- keep_unit --
+-- Compare-and-set; no row touched means that the collector was faster.
+UPDATE archive_unit
+SET state = 'kept', format = :format, sha256 = :sha256, size = :size, files = :files, bytes = :bytes, root = :root, kept_at = :now
+WHERE tenant = :tenant AND workspace = :workspace AND op_id = :op_id AND state = 'writing'
+
+-- claim_unit --
+-- From now on it is the collector's, also if it was never heard of.
+INSERT INTO archive_unit (tenant, workspace, op_id, state, created_at, claimed_at)
+VALUES (:tenant, :workspace, :op_id, 'claimed', :now, :now)
+ON CONFLICT (tenant, workspace, op_id) DO UPDATE SET state = 'claimed', claimed_at = :now WHERE archive_unit.state <> 'claimed'
+
+-- unit_roots --
+-- What a collector must mark: the indexes of every archive that is whole and not claimed.
+SELECT number, root FROM archive_unit
+WHERE tenant = :tenant AND state = 'kept' AND number > :after
+ORDER BY number LIMIT :limit

@@ -1,0 +1,244 @@
+"""Telling workers that something may be due, so that they need not ask all the time.
+
+A wake-up is a courtesy: one that is lost costs a poll interval. Inside a process it is an event. Between processes on
+PostgreSQL it is a notification, sent after the commit, on a connection of its own and once for all that came meanwhile;
+on SQLite, workers watch the log that every commit of every process is written to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+QUIET_S = 0.005
+"""At least this long between two notifications of a process."""
+WATCH_EVERY_S = 0.02
+RECENT_S = 0.05
+"""A file's time has a granularity: one that was changed this recently may have been changed again."""
+RECONNECT_S = 1.0
+LISTEN_S = 0.2
+
+
+class Wakeups:
+    """What producers call and workers wait for; this one reaches the threads of one process."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def signal(self) -> None:
+        """Something was committed that a worker should look at. Call it after the commit, never inside it."""
+        for listener in list(self._listeners):
+            listener.wake()
+
+    def listen(self) -> Listener:
+        """Begin to hear wake-ups; close it in the end."""
+        listener = Listener(self)
+        self._listeners.append(listener)
+        self._watch(listener)
+        return listener
+
+    def close(self) -> None:
+        """Send what is to be sent, and stop."""
+
+    def _watch(self, listener: Listener) -> None:
+        """Have the listener hear other processes too."""
+
+    def _forget(self, listener: Listener) -> None:
+        with contextlib.suppress(ValueError):
+            self._listeners.remove(listener)
+
+
+class Listener:
+    """One worker's ear."""
+
+    def __init__(self, wakeups: Wakeups) -> None:
+        self._wakeups = wakeups
+        self._event = threading.Event()
+        self.look: Callable[[], bool] | None = None
+        """Whether other processes committed anything since the last time; asked every few milliseconds."""
+        self.stop: Callable[[], None] | None = None
+        self.woken = 0
+        """How often it was woken, for whoever counts."""
+
+    def wake(self) -> None:
+        """End the wait that is under way, or the next one. Not from a signal handler: what that interrupted
+        may hold the event's lock."""
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a wake-up, at most so long; whether there was one."""
+        heard = self._event.wait(seconds) if self.look is None else self._wait_looking(self.look, seconds)
+        if heard:
+            # Only then: one that came after the time was up is for the next wait.
+            self._event.clear()
+            self.woken += 1
+        return heard
+
+    def close(self) -> None:
+        """Hear nothing more."""
+        self._wakeups._forget(self)
+        if self.stop is not None:
+            self.stop()
+
+    def _wait_looking(self, look: Callable[[], bool], seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not look():
+            left = end - time.monotonic()
+            if left <= 0:
+                return self._event.is_set()
+            if self._event.wait(min(left, WATCH_EVERY_S)):
+                break
+        return True
+
+
+class FileWakeups(Wakeups):
+    """For a SQLite database: other processes are heard through its write-ahead log."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__()
+        self._log = f"{database}-wal"
+
+    def _watch(self, listener: Listener) -> None:
+        listener.look = _LogWatch(self._log).changed
+
+
+class _LogWatch:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._again_at: float | None = None
+
+    def changed(self) -> bool:
+        # Only looked at, never opened: closing a file gives up the locks that SQLite has on it.
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return False
+        now = time.time()
+        seen = (found.st_mtime_ns, found.st_size)
+        if seen != self._seen:
+            self._seen = seen
+            # Once more when the file's time can no longer hide a second change.
+            self._again_at = now + RECENT_S if now - found.st_mtime < RECENT_S else None
+            return True
+        if self._again_at is not None and now >= self._again_at:
+            self._again_at = None
+            return True
+        return False
+
+
+class PostgresWakeups(Wakeups):
+    """For PostgreSQL. `connect` makes a connection that nobody else uses."""
+
+    def __init__(self, connect: Callable[[], DedicatedConnection], *, listening: bool = True) -> None:
+        super().__init__()
+        self._connect = connect
+        self._listening = listening
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+        self._closing = False
+        self._sender: threading.Thread | None = None
+        self._process = os.getpid()
+
+    def signal(self) -> None:
+        super().signal()
+        if self._wanted.is_set() and self._process == os.getpid():
+            return  # One is about to be sent.
+        self._wanted.set()
+        if self._sender is None or self._process != os.getpid():
+            self._start()
+
+    def close(self) -> None:
+        self._closing = True
+        sender = self._sender
+        if sender is not None and self._process == os.getpid():
+            self._wanted.set()
+            sender.join(2.0)
+
+    def _watch(self, listener: Listener) -> None:
+        if self._listening:
+            listener.stop = _Notifications(self._connect, listener.wake).close
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._process != os.getpid():
+                # A thread does not come along into a forked process.
+                self._process = os.getpid()
+                self._sender = None
+            if self._sender is None and not self._closing:
+                self._sender = threading.Thread(target=self._send, name="analemma-notify", daemon=True)
+                self._sender.start()
+
+    def _send(self) -> None:
+        connection: DedicatedConnection | None = None
+        try:
+            while True:
+                self._wanted.wait()
+                self._wanted.clear()
+                try:
+                    if connection is None:
+                        connection = self._connect()
+                    connection.execute("notify")
+                except Exception:
+                    # Workers poll; this is only the faster way.
+                    if connection is not None:
+                        connection.close()
+                    connection = None
+                    if not self._closing:
+                        time.sleep(RECONNECT_S)
+                if self._closing and not self._wanted.is_set():
+                    return
+                time.sleep(QUIET_S)
+        finally:
+            if connection is not None:
+                connection.close()
+
+
+class DedicatedConnection(Protocol):
+    """A PostgreSQL connection outside of the pool."""
+
+    def execute(self, name: str) -> None:
+        """Run a statement by its name."""
+
+    def heard(self, seconds: float) -> bool:
+        """Wait for a notification, at most so long."""
+
+    def close(self) -> None:
+        """Give it back to the server."""
+
+
+class _Notifications:
+    """Listens on a thread and a connection of its own."""
+
+    def __init__(self, connect: Callable[[], DedicatedConnection], wake: Callable[[], None]) -> None:
+        self._connect = connect
+        self._wake = wake
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="analemma-listen", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join(2.0)
+
+    def _listen(self) -> None:
+        connection: DedicatedConnection | None = None
+        while not self._stopped.is_set():
+            try:
+                if connection is None:
+                    connection = self._connect()
+                    connection.execute("listen")
+                    # For what was sent while nobody listened.
+                    self._wake()
+                if connection.heard(LISTEN_S):
+                    self._wake()
+            except Exception:
+                if connection is not None:
+                    connection.close()
+                connection = None
+                self._stopped.wait(RECONNECT_S)
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,138 @@
+"""The commands on views: view get, range, search, count."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from analemma.cli.options import StoreOptions, command_group, on_store
+from analemma.cli.output import print_json
+from analemma.errors import Invalid
+
+if TYPE_CHECKING:
+    from analemma.pipeline.view_answers import Unanswered, ViewPage, ViewResponse
+
+commands = command_group("Asking views.")
+
+ViewId = Annotated[str, typer.Argument(help="The view, by the id of its contract.", metavar="VIEW")]
+ViewVersion = Annotated[
+    str | None,
+    typer.Option("--view-version", help="This version of the view, not the one that applies.", metavar="VERSION"),
+]
+Limit = Annotated[int, typer.Option("--limit", help="How many entities at most.", metavar="N", min=1, max=1000)]
+Cursor = Annotated[
+    str | None, typer.Option("--cursor", help="The next page: `next_cursor` of the one before.", metavar="CURSOR")
+]
+IndexName = Annotated[str, typer.Option("--index", help="An index of the ruleset.", metavar="NAME")]
+IndexValue = Annotated[str, typer.Option("--value", help="What the index has, exactly.", metavar="TEXT")]
+
+
+@on_store(commands, "analemma view get view.book.detail.v1 978 -u ./store")
+def get(
+    store: StoreOptions,
+    view: ViewId,
+    entity_ids: Annotated[list[str], typer.Argument(help="The entity's id, or several.", metavar="ID...")],
+    version: Annotated[
+        str | None,
+        typer.Option("--version", help="This version of one entity, not the one that is served.", metavar="VERSION"),
+    ] = None,
+    view_version: ViewVersion = None,
+) -> None:
+    """Print what a view answers for an entity, by slice type; with --json also what there is to say about it.
+
+    Several ids give a JSON document with all answers, and with those that have none."""
+    if len(entity_ids) > 1 and version is not None:
+        raise Invalid("a version is for one entity", hint="give one id")
+    with store.open() as app:
+        found = app.default.view(view, view_version)
+        if len(entity_ids) == 1:
+            response = found.get(entity_ids[0], version)
+            print_json({"view": _response(response)} if store.json else response.data)
+            return
+        batch = found.many(entity_ids)
+    print_json({"items": list(map(_response, batch)), "unanswered": list(map(_unanswered, batch.unanswered))})
+
+
+@on_store(commands, "analemma view range view.book.detail.v1 --prefix 978 --limit 20 -u ./store", name="range")
+def range_of(
+    store: StoreOptions,
+    view: ViewId,
+    prefix: Annotated[str, typer.Option("--prefix", help="Only ids that begin so.", metavar="TEXT")] = "",
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    view_version: ViewVersion = None,
+) -> None:
+    """Print a page of a view, in the order of the entities' ids: a line each, or with --json everything."""
+    with store.open() as app:
+        page = app.default.view(view, view_version).range(prefix, limit=limit, cursor=cursor)
+    _print_page(store, page)
+
+
+@on_store(commands, "analemma view search view.book.detail.v1 --index tag --value sf -u ./store")
+def search(
+    store: StoreOptions,
+    view: ViewId,
+    index: IndexName,
+    value: IndexValue,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    view_version: ViewVersion = None,
+) -> None:
+    """Print a page of what an index finds: a line each, or with --json everything."""
+    with store.open() as app:
+        page = app.default.view(view, view_version).search(index, value, limit=limit, cursor=cursor)
+    _print_page(store, page)
+
+
+@on_store(commands, "analemma view count view.book.detail.v1 -u ./store")
+def count(
+    store: StoreOptions,
+    view: ViewId,
+    prefix: Annotated[str, typer.Option("--prefix", help="Only ids that begin so.", metavar="TEXT")] = "",
+    index: Annotated[
+        str | None, typer.Option("--index", help="What this index finds, with --value.", metavar="NAME")
+    ] = None,
+    value: Annotated[str | None, typer.Option("--value", help="What the index has.", metavar="TEXT")] = None,
+    view_version: ViewVersion = None,
+) -> None:
+    """Print how many entities a view goes through in all."""
+    if (index is None) != (value is None):
+        raise Invalid("--index and --value belong together", hint="give both, or neither")
+    with store.open() as app:
+        total = app.default.view(view, view_version).count(prefix, index=index, value=value)
+    if store.json:
+        print_json({"count": total})
+    else:
+        print(total)
+
+
+def _print_page(store: StoreOptions, page: ViewPage) -> None:
+    if store.json:
+        print_json(
+            {
+                "items": list(map(_response, page)),
+                "unanswered": list(map(_unanswered, page.unanswered)),
+                "next_cursor": page.next_cursor,
+            }
+        )
+        return
+    from analemma.cli.rendering import on_one_line
+
+    for each in page:
+        print(f"{each.entity_id}  {on_one_line(each.data)}")
+    for other in page.unanswered:
+        print(f"{other.entity_id}  no answer: {other.reason}")
+    if page.next_cursor is not None:
+        print(f"more: --cursor {page.next_cursor}")
+
+
+def _response(response: ViewResponse) -> dict[str, Any]:
+    meta = asdict(response.meta)
+    meta["staleness"]["is_stale"] = response.meta.staleness.is_stale
+    return {"entity_id": response.entity_id, "data": response.data, "meta": meta}
+
+
+def _unanswered(entity: Unanswered) -> dict[str, Any]:
+    return asdict(entity)

@@ -1,0 +1,384 @@
+"""The outbox as people see it: how it is doing, what failed, and what to do about that."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+
+from analemma.catalog.outbox_claiming import EventStatus, LaneKey
+from analemma.catalog.outbox_tending import BEFORE_EVERYTHING, EventFilter, OutboxRows, StoredEvent
+from analemma.catalog.port import TenantId
+from analemma.clock import Clock, Entropy
+from analemma.errors import Conflict, Invalid, NotFound
+
+BATCH = 100
+HOUSEKEEPING_BATCH = 1000
+SECOND_US = 1_000_000
+
+Grade = Literal["ok", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLimits:
+    """Beyond these, the outbox is not well."""
+
+    pending: int = 1000
+    oldest_s: float = 300.0
+    stale: int = 20
+    dead: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxStatus:
+    """How the outbox is doing."""
+
+    pending: int
+    """Events that wait for their turn."""
+    processing: int
+    """Events in workers' hands: the next one of each lane under lease."""
+    failed: int
+    """Events that wait for another try."""
+    dead: int
+    """Events that were given up on and park their aggregate until somebody replays or discards them."""
+    processed: int | None
+    """Delivered events that housekeeping has not deleted yet; None if they were not counted."""
+    discarded: int | None
+    lanes: int
+    """Aggregates with something undelivered."""
+    parked: int
+    stale: int
+    """Lanes whose worker was not heard of since its lease ran out."""
+    oldest_s: float | None
+    """The age of the oldest event that waits for a worker."""
+    health: Grade
+    problems: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for programs, with the counts under the names that rows have."""
+        return {
+            "counts": {
+                "PENDING": self.pending,
+                "PROCESSING": self.processing,
+                "PROCESSED": self.processed,
+                "FAILED": self.failed,
+                "DEAD": self.dead,
+            },
+            "discarded": self.discarded,
+            "lanes": self.lanes,
+            "parked": self.parked,
+            "stale": self.stale,
+            "oldest_s": self.oldest_s,
+            "health": self.health,
+            "problems": list(self.problems),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxEntry:
+    """One event and what became of it."""
+
+    id: str
+    tenant: str
+    aggregate_type: str
+    aggregate_id: str
+    seq: int
+    type: str
+    payload: bytes
+    idempotency_key: str | None
+    priority: int
+    status: EventStatus
+    attempts: int
+    next_attempt_at_us: int | None
+    failure_reason: str | None
+    created_at_us: int
+    processed_at_us: int | None
+    trace: str | None
+
+    @property
+    def discarded(self) -> bool:
+        """Given up by a person; its aggregate went on without it."""
+        return self.status == "DEAD" and self.processed_at_us is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for programs; the payload as it reads, or as hexadecimal digits if it is not JSON."""
+        found = {name: getattr(self, name) for name in self.__slots__}
+        try:
+            payload: Any = orjson.loads(self.payload)
+        except orjson.JSONDecodeError:
+            payload = self.payload.hex()
+        return {**found, "payload": payload, "discarded": self.discarded}
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxPage:
+    """Some entries, and where the next ones begin."""
+
+    entries: list[OutboxEntry]
+    cursor: str | None
+    """For the next page; None if this is the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What `replay` did."""
+
+    revived: int = 0
+    """Events that are tried again in their place; their aggregates go on."""
+    copied: int = 0
+    """Events that were settled before, and are delivered again as new ones."""
+    skipped: int = 0
+    """Events that are under way anyway."""
+
+
+class Outbox:
+    """The outbox of all tenants. Where a tenant is named, only that one's events are meant."""
+
+    def __init__(
+        self,
+        rows: OutboxRows,
+        *,
+        find_tenant: Callable[[str], TenantId | None],
+        signal: Callable[[], None],
+        limits: HealthLimits,
+        keep_processed_s: float,
+        keep_dead_s: float,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._rows = rows
+        self._find_tenant = find_tenant
+        self._signal = signal
+        self._limits = limits
+        self._keep_processed_s = keep_processed_s
+        self._keep_dead_s = keep_dead_s
+        self._clock = clock
+        self._entropy = entropy
+
+    def status(self, tenant: str | None = None, *, count_processed: bool = True) -> OutboxStatus:
+        """Counts, ages and whether they are in order. Counting what was processed reads all of it; without that, only
+        what is under way is read."""
+        number = self._tenant(tenant)
+        lanes = self._rows.lane_counts(number)
+        oldest_us = self._rows.oldest_us(number)
+        processed, discarded = self._rows.settled_counts(number) if count_processed else (None, None)
+        oldest_s = None if oldest_us is None else max(0.0, (self._rows.now_us() - oldest_us) / SECOND_US)
+        pending = lanes.undelivered - lanes.leased - lanes.failed - lanes.parked
+        problems = self._problems(pending, oldest_s, lanes.stale, lanes.parked)
+        return OutboxStatus(
+            pending=pending,
+            processing=lanes.leased,
+            failed=lanes.failed,
+            dead=lanes.parked,
+            processed=processed,
+            discarded=discarded,
+            lanes=lanes.lanes,
+            parked=lanes.parked,
+            stale=lanes.stale,
+            oldest_s=oldest_s,
+            health="warning" if problems else "ok",
+            problems=problems,
+        )
+
+    def get(self, id: str, *, tenant: str | None = None) -> OutboxEntry:
+        """One event; NotFound if there is none of this id, or none any more. Ids are unique in a tenant: Conflict if
+        several have it and none is named."""
+        return _entry(self._event(id, self._tenant(tenant)))
+
+    def failed(
+        self,
+        *,
+        tenant: str | None = None,
+        type: str | None = None,
+        aggregate_type: str | None = None,
+        aggregate_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> OutboxPage:
+        """Events that failed and wait for another try, a page at a time."""
+        chosen = self._filter(tenant, type, aggregate_type, aggregate_id)
+        return _page(self._rows.failed(chosen, after=_after(cursor), limit=_checked(limit) + 1), limit)
+
+    def dead_letters(
+        self,
+        *,
+        tenant: str | None = None,
+        type: str | None = None,
+        aggregate_type: str | None = None,
+        aggregate_id: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> OutboxPage:
+        """Events that were given up on and park their aggregate, a page at a time."""
+        chosen = self._filter(tenant, type, aggregate_type, aggregate_id)
+        return _page(self._rows.dead(chosen, after=_after(cursor), limit=_checked(limit) + 1), limit)
+
+    def replay(
+        self,
+        ids: str | Sequence[str] | None = None,
+        *,
+        tenant: str | None = None,
+        type: str | None = None,
+        aggregate_type: str | None = None,
+        aggregate_id: str | None = None,
+    ) -> Replayed:
+        """Deliver events again: those named, or all dead letters that match.
+
+        One that failed or is dead is tried again in its place, with all its attempts before it, and its aggregate goes
+        on behind it. One that was settled is added again at the end of its aggregate, under a new id and idempotency
+        key, so that nobody takes it for the old one."""
+        done = Replayed()
+        for event in self._chosen(ids, self._filter(tenant, type, aggregate_type, aggregate_id)):
+            done = self._replay(event, done)
+        self._signal()
+        return done
+
+    def discard(
+        self,
+        ids: str | Sequence[str] | None = None,
+        *,
+        tenant: str | None = None,
+        type: str | None = None,
+        aggregate_type: str | None = None,
+        aggregate_id: str | None = None,
+        reason: str | None = None,
+    ) -> int:
+        """Give up events that failed or are dead, those named or all dead letters that match; how many.
+
+        The row stays, dead and settled, until housekeeping deletes it; its aggregate goes on behind it. Conflict for a
+        named event that is not what its aggregate waits for."""
+        count = 0
+        for event in self._chosen(ids, self._filter(tenant, type, aggregate_type, aggregate_id)):
+            said = "discarded" if reason is None else f"discarded: {reason}"
+            if self._rows.discard(event, f"{event.failure_reason}; {said}" if event.failure_reason else said):
+                count += 1
+            elif ids is not None:
+                raise Conflict(
+                    f"event {event.id} cannot be discarded: it is {event.status}",
+                    hint="only what failed or is dead can be, while no worker is at it",
+                )
+        self._signal()
+        return count
+
+    def housekeep(
+        self,
+        *,
+        processed_after_s: float | None = None,
+        dead_after_s: float | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> int:
+        """Delete rows that were delivered, or given up by a person, longer ago than the settings say; how many. Nothing
+        that is not settled is ever deleted."""
+        now = self._rows.now_us()
+        processed_s = self._keep_processed_s if processed_after_s is None else processed_after_s
+        dead_s = self._keep_dead_s if dead_after_s is None else dead_after_s
+        count = 0
+        while not stop():
+            deleted = self._rows.housekeep(
+                processed_before_us=now - int(processed_s * SECOND_US),
+                dead_before_us=now - int(dead_s * SECOND_US),
+                batch=HOUSEKEEPING_BATCH,
+            )
+            count += deleted
+            if deleted < HOUSEKEEPING_BATCH:
+                break
+        return count
+
+    def _replay(self, event: StoredEvent, done: Replayed) -> Replayed:
+        if event.processed_at_us is not None:
+            # Ids are random, so whoever asks twice gets two.
+            id = f"{event.id[:64]}-{self._entropy.random_bytes(8).hex()}"
+            self._rows.deliver_again(event, id=id, now_us=self._clock.now_us())
+            return Replayed(done.revived, done.copied + 1, done.skipped)
+        if self._rows.revive(event):
+            return Replayed(done.revived + 1, done.copied, done.skipped)
+        return Replayed(done.revived, done.copied, done.skipped + 1)
+
+    def _chosen(self, ids: str | Sequence[str] | None, chosen: EventFilter) -> list[StoredEvent]:
+        """Read first and acted upon afterwards: what an action brings about is not acted upon again."""
+        if ids is not None:
+            if chosen != EventFilter(chosen.tenant):
+                raise Invalid(
+                    "events are named, and others are described", hint="give ids, or what all dead letters must match"
+                )
+            return [self._event(id, chosen.tenant) for id in ([ids] if isinstance(ids, str) else ids)]
+        found: list[StoredEvent] = []
+        after = BEFORE_EVERYTHING
+        while page := self._rows.dead(chosen, after=after, limit=BATCH):
+            found += page
+            after = page[-1].lane
+        return found
+
+    def _event(self, id: str, tenant: TenantId | None) -> StoredEvent:
+        found = self._rows.events(id, tenant)
+        if not found:
+            raise NotFound(f"there is no event {id!r}", hint="housekeeping deletes what was settled long ago", id=id)
+        if len(found) > 1:
+            names = sorted(event.tenant_name for event in found)
+            raise Conflict(f"{len(found)} tenants have an event {id!r}", hint="name the tenant", id=id, tenants=names)
+        return found[0]
+
+    def _tenant(self, name: str | None) -> TenantId | None:
+        if name is None:
+            return None
+        found = self._find_tenant(name)
+        if found is None:
+            raise NotFound(f"there is no tenant {name!r}", tenant=name)
+        return found
+
+    def _filter(
+        self, tenant: str | None, type: str | None, aggregate_type: str | None, aggregate_id: str | None
+    ) -> EventFilter:
+        return EventFilter(self._tenant(tenant), type, aggregate_type, aggregate_id)
+
+    def _problems(self, pending: int, oldest_s: float | None, stale: int, dead: int) -> tuple[str, ...]:
+        limits = self._limits
+        found = []
+        if pending > limits.pending:
+            found.append(f"{pending} events are pending (more than {limits.pending})")
+        if oldest_s is not None and oldest_s > limits.oldest_s:
+            found.append(f"the oldest waits for {oldest_s:.0f} s (more than {limits.oldest_s:.0f})")
+        if stale > limits.stale:
+            found.append(f"{stale} lanes have a lease that ran out (more than {limits.stale})")
+        if dead > limits.dead:
+            found.append(f"{dead} events are dead (more than {limits.dead})")
+        return tuple(found)
+
+
+def _entry(event: StoredEvent) -> OutboxEntry:
+    return OutboxEntry(event.id, event.tenant_name, event.lane.aggregate_type, event.lane.aggregate_id, *event[3:])
+
+
+def _page(events: list[StoredEvent], limit: int) -> OutboxPage:
+    """One more than the page was asked for, to know whether there is a next one."""
+    shown = events[:limit]
+    cursor = _cursor(shown[-1].lane) if len(events) > limit else None
+    return OutboxPage([_entry(event) for event in shown], cursor)
+
+
+def _checked(limit: int) -> int:
+    if not 1 <= limit <= 10_000:
+        raise Invalid(f"a page of {limit}", hint="ask for 1 to 10,000 entries")
+    return limit
+
+
+def _cursor(lane: LaneKey) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(list(lane))).decode()
+
+
+def _after(cursor: str | None) -> LaneKey:
+    if cursor is None:
+        return BEFORE_EVERYTHING
+    try:
+        tenant, aggregate_type, aggregate_id = orjson.loads(base64.urlsafe_b64decode(cursor.encode()))
+        if type(tenant) is not int or not (isinstance(aggregate_type, str) and isinstance(aggregate_id, str)):
+            raise ValueError("not the key of a lane")
+        if not 0 <= tenant < 2**31 or "\0" in aggregate_type + aggregate_id:
+            raise ValueError("not a key that a lane can have")
+    except (binascii.Error, ValueError, TypeError) as exc:
+        raise Invalid(f"not a cursor: {cursor!r}", hint="use the one that the page before gave") from exc
+    return LaneKey(TenantId(tenant), aggregate_type, aggregate_id)

@@ -1,0 +1,391 @@
+"""Answers views: by id and version, many at once, page by page, and by index. Bodies are held against their hashes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import islice
+from typing import Any, Final
+
+from analemma.canon.tree import Trees
+from analemma.catalog.view_rows import EntityRow, ViewRows
+from analemma.contracts.contract_set import ContractSet
+from analemma.contracts.models import ViewDefinition
+from analemma.contracts.semver import parse_semver
+from analemma.errors import Invalid, NotFound
+from analemma.pipeline.cursors import decode_cursor, encode_cursor
+from analemma.pipeline.documents import check_slice, format_hash
+from analemma.pipeline.view_answers import (
+    MissingSlices,
+    ServedSlice,
+    Staleness,
+    Unanswered,
+    ViewBatch,
+    ViewMeta,
+    ViewPage,
+    ViewResponse,
+    choose_slices,
+)
+from analemma.slicing.changes import Document
+from analemma.slicing.entity_key import EntityKey
+from analemma.slicing.indexing import index_text
+from analemma.slicing.tsid import Version, format_version, parse_version
+from analemma.tracing import span
+
+PAGE: Final = 100
+LARGEST_PAGE: Final = 1000
+LARGEST_VERSION: Final = (1 << 63) - 1
+_LONGEST_PREFIX: Final = 512
+
+Bodies = Mapping[str, Document]
+"""What the slices of one entity hold, by their types. No two answers share one: whoever gets it may change it."""
+
+
+class QueryViewWorkflow:
+    """The views of one tenant. `view` gives a handle on one of them, which is the comfortable way to ask."""
+
+    def __init__(self, tenant: str, rows: ViewRows, trees: Trees, current: Callable[[], ContractSet]) -> None:
+        self._tenant = tenant
+        self._rows = rows
+        self._trees = trees
+        self._current = current
+
+    @property
+    def contracts(self) -> ContractSet:
+        """The contracts that apply now."""
+        return self._current()
+
+    def view(self, view_id: str, version: str | None = None) -> EntityView:
+        """One view, by the id of its contract: the version that applies when it is asked, or this one."""
+        self._definition(view_id, version)
+        return EntityView(self, view_id, version)
+
+    def execute(
+        self, view_id: str, entity_id: str, version: str | None = None, *, view_version: str | None = None
+    ) -> ViewResponse:
+        """The answer for one entity, at a version or at the one that is served; NotFound says why there is none."""
+        with span("analemma.view.get", view=view_id, entity_id=entity_id):
+            contracts, view = self._definition(view_id, view_version)
+            wanted = None if version is None else parse_version(version)
+            key = EntityKey(view.entity_type, self._tenant, entity_id)
+            if wanted is not None and wanted > LARGEST_VERSION:
+                raise _no_version(key, version)
+            row = self._rows.by_keys(view.entity_type, [entity_id], _slice_types(view), wanted).get(entity_id)
+            self._check(key, row, version)
+            assert row is not None
+            return self._answer(contracts, view, row, self._read_bodies([row])[0])
+
+    def execute_many(self, view_id: str, entity_ids: Iterable[str], *, view_version: str | None = None) -> ViewBatch:
+        """Answers for many entities, in their order, and those that have none; as many statements as for one."""
+        ids = _listed(entity_ids)
+        with span("analemma.view.many", view=view_id, count=len(ids)):
+            contracts, view = self._definition(view_id, view_version)
+            for entity_id in ids:
+                EntityKey(view.entity_type, self._tenant, entity_id)
+            distinct = list(dict.fromkeys(ids))
+            rows = self._rows.by_keys(view.entity_type, distinct, _slice_types(view)) if distinct else {}
+            items, unanswered = self._answers(contracts, view, [(each, rows.get(each)) for each in ids])
+            return ViewBatch(items, unanswered)
+
+    def execute_range(
+        self,
+        view_id: str,
+        *,
+        prefix: str = "",
+        limit: int = PAGE,
+        cursor: str | None = None,
+        view_version: str | None = None,
+    ) -> ViewPage:
+        """A page of all entities that are served and not deleted, in the order of their ids (by code points)."""
+        with span("analemma.view.range", view=view_id):
+            contracts, view = self._definition(view_id, view_version)
+            _check_limit(limit)
+            _check_prefix(prefix)
+            question = ("range", self._tenant, view.entity_type, prefix)
+            after = None if cursor is None else _text(decode_cursor(question, cursor))
+            rows = self._rows.by_range(
+                view.entity_type, _slice_types(view), prefix=prefix, after=after, limit=limit + 1
+            )
+            page = rows[:limit]
+            items, unanswered = self._answers(contracts, view, [(row.key, row) for row in page])
+            following = encode_cursor(question, page[-1].key) if len(rows) > limit else None
+            return ViewPage(items, unanswered, following)
+
+    def execute_search(
+        self,
+        view_id: str,
+        *,
+        index: str,
+        value: Any,
+        limit: int = PAGE,
+        cursor: str | None = None,
+        view_version: str | None = None,
+    ) -> ViewPage:
+        """A page of the entities that an index of the ruleset finds, in the order in which they came to be known."""
+        with span("analemma.view.search", view=view_id, index=index):
+            contracts, view = self._definition(view_id, view_version)
+            _check_limit(limit)
+            text = _indexed(contracts, view, index, value)
+            question = ("search", self._tenant, view.entity_type, index, text)
+            after = 0 if cursor is None else _number(decode_cursor(question, cursor))
+            rows = self._rows.by_index(
+                view.entity_type, _slice_types(view), index_type=index, value=text, after=after, limit=limit + 1
+            )
+            page = rows[:limit]
+            items, unanswered = self._answers(contracts, view, [(row.key, row) for row in page])
+            following = encode_cursor(question, page[-1].number) if len(rows) > limit else None
+            return ViewPage(items, unanswered, following)
+
+    def count(
+        self,
+        view_id: str,
+        *,
+        prefix: str = "",
+        index: str | None = None,
+        value: Any = None,
+        view_version: str | None = None,
+    ) -> int:
+        """How many entities `execute_range` or, with an index, `execute_search` would go through in all."""
+        with span("analemma.view.count", view=view_id):
+            contracts, view = self._definition(view_id, view_version)
+            if index is None:
+                if value is not None:
+                    raise Invalid("a value was given, and no index", hint="name the index that has the value")
+                _check_prefix(prefix)
+                return self._rows.count_served(view.entity_type, prefix)
+            if prefix:
+                raise Invalid("a prefix and an index were given", hint="count by one of them")
+            return self._rows.count_indexed(view.entity_type, index, _indexed(contracts, view, index, value))
+
+    def entity_ids(self, entity_type: str, *, prefix: str = "", page: int = LARGEST_PAGE) -> Iterator[str]:
+        """The ids of all entities of a type that were ever ingested, compiled or not, in their order, page by page."""
+        _check_prefix(prefix)
+        after = None
+        while True:
+            found = self._rows.keys(entity_type, prefix=prefix, after=after, limit=page)
+            yield from found
+            if len(found) < page:
+                return
+            after = found[-1]
+
+    def _definition(self, view_id: str, version: str | None) -> tuple[ContractSet, ViewDefinition]:
+        if version is not None and not isinstance(version, str):
+            raise Invalid(
+                f"the view's version is of type {type(version).__name__}", hint="give it as text, as in 1.4.0"
+            )
+        contracts = self._current()
+        return contracts, contracts.view(view_id, None if version is None else parse_semver(version))
+
+    def _answers(
+        self, contracts: ContractSet, view: ViewDefinition, wanted: Sequence[tuple[str, EntityRow | None]]
+    ) -> tuple[tuple[ViewResponse, ...], tuple[Unanswered, ...]]:
+        bodies = self._read_bodies([row for _, row in wanted])
+        items: list[ViewResponse] = []
+        unanswered: list[Unanswered] = []
+        for (entity_id, row), slices in zip(wanted, bodies, strict=True):
+            try:
+                self._check(EntityKey(view.entity_type, self._tenant, entity_id), row, None)
+                assert row is not None
+                items.append(self._answer(contracts, view, row, slices))
+            except MissingSlices as exc:
+                unanswered.append(Unanswered(entity_id, exc.message, tuple(exc.missing)))
+            except NotFound as exc:
+                unanswered.append(Unanswered(entity_id, exc.message, deleted_at=exc.facts.get("deleted_at")))
+        return tuple(items), tuple(unanswered)
+
+    def _check(self, key: EntityKey, row: EntityRow | None, version: str | None) -> None:
+        """Raise NotFound, saying why, if there is nothing to answer."""
+        if row is None or row.newest_raw is None:
+            raise NotFound(f"there is no {key.type} {key.id}", entity_key=str(key))
+        if row.version is None and version is not None:
+            raise _no_version(key, version)
+        if row.compiled is None:
+            what = f"{key.type} {key.id}" if version is None else f"version {version} of {key.type} {key.id}"
+            raise NotFound(
+                f"{what} was ingested and is not compiled yet",
+                hint="run `analemma worker`, or compile it",
+                entity_key=str(key),
+            )
+        if row.deleted:
+            deleted_at = _moment(row.created_at_us or 0)
+            raise NotFound(
+                f"{key.type} {key.id} was deleted at {deleted_at.isoformat(' ', 'seconds')}",
+                hint="an older version can still be read by its number",
+                entity_key=str(key),
+                deleted_at=deleted_at,
+            )
+
+    def _read_bodies(self, rows: Sequence[EntityRow | None]) -> list[Bodies]:
+        """The bodies of each of these entities, all read together. An entity that is asked for twice has two."""
+        found = [
+            (position, each, each.root)
+            for position, row in enumerate(rows)
+            if row is not None and not row.deleted
+            for each in row.slices
+            if each.root is not None
+        ]
+        bodies: list[dict[str, Document]] = [{} for _ in rows]
+        values = self._trees.read_many([root for _, _, root in found])
+        for (position, each, _), value in zip(found, values, strict=True):
+            what = f"the slice {each.type} of version {_shown(each.version)}"
+            bodies[position][each.type] = check_slice(value, each.hash, what)
+        return list(bodies)
+
+    def _answer(self, contracts: ContractSet, view: ViewDefinition, row: EntityRow, present: Bodies) -> ViewResponse:
+        assert row.version is not None and row.compiled is not None
+        key = EntityKey(view.entity_type, self._tenant, row.key)
+        absent = {each.type: (each.tombstone, each.detail) for each in row.slices if each.tombstone is not None}
+        data, missing = choose_slices(view, present, absent, f"{key.type} {key.id}")
+        policy = view.partial_policy
+        return ViewResponse(
+            row.key,
+            data,
+            ViewMeta(
+                view=str(view.ref),
+                entity_key=str(key),
+                version=_shown(row.version),
+                revision=row.compiled.revision,
+                slices={
+                    each.type: ServedSlice(_shown(each.version), each.revision, format_hash(each.hash))
+                    for each in row.slices
+                    if each.hash is not None
+                },
+                staleness=_staleness(contracts, view, row),
+                missing_slices=missing if policy.include_missing_slices else None,
+                used_contracts=_used(view, row) if policy.include_used_contracts else None,
+            ),
+        )
+
+
+class EntityView:
+    """One view of one tenant's entities.
+
+    `get`, `many`, `range`, `search` and `count` are those of `QueryViewWorkflow`."""
+
+    def __init__(self, workflow: QueryViewWorkflow, view_id: str, version: str | None) -> None:
+        self.id = view_id
+        self._workflow = workflow
+        self._version = version
+
+    def get(self, entity_id: str, version: str | None = None) -> ViewResponse:
+        """The answer for one entity, at a version or at the one that is served."""
+        return self._workflow.execute(self.id, entity_id, version, view_version=self._version)
+
+    def many(self, entity_ids: Iterable[str]) -> ViewBatch:
+        """Answers for up to 1,000 entities, in their order; `unanswered` has the others, with the reason."""
+        return self._workflow.execute_many(self.id, entity_ids, view_version=self._version)
+
+    def range(self, prefix: str = "", *, limit: int = PAGE, cursor: str | None = None) -> ViewPage:
+        """A page of all entities, in the order of their ids."""
+        return self._workflow.execute_range(
+            self.id, prefix=prefix, limit=limit, cursor=cursor, view_version=self._version
+        )
+
+    def search(self, index: str, value: Any, *, limit: int = PAGE, cursor: str | None = None) -> ViewPage:
+        """A page of the entities whose index has this value, exactly."""
+        return self._workflow.execute_search(
+            self.id, index=index, value=value, limit=limit, cursor=cursor, view_version=self._version
+        )
+
+    def every(self, prefix: str = "", *, page: int = PAGE) -> Iterator[ViewResponse]:
+        """All answers, page by page; entities for which the view has none are left out."""
+        cursor = None
+        while True:
+            found = self.range(prefix, limit=page, cursor=cursor)
+            yield from found
+            cursor = found.next_cursor
+            if cursor is None:
+                return
+
+    def count(self, prefix: str = "", *, index: str | None = None, value: Any = None) -> int:
+        """How many entities `range`, or with an index `search`, goes through in all."""
+        return self._workflow.count(self.id, prefix=prefix, index=index, value=value, view_version=self._version)
+
+
+def _listed(entity_ids: Iterable[str]) -> list[str]:
+    if isinstance(entity_ids, str) or not isinstance(entity_ids, Iterable):
+        what = "one text" if isinstance(entity_ids, str) else f"of type {type(entity_ids).__name__}"
+        raise Invalid(f"the ids are {what}", hint="give a list of ids")
+    ids = list(islice(entity_ids, LARGEST_PAGE + 1))
+    if len(ids) > LARGEST_PAGE:
+        count = len(entity_ids) if isinstance(entity_ids, Sized) else f"more than {LARGEST_PAGE}"
+        raise Invalid(f"{count} entities were asked for at once", hint=f"the limit is {LARGEST_PAGE}")
+    return ids
+
+
+def _slice_types(view: ViewDefinition) -> tuple[str, ...]:
+    return (*view.required_slices, *view.optional_slices)
+
+
+def _staleness(contracts: ContractSet, view: ViewDefinition, row: EntityRow) -> Staleness:
+    assert row.newest_raw is not None and row.version is not None and row.compiled is not None
+    ruleset = contracts.find_ruleset(view.entity_type)
+    return Staleness(
+        newest_version=_shown(row.newest_raw),
+        compiled_version=_shown(row.newest_compiled or row.version),
+        serving_version=_shown(row.serving_version or row.version),
+        ruleset_is_current=ruleset is not None and ruleset.fingerprint == row.compiled.fingerprint,
+    )
+
+
+def _used(view: ViewDefinition, row: EntityRow) -> tuple[str, ...]:
+    assert row.compiled is not None
+    refs = [str(view.ref), f"{row.compiled.ruleset_id}@{row.compiled.ruleset_version}"]
+    if row.schema is not None:
+        refs.append(f"{row.schema[0]}@{row.schema[1]}")
+    return tuple(refs)
+
+
+def _indexed(contracts: ContractSet, view: ViewDefinition, index: str, value: Any) -> str:
+    ruleset = contracts.find_ruleset(view.entity_type)
+    known = [] if ruleset is None else [each.type for each in ruleset.indexes]
+    if index not in known:
+        raise Invalid(
+            f"{view.entity_type} has no index {index!r}", hint=f"there are {', '.join(known) or 'none'}", index=index
+        )
+    text = index_text(value)
+    if text is None:
+        raise Invalid("nothing is indexed under null, a list or an object", hint="search for text or a number")
+    return text
+
+
+def _check_limit(limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= LARGEST_PAGE:
+        raise Invalid(f"not a limit: {limit!r}", hint=f"a page has 1 to {LARGEST_PAGE} entities")
+
+
+def _check_prefix(prefix: str) -> None:
+    if not isinstance(prefix, str):
+        raise Invalid(f"the prefix is of type {type(prefix).__name__}", hint="give it as text")
+    try:
+        fits = len(prefix.encode()) <= _LONGEST_PREFIX
+    except UnicodeEncodeError:
+        fits = False
+    if not fits or "\0" in prefix:
+        raise Invalid("no id begins with this prefix", hint=f"ids are up to {_LONGEST_PREFIX} bytes of text")
+
+
+def _text(place: str | int) -> str:
+    if not isinstance(place, str):
+        raise Invalid("not a cursor of this query")
+    return place
+
+
+def _number(place: str | int) -> int:
+    if type(place) is not int or not 0 <= place <= LARGEST_VERSION:
+        raise Invalid("not a cursor of this query")
+    return place
+
+
+def _no_version(key: EntityKey, version: str | None) -> NotFound:
+    return NotFound(
+        f"{key.type} {key.id} has no version {version}", hint="`analemma slices` shows the newest", entity_key=str(key)
+    )
+
+
+def _shown(version: int) -> str:
+    return format_version(Version(version))
+
+
+def _moment(microseconds: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(microseconds / 1_000_000, dt.UTC)

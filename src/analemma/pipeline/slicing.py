@@ -1,0 +1,333 @@
+"""Slicing: a version of an entity is compiled to slices and index entries, in full or from what it was before.
+
+What a compile is made of is read first, without locks, and evaluated; then one transaction checks that none of it has
+changed and writes everything, or the compile begins anew."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from analemma.canon.tree import Trees
+from analemma.catalog.engine import Engine
+from analemma.catalog.entities import EntityPlace, add_placeholders, find_entity
+from analemma.catalog.port import BranchKey, OutboxEvent, TenantId
+from analemma.catalog.slices import CompileRow, CompileStart, CompileWrite, EntryRow, SliceRow, Slices
+from analemma.clock import Clock
+from analemma.contracts.contract_set import ContractSet
+from analemma.contracts.models import Ruleset
+from analemma.errors import AnalemmaError, Conflict, NotFound, Unavailable
+from analemma.outbox.handlers import Settle
+from analemma.pipeline.compile_inputs import CompileInputs, InputReader
+from analemma.pipeline.dependencies import format_dependencies
+from analemma.pipeline.documents import DocumentReader, KnownDocuments, parse_hash
+from analemma.pipeline.events import Events
+from analemma.pipeline.versions import parse_stored_version
+from analemma.slicing.entity_key import EntityKey
+from analemma.slicing.evaluate import BuiltSlice, TombstoneReason
+from analemma.slicing.incremental import Compiled, CompileMode, compile_entity
+from analemma.slicing.indexing import IndexEntry
+from analemma.slicing.tsid import Version, format_version
+from analemma.state.block_store import BlockStore, Carried
+from analemma.tracing import span
+
+ATTEMPTS: Final = 100
+"""Each that fails means that somebody else's compile succeeded."""
+LONGEST_WAIT_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """What a compile did."""
+
+    version: str
+    revision: int
+    """How often this version has been compiled to something else, from 1."""
+    mode: CompileMode
+    """FULL or INCREMENTAL: what was done."""
+    written: tuple[str, ...]
+    """Slices that became something else, tombstones among them."""
+    unchanged: tuple[str, ...]
+    tombstones: Mapping[str, str]
+    """Slices that are not there, each with its reason."""
+    impacted: Mapping[str, tuple[str, ...]]
+    """Slices that were rebuilt, each with why."""
+    no_change: bool
+    """Whether every slice is what it was."""
+    up_to_date: bool = False
+    """Whether the version had been compiled to exactly this before, so that nothing at all was written."""
+
+
+class SlicingWorkflow:
+    """Compiles entities of one tenant."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: TenantId,
+        tenant_name: str,
+        *,
+        slices: Slices,
+        contracts: Callable[[], ContractSet],
+        blocks: BlockStore,
+        trees: Trees,
+        known: KnownDocuments,
+        events: Events,
+        clock: Clock,
+        wake: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._tenant_name = tenant_name
+        self._slices = slices
+        self._contracts = contracts
+        self._blocks = blocks
+        self._trees = trees
+        self._events = events
+        self._clock = clock
+        self._wake = wake
+        self._reader = InputReader(slices, DocumentReader(trees, known), tenant_name)
+
+    def execute(
+        self, entity_type: str, entity_id: str, version: str | None = None, *, within: Settle | None = None
+    ) -> CompileResult:
+        """Compile a version, or the newest one, evaluating every rule."""
+        return self.compile(entity_type, entity_id, version, CompileMode.FULL, within=within)
+
+    def execute_incremental(
+        self, entity_type: str, entity_id: str, version: str | None = None, *, within: Settle | None = None
+    ) -> CompileResult:
+        """Compile a version from what the one before it was compiled to; Conflict if that cannot be done."""
+        return self.compile(entity_type, entity_id, version, CompileMode.INCREMENTAL, within=within)
+
+    def execute_auto(
+        self, entity_type: str, entity_id: str, version: str | None = None, *, within: Settle | None = None
+    ) -> CompileResult:
+        """Compile a version from the one before it if possible, otherwise in full."""
+        return self.compile(entity_type, entity_id, version, CompileMode.AUTO, within=within)
+
+    def compile(
+        self,
+        entity_type: str,
+        entity_id: str,
+        version: str | None,
+        mode: CompileMode,
+        *,
+        within: Settle | None = None,
+    ) -> CompileResult:
+        """Compile a version in a mode. `within` runs in the transaction that writes; where nothing is to be written it
+        does not run."""
+        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        chosen = None if version is None else parse_stored_version(version)
+        with span("analemma.compile", entity_type=entity_type, mode=mode.value):
+            carried = Carried()
+            try:
+                for attempt in range(ATTEMPTS):
+                    done = self._attempt(key, chosen, mode, within, carried)
+                    if done is not None:
+                        if done.up_to_date:
+                            self._blocks.give_up(carried.uploads, Conflict("another compiled it meanwhile"))
+                        if attempt:
+                            # An attempt whose answer was lost may have written after all.
+                            self._wake()
+                        return done
+                    self._clock.sleep(random.uniform(0, min(LONGEST_WAIT_S, 0.001 * 2 ** min(attempt, 10))))
+                raise Unavailable(f"{key} or what it joins is being compiled all the time", hint="try again later")
+            except AnalemmaError as exc:
+                self._blocks.give_up(carried.uploads, exc)
+                raise
+
+    def has_ruleset(self, entity_type: str) -> bool:
+        """Whether there is anything to compile entities of a type by."""
+        return self._contracts().find_ruleset(entity_type) is not None
+
+    def newest_compiled(self, entity_type: str, entity_id: str) -> str | None:
+        """The newest version that was compiled."""
+        found = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
+        return (
+            None if found is None or found.newest_compiled is None else format_version(Version(found.newest_compiled))
+        )
+
+    def _attempt(
+        self, key: EntityKey, version: int | None, mode: CompileMode, within: Settle | None, carried: Carried
+    ) -> CompileResult | None:
+        """One try; None if what it was made of has changed meanwhile."""
+        contracts = self._contracts()
+        place = EntityPlace(key.type, key.id)
+        start = self._slices.start(place, version)
+        if start is None or start.newest_raw is None:
+            raise NotFound(f"there is no {key}", hint="ingest it first", entity=str(key))
+        if start.version is None:
+            raise NotFound(f"{key} has no such version", hint="versions are told by ingest", entity=str(key))
+        ruleset = contracts.ruleset(key.type)
+        if mode is CompileMode.INCREMENTAL:
+            _require_base(key, start, ruleset)
+        inputs = self._reader.read(ruleset, key, start, mode)
+        missing = [each for each in inputs.joined if inputs.joined[each] is None]
+        if missing:
+            # There must be something to lock, or one who creates it now would not see us, nor we him.
+            add_placeholders(self._engine, self._tenant, missing)
+            inputs = self._reader.read(ruleset, key, start, mode)
+        compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
+        if self._is_up_to_date(start, ruleset, compiled):
+            assert start.base is not None
+            return _result(start.version, start.base.revision, compiled, up_to_date=True)
+        write = self._writing(contracts, ruleset, key, start, inputs, compiled, carried)
+        if not self._slices.write(write, now_us=self._clock.now_us(), within=within):
+            return None
+        if write.events:
+            self._wake()
+        return _result(start.version, write.row.revision, compiled)
+
+    def _is_up_to_date(self, start: CompileStart, ruleset: Ruleset, compiled: Compiled) -> bool:
+        base = start.base
+        return (
+            base is not None
+            and base.version == start.version
+            and base.fingerprint == ruleset.fingerprint
+            and not compiled.written
+            and base.dependencies == format_dependencies(compiled.slices)
+        )
+
+    def _writing(
+        self,
+        contracts: ContractSet,
+        ruleset: Ruleset,
+        key: EntityKey,
+        start: CompileStart,
+        inputs: CompileInputs,
+        compiled: Compiled,
+        carried: Carried,
+    ) -> CompileWrite:
+        version, base = start.version, start.base
+        assert version is not None
+        newest = start.newest_compiled is None or version >= start.newest_compiled
+        again = base is not None and base.version == version
+        revision = base.revision + 1 if base is not None and again else 1
+        trees = {each.type: self._trees.build(each.data) for each in compiled.written if each.data is not None}
+        blocks = {block.id: block for tree in trees.values() for block in tree.blocks}
+        where = BranchKey(key.type, key.id, "slice")
+        prepared = self._blocks.prepare(list(blocks.values()), where, None, carried)
+        rows = [
+            _row(each, version, revision, trees[each.type].root.id if each.data is not None else None)
+            for each in compiled.written
+        ]
+        if not newest:
+            rows += self._kept_for_successor(start, inputs, compiled.written)
+        entries = None
+        if newest and compiled.index_entries is not None:
+            entries = self._numbered(compiled.index_entries, inputs)
+        return CompileWrite(
+            place=EntityPlace(key.type, key.id),
+            number=start.number,
+            expected=start.compile_seq,
+            joined=tuple(sorted({(each.number, each.compile_seq) for each in inputs.joined.values() if each})),
+            row=CompileRow(
+                version,
+                revision,
+                ruleset.id,
+                str(ruleset.version),
+                ruleset.fingerprint,
+                format_dependencies(compiled.slices),
+            ),
+            mode=compiled.mode.value,
+            newest=newest,
+            slices=tuple(rows),
+            entries=entries,
+            blocks=prepared.rows,
+            uploads=prepared.uploads,
+            events=self._fanout(contracts, key, version, inputs, compiled) if newest else (),
+        )
+
+    def _kept_for_successor(
+        self, start: CompileStart, inputs: CompileInputs, written: Sequence[BuiltSlice]
+    ) -> list[SliceRow]:
+        """What the version that follows goes on having, now that rows come between it and where it had that from."""
+        assert start.version is not None
+        following, own = self._slices.following(start.number, start.version)
+        if following is None:
+            return []
+        kept = []
+        for each in written:
+            if each.type in own:
+                continue
+            before = inputs.rows.get(each.type)
+            if before is None:
+                before = SliceRow(
+                    each.type, 0, 0, None, None, TombstoneReason.NOT_IN_RULESET, "the version has no such slice"
+                )
+            kept.append(before._replace(version=following.version, revision=following.revision))
+        return kept
+
+    def _numbered(self, entries: Sequence[IndexEntry], inputs: CompileInputs) -> tuple[EntryRow, ...]:
+        numbers = {place: found.number for place, found in inputs.joined.items() if found is not None}
+        targets = {EntityPlace(each.target.type, each.target.id) for each in entries if each.target is not None}
+        unknown = targets - numbers.keys()
+        if unknown:
+            found = self._reader.numbers(unknown)
+            missing = [place for place in unknown if place not in found]
+            if missing:
+                add_placeholders(self._engine, self._tenant, missing)
+                found |= self._reader.numbers(missing)
+            numbers |= found
+        return tuple(
+            EntryRow(
+                each.type,
+                each.value,
+                None if each.target is None else numbers[EntityPlace(each.target.type, each.target.id)],
+            )
+            for each in entries
+        )
+
+    def _fanout(
+        self, contracts: ContractSet, key: EntityKey, version: int, inputs: CompileInputs, compiled: Compiled
+    ) -> tuple[OutboxEvent, ...]:
+        before = {} if inputs.predecessor is None else inputs.predecessor.slices
+        changed = [
+            each.type
+            for each in compiled.written
+            if each.hash != (before[each.type].hash if each.type in before else None)
+            and contracts.dependants(key.type, each.type)
+        ]
+        return (self._events.fanout_requested(key, version, changed),) if changed else ()
+
+
+def _require_base(key: EntityKey, start: CompileStart, ruleset: Ruleset) -> None:
+    base = start.base
+    if base is not None and base.fingerprint == ruleset.fingerprint:
+        return
+    reason = "no version before it was compiled" if base is None else "the one before it was compiled by other rules"
+    raise Conflict(
+        f"{key} cannot be compiled incrementally: {reason}", hint="compile in full, or in mode auto", entity=str(key)
+    )
+
+
+def _row(built: BuiltSlice, version: int, revision: int, root: object) -> SliceRow:
+    gone = built.tombstone
+    return SliceRow(
+        built.type,
+        version,
+        revision,
+        None if built.hash is None else parse_hash(built.hash),
+        root,  # type: ignore[arg-type]
+        None if gone is None else gone.reason.value,
+        None if gone is None else gone.detail,
+    )
+
+
+def _result(version: int, revision: int, compiled: Compiled, *, up_to_date: bool = False) -> CompileResult:
+    written = tuple(each.type for each in compiled.written)
+    gone = {kind: state.tombstone for kind, state in compiled.slices.items()}
+    return CompileResult(
+        version=format_version(Version(version)),
+        revision=revision,
+        mode=compiled.mode,
+        written=written,
+        unchanged=tuple(each for each in compiled.slices if each not in written),
+        tombstones={kind: each.reason.value for kind, each in gone.items() if each is not None},
+        impacted=compiled.impacted,
+        no_change=not written,
+        up_to_date=up_to_date,
+    )

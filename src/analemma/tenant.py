@@ -1,0 +1,275 @@
+"""One tenant's part of an open store: its verbs, each made of its parts when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from analemma.canon.identity import BlockId
+from analemma.canon.source import NodeCache
+from analemma.canon.tree import Trees
+from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
+from analemma.errors import Invalid
+from analemma.state.applying import Applier
+from analemma.state.block_store import BlockStore
+from analemma.state.checkpointing import Checkpoints
+from analemma.state.committer import Committer
+from analemma.state.manifests import Manifest, decode_manifest
+
+# What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
+# the collector, nor a collector for payloads.
+if TYPE_CHECKING:
+    from analemma.app import App
+    from analemma.archives.archives import Archives
+    from analemma.bag.kernel import BagKernel
+    from analemma.bag.payloads import Payloads
+    from analemma.contracts.models import ContractRef
+    from analemma.gc.packing import Packing
+    from analemma.pipeline.entity_handle import Entity
+    from analemma.pipeline.ingest import IngestedItem, IngestResult
+    from analemma.pipeline.querying import EntityView, QueryViewWorkflow
+    from analemma.pipeline.reading import Slice
+    from analemma.pipeline.slicing import CompileResult
+    from analemma.pipeline.tenant_pipeline import TenantPipeline
+    from analemma.state.verifying import Report
+
+
+class Tenant:
+    """One isolation boundary: its own rows, blocks and deduplication."""
+
+    def __init__(self, app: App, name: str) -> None:
+        self.name = name
+        self.id = app.catalog.tenant(name)
+        self._app = app
+        self._catalog = app.catalog
+        self._clock = app._clock
+        self.blocks = BlockStore(
+            app.catalog,
+            self.id,
+            objects=app.objects,
+            cache=app.cache,
+            pack_threshold_bytes=app.settings.pack_threshold_bytes,
+            clock=app._clock,
+            entropy=app._entropy,
+            request_collection=self._request_collection,
+        )
+        self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
+        self.committer = Committer(app.catalog, self.id, self.blocks, clock=app._clock, entropy=app._entropy)
+        applier = Applier(app.catalog, self.id, blocks=self.blocks, trees=self.trees, committer=self.committer)
+        self.checkpoints = Checkpoints(app.catalog, self.id, applier, clock=app._clock, entropy=app._entropy)
+
+    @cached_property
+    def kernel(self) -> BagKernel:
+        """The verbs on this tenant's state."""
+        from analemma.bag.kernel import BagKernel
+
+        return BagKernel(
+            self._catalog,
+            self.id,
+            blocks=self.blocks,
+            trees=self.trees,
+            committer=self.committer,
+            checkpoints=self.checkpoints,
+            clock=self._clock,
+        )
+
+    @cached_property
+    def payloads(self) -> Payloads:
+        """This tenant's states on their way between functions."""
+        from analemma.bag.fields import FieldPolicy
+        from analemma.bag.payloads import Payloads
+
+        settings = self._app.settings
+        return Payloads(
+            self._catalog,
+            self.id,
+            kernel=self.kernel,
+            blocks=self.blocks,
+            trees=self.trees,
+            clock=self._clock,
+            entropy=self._app._entropy,
+            policy=FieldPolicy(
+                field_bytes=settings.payload_field_bytes,
+                target_bytes=settings.payload_target_bytes,
+                limit_bytes=settings.payload_limit_bytes,
+            ),
+            foreign=self._app.foreign,
+            event_bytes=settings.payload_event_bytes,
+        )
+
+    @cached_property
+    def packing(self) -> Packing:
+        """Moves this tenant's blocks between the database and packs."""
+        from analemma.catalog.packing import SqlPacking
+        from analemma.gc.packing import Packing, PackingPolicy
+
+        settings = self._app.settings
+        return Packing(
+            self._catalog,
+            SqlPacking(self._catalog.engine),
+            self.id,
+            objects=self._app.objects,
+            policy=PackingPolicy(
+                after_s=settings.pack_after_s,
+                target_bytes=settings.pack_target_bytes,
+                least_bytes=settings.pack_least_bytes,
+                waste=settings.pack_waste,
+            ),
+            clock=self._clock,
+            entropy=self._app._entropy,
+        )
+
+    @cached_property
+    def views(self) -> QueryViewWorkflow:
+        """The workflow that answers this tenant's views."""
+        from analemma.catalog.view_rows import ViewRows
+        from analemma.pipeline.querying import QueryViewWorkflow
+
+        contracts = self._app.contracts
+        return QueryViewWorkflow(
+            self.name, ViewRows(self._catalog.engine, self.id), self.trees, lambda: contracts.current
+        )
+
+    def view(self, view_id: str, version: str | None = None) -> EntityView:
+        """One view: `get(entity_id)`, `many([...])`, `range()`, `search(index, value)`, `count()`."""
+        return self.views.view(view_id, version)
+
+    def entity(self, entity_type: str, entity_id: str) -> Entity:
+        """One entity: `ingest(payload)`, `compile()`, `slices()`, `delete()`."""
+        from analemma.pipeline.entity_handle import Entity
+        from analemma.slicing.entity_key import EntityKey
+
+        return Entity(self, EntityKey(entity_type, self.name, entity_id))
+
+    @cached_property
+    def pipeline(self) -> TenantPipeline:
+        """The workflows that take this tenant's documents in and compile them."""
+        from analemma.pipeline.tenant_pipeline import TenantPipeline
+
+        app = self._app
+        return TenantPipeline(
+            self._catalog.engine,
+            self.id,
+            self.name,
+            contracts=lambda: app.contracts.current,
+            blocks=self.blocks,
+            trees=self.trees,
+            versions=app.versions,
+            clock=self._clock,
+            entropy=app._entropy,
+            wake=self._catalog.wakeups.signal,
+        )
+
+    def ingest(
+        self,
+        entity_type: str,
+        entity_id: str,
+        payload: Any,
+        *,
+        version: str | None = None,
+        schema: str | ContractRef | None = None,
+    ) -> IngestResult:
+        """Store a document as a version of its entity, unless the newest version is the same; a worker compiles it.
+
+        `version` and `schema` are chosen unless named. Invalid for a document that its schema refuses, Conflict if the
+        version named is there with other content."""
+        return self.pipeline.ingest.execute(entity_type, entity_id, payload, version=version, schema=schema)
+
+    def ingest_many(self, items: Iterable[tuple[str, str, Any]], *, batch: int = 100) -> list[IngestedItem]:
+        """Store many documents, each as (entity type, id, payload), `batch` of them in a transaction; what became of
+        each: created, unchanged or refused."""
+        return self.pipeline.ingest.execute_many(items, batch=batch)
+
+    def delete(self, entity_type: str, entity_id: str, *, version: str | None = None) -> IngestResult:
+        """Store that an entity is no more, as a version of it: older versions stay. NotFound if it never was; once
+        deleted, it stays as it is."""
+        return self.pipeline.ingest.delete(entity_type, entity_id, version=version)
+
+    def compile(
+        self,
+        entity_type: str,
+        entity_id: str,
+        version: str | None = None,
+        mode: str = "auto",
+    ) -> CompileResult:
+        """Compile a version, or the newest one, to slices and index entries, now; a worker does so by itself.
+
+        `mode` is auto, full or incremental: the last is a Conflict if there is nothing to begin with. NotFound without
+        such a version."""
+        from analemma.slicing.incremental import CompileMode
+
+        if mode not in ("auto", "full", "incremental"):
+            raise Invalid(f"there is no mode {mode!r}", hint="auto, full or incremental")
+        return self.pipeline.slicing.compile(entity_type, entity_id, version, CompileMode(mode.upper()))
+
+    def slices(self, entity_type: str, entity_id: str, version: str | None = None) -> dict[str, Slice]:
+        """What a version, or the one that is served, was compiled to, by slice type; NotFound if it was not compiled,
+        Corrupt if a slice is not what its hash says."""
+        return self.pipeline.reader.read(entity_type, entity_id, version)
+
+    @cached_property
+    def archives(self) -> Archives:
+        """This tenant's workspaces, in and out of object storage."""
+        from analemma.archives.archives import Archives
+        from analemma.archives.collecting_reports import ArchiveBrakes, ArchiveGcOptions
+        from analemma.archives.parts import ArchiveOptions, Parts
+        from analemma.archives.places import store_paths
+        from analemma.archives.volumes import DirectoryVolumes
+        from analemma.catalog.workspaces import SqlWorkspaces
+
+        settings = self._app.settings
+        return Archives(
+            Parts(
+                catalog=SqlWorkspaces(self._catalog.engine),
+                tenant=self.id,
+                tenant_name=self.name,
+                store_id=self._catalog.store_id(),
+                holder=self._app._holder(),
+                store=self._app.objects,
+                blocks=self.blocks,
+                clock=self._clock,
+                entropy=self._app._entropy,
+                options=ArchiveOptions(
+                    timeout_s=settings.archive_timeout_s,
+                    lease_s=settings.archive_lease_s,
+                    format=settings.archive_format,
+                    level=settings.archive_level,
+                    outside_links=settings.archive_outside_links,
+                    limit_bytes=settings.archive_limit_bytes,
+                    limit_files=settings.archive_limit_files,
+                    gc=ArchiveGcOptions(
+                        delay_s=settings.archive_gc_delay_s,
+                        lease_s=settings.gc_lease_s,
+                        filter=settings.archive_gc_filter,
+                        brakes=ArchiveBrakes(
+                            orphans=settings.gc_brake_unmarked,
+                            drop=settings.gc_brake_drop,
+                            units=settings.gc_brake_blocks,
+                            unknown=settings.archive_gc_brake_unknown,
+                        ),
+                    ),
+                ),
+                volumes=self._app.volumes or DirectoryVolumes(),
+                store_paths=store_paths(self._app._place.url, self._app._place.objects),
+            )
+        )
+
+    def head(self, key: BranchKey) -> Head | None:
+        """Where a branch stands."""
+        return self._catalog.head(self.id, key)
+
+    def manifest(self, manifest: BlockId) -> Manifest:
+        """What a version's manifest says."""
+        return decode_manifest(manifest, self.blocks.fetch([manifest])[manifest])
+
+    def verify(self, key: BranchKey) -> Report:
+        """Re-hash a branch's journal, its head's manifest and every block below."""
+        from analemma.state.verifying import Verifier
+
+        return Verifier(self._catalog, self.id, self.blocks).branch(key)
+
+    def _request_collection(self, tenant: TenantId, uploads: Sequence[UploadId], reason: str) -> None:
+        from analemma.catalog.collecting_uploads import CollectingUploads
+
+        CollectingUploads(self._catalog.engine).enqueue(tenant, uploads, "commit", reason)

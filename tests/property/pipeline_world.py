@@ -1,0 +1,236 @@
+"""Lives of entities in a real store: random contracts, random documents, and a worker that follows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analemma.app import App
+from analemma.catalog.entities import EntityPlace, find_entity
+from analemma.catalog.outbox_claiming import OutboxClaims
+from analemma.catalog.wakeups import Wakeups
+from analemma.contracts.contract_set import ContractSet
+from analemma.errors import Invalid, NotFound
+from analemma.outbox.handlers import Event, Handler, Settle
+from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
+from analemma.pipeline.events import COMPILE_REQUESTED, FANOUT_REQUESTED, RAW_DATA_INGESTED
+from analemma.pipeline.handlers import handlers
+from analemma.pipeline.tenant_pipeline import TenantPipeline
+from analemma.slicing.entity_key import parse_entity_key
+from analemma.slicing.tsid import format_version
+from tests.property.slicing_oracle import Key, Oracle, Outcome, Plan, canonical, hash_of
+from tests.property.slicing_world import IDS, TYPES, Generator
+
+Entries = set[tuple[str, str, Key | None]]
+
+
+class FreeGenerator(Generator):
+    """Documents of any shape: schemas say nothing about them."""
+
+    def contracts(self, plan: Plan) -> list[dict[str, Any]]:
+        schema, ruleset = super().contracts(plan)
+        return [{**schema, "fields": [{"name": "unused", "type": "string"}]}, ruleset]
+
+
+def as_stored(value: Any) -> Any:
+    """However a number was written: 1.0 is 1, and may be an id."""
+    if isinstance(value, dict):
+        return {name: as_stored(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [as_stored(member) for member in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def open_pipeline(app: App, tenant: str, contracts: ContractSet) -> TenantPipeline:
+    """A tenant that works by contracts of its own."""
+    opened = app.tenant(tenant)
+    return TenantPipeline(
+        app.catalog.engine,
+        opened.id,
+        tenant,
+        contracts=lambda: contracts,
+        blocks=opened.blocks,
+        trees=opened.trees,
+        versions=app.versions,
+        clock=app._clock,
+        entropy=app._entropy,
+        wake=app.catalog.wakeups.signal,
+    )
+
+
+def forgiving_handlers(pipeline: TenantPipeline) -> dict[str, Handler]:
+    """The pipeline's handlers; what nothing accounts for is compiled in full instead of failing."""
+    its_own = handlers(lambda name: pipeline)
+
+    def compile_anyway(event: Event, settle: Settle) -> None:
+        try:
+            its_own[event.type](event, settle)
+        except Invalid:
+            key, version = parse_entity_key(event.payload["entityKey"]), event.payload["version"]
+            if event.type == COMPILE_REQUESTED:
+                version = pipeline.slicing.newest_compiled(key.type, key.id) or version
+            pipeline.slicing.execute(key.type, key.id, version, within=settle)
+
+    return {
+        RAW_DATA_INGESTED: compile_anyway,
+        COMPILE_REQUESTED: compile_anyway,
+        FANOUT_REQUESTED: its_own[FANOUT_REQUESTED],
+    }
+
+
+def drain(app: App, tenant: str, pipeline: TenantPipeline) -> None:
+    """Have everything followed that is due."""
+    worker = OutboxPollingWorker(
+        OutboxClaims(app.catalog.engine, lease_s=30),
+        forgiving_handlers(pipeline),
+        listen=Wakeups().listen,
+        tenant=app.tenant(tenant).id,
+        options=WorkerOptions(concurrency=1),
+    )
+    done = worker.drain()
+    assert done.failed == done.dead == 0
+
+
+def outcomes(pipeline: TenantPipeline, key: Key, version: str | None = None) -> dict[str, Outcome]:
+    """What is stored of an entity, as the oracle would say it."""
+    found: dict[str, Outcome] = {}
+    for name, each in pipeline.reader.read(*key, version).items():
+        if each.data is None:
+            assert each.tombstone is not None and each.hash is None
+            found[name] = ("tombstone", each.tombstone.reason.value)
+        else:
+            text = canonical(each.data)
+            assert each.hash == hash_of(text)
+            found[name] = ("data", text)
+    return found
+
+
+def expected(oracle: Oracle, plans: dict[str, Plan], key: Key) -> dict[str, Outcome]:
+    found: dict[str, Outcome] = {}
+    for plan in plans[key[0]].slices:
+        outcome = oracle.outcome(key, plan.type)
+        assert outcome is not None
+        found[plan.type] = ("data", canonical(outcome[1])) if outcome[0] == "data" else outcome
+    return found
+
+
+def entries(app: App, pipeline: TenantPipeline, tenant: str, key: Key) -> Entries:
+    entity = find_entity(app.catalog.engine, app.tenant(tenant).id, EntityPlace(*key))
+    assert entity is not None
+    rows = pipeline.slicing._slices.entries(entity.number)
+    assert len(set(rows)) == len(rows)
+    return {(kind, value, None if target is None else (target.type, target.id)) for kind, value, target in rows}
+
+
+class PipelineLife:
+    """One random sequence of events on entities that join each other, in a store, checked after every event."""
+
+    def __init__(self, app: App, tenant: str, seed: int) -> None:
+        self.app = app
+        self.tenant = tenant
+        self.generator = FreeGenerator(seed)
+        self.plans, self.contracts = self.generator.world()
+        self.pipeline = open_pipeline(app, tenant, self.contracts)
+        self.documents: dict[Key, dict[str, Any] | None] = {}
+        self.incremental = 0
+        self.deltas = 0
+
+    def step(self) -> None:
+        random = self.generator.random
+        key = (random.choice((*TYPES, TYPES[0], TYPES[0])), random.choice(("1", "1", *IDS)))
+        if len(self.documents) < len(TYPES) and self.generator.chance(0.6):
+            key = (TYPES[-1 - len(self.documents)], "1")
+        for _ in range(random.choice([1, 1, 1, 2])):
+            self.change(key)
+        if key in self.documents and self.generator.chance(0.4):
+            # Before the worker comes to it: what came between this version and the last is compiled late.
+            self.compile(key)
+        drain(self.app, self.tenant, self.pipeline)
+        self.check()
+
+    def change(self, key: Key) -> None:
+        before = self.documents.get(key)
+        kind = self.generator.random.random()
+        document: dict[str, Any] | None
+        if before is None:
+            document = self.generator.document()
+        elif kind < 0.12:
+            document = None
+        else:
+            document = self.generator.document() if kind < 0.2 else self.generator.edited(before)
+        if document is None:
+            self.pipeline.ingest.delete(*key)
+        else:
+            self.pipeline.ingest.execute(*key, document)
+        self.documents[key] = as_stored(document)
+        self.deltas += 1
+
+    def compile(self, key: Key) -> None:
+        try:
+            made = self.pipeline.slicing.execute_auto(*key)
+        except Invalid:
+            made = self.pipeline.slicing.execute(*key)
+        self.incremental += made.mode.value == "INCREMENTAL"
+
+    def check(self) -> None:
+        oracle = Oracle(self.plans, self.documents)
+        for key in self.documents:
+            assert outcomes(self.pipeline, key) == expected(oracle, self.plans, key)
+            assert entries(self.app, self.pipeline, self.tenant, key) == oracle.entries(key)
+
+
+class LateLife:
+    """Versions of one entity that come, and are compiled, in any order: none may show in another."""
+
+    def __init__(self, app: App, tenant: str, seed: int) -> None:
+        self.app = app
+        self.tenant = tenant
+        self.generator = FreeGenerator(seed)
+        self.plans, contracts = self.generator.world()
+        self.pipeline = open_pipeline(app, tenant, contracts)
+        self.key: Key = (TYPES[-1], "1")
+        """Of the type that joins nothing, so that a version is made of its document alone."""
+        self.documents: dict[str, dict[str, Any] | None] = {}
+        self.compiled: set[str] = set()
+        self.versions = [app.versions.generate() for _ in range(12)]
+
+    def step(self) -> None:
+        random = self.generator.random
+        if not self.documents or (self.versions and self.generator.chance(0.6)):
+            version = format_version(self.versions.pop(random.randrange(len(self.versions))))
+            near = random.choice(list(self.documents.values())) if self.documents else None
+            document = self.generator.document() if near is None else self.generator.edited(near)
+            if self.documents and self.generator.chance(0.15):
+                made = self.pipeline.ingest.delete(*self.key, version=version)
+                document_or_none: dict[str, Any] | None = None
+            else:
+                made = self.pipeline.ingest.execute(*self.key, document, version=version)
+                document_or_none = document
+            if made.created:
+                self.documents[version] = as_stored(document_or_none)
+            else:
+                assert made.version == max(self.documents) and made.version < version
+        else:
+            version = random.choice(list(self.documents))
+            compile_as = random.choice([self.pipeline.slicing.execute, self.pipeline.slicing.execute_auto])
+            try:
+                compile_as(*self.key, version)
+            except Invalid:
+                self.pipeline.slicing.execute(*self.key, version)
+            self.compiled.add(version)
+        self.check()
+
+    def check(self) -> None:
+        for version, document in self.documents.items():
+            if version not in self.compiled:
+                try:
+                    self.pipeline.reader.read(*self.key, version)
+                    raise AssertionError("a version that was not compiled has slices")
+                except NotFound:
+                    continue
+            oracle = Oracle(self.plans, {self.key: document})
+            assert outcomes(self.pipeline, self.key, version) == expected(oracle, self.plans, self.key)
+        if self.compiled:
+            newest = max(self.compiled)
+            oracle = Oracle(self.plans, {self.key: self.documents[newest]})
+            assert outcomes(self.pipeline, self.key) == expected(oracle, self.plans, self.key)
+            assert entries(self.app, self.pipeline, self.tenant, self.key) == oracle.entries(self.key)

@@ -1,0 +1,153 @@
+"""NATS streams: guards, duplicates, streams that are missing, messages that are too large."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+from uuid import uuid4
+
+import nats
+import pytest
+
+from analemma.sinks.port import Outcome, Sink
+from analemma.sinks.registry import open_sink
+from analemma.testing.sinks import gone, make_document
+from tests.sink_servers import NatsServer
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[NatsServer]:
+    try:
+        server = NatsServer()
+    except (OSError, RuntimeError) as exc:
+        pytest.skip(f"nats-server does not start here: {exc}")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def stream() -> str:
+    return f"s{uuid4().hex}"
+
+
+def _open(server: NatsServer, stream: str, **settings: Any) -> contextlib.closing[Sink]:
+    target = {
+        "type": "NATS",
+        "url": f"nats://127.0.0.1:{server.port}",
+        "token": NatsServer.TOKEN,
+        "stream": stream,
+        "subject": stream + ".{tenantId}.{docId}",
+        "timeoutS": 3,
+        **settings,
+    }
+    return contextlib.closing(open_sink(target, environment={}))
+
+
+def _ask(server: NatsServer, question: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+    async def run() -> Any:
+        client = await nats.connect(f"nats://127.0.0.1:{server.port}", token=NatsServer.TOKEN)
+        try:
+            return await question(client.jetstream())
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def _messages(server: NatsServer, stream: str) -> list[Any]:
+    async def question(jetstream: Any) -> list[Any]:
+        last = (await jetstream.stream_info(stream)).state.last_seq
+        found = []
+        for number in range(1, last + 1):
+            with contextlib.suppress(nats.js.errors.NotFoundError):
+                found.append(await jetstream.get_msg(stream, number))
+        return found
+
+    messages: list[Any] = _ask(server, question)
+    return messages
+
+
+def test_a_message_says_what_it_is(server: NatsServer, stream: str) -> None:
+    with _open(server, stream, create=True) as sink:
+        sink.ship(make_document("a b/\u00e9", 7, title="x"))
+        sink.ship(gone(make_document("c"), 8))
+    upsert, delete = _messages(server, stream)
+    assert (upsert.subject, upsert.data) == (f"{stream}.shop.a%20b%2F%C3%A9", b'{"title":"x"}')
+    assert upsert.headers["Nats-Msg-Id"] == "a%20b%2F%C3%A9:7"
+    assert (upsert.headers["Analemma-Ship-Seq"], upsert.headers["Analemma-Op"]) == ("7", "upsert")
+    assert (delete.data or b"", delete.headers["Analemma-Op"]) == (b"", "delete")
+
+
+def test_the_stream_keeps_one_message_per_document(server: NatsServer, stream: str) -> None:
+    with _open(server, stream, create=True) as sink:
+        for ship_seq in (1, 2, 3):
+            sink.ship_batch([make_document("a", ship_seq), make_document("b", ship_seq)])
+    assert [message.headers["Analemma-Ship-Seq"] for message in _messages(server, stream)] == ["3", "3"]
+
+
+def test_the_same_state_again_is_one_message_for_a_while(server: NatsServer, stream: str) -> None:
+    async def make(jetstream: Any) -> None:
+        await jetstream.add_stream(name=stream, subjects=[f"{stream}.>"], duplicate_window=1)
+
+    _ask(server, make)
+    with _open(server, stream) as sink:
+        assert [sink.ship(make_document()).outcome for _ in range(3)] == ["shipped"] * 3
+        assert len(_messages(server, stream)) == 1
+        asyncio.run(asyncio.sleep(1.3))
+        assert sink.ship(make_document()).outcome is Outcome.SHIPPED
+    assert len(_messages(server, stream)) == 2
+
+
+def test_without_the_id_in_the_subject_nothing_is_guarded(server: NatsServer, stream: str) -> None:
+    with _open(server, stream, create=True, subject=stream + ".{entityType}") as sink:
+        assert not sink.guards and not sink.remembers_deletes
+        assert [sink.ship(make_document(ship_seq=seq)).outcome for seq in (2, 1)] == ["shipped", "shipped"]
+    assert [message.headers["Analemma-Ship-Seq"] for message in _messages(server, stream)] == ["2", "1"]
+
+
+def test_a_stream_that_is_missing_is_told(server: NatsServer, stream: str) -> None:
+    with _open(server, stream) as sink:
+        answer = sink.ship(make_document())
+        assert answer.outcome is Outcome.RETRY and "stream" in (answer.reason or "")
+        assert not sink.health().is_healthy
+    with _open(server, stream, subject=stream + ".{tenantId}") as sink:
+        assert sink.ship(make_document()).outcome is Outcome.RETRY
+
+
+def test_a_message_that_is_too_large_is_refused_alone(server: NatsServer, stream: str) -> None:
+    with _open(server, stream, create=True) as sink:
+        batch = [make_document("a"), make_document("b", text="x" * (5 << 20)), make_document("c")]
+        assert [each.outcome for each in sink.ship_batch(batch)] == ["shipped", "refused", "shipped"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"url": "nats://127.0.0.1:1"}, {"url": "no url"}, {"url": "://"}, {"url": ","}, {"credentials": "/nonexistent"}],
+    ids=lambda settings: next(iter(settings.values())),
+)
+def test_what_cannot_be_connected_to_is_tried_again(server: NatsServer, stream: str, settings: dict[str, str]) -> None:
+    with _open(server, stream, **{"timeoutS": 1, **settings}) as sink:
+        began = time.monotonic()
+        assert sink.ship(make_document()).outcome is Outcome.RETRY
+        assert not sink.health().is_healthy
+        assert time.monotonic() - began < 4
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_by_each_document(server: NatsServer, stream: str) -> None:
+    with _open(server, stream, create=True, timeoutS=0.5) as sink:
+        sink.ship(make_document())
+        documents = [make_document(f"doc {number}", 2) for number in range(500)]
+        with server.frozen():
+            began = time.monotonic()
+            assert {each.outcome for each in sink.ship_batch(documents)} == {Outcome.RETRY}
+            assert time.monotonic() - began < 5
+        assert {each.outcome for each in sink.ship_batch(documents)} == {Outcome.SHIPPED}
+
+
+def test_a_wrong_token_is_not_the_documents_fault(server: NatsServer, stream: str) -> None:
+    with _open(server, stream, token="hunter2") as sink:
+        answer, health = sink.ship(make_document()), sink.health()
+    assert answer.outcome is Outcome.RETRY and not health.is_healthy and "hunter2" not in f"{answer} {health}"

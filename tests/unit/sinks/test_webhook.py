@@ -1,0 +1,155 @@
+"""What webhooks are sent, and how their answers are read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from analemma.clock import SystemClock
+from analemma.sinks.port import Outcome, Sink
+from analemma.sinks.registry import open_sink
+from analemma.sinks.webhook import sign
+from analemma.testing.sinks import gone, make_document
+from tests.sink_servers import Answer, WebhookReceiver
+
+
+@pytest.fixture
+def receiver() -> Iterator[WebhookReceiver]:
+    receiver = WebhookReceiver("shared")
+    yield receiver
+    receiver.stop()
+
+
+def _open(receiver: WebhookReceiver, clock: Any = None, **settings: Any) -> contextlib.closing[Sink]:
+    target = {"type": "WEBHOOK", "url": f"{receiver.url}/in", "secret": "shared", "timeoutS": 5, **settings}
+    return contextlib.closing(open_sink(target, environment={"TOKEN": "t0k"}, clock=clock))
+
+
+def test_a_signature_can_be_computed_by_anyone_who_has_the_secret() -> None:
+    # By `printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac shared`.
+    expected = "e8a57bb8048d18391d3eb8464b2c3398b36bce5c7b179e65e3ef49430731b313"
+    assert sign("shared", "1700000000", b'{"a":1}') == f"v1={expected}"
+
+
+def test_a_request_has_the_document_and_its_headers(receiver: WebhookReceiver) -> None:
+    with _open(receiver, headers={"Authorization": "Bearer ${TOKEN}"}) as sink:
+        sink.ship(make_document("a", 7, title="x"))
+        sink.ship(gone(make_document("b"), 8))
+    [(method, path, headers, body), (_, _, _, other)] = receiver.requests
+    assert (method, path, headers["authorization"]) == ("POST", "/in", "Bearer t0k")
+    facts = {"tenantId": "shop", "entityKey": "BOOK#shop#978", "version": "1000"}
+    assert json.loads(body) == {"docId": "a", "shipSeq": 7, "op": "upsert", **facts, "body": {"title": "x"}}
+    assert json.loads(other) == {"docId": "b", "shipSeq": 8, "op": "delete", **facts, "body": None}
+    assert headers["x-analemma-event"] == "document" and headers["content-type"] == "application/json"
+
+
+def test_the_same_state_has_the_same_delivery_and_others_have_others(receiver: WebhookReceiver) -> None:
+    with _open(receiver) as sink:
+        for document in (make_document("a", 1), make_document("a", 1), make_document("a", 2), make_document("b", 1)):
+            sink.ship(document)
+    first, again, *others = receiver.deliveries
+    assert first == again and len({first, *others}) == 3
+
+
+def test_a_wrong_secret_or_an_old_timestamp_is_not_believed(receiver: WebhookReceiver) -> None:
+    class Yesterday(SystemClock):
+        def now_us(self) -> int:
+            return super().now_us() - 86_400_000_000
+
+    for sink_with in (_open(receiver, secret="other"), _open(receiver, clock=Yesterday())):
+        with sink_with as sink:
+            assert sink.ship(make_document()).outcome is Outcome.RETRY
+            assert not sink.health().is_healthy
+    assert receiver.documents == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(200, "shipped"), (202, "shipped"), (204, "shipped"), (409, "stale")]
+    + [(status, "retry") for status in (301, 302, 307, 308, 401, 403, 404, 405, 408, 425, 429, 500, 502, 503, 504)]
+    + [(status, "refused") for status in (400, 410, 413, 415, 422)],
+)
+@pytest.mark.parametrize("mode", ["single", "batch"])
+def test_the_status_says_what_became_of_a_document(
+    receiver: WebhookReceiver, status: int, outcome: str, mode: str
+) -> None:
+    receiver.statuses = [Answer(status, location=f"{receiver.url}/elsewhere")]
+    with _open(receiver, mode=mode) as sink:
+        assert sink.ship(make_document()).outcome == outcome
+    # Redirects are not followed, and nothing is tried twice.
+    assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [("120", 120, 120), ("999999", 3600, 3600), ("soon", None, None), ("-5", None, None), ("", None, None)],
+)
+def test_a_receiver_says_how_long_to_wait(
+    receiver: WebhookReceiver, header: str, least: float | None, most: float | None
+) -> None:
+    receiver.statuses = [Answer(503, retry_after=header)]
+    with _open(receiver) as sink:
+        after_s = sink.ship(make_document()).after_s
+    assert after_s is least is most is None or (
+        after_s is not None and least is not None and least <= after_s <= (most or 0)
+    )
+
+
+def test_a_receiver_says_until_when_to_wait(receiver: WebhookReceiver) -> None:
+    receiver.statuses = [
+        Answer(429, retry_after=formatdate(time.time() + 100, usegmt=True)),
+        Answer(429, retry_after=formatdate(time.time() - 100, usegmt=True)),
+    ]
+    with _open(receiver) as sink:
+        after_s = sink.ship(make_document()).after_s
+        assert after_s is not None and 90 <= after_s <= 100
+        assert sink.ship(make_document()).after_s == 0
+
+
+def test_a_receiver_that_takes_too_long_is_tried_again(receiver: WebhookReceiver) -> None:
+    receiver.pause_s = 1.5
+    with _open(receiver, timeoutS=0.2) as sink:
+        began = time.monotonic()
+        answers = sink.ship_batch([make_document("a"), make_document("b"), make_document("c")])
+        assert {each.outcome for each in answers} == {Outcome.RETRY} and "in time" in (answers[0].reason or "")
+        # It is not waited for three times.
+        assert time.monotonic() - began < 1.0
+
+
+def test_a_receiver_that_asks_to_wait_is_left_alone(receiver: WebhookReceiver) -> None:
+    receiver.statuses = [Answer(200), Answer(429, retry_after="9")]
+    with _open(receiver) as sink:
+        answers = sink.ship_batch([make_document(name) for name in "abcde"])
+    assert [each.outcome for each in answers] == [Outcome.SHIPPED] + [Outcome.RETRY] * 4
+    assert len(receiver.requests) == 2
+
+
+def test_a_batch_may_be_answered_document_by_document(receiver: WebhookReceiver) -> None:
+    receiver.answers = [
+        {"outcome": "shipped"},
+        {"outcome": "stale"},
+        {"outcome": "retry", "afterS": 5, "reason": "busy\nnow"},
+        {"outcome": "refused", "reason": "too odd"},
+        {"outcome": "eaten"},
+    ]
+    with _open(receiver, mode="batch") as sink:
+        answers = sink.ship_batch([make_document(name) for name in "abcde"])
+        assert [each.outcome for each in answers] == ["shipped", "stale", "retry", "refused", "retry"]
+        assert (answers[2].after_s, answers[2].reason, answers[3].reason) == (5.0, "busy now", "too odd")
+        # Too few answers: nobody knows which.
+        answers = sink.ship_batch([make_document("a"), make_document("b")])
+        assert {each.outcome for each in answers} == {Outcome.RETRY}
+
+
+def test_batches_keep_within_the_settings(receiver: WebhookReceiver) -> None:
+    with _open(receiver, mode="batch", mostDocuments=10, mostBytes=3000) as sink:
+        sink.ship_batch([make_document(f"doc {number}", text="x" * (number * 10)) for number in range(40)])
+    counts = [len(json.loads(body)["documents"]) for _, _, _, body in receiver.requests]
+    assert sum(counts) == 40 and max(counts) <= 10
+    assert all(len(body) <= 3000 for _, _, _, body in receiver.requests)
