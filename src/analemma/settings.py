@@ -185,9 +185,6 @@ class Settings(BaseSettings):
     archive_gc_filter: Literal["merge", "bloom"] = Field(
         "merge", description="How needed archives are told from others: exactly, or by a Bloom filter first."
     )
-    archive_gc_brake_unknown: float = Field(
-        0.5, ge=0, le=1, description="No archive is collected if the catalog never heard of a larger share of them."
-    )
     unknown_types: Literal["refuse", "keep"] = Field(
         "refuse", description="What to do with a stored value whose type is not registered."
     )

@@ -246,7 +246,6 @@ class Tenant:
                             orphans=settings.gc_brake_unmarked,
                             drop=settings.gc_brake_drop,
                             units=settings.gc_brake_blocks,
-                            unknown=settings.archive_gc_brake_unknown,
                         ),
                     ),
                 ),

@@ -218,7 +218,9 @@ class Archives:
             if row.archive_op is None:
                 raise Expired(f"workspace {row.id} was deleted with everything in it", workspace=row.id)
             self._check_unit(tx, row)
-            return replace(row, status="COLD", deleted_at_us=None, error=None)
+            self._parts.catalog.spare_unit(tx, self._parts.tenant, row.id, row.archive_op)
+            # Whoever deleted it and does not know that it is done must not do it again.
+            return replace(row, status="COLD", deleted_at_us=None, error=None, fence=row.fence + 1)
 
         return public_workspace(self._parts.catalog.change(self._parts.tenant, check_workspace(workspace), move))
 

@@ -111,8 +111,8 @@ class ArchiveCollector:
     ) -> ArchiveGcReport:
         """Mark what is nobody's, and delete what has been so for the delay and was marked by an earlier run.
 
-        `force` goes on where the numbers look wrong. Conflict while another collects. What fails before anything was
-        marked raises; what fails later is in the report."""
+        `force` goes on where the numbers look wrong, and takes archives too that the catalog never heard of. Conflict
+        while another collects. What fails before anything was marked raises; what fails later is in the report."""
         if dry_run:
             return as_report(self.plan(delay_s, progress=progress))
         delay_s = self._delay(delay_s)
@@ -227,6 +227,7 @@ class _Run:
                     self._protection,
                     number=self._pass.number,
                     delay_us=self._delay_us,
+                    unknown_too=self._force,
                     tick=lambda count: self._tell("looking", count),
                 )
                 spools.callback(found.close)
@@ -256,7 +257,7 @@ class _Run:
         chosen = batch
         if isinstance(self._protection, FilteredProtection):
             chosen = [unit for unit in batch if unit not in self._protection.filter]
-        claimed = self._pass.claim(chosen, self._delay_us) if chosen else []
+        claimed = self._pass.claim(chosen, self._delay_us, unknown_too=self._force) if chosen else []
         self._claimed += len(claimed)
         self._refused += len(batch) - len(claimed)
         try:

@@ -23,10 +23,6 @@ class ArchiveBrakes:
     """The largest share of needed archives by which two passes in a row may differ downwards."""
     units: int = 1000
     """Differences of fewer archives than this are never wrong."""
-    unknown: float = 0.5
-    """The largest share of archives that this catalog never heard of."""
-    unknown_units: int = 20
-    """Fewer of these than that are never wrong, if there are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class ArchiveCounts:
     """Those of the units that a workspace has or is about to have."""
     orphans: int = 0
     unknown: int = 0
-    """Those of the orphans that this catalog never heard of."""
+    """Those of the orphans that this catalog never heard of: left alone, unless a run is forced."""
     missing: int = 0
     """Archives that a workspace has, and that the listing has nothing of."""
     protected: int = 0
@@ -71,8 +67,6 @@ def judge(counts: ArchiveCounts, *, last_needed: int | None, limits: ArchiveBrak
         return f"there are {units} archives, and the catalog has heard of none of them"
     if counts.missing > MOST_MISSING and counts.missing * 2 > counts.kept:
         return f"{counts.missing} of {counts.kept} archives are not where they should be: this may be another bucket"
-    if counts.unknown >= limits.unknown_units and counts.unknown > limits.unknown * units:
-        return f"the catalog never heard of {counts.unknown} of {units} archives, more than {limits.unknown:.0%}"
     if orphans >= limits.units and orphans > limits.orphans * units:
         return f"{orphans} of {units} archives are nobody's, more than {limits.orphans:.0%}"
     if last_needed is not None:

@@ -64,8 +64,8 @@ def _translating() -> Iterator[None]:
         yield
     except OSError as exc:
         raise Unavailable(
-            f"cannot write a list of archives to {tempfile.gettempdir()}: {exc.strerror}",
-            hint="make room there, or set TMPDIR to another directory",
+            f"cannot write a list of archives to a temporary file: {exc}",
+            hint="make room for it, or set TMPDIR to another directory",
         ) from exc
 
 
@@ -219,14 +219,40 @@ def survey(
     *,
     number: int,
     delay_us: int,
+    unknown_too: bool = False,
     tick: Callable[[int], None],
 ) -> Survey:
-    """Go through units, what protects them and marks, side by side."""
+    """Go through units, what protects them and marks, side by side.
+
+    An archive is in the catalog before its first byte is written. So one that is not there is another store's, or was
+    made after the backup that this catalog comes from: it is counted and, unless `unknown_too`, left alone."""
     found = Survey(ArchiveCounts(keys=listing.keys, foreign=listing.foreign), snapshot.now_us)
     marks = snapshot.marks()
     mark: Mark | None = next(marks, None)
-    needed = orphans = known = 0
-    batch: list[str] = []
+    needed = orphans = unknown = 0
+    batch: list[tuple[str, int, Mark | None]] = []
+
+    def sort_out() -> int:
+        """What becomes of those that nobody needs; how many of them are not known."""
+        known = snapshot.known([unit for unit, _, _ in batch]) if batch else set()
+        for unit, size, own in batch:
+            if unit not in known and not unknown_too:
+                if own is not None:
+                    found.clear.add(unit)
+            elif own is None or own.first_orphan_detected_us > snapshot.now_us:
+                # Also of a time that has not come: then a clock was wrong, and counting begins now.
+                found.mark.add(unit)
+            elif own.number < number and own.first_orphan_detected_us <= snapshot.now_us - delay_us:
+                found.delete.add(unit)
+                found.delete_bytes += size
+                if len(found.sample) < SAMPLE:
+                    found.sample.append(unit)
+            else:
+                found.waiting += 1
+        count = len(batch) - len(known)
+        batch.clear()
+        return count
+
     try:
         for place, line in enumerate(listing.units):
             if place % TELL_EVERY == 0:
@@ -242,25 +268,14 @@ def survey(
                     found.clear.add(unit)
                 continue
             orphans += 1
-            batch.append(unit)
+            batch.append((unit, int(size), own))
             if len(batch) == BATCH:
-                known += snapshot.known(batch)
-                batch = []
-            if own is None or own.first_orphan_detected_us > snapshot.now_us:
-                # Also of a time that has not come: then a clock was wrong, and counting begins now.
-                found.mark.add(unit)
-            elif own.number < number and own.first_orphan_detected_us <= snapshot.now_us - delay_us:
-                found.delete.add(unit)
-                found.delete_bytes += int(size)
-                if len(found.sample) < SAMPLE:
-                    found.sample.append(unit)
-            else:
-                found.waiting += 1
+                unknown += sort_out()
         while mark is not None:
             found.clear.add(mark.unit)
             mark = next(marks, None)
         protection.finish()
-        known += snapshot.known(batch) if batch else 0
+        unknown += sort_out()
     except BaseException:
         found.close()
         raise
@@ -269,7 +284,7 @@ def survey(
         units=listing.units.count,
         needed=needed,
         orphans=orphans,
-        unknown=orphans - known,
+        unknown=unknown,
         missing=protection.missing,
         protected=protection.protected,
         kept=protection.kept,

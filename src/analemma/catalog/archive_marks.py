@@ -87,12 +87,11 @@ class ArchiveSnapshot:
         for row in _pages(self._tx, "archive_marks", self._tenant, ""):
             yield Mark(*row)
 
-    def known(self, units: Sequence[str]) -> int:
-        """How many of these units this catalog has ever heard of."""
+    def known(self, units: Sequence[str]) -> set[str]:
+        """Those of these units that this catalog has ever heard of."""
         pairs = json.dumps([unit.split("/")[:2] for unit in units])
-        row = self._tx.one("known_units", tenant=self._tenant, units=pairs)
-        assert row is not None
-        return int(row[0])
+        rows = self._tx.all("known_units", tenant=self._tenant, units=pairs)
+        return {f"{workspace}/{op_id}/" for workspace, op_id in rows}
 
 
 class ArchiveMarks:
@@ -203,9 +202,10 @@ class ArchivePass:
             lambda tx: tx.execute("drop_archive_marks", tenant=self._tenant, units=json.dumps(units)),
         )
 
-    def claim(self, units: Sequence[str], delay_us: int) -> list[str]:
+    def claim(self, units: Sequence[str], delay_us: int, *, unknown_too: bool = False) -> list[str]:
         """Make those of the units the collector's, durably, that are nobody's under their workspaces' row locks, and
-        whose mark is old enough: the exact check before anything is deleted."""
+        whose mark is old enough: the exact check before anything is deleted. Unless `unknown_too`, only of those that
+        the catalog knows."""
 
         def move(tx: Transaction) -> list[str]:
             since = self._catalog.clock(tx) - delay_us
@@ -215,7 +215,9 @@ class ArchivePass:
             claimed = []
             for (unit,) in due:
                 workspace, op_id, _ = unit.split("/")
-                if self._catalog.workspaces.claim_in(tx, self._tenant, workspace, op_id, deleted_before_us=since):
+                workspaces = self._catalog.workspaces
+                known = unknown_too or workspaces.held_unit(tx, self._tenant, workspace, op_id) is not None
+                if known and workspaces.claim_in(tx, self._tenant, workspace, op_id, deleted_before_us=since):
                     claimed.append(unit)
             hit(BEFORE_CLAIM)
             return claimed

@@ -3,6 +3,7 @@ operation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Literal
@@ -165,6 +166,7 @@ class SqlWorkspaces:
                 assert row.archive_op is not None
                 self.begin_unit(tx, tenant, made, row.archive_op, now)
                 self.keep_unit(tx, tenant, made, row.archive_op, unit, now)
+                self.spare_unit(tx, tenant, made.id, row.archive_op)
             return made
 
         return self._engine.write(insert, durable=True)
@@ -233,6 +235,10 @@ class SqlWorkspaces:
         columns = {field.name: getattr(facts, field.name) for field in fields(facts)}
         if tx.execute("keep_unit", tenant=tenant, workspace=row.id, op_id=op_id, now=now, **columns) != 1:
             raise Conflict(f"the archive {row.id}/{op_id} was collected meanwhile", hint="archive again")
+
+    def spare_unit(self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str) -> None:
+        """An archive is somebody's again: should it be nobody's later, that counts from then."""
+        tx.execute("drop_archive_marks", tenant=tenant, units=json.dumps([f"{workspace}/{op_id}/"]))
 
     def claim_unit(self, tenant: TenantId, workspace: str, op_id: str) -> bool:
         """Give an archive to the collector, durably, unless its workspace needs it; whether it is the collector's."""

@@ -40,9 +40,15 @@ def superseded(app: App, folder: Path, name: str) -> tuple[str, str]:
     return old, app.archives.archive(name).op_id
 
 
-def put_unit(app: App, workspace: str, op_id: str, *, data: str = "home-0123456789abcdef.tar.zst") -> list[str]:
-    """Objects that look like an archive, and that the catalog never heard of."""
+def put_unit(
+    app: App, workspace: str, op_id: str, *, data: str = "home-0123456789abcdef.tar.zst", known: bool = True
+) -> list[str]:
+    """Objects that look like an archive which was begun and given up; not `known`: and that the catalog never heard
+    of."""
     assert app.objects is not None
+    if known:
+        row = {"tenant": app.default.id, "workspace": workspace, "op_id": op_id, "now": 1}
+        app.catalog.engine.write(lambda tx: tx.execute("add_unit", **row))
     keys = [f"{unit_prefix(app.default.name, workspace, op_id)}/{name}" for name in (data, "home.meta")]
     for key in keys:
         app.objects.put(key, b"bytes of " + key.encode())

@@ -177,7 +177,7 @@ def test_an_archive_committed_while_keys_are_listed_is_safe(
         app.archives.gc_run(0)
         assert len(marks(app)) == 1
         report = on(app, InTheMiddle(app.objects, place, lambda: app.archives.undelete("m"))).gc_run(0)
-        assert (report.deleted, report.counts.orphans, report.cleared) == (0, 0, 1)
+        assert (report.deleted, report.counts.orphans, report.marked) == (0, 0, 0)
         app.archives.restore("m")
         report = on(app, InTheMiddle(app.objects, place, commit_new(app.archives, "m"))).gc_run(0)
         assert report.deleted == 0
@@ -211,7 +211,7 @@ def test_a_unit_that_is_needed_again_loses_its_mark(store: Store, tmp_path: Path
         app.archives.delete("ws1")
         assert app.archives.gc_run().marked == 1
         app.archives.undelete("ws1")
-        assert app.archives.gc_run().cleared == 1
+        assert marks(app) == {} and app.archives.gc_run().marked == 0
         app.archives.delete("ws1")
         # The time before does not count.
         assert after(app, HOUR_S - 60).gc_run().deleted == 0
@@ -227,7 +227,7 @@ def test_a_workspace_that_was_deleted_again_gets_the_whole_delay_again(store: St
         late.undelete("ws1")
         late.delete("ws1")
         report = late.gc_run()
-        assert (report.refused, report.deleted) == (1, 0)
+        assert (report.marked, report.deleted) == (1, 0)
         assert units(app) == {f"ws1/{op}"}
         assert after(app, 3 * HOUR_S + 60).gc_run().deleted == 1
 
@@ -277,13 +277,13 @@ def test_an_archive_that_is_adopted_before_the_claim_stays(store: Store, tmp_pat
         cold(app, tmp_path, "keep")
         op = cold(app, tmp_path, "ws1")
         script(app, "DELETE FROM workspace WHERE id = 'ws1'; DELETE FROM archive_unit WHERE workspace = 'ws1'")
-        assert app.archives.gc_run(0).counts.unknown == 1
+        assert app.archives.gc_run(0, force=True).counts.unknown == 1
 
         def adopt_after_the_snapshot(stage: str, count: int) -> None:
             if stage == "looking":
                 app.archives.adopt("ws1", owner_id="ann", volume=tmp_path / "new", op_id=op)
 
-        report = app.archives.gc_run(0, progress=adopt_after_the_snapshot)
+        report = app.archives.gc_run(0, force=True, progress=adopt_after_the_snapshot)
         assert (report.refused, report.deleted) == (1, 0)
         app.archives.restore("ws1")
         assert (tmp_path / "new" / "file").read_text() == "content"
@@ -294,7 +294,7 @@ def test_what_a_late_writer_brings_back_goes_again(store: Store, tmp_path: Path)
         old, new = superseded(app, tmp_path, "ws1")
         app.archives.gc_run(0)
         app.archives.gc_run(0)
-        put_unit(app, "ws1", old)
+        put_unit(app, "ws1", old, known=False)
         app.archives.gc_run(0)
         assert app.archives.gc_run(0).deleted == 1
         assert units(app) == {f"ws1/{new}"}
@@ -370,3 +370,45 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 app.archives.gc_run()
         assert marks(app) == {}
         assert app.archives.gc_run().marked == 1
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_archives_that_the_catalog_never_heard_of_are_left_alone(store: Store, tmp_path: Path, filtered: bool) -> None:
+    """They are another store's, wait to be adopted, or are newer than the backup that the catalog comes from."""
+    with store.open(archive_gc_filter="bloom" if filtered else "merge") as app:
+        old, new = superseded(app, tmp_path, "ws1")
+        for number in range(5):
+            put_unit(app, "ws1", f"op{number}", known=False)
+            put_unit(app, f"other{number}", "op", known=False)
+        for _ in range(3):
+            report = app.archives.gc_run(0)
+            assert (report.counts.unknown, report.problem) == (10, None)
+        assert len(units(app)) == 11 and f"ws1/{old}" not in units(app)
+        assert marks(app) == {}
+        app.archives.gc_run(0, force=True)
+        assert app.archives.gc_run(0, force=True).deleted == 10
+        assert units(app) == {f"ws1/{new}"}
+
+
+def test_a_mark_of_an_earlier_life_does_not_count(store: Store, tmp_path: Path) -> None:
+    with store.open() as app:
+        cold(app, tmp_path, "keep")
+        cold(app, tmp_path, "ws1")
+        app.archives.delete("ws1")
+        app.archives.gc_run(3600)
+        assert marks(app)
+        app.archives.undelete("ws1")
+        assert marks(app) == {}
+
+
+def test_a_delete_that_is_told_again_does_not_undo_an_undelete(store: Store, tmp_path: Path) -> None:
+    """Its answer was lost, and it looks again whether it was done."""
+    with store.open() as app:
+        cold(app, tmp_path, "ws1")
+        before = app.archives._parts.catalog.get(app.default.id, "ws1")
+        app.archives.delete("ws1")
+        deleted = app.archives._parts.catalog.get(app.default.id, "ws1")
+        app.archives.undelete("ws1")
+        after_ = app.archives._parts.catalog.get(app.default.id, "ws1")
+        assert before is not None and deleted is not None and after_ is not None
+        assert before.fence <= deleted.fence < after_.fence

@@ -22,8 +22,8 @@ WHERE tenant = :tenant AND unit = ANY (ARRAY(SELECT jsonb_array_elements_text(:u
 ORDER BY unit
 
 -- known_units --
--- How many of these, each as [workspace, op_id], were ever begun here.
-SELECT count(*)
+-- Those of these, each as [workspace, op_id], that were ever begun here.
+SELECT archive_unit.workspace, archive_unit.op_id
 FROM jsonb_array_elements(:units::jsonb) AS wanted (pair)
 JOIN archive_unit ON archive_unit.tenant = :tenant AND archive_unit.workspace = wanted.pair ->> 0
                  AND archive_unit.op_id = wanted.pair ->> 1

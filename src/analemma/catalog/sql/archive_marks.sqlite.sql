@@ -20,8 +20,8 @@ WHERE tenant = :tenant AND unit IN (SELECT value FROM json_each(:units)) AND fir
 ORDER BY unit
 
 -- known_units --
--- How many of these, each as [workspace, op_id], were ever begun here.
-SELECT count(*)
+-- Those of these, each as [workspace, op_id], that were ever begun here.
+SELECT archive_unit.workspace, archive_unit.op_id
 FROM json_each(:units) AS wanted
 CROSS JOIN archive_unit ON archive_unit.tenant = :tenant AND archive_unit.workspace = json_extract(wanted.value, '$[0]')
                        AND archive_unit.op_id = json_extract(wanted.value, '$[1]')
