@@ -50,7 +50,8 @@ bench: $(BENCH_STAMP) ## All benchmarks at full size.
 	@$(BIN)/python -m bench
 
 soak: $(STAMP) ## Long runs: kill, interleaving and property tests at full size.
-	@$(BIN)/python -m pytest -n $(JOBS) --timeout 3600 -m soak $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --timeout 3600 --hypothesis-profile explore -m soak $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile explore -m 'not soak' tests/property
 
 clean: ## Remove what the other targets made.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings
 
 from tests.servers import PostgresServer, memory_folder, postgres_missing
 from tests.stores import Store
@@ -16,6 +17,12 @@ from tests.stores import Store
 if (memory := memory_folder()) is not None:
     # Tests stop programs, never the machine: what they write need not reach a disk.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
+
+# A run says something about the change at hand only if the one before it tried the same: generated values are the same
+# each time. `make soak` looks for what nobody tried yet.
+settings.register_profile("same", derandomize=True, database=None, deadline=None, print_blob=True)
+settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

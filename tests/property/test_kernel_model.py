@@ -8,7 +8,7 @@ import itertools
 from typing import Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -305,10 +305,11 @@ class KernelMachine(RuleBasedStateMachine):
             assert shown(state) == line.shown[line.newest]
 
 
-def run_machine(store: Store, examples: int, steps: int) -> None:
+def run_machine(store: Store, examples: int, steps: int, number: int | None = None) -> None:
+    """Programs of steps at random, or those of a number."""
     machine = type("Machine", (KernelMachine,), {"store": store})
     run_state_machine_as_test(
-        machine,
+        machine if number is None else seed(number)(machine),
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -322,7 +323,7 @@ def run_machine(store: Store, examples: int, steps: int) -> None:
 
 @pytest.mark.parametrize("part", range(10))
 def test_kernel_behaves_like_a_dict_with_a_history(store: Store, part: int) -> None:
-    run_machine(store, examples=20, steps=75)
+    run_machine(store, examples=20, steps=75, number=part)
 
 
 @pytest.mark.soak

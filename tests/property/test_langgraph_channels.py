@@ -90,6 +90,25 @@ def test_the_version_before_makes_no_difference(pair: tuple[Any, Any], by_items:
         assert pieces == made.channel.pieces()
 
 
+@pytest.mark.parametrize("by_items", [True, False])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"": None}, {"": {"": None}}), ({1: None}, {1: {1: None}}), ([[], None], [[None]]), (["a", 1], [["a", 1]])],
+    ids=["text keys", "integer keys", "a list closed later", "an item swallowed"],
+)
+def test_an_item_that_is_now_the_end_of_a_longer_one_is_not_taken_for_itself(
+    before: Any, after: Any, by_items: bool
+) -> None:
+    """Bytes of the one end with bytes of the other, at no boundary of items."""
+    padded = [
+        [*each, PADDING, "end"] if isinstance(each, list) else {**each, "padding": PADDING} for each in (before, after)
+    ]
+    old = cut(padded[0], SERDE.dumps_typed).channel
+    assert (
+        cut(padded[1], SERDE.dumps_typed, old, by_items=by_items).channel == cut(padded[1], SERDE.dumps_typed).channel
+    )
+
+
 @given(LISTS, st.data(), st.booleans())
 def test_only_what_changed_is_serialized_alone(value: list[Any], data: st.DataObject, by_items: bool) -> None:
     before = cut(value, SERDE.dumps_typed).channel

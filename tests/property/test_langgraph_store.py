@@ -92,7 +92,7 @@ def shown(result: Any) -> Any:
 tenants = count(1)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=st.lists(batches, min_size=1, max_size=6))
 def test_programs_give_the_answers_of_the_memory_store(store: Store, opened: dict[str, Any], program: Any) -> None:
     if "app" not in opened:
@@ -121,7 +121,7 @@ def opened() -> Any:
 any_labels = st.lists(st.text(st.characters(exclude_characters=".\0", exclude_categories=["Cs"]), min_size=1))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None)
 @given(any_labels.map(tuple), any_labels.map(tuple))
 def test_bytes_of_namespaces_are_in_the_order_of_the_tuples(one: tuple[str, ...], other: tuple[str, ...]) -> None:
     try:
@@ -145,7 +145,7 @@ any_json = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.text("abé\U0001f600"), any_json, max_size=4))
 def test_values_come_back_exactly(value: dict[str, Any]) -> None:
     assert repr(decode_value(encode_value(value))) == repr(value)

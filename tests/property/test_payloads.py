@@ -96,14 +96,14 @@ def test_random_states_come_back_on_every_catalog(store: Store) -> None:
 
 
 @given(state=fields)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 def test_any_state_comes_back_exactly(state: dict[str, Any], tight: App) -> None:
     payload = tight.payloads.dehydrate(state, return_delta=False, **NAMES)
     assert shown(dict(tight.payloads.hydrate(json.loads(json.dumps(payload))))) == shown(state)
 
 
 @given(values())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None)
 def test_the_measured_size_is_that_of_the_json(value: Any) -> None:
     made = Encoder(REGISTRY).encode("field", value, MIB)
     assert made is not None
@@ -116,7 +116,7 @@ def test_the_measured_size_is_that_of_the_json(value: Any) -> None:
 
 
 @given(before=fields, after=fields)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None)
 def test_a_delta_over_its_base_is_the_changed_state(before: dict[str, Any], after: dict[str, Any], tight: App) -> None:
     base = json.loads(json.dumps(tight.payloads.dehydrate(before, **NAMES)))
     state = tight.payloads.hydrate(base)
