@@ -6,12 +6,13 @@ import argparse
 import importlib
 import importlib.util
 import json
+import os
 import time
 import traceback
 
 from rich.console import Console
 
-from bench.harness import Row, as_json, machine_facts, print_rows
+from bench.harness import Row, as_json, machine_facts, print_rows, temporary_folder
 
 MODULES = (
     "json_encoding",
@@ -24,8 +25,12 @@ MODULES = (
     "payloads",
     "gc",
     "pipeline",
+    "fanout",
     "outbox",
+    "ship",
+    "backfill",
     "archives",
+    "flows",
     "peers",
 )
 """Modules of this package with `run(quick: bool) -> Iterable[Row]`; one that is not there yet is left out."""
@@ -42,9 +47,12 @@ def main() -> None:
 
     progress = Console(stderr=True, highlight=False)
     rows: list[Row] = []
-    for name in options.only or MODULES:
-        if importlib.util.find_spec(f"bench.{name}") is not None:
-            rows += run_module(name, quick=options.quick, progress=progress)
+    with temporary_folder() as folder:
+        # Sinks with relative paths write there, and not to wherever this was started.
+        os.environ["ANALEMMA_SHIP_BASE"] = str(folder)
+        for name in options.only or MODULES:
+            if importlib.util.find_spec(f"bench.{name}") is not None:
+                rows += run_module(name, quick=options.quick, progress=progress)
     facts = machine_facts()
     if options.json:
         print(json.dumps(as_json(rows, facts), indent=2))

@@ -20,6 +20,7 @@ from analemma.archives.names import META, archives_prefix, unit_prefix
 from analemma.blocks.port import ObjectInfo
 from analemma.catalog.engine import Transaction
 from bench.harness import Row, temporary_folder
+from tests.servers import PostgresServer, postgres_missing
 
 KEYS_PER_WORKSPACE = 10
 """Five archives of two objects each. One is needed, and in every third workspace another is on its way."""
@@ -29,19 +30,34 @@ BATCH = 5000
 
 
 def growth(sizes: tuple[int, ...]) -> Iterator[Row]:
+    """The same on both databases."""
+    yield from _growth(sizes, "SQLite", None)
+    reason = postgres_missing()
+    if reason is not None:
+        yield Row.skip("collecting archives on PostgreSQL", reason)
+        return
+    server = PostgresServer(durable=True)
+    try:
+        yield from _growth(sizes, "PostgreSQL", server)
+    finally:
+        server.stop()
+
+
+def _growth(sizes: tuple[int, ...], database: str, server: PostgresServer | None) -> Iterator[Row]:
     """A plan and two runs at each size, beside the same per key at the size before."""
     before: dict[str, float] | None = None
     for size in sizes:
         with temporary_folder() as folder:
-            build(folder, size // KEYS_PER_WORKSPACE)
+            url = str(folder / "store") if server is None else server.create_database()
+            build(url, size // KEYS_PER_WORKSPACE)
             done = subprocess.run(
-                [sys.executable, "-m", "bench.archive_collecting", str(folder), str(size // KEYS_PER_WORKSPACE)],
+                [sys.executable, "-m", "bench.archive_collecting", url, str(size // KEYS_PER_WORKSPACE)],
                 check=True,
-                capture_output=True,
+                stdout=subprocess.PIPE,
                 text=True,
             )
         measured = json.loads(done.stdout)
-        name = f"{measured['keys']:,} archive keys, {size // KEYS_PER_WORKSPACE:,} workspaces"
+        name = f"{measured['keys']:,} archive keys, {size // KEYS_PER_WORKSPACE:,} workspaces, {database}"
         per_key = {verb: measured[verb] / measured["keys"] for verb in ("plan_s", "bloom_s", "mark_s", "delete_s")}
         titles = {"plan_s": "plan", "bloom_s": "plan by Bloom filter", "mark_s": "marking", "delete_s": "deleting"}
         for verb, title in titles.items():
@@ -56,9 +72,9 @@ def growth(sizes: tuple[int, ...]) -> Iterator[Row]:
         before = per_key
 
 
-def build(folder: Path, workspaces: int) -> None:
+def build(url: str, workspaces: int) -> None:
     """The rows of so many workspaces, and of their archives."""
-    with closing(analemma.open(folder / "store")) as app:
+    with closing(analemma.open(url, migrate=True)) as app:
         tenant = app.default.id
         for start in range(0, workspaces, BATCH):
             numbers = range(start, min(start + BATCH, workspaces))
@@ -115,10 +131,10 @@ class MadeUpObjects:
         self.deleted += len([*keys])
 
 
-def measure(folder: Path, workspaces: int) -> dict[str, float]:
+def measure(url: str, workspaces: int) -> dict[str, float]:
     """A plan either way, a run that marks, and one that deletes."""
     took: dict[str, float] = {}
-    with closing(analemma.open(folder / "store")) as app:
+    with closing(analemma.open(url, migrate=True)) as app:
         objects = MadeUpObjects(workspaces)
         parts = replace(app.archives._parts, store=objects)  # type: ignore[arg-type]
         archives = Archives(parts)
@@ -152,4 +168,4 @@ def _peak_mb() -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(Path(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))

@@ -103,9 +103,9 @@ def less(name: str, unit: str, ours: float, theirs: float, peer: str, *, limit: 
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """A directory that is gone afterwards."""
-    path = Path(tempfile.mkdtemp(prefix="analemma-bench-"))
+def temporary_folder(place: Path | None = None) -> Iterator[Path]:
+    """A directory that is gone afterwards; below `place`, or where temporary files are."""
+    path = Path(tempfile.mkdtemp(prefix="analemma-bench-", dir=place))
     try:
         yield path
     finally:

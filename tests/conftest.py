@@ -56,8 +56,11 @@ def migrated_template(postgres_server: PostgresServer) -> str:
 
 
 @pytest.fixture
-def migrated_url(postgres_server: PostgresServer, migrated_template: str) -> Iterator[str]:
-    """A fresh database, as migrating an empty one leaves it."""
+def migrated_url(
+    postgres_server: PostgresServer, migrated_template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A fresh database, as migrating an empty one leaves it. Sinks whose paths are relative write beside the test."""
+    monkeypatch.setenv("ANALEMMA_SHIP_BASE", str(tmp_path))
     url = postgres_server.create_database(migrated_template)
     with psycopg.connect(url) as connection:
         connection.execute("UPDATE store SET id = replace(gen_random_uuid()::text, '-', '')")

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from analemma.app import App as App
     from analemma.app import Stats as Stats
     from analemma.app import Tenant as Tenant
-    from analemma.app import lambda_handler as lambda_handler
     from analemma.app import open_app as open
-    from analemma.app import with_payloads as with_payloads
     from analemma.bag.hydration import HydratedState as HydratedState
     from analemma.bag.state_bag import SmartStateBag as SmartStateBag
     from analemma.canon.tree import Operation as Operation
     from analemma.catalog.port import BranchKey as BranchKey
+    from analemma.flows.building import Flow as Flow
+    from analemma.payload_functions import lambda_handler as lambda_handler
+    from analemma.payload_functions import with_payloads as with_payloads
     from analemma.settings import Settings as Settings
     from analemma.state.committer import Proposal as Proposal
     from analemma.state.tickets import Ticket as Ticket
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "App": ("analemma.app", "App"),
     "BranchKey": ("analemma.catalog.port", "BranchKey"),
+    "Flow": ("analemma.flows.building", "Flow"),
     "HydratedState": ("analemma.bag.hydration", "HydratedState"),
     "Operation": ("analemma.canon.tree", "Operation"),
     "Proposal": ("analemma.state.committer", "Proposal"),
@@ -41,14 +43,15 @@ _PLACES = {
     "Stats": ("analemma.app", "Stats"),
     "Tenant": ("analemma.app", "Tenant"),
     "Ticket": ("analemma.state.tickets", "Ticket"),
-    "lambda_handler": ("analemma.app", "lambda_handler"),
+    "lambda_handler": ("analemma.payload_functions", "lambda_handler"),
     "open": ("analemma.app", "open_app"),
-    "with_payloads": ("analemma.app", "with_payloads"),
+    "with_payloads": ("analemma.payload_functions", "with_payloads"),
 }
 
 __all__ = [
     "App",
     "BranchKey",
+    "Flow",
     "HydratedState",
     "Operation",
     "Proposal",

@@ -38,7 +38,18 @@ from analemma.errors import Invalid
 from analemma.settings import Settings
 
 if TYPE_CHECKING:
-    from analemma.aio_pipeline import AsyncContracts, AsyncEntity, AsyncView
+    from analemma.aio_archives import AsyncArchives
+    from analemma.aio_flows import AsyncFlows
+    from analemma.aio_pipeline import (
+        AsyncBackfills,
+        AsyncContracts,
+        AsyncDeploys,
+        AsyncEntity,
+        AsyncFanouts,
+        AsyncSinks,
+        AsyncView,
+    )
+    from analemma.pipeline.backfill import Backfill, BackfillPlan, Kind, Scope
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -331,9 +342,35 @@ class AsyncTenant:
 
     ingest = hop_tenant(Tenant.ingest)
     ingest_many = hop_tenant(Tenant.ingest_many)
+    deploy = hop_tenant(Tenant.deploy)
+    ship = hop_tenant(Tenant.ship)
     delete = hop_tenant(Tenant.delete)
     compile = hop_tenant(Tenant.compile)
     slices = hop_tenant(Tenant.slices)
+    state_sources = hop_tenant(Tenant.state_sources)
+    source_problems = hop_tenant(Tenant.source_problems)
+    backfill_sources = hop_tenant(Tenant.backfill_sources)
+
+    @property
+    def deploys(self) -> AsyncDeploys:
+        """This tenant's deploys."""
+        from analemma.aio_pipeline import AsyncDeploys
+
+        return AsyncDeploys(self._tenant.deploys, self._threads)
+
+    @property
+    def archives(self) -> AsyncArchives:
+        """This tenant's workspaces, and their archives."""
+        from analemma.aio_archives import AsyncArchives
+
+        return AsyncArchives(self._tenant.archives, self._threads)
+
+    @property
+    def flows(self) -> AsyncFlows:
+        """This tenant's runs of workflows."""
+        from analemma.aio_flows import AsyncFlows
+
+        return AsyncFlows(self._tenant.flows, self._threads)
 
     def view(self, view_id: str, version: str | None = None) -> AsyncView:
         """One view, whose verbs are coroutines; whether there is such a view shows when it is asked."""
@@ -385,11 +422,58 @@ class AsyncApp:
         return self.default.payloads
 
     @property
+    def archives(self) -> AsyncArchives:
+        """The workspaces of the default tenant, and their archives."""
+        return self.default.archives
+
+    @property
+    def flows(self) -> AsyncFlows:
+        """The runs of the default tenant."""
+        return self.default.flows
+
+    @property
     def contracts(self) -> AsyncContracts:
         """The contracts of the store; `current` is a coroutine here too."""
         from analemma.aio_pipeline import AsyncContracts
 
         return AsyncContracts(self.sync.contracts, self._threads)
+
+    @property
+    def deploys(self) -> AsyncDeploys:
+        """The deploys of all tenants."""
+        from analemma.aio_pipeline import AsyncDeploys
+
+        return AsyncDeploys(self.sync.deploys, self._threads)
+
+    @property
+    def sinks(self) -> AsyncSinks:
+        """The sinks of all tenants."""
+        from analemma.aio_pipeline import AsyncSinks
+
+        return AsyncSinks(self.sync.sinks, self._threads)
+
+    @property
+    def fanouts(self) -> AsyncFanouts:
+        """The fanouts of all tenants."""
+        from analemma.aio_pipeline import AsyncFanouts
+
+        return AsyncFanouts(self.sync.fanouts, self._threads)
+
+    @property
+    def backfills(self) -> AsyncBackfills:
+        """The backfills of all tenants."""
+        from analemma.aio_pipeline import AsyncBackfills
+
+        return AsyncBackfills(self.sync.backfills, self._threads)
+
+    async def backfill(
+        self, scope: Scope = None, *, kind: Kind = "raw_to_slice", dry_run: bool = False, **options: Any
+    ) -> Backfill | BackfillPlan:
+        """Compile, or ship, all entities of a scope again, or replay its dead letters: durably, each entity once. With
+        `dry_run`, only what would change."""
+        if dry_run:
+            return await self.backfills.plan(scope, kind, **options)
+        return await self.backfills.execute(scope, kind, **options)
 
     @property
     def default(self) -> AsyncTenant:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
+from analemma.app_pipeline import AppPipeline
 from analemma.blocks.cache import BlockCache, BodyCache, CacheStack
 from analemma.blocks.metrics import MeteredStore, ObjectMetrics
 from analemma.blocks.port import ObjectStore
@@ -37,12 +37,13 @@ if TYPE_CHECKING:
     from analemma.bag.payload_foreign import ForeignObjects
     from analemma.bag.payloads import Payloads
     from analemma.catalog.collecting import DatabaseClock
+    from analemma.flows.flows import Flows
+    from analemma.flows.handlers import Handlers
+    from analemma.flows.worker import RunWorker
     from analemma.gc.collector import Collector
     from analemma.gc.packing import Packing
-    from analemma.outbox.handlers import Handler
-    from analemma.outbox.tending import Outbox
-    from analemma.outbox.worker import OutboxPollingWorker
-    from analemma.pipeline.contract_store import Contracts
+    from analemma.pipeline.backfill import BackfillJobs
+    from analemma.pipeline.shipping import ShippedListener
     from analemma.pipeline.versions import Versions
 
 OBJECTS_DIRECTORY = "objects"
@@ -61,7 +62,7 @@ class Stats:
     uploads: int
 
 
-class App:
+class App(AppPipeline):
     """An open store. Safe to share between threads; close it, or use it as a context manager."""
 
     def __init__(
@@ -90,6 +91,7 @@ class App:
         self._tenants: dict[str, Tenant] = {}
         self._cache: BlockCache | None = None
         self._versions: Versions | None = None
+        self._shipped_listeners: list[ShippedListener] = []
         self._lock = threading.RLock()
 
     def __enter__(self) -> App:
@@ -131,34 +133,49 @@ class App:
         """Where the default tenant's blocks lie: `pack()`, `repack()`, `unpack()`, `vacuum()`."""
         return self.default.packing
 
-    @cached_property
-    def contracts(self) -> Contracts:
-        """The contracts of the store, for all tenants: `load(source)`, `current`, `list()`, `get(id, version)`."""
-        from analemma.catalog.contract_rows import ContractRows
-        from analemma.pipeline.contract_store import Contracts
-
-        return Contracts(ContractRows(self.catalog.engine), clock=self._clock)
-
-    @property
-    def versions(self) -> Versions:
-        """Makes the versions of entities, for all tenants."""
-        with self._lock:
-            if self._versions is None:
-                from analemma.catalog.nodes import NodeLeases
-                from analemma.pipeline.versions import Versions
-
-                self._versions = Versions(
-                    NodeLeases(self.catalog.engine),
-                    holder=self._holder(),
-                    clock=self._clock,
-                    node=self.settings.version_node,
-                )
-            return self._versions
-
     @property
     def archives(self) -> Archives:
         """The workspaces of the default tenant, and their archives."""
         return self.default.archives
+
+    @cached_property
+    def backfills(self) -> BackfillJobs:
+        """The backfills of all tenants: `plan()`, `create()`, `run(id)`, `get(id)`, `list()`, `pause(id)`,
+        `resume(id)`, `cancel(id)`, `verify()`."""
+        from analemma.remote import open_backfills
+
+        return open_backfills(self)
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        """What nodes of workflows do, for all tenants: functions by name, and handlers by node type."""
+        from analemma.flows.handlers import Handlers
+
+        return Handlers()
+
+    def run_worker(self, concurrency: int | None = None, *, tenant: str | None = None) -> RunWorker:
+        """A worker that goes on with runs, of one tenant or of all: `run()`, `drain()`, `stop()`."""
+        from analemma.flows.worker import RunWorker
+
+        number = None
+        if tenant is not None and (number := self.catalog.find_tenant(tenant)) is None:
+            raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
+        settings = self.settings
+        return RunWorker(
+            self.catalog.engine,
+            lambda name: self.tenant(name).flows,
+            holder=self._holder(),
+            lease_s=settings.run_lease_s,
+            tenant=number,
+            concurrency=settings.run_concurrency if concurrency is None else concurrency,
+            poll_s=settings.run_poll_s,
+        )
+
+    @property
+    def flows(self) -> Flows:
+        """The runs of the default tenant: `run()`, `start()`, `resume()`, `approve()`, `cancel()`, `rerun()`, `runs()`,
+        `get()`."""
+        return self.default.flows
 
     @cached_property
     def gc(self) -> Collector:
@@ -195,70 +212,9 @@ class App:
             database_clock=database_clock or its_own_clock,
         )
 
-    @cached_property
-    def outbox(self) -> Outbox:
-        """The events of all tenants: `status()`, `failed()`, `dead_letters()`, `get(id)`, `replay()`, `discard()`,
-        `housekeep()`."""
-        from analemma.catalog.outbox_tending import OutboxRows
-        from analemma.outbox.tending import HealthLimits, Outbox
-
-        settings = self.settings
-        return Outbox(
-            OutboxRows(self.catalog.engine),
-            find_tenant=self.catalog.find_tenant,
-            signal=self.catalog.wakeups.signal,
-            limits=HealthLimits(
-                pending=settings.outbox_warn_pending,
-                oldest_s=settings.outbox_warn_oldest_s,
-                stale=settings.outbox_warn_stale,
-                dead=settings.outbox_warn_dead,
-            ),
-            keep_processed_s=settings.outbox_keep_processed_s,
-            keep_dead_s=settings.outbox_keep_dead_s,
-            clock=self._clock,
-            entropy=self._entropy,
-        )
-
-    def worker(
-        self,
-        concurrency: int | None = None,
-        *,
-        tenant: str | None = None,
-        handlers: Mapping[str, Handler] | None = None,
-    ) -> OutboxPollingWorker:
-        """A worker that delivers events, of one tenant or of all: `run()`, `drain()`, `stop()`. `handlers`, by event
-        type, are added to those of the view pipeline."""
-        from analemma.catalog.outbox_claiming import OutboxClaims
-        from analemma.outbox.failures import RetryPolicy
-        from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
-
-        settings = self.settings
-        number = None
-        if tenant is not None and (number := self.catalog.find_tenant(tenant)) is None:
-            raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
-        return OutboxPollingWorker(
-            OutboxClaims(self.catalog.engine, lease_s=settings.outbox_lease_s),
-            {**self._pipeline_handlers(), **(handlers or {})},
-            listen=self.catalog.wakeups.listen,
-            tenant=number,
-            options=WorkerOptions(
-                concurrency=settings.worker_concurrency if concurrency is None else concurrency,
-                batch=settings.outbox_batch,
-                lease_s=settings.outbox_lease_s,
-                poll_busy_s=settings.outbox_poll_busy_s,
-                poll_idle_s=settings.outbox_poll_idle_s,
-                retries=RetryPolicy(
-                    max_attempts=settings.outbox_max_attempts,
-                    base_s=settings.outbox_backoff_base_s,
-                    longest_s=settings.outbox_backoff_max_s,
-                ),
-            ),
-        )
-
-    def _pipeline_handlers(self) -> Mapping[str, Handler]:
-        from analemma.pipeline.handlers import handlers
-
-        return handlers(lambda name: self.tenant(name).pipeline)
+    def tenant_names(self) -> list[str]:
+        """Every tenant that there is, in order."""
+        return sorted(str(row[1]) for row in self.catalog.engine.all("tenant_names"))
 
     def stats(self, tenant: str | None = None) -> Stats:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
@@ -295,8 +251,11 @@ class App:
                 closing.callback(self._cache.close)
             if self._versions is not None:
                 closing.callback(self._versions.close)
+            if "_open_sinks" in self.__dict__:
+                closing.callback(self._open_sinks.close)
             for tenant in list(self._tenants.values()):
                 closing.callback(tenant.checkpoints.close, self.settings.checkpoint_close_s)
+                closing.callback(tenant.close)
 
     @property
     def cache(self) -> BlockCache:
@@ -325,6 +284,11 @@ class App:
 
         buckets = parse_buckets(self.settings.payload_s3_buckets)
         return ForeignObjects(buckets, lambda url: self._hardened(open_objects(url)))
+
+    @property
+    def _beside(self) -> Path:
+        file = database_path(self._place.url)
+        return Path() if file is None or file == MEMORY else Path(file).absolute().parent
 
     def _holder(self) -> str:
         """What leases say of who holds them."""
@@ -403,76 +367,3 @@ def _place(url: str, file: str | None, objects: str | None) -> Place:
     if objects is None:
         objects = "memory://" if file == MEMORY else str(Path(file).absolute().parent / OBJECTS_DIRECTORY)
     return Place("sqlite", url, objects)
-
-
-class _SharedApps:
-    """One open store per place and process, for handlers: a function that is called again finds it open."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._apps: dict[str | None, App] = {}
-
-    def get(self, url: str | None) -> App:
-        with self._lock:
-            if url not in self._apps:
-                self._apps[url] = open_app(url, create=False)
-            return self._apps[url]
-
-
-_SHARED = _SharedApps()
-
-
-@overload
-def with_payloads(function: Callable[..., Any], /) -> Callable[..., Any]: ...
-
-
-@overload
-def with_payloads(
-    function: None = None,
-    /,
-    *,
-    app: App | None = None,
-    url: str | None = None,
-    tenant: str | None = None,
-    **options: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
-
-
-def with_payloads(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    app: App | None = None,
-    url: str | None = None,
-    tenant: str | None = None,
-    **options: Any,
-) -> Any:
-    """A function of a state as a function of an event: hydrate in, run, dehydrate out. Bare, or with arguments.
-
-    The function gets the state and whatever else the caller passes, and returns the new state; None means the state it
-    was given, with its changes. The store is `app`, or opened once per process from `url` or the settings. Other
-    arguments are those of `HandlerOptions`.
-
-    >>> @with_payloads(app=open_app("sqlite:///:memory:"), owner_id="ann", workflow_id="trip", execution_id="run-1")
-    ... def count(state):
-    ...     state["n"] += 1
-    >>> count({"n": 1})["n"]
-    2
-    """
-    from analemma.bag.handlers import HandlerOptions, wrap_handler
-
-    chosen = HandlerOptions(**options)
-
-    def payloads() -> Payloads:
-        store = app or _SHARED.get(url)
-        return store.payloads if tenant is None else store.tenant(tenant).payloads
-
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        return wrap_handler(function, payloads, chosen)
-
-    return wrap if function is None else wrap(function)
-
-
-lambda_handler = with_payloads
-"""`with_payloads` under the name that says where it is mostly used: `def handler(state, context)` becomes
-`handler(event, context)`."""

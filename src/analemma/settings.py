@@ -124,6 +124,51 @@ class Settings(BaseSettings):
         1000, ge=0, le=1_000_000_000, description="For fewer blocks than this, the two brakes above do not apply."
     )
     worker_concurrency: int = Field(4, ge=1, le=256, description="Threads in which a worker handles events.")
+    run_lease_s: float = Field(
+        30, ge=0.1, le=86_400, description="A run whose worker was not heard of for so long goes on elsewhere."
+    )
+    run_concurrency: int = Field(4, ge=0, le=256, description="Runs that a worker goes on with at a time.")
+    run_poll_s: float = Field(1, ge=0.01, le=3600, description="How often an idle worker looks for runs to go on with.")
+    node_hosts: Place = Field(
+        "public",
+        description="Where nodes of workflows may send to: names, `*.names`, addresses, networks, separated by commas;"
+        " `public`, every public address; `none`. Hosts that variables name are allowed besides.",
+    )
+    node_variables: Place = Field(
+        "OPENAI_BASE_URL,OPENAI_API_KEY@${OPENAI_BASE_URL}",
+        description="Variables that documents may use, besides those that begin with `ANALEMMA_FLOW_`: names, separated"
+        " by commas; with `@host` or `@${NAME}`, to be sent there only; or `none`.",
+    )
+    node_read_s: float = Field(
+        120, ge=0.1, le=86_400, description="A node waits so long for the next part of an answer from a host."
+    )
+    llm_retries: int = Field(
+        3, ge=0, le=20, description="How often a model is asked again that is busy, fails or does not answer."
+    )
+    code_isolation: Literal["namespaces", "limits", "refuse"] = Field(
+        "namespaces",
+        description="How code of workflows is run: without network and files, or not at all; with limits only; never.",
+    )
+    code_network: bool = Field(False, description="Whether code of workflows that asks for the network gets it.")
+    code_python: Place | None = Field(
+        None, description="The interpreter of code of workflows, with its packages. Unset: this one, without packages."
+    )
+    fanout_page: int = Field(
+        100, ge=1, le=10_000, description="How many of those that join an entity are compiled in one transaction."
+    )
+    fanout_limit: int = Field(
+        10_000,
+        ge=1,
+        le=1_000_000_000,
+        description="If more than so many follow one change, the others are compiled when there is nothing else to do;"
+        " for indexes without `maxFanout`.",
+    )
+    fanout_keep_s: float = Field(
+        604_800, ge=0, le=10_000_000_000, description="Housekeeping keeps fanouts so long after they were done."
+    )
+    deploy_keep_s: float = Field(
+        2_592_000, ge=0, le=10_000_000_000, description="Housekeeping keeps deploys so long after they were over."
+    )
     outbox_batch: int = Field(2000, ge=1, le=10_000, description="Events that a worker takes at once, at most.")
     outbox_lease_s: float = Field(
         30, ge=0.1, le=86_400, description="A worker that was not heard of for so long loses what it holds."
@@ -147,6 +192,10 @@ class Settings(BaseSettings):
     outbox_keep_dead_s: float = Field(
         2_592_000, ge=0, le=10_000_000_000, description="Housekeeping keeps events so long after they were discarded."
     )
+    backfill_lease_s: float = Field(
+        30, ge=0.5, le=3600, description="A backfill whose process died can be taken over after this."
+    )
+    backfill_page: int = Field(100, ge=1, le=1000, description="Entities that a backfill takes at a time.")
     outbox_warn_pending: int = Field(
         1000, ge=0, le=1_000_000_000, description="More events than this that wait are a problem."
     )
@@ -157,6 +206,27 @@ class Settings(BaseSettings):
         20, ge=0, le=1_000_000_000, description="More leases of lost workers than this are a problem."
     )
     outbox_warn_dead: int = Field(10, ge=0, le=1_000_000_000, description="More dead events than this are a problem.")
+    ship_base: Place | None = Field(
+        None,
+        description="Where relative paths in sink rules begin. Unset: beside an embedded catalog; for a server, where"
+        " the worker was started.",
+    )
+    ship_threads: int = Field(16, ge=1, le=1024, description="Sinks that a worker ships to at the same time.")
+    ship_max_attempts: int = Field(
+        20,
+        ge=1,
+        le=100_000,
+        description="A document that a sink failed to take so often, while it took others, is dead.",
+    )
+    ship_rest_s: float = Field(
+        1,
+        ge=0.001,
+        le=3600,
+        description="A sink that does not answer is left alone for so long; doubles with each time.",
+    )
+    ship_rest_max_s: float = Field(
+        60, ge=0.001, le=86_400, description="A sink is left alone no longer, unless it asks for it."
+    )
     archive_format: Literal["tar", "blocks"] = Field(
         "tar", description="How workspaces are archived: as one compressed tar, or as blocks that archives share."
     )
@@ -178,6 +248,13 @@ class Settings(BaseSettings):
         ge=0,
         le=2**40,
         description="An archive that holds more files and directories is not restored.",
+    )
+    archive_verify_age_s: float = Field(
+        0.0,
+        ge=0,
+        le=366 * 86_400,
+        description="Archived as blocks, files that nobody touched since they were restored do not have their blocks "
+        "read again if the restore, which read them, was within this many seconds. With 0 everything is read.",
     )
     archive_gc_delay_s: float = Field(
         3600, ge=0, le=31_536_000, description="Archives that no workspace needs stay at least this long."

@@ -11,6 +11,7 @@ from analemma.canon.source import NodeCache
 from analemma.canon.tree import Trees
 from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
 from analemma.errors import Invalid
+from analemma.state.announcing import Announcer
 from analemma.state.applying import Applier
 from analemma.state.block_store import BlockStore
 from analemma.state.checkpointing import Checkpoints
@@ -24,13 +25,21 @@ if TYPE_CHECKING:
     from analemma.archives.archives import Archives
     from analemma.bag.kernel import BagKernel
     from analemma.bag.payloads import Payloads
+    from analemma.catalog.state_sources import SourceProblem
     from analemma.contracts.models import ContractRef
+    from analemma.flows.flows import Flows
+    from analemma.flows.remote_tasks import Elsewhere
     from analemma.gc.packing import Packing
+    from analemma.pipeline.deploy_records import Deploy
+    from analemma.pipeline.deploys import Deploys
+    from analemma.pipeline.documents import DocumentReader
     from analemma.pipeline.entity_handle import Entity
     from analemma.pipeline.ingest import IngestedItem, IngestResult
     from analemma.pipeline.querying import EntityView, QueryViewWorkflow
     from analemma.pipeline.reading import Slice
+    from analemma.pipeline.ship_requests import Shipping
     from analemma.pipeline.slicing import CompileResult
+    from analemma.pipeline.state_sources import SourceBackfill, SourceStatus
     from analemma.pipeline.tenant_pipeline import TenantPipeline
     from analemma.state.verifying import Report
 
@@ -55,7 +64,14 @@ class Tenant:
             request_collection=self._request_collection,
         )
         self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
-        self.committer = Committer(app.catalog, self.id, self.blocks, clock=app._clock, entropy=app._entropy)
+        self.committer = Committer(
+            app.catalog,
+            self.id,
+            self.blocks,
+            clock=app._clock,
+            entropy=app._entropy,
+            announcing=Announcer(name, app.source_watch, entropy=app._entropy, wake=app.catalog.wakeups.signal),
+        )
         applier = Applier(app.catalog, self.id, blocks=self.blocks, trees=self.trees, committer=self.committer)
         self.checkpoints = Checkpoints(app.catalog, self.id, applier, clock=app._clock, entropy=app._entropy)
 
@@ -136,7 +152,7 @@ class Tenant:
         return self.views.view(view_id, version)
 
     def entity(self, entity_type: str, entity_id: str) -> Entity:
-        """One entity: `ingest(payload)`, `compile()`, `slices()`, `delete()`."""
+        """One entity: `ingest(payload)`, `deploy(payload)`, `compile()`, `slices()`, `delete()`."""
         from analemma.pipeline.entity_handle import Entity
         from analemma.slicing.entity_key import EntityKey
 
@@ -145,6 +161,7 @@ class Tenant:
     @cached_property
     def pipeline(self) -> TenantPipeline:
         """The workflows that take this tenant's documents in and compile them."""
+        from analemma.pipeline.fanout import FanoutOptions
         from analemma.pipeline.tenant_pipeline import TenantPipeline
 
         app = self._app
@@ -153,12 +170,15 @@ class Tenant:
             self.id,
             self.name,
             contracts=lambda: app.contracts.current,
+            contracts_loaded_at_us=lambda: app.contracts.loaded_at_us,
             blocks=self.blocks,
             trees=self.trees,
             versions=app.versions,
             clock=self._clock,
             entropy=app._entropy,
             wake=self._catalog.wakeups.signal,
+            fanout=FanoutOptions(page=app.settings.fanout_page, limit=app.settings.fanout_limit),
+            max_attempts=app.settings.outbox_max_attempts,
         )
 
     def ingest(
@@ -175,6 +195,41 @@ class Tenant:
         `version` and `schema` are chosen unless named. Invalid for a document that its schema refuses, Conflict if the
         version named is there with other content."""
         return self.pipeline.ingest.execute(entity_type, entity_id, payload, version=version, schema=schema)
+
+    def deploy(
+        self,
+        entity_type: str,
+        entity_id: str,
+        payload: Any,
+        *,
+        compile: str = "sync",
+        ship: Sequence[str] | None = None,
+        cutover: str = "ready",
+        version: str | None = None,
+        schema: str | ContractRef | None = None,
+        idempotency_key: str | None = None,
+    ) -> Deploy:
+        """Store a document, and have it compiled, served and shipped; how far that is.
+
+        `compile`: sync, in this call; async, by a worker. `ship`: the sink rules to ship it by; None, every one that
+        matches; [], none. `cutover`: ready, readers get it once it is compiled; done, once all its sinks have answered.
+        The same `idempotency_key` gives the same deploy. `deploys.await_(id)` waits, `deploys.explain(id)` says why."""
+        return self.pipeline.deploying.deploy(
+            entity_type,
+            entity_id,
+            payload,
+            compile=compile,
+            ship=ship,
+            cutover=cutover,
+            version=version,
+            schema=schema,
+            idempotency_key=idempotency_key,
+        )
+
+    @cached_property
+    def deploys(self) -> Deploys:
+        """This tenant's deploys: `get(id)`, `list()`, `await_(id)`, `explain(id)`, `retry(id)`."""
+        return self._app.open_deploys(self.id)
 
     def ingest_many(self, items: Iterable[tuple[str, str, Any]], *, batch: int = 100) -> list[IngestedItem]:
         """Store many documents, each as (entity type, id, payload), `batch` of them in a transaction; what became of
@@ -208,6 +263,83 @@ class Tenant:
         Corrupt if a slice is not what its hash says."""
         return self.pipeline.reader.read(entity_type, entity_id, version)
 
+    @property
+    def documents(self) -> DocumentReader:
+        """Reads this tenant's documents."""
+        return self.pipeline.documents
+
+    def ship(
+        self, entity_type: str, entity_id: str, *, sinks: Sequence[str] | None = None, force: bool = True
+    ) -> Shipping:
+        """Have a worker ship the newest compiled state of an entity, to the sinks of these rules or of all that ship
+        its type; with `force`, also to those that are known to have it."""
+        return self.pipeline.shipping.request(entity_type, entity_id, sinks=sinks, force=force)
+
+    def state_sources(self) -> list[SourceStatus]:
+        """The STATE_SOURCE contracts that apply here, and how many workflows each follows."""
+        return self.pipeline.sources.statuses()
+
+    def source_problems(self, source: str | None = None, *, limit: int = 100) -> list[SourceProblem]:
+        """States of workflows that became no entity, of all sources or of one, each with the reason."""
+        return self.pipeline.sources.problems(source, limit=limit)
+
+    def backfill_sources(self, source: str | None = None, *, dry_run: bool = False) -> SourceBackfill:
+        """Ingest the newest states of the workflows that sources, or one of them, take: those that were there before
+        their source. With `dry_run`, only count them. NotFound if there is no such source."""
+        return self.pipeline.sources.backfill(source, dry_run=dry_run)
+
+    @cached_property
+    def flows(self) -> Flows:
+        """This tenant's runs of workflows."""
+        from analemma.catalog.runs import RunRows
+        from analemma.flows.flows import Flows
+        from analemma.flows.handlers import Handlers
+        from analemma.flows.leases import Leases
+        from analemma.flows.node_types.standard import bind_standard_types
+        from analemma.flows.run_kernel import RunKernel
+        from analemma.flows.running import RunnerParts
+        from analemma.flows.segment_types import SEGMENT_RUNNERS
+
+        engine, lease_s = self._catalog.engine, self._app.settings.run_lease_s
+        handlers = Handlers(parent=self._app.handlers)
+        bind_standard_types(handlers, self, self._app.settings, clock=self._clock, entropy=self._app._entropy)
+        return Flows(
+            RunnerParts(
+                kernel=RunKernel(
+                    self._catalog,
+                    self.id,
+                    blocks=self.blocks,
+                    trees=self.trees,
+                    committer=self.committer,
+                    checkpoints=self.checkpoints,
+                    clock=self._clock,
+                ),
+                rows=RunRows(engine, self.id),
+                engine=engine,
+                tenant=self.id,
+                tenant_name=self.name,
+                blocks=self.blocks,
+                leases=Leases(lease_s=lease_s),
+                handlers=handlers,
+                segment_runners=SEGMENT_RUNNERS,
+                clock=self._clock,
+                entropy=self._app._entropy,
+                holder=self._app._holder(),
+                lease_s=lease_s,
+                elsewhere=self._flows_elsewhere,
+            )
+        )
+
+    def _flows_elsewhere(self) -> Elsewhere:
+        from analemma.remote import flows_elsewhere
+
+        return flows_elsewhere(self._app)
+
+    def close(self) -> None:
+        """End what runs in the background; the app calls it."""
+        if "flows" in self.__dict__:
+            self.flows.close()
+
     @cached_property
     def archives(self) -> Archives:
         """This tenant's workspaces, in and out of object storage."""
@@ -238,6 +370,7 @@ class Tenant:
                     outside_links=settings.archive_outside_links,
                     limit_bytes=settings.archive_limit_bytes,
                     limit_files=settings.archive_limit_files,
+                    verify_age_s=settings.archive_verify_age_s,
                     gc=ArchiveGcOptions(
                         delay_s=settings.archive_gc_delay_s,
                         lease_s=settings.gc_lease_s,

@@ -33,6 +33,13 @@ def span(name: str, **attributes: str | int | float | bool) -> AbstractContextMa
     return found
 
 
+def add_span_event(name: str, **attributes: str | int | float | bool) -> None:
+    """Something that happened within the current span."""
+    api = _opentelemetry()
+    if api is not None:
+        api.trace.get_current_span().add_event(name, attributes=attributes)
+
+
 def current_trace() -> str | None:
     """The W3C traceparent of the current span, or of the event that is being handled; None outside of both."""
     api = _opentelemetry()

@@ -118,5 +118,7 @@ def test_every_command_is_found_in_the_module_that_is_said_to_have_it() -> None:
     own = {command.name or command.callback.__name__ for command in application.registered_commands if command.callback}
     assert {name.split()[1] for name, _ in every_command()} == own | MODULES.keys()
     for name, command in every_command():
-        first = name.split()[1]
-        assert command.callback.__module__ == MODULES.get(first, "analemma.cli.application"), name
+        first, last = name.split()[1], name.split()[-1]
+        # One command may stand in two places; then it is that of the module which has its name.
+        places = {MODULES.get(first, "analemma.cli.application"), MODULES.get(last)}
+        assert command.callback.__module__ in places, name

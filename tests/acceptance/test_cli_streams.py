@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
+import random
+import resource
 import subprocess
 import sys
 import tty
@@ -118,3 +120,32 @@ def test_a_file_with_two_documents_of_one_id_makes_versions_whenever_it_is_run(s
     resumed = [*run, "--resume", "cursor.json"]
     assert [shop.answer(*resumed)["ingested"]["created"] for _ in range(3)] == [2, 0, 0]
     assert "becomes a version again" in " ".join(shop.text("ingest", "--help").replace("│", " ").split())
+
+
+def test_a_document_from_an_input_that_is_closed_is_told(shop: CommandLine) -> None:
+    run = ["save", "--owner", "ann", "--workflow", "w", "--file", "-"]
+    code, _, errors = process(shop, *run, preexec_fn=close_standard_input)
+    assert (code, errors.splitlines()[0]) == (
+        CODES["invalid"],
+        "error: there is no standard input: it is closed",
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the size of files")
+def test_a_store_that_can_grow_no_more_says_what_was_stored_before(shop: CommandLine) -> None:
+    chance = random.Random(1)
+    given = [book(f"{number:04}", title=chance.randbytes(300).hex()) for number in range(3000)]
+    (shop.directory / "books.jsonl").write_bytes(lines(*given))
+    run = ["ingest", "BOOK", "books.jsonl", "--id-field", "isbn", "--batch", "100", "--resume", "cursor.json", "--json"]
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
+
+    code, _, errors = process(shop, *run, preexec_fn=limit)
+    error = json.loads(errors)["error"]
+    assert (code, error["kind"]) == (CODES["unavailable"], "unavailable")
+    assert error["created"] > 0 and error["created"] % 100 == 0 and error["line"] == error["created"] + 1
+    assert error["message"].startswith(f"books.jsonl, line {error['line']}: ")
+    assert error["hint"].startswith("lines before it are stored")
+    done = shop.answer(*run[:-1])["ingested"]
+    assert (done["skipped_lines"], done["created"]) == (error["created"], 3000 - error["created"])

@@ -433,7 +433,7 @@ def test_a_worker_of_one_tenant_does_not_pass_what_is_due_of_others(store: Store
             for name in ("claimable_lanes_of", "any_lane_due_of"):
                 given = [1] * len(statements[name].positions)
                 plan = connection.execute(f"EXPLAIN QUERY PLAN {statements[name].sql}", given).fetchall()
-                assert [row[3] for row in plan] == ["SEARCH lane USING INDEX lane_due_of (tenant=?)"]
+                assert [row[3] for row in plan] == ["SEARCH lane USING INDEX lane_due_of (tenant=? AND channel=?)"]
 
 
 def test_lanes_are_claimed_by_one_of_many(app: App) -> None:

@@ -37,19 +37,20 @@ def prepare(store: Store) -> None:
     """An empty table of effects. Nothing in it keeps an effect from happening twice."""
     kind = "bigserial" if store.url.startswith("postgresql") else "integer"
     with closing(connect(store)) as connection:
-        connection.execute(f"CREATE TABLE effect (place {kind} PRIMARY KEY, lane text, event text)")
+        connection.execute(f"CREATE TABLE test_effect (place {kind} PRIMARY KEY, lane text, event text)")
 
 
 def effects(store: Store) -> list[tuple[str, str]]:
     """Lane and event of each effect, in the order in which they happened."""
     with closing(connect(store)) as connection:
-        return [tuple(row) for row in connection.execute("SELECT lane, event FROM effect ORDER BY place").fetchall()]
+        found = connection.execute("SELECT lane, event FROM test_effect ORDER BY place").fetchall()
+    return [tuple(row) for row in found]
 
 
 def handlers(app: App) -> dict[str, Handler]:
     def happen(tx: Transaction, event: Event) -> None:
         assert event.id.replace("-", "").isalnum() and event.aggregate_id.replace("-", "").isalnum()
-        tx.script(f"INSERT INTO effect (lane, event) VALUES ('{event.aggregate_id}', '{event.id}')")  # noqa: S608
+        tx.script(f"INSERT INTO test_effect (lane, event) VALUES ('{event.aggregate_id}', '{event.id}')")  # noqa: S608
 
     def settled(event: Event, settle: Settle) -> None:
         def move(tx: Transaction) -> None:

@@ -12,7 +12,8 @@ from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Invalid, NotFound
 from analemma.outbox.handlers import Event, Handler, Settle
 from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
-from analemma.pipeline.events import COMPILE_REQUESTED, FANOUT_REQUESTED, RAW_DATA_INGESTED
+from analemma.pipeline.events import COMPILE_REQUESTED, FANOUT_CONTINUED, FANOUT_REQUESTED, RAW_DATA_INGESTED
+from analemma.pipeline.fanout import FanoutOptions
 from analemma.pipeline.handlers import handlers
 from analemma.pipeline.tenant_pipeline import TenantPipeline
 from analemma.slicing.entity_key import parse_entity_key
@@ -48,12 +49,15 @@ def open_pipeline(app: App, tenant: str, contracts: ContractSet) -> TenantPipeli
         opened.id,
         tenant,
         contracts=lambda: contracts,
+        contracts_loaded_at_us=lambda: 0,
         blocks=opened.blocks,
         trees=opened.trees,
         versions=app.versions,
         clock=app._clock,
         entropy=app._entropy,
         wake=app.catalog.wakeups.signal,
+        # So small that there are several pages, and some are deferred.
+        fanout=FanoutOptions(page=2, limit=3),
     )
 
 
@@ -74,6 +78,7 @@ def forgiving_handlers(pipeline: TenantPipeline) -> dict[str, Handler]:
         RAW_DATA_INGESTED: compile_anyway,
         COMPILE_REQUESTED: compile_anyway,
         FANOUT_REQUESTED: its_own[FANOUT_REQUESTED],
+        FANOUT_CONTINUED: its_own[FANOUT_CONTINUED],
     }
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from typing import Any
 
-from analemma.tracing import continued, current_trace, span
+import pytest
+
+from analemma.tracing import add_span_event, continued, current_trace, span
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -46,3 +49,17 @@ def test_spans_are_opentelemetrys_where_it_is_installed() -> None:
     with continued(TRACE), span("analemma.test", kind="x"):
         inside = current_trace()
     assert inside is not None and inside.split("-")[1] == TRACE.split("-")[1]
+
+
+def test_what_happens_is_told_to_the_current_span() -> None:
+    trace = pytest.importorskip("opentelemetry.trace")
+    told: list[tuple[str, Any]] = []
+
+    class Remembering(trace.NonRecordingSpan):  # type: ignore[misc,name-defined]
+        def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
+            told.append((name, attributes))
+
+    with trace.use_span(Remembering(trace.INVALID_SPAN_CONTEXT)):
+        add_span_event("analemma.test", number=1)
+    add_span_event("analemma.test", number=2)
+    assert told == [("analemma.test", {"number": 1})]

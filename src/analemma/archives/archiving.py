@@ -19,7 +19,7 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from analemma.archives.block_reading import verify_blocks
+from analemma.archives.block_reading import find_damage, shown_damage
 from analemma.archives.block_writing import BlockWriter
 from analemma.archives.extracting import flush
 from analemma.archives.jobs import Job
@@ -28,7 +28,8 @@ from analemma.archives.names import new_attempt
 from analemma.archives.operations import Held
 from analemma.archives.parts import FormatName, Parts
 from analemma.archives.reading import current_archive, kept_facts, read_meta, verify_archive
-from analemma.archives.tar_format import verify_object, write_tar
+from analemma.archives.tar_format import verify_object, verify_written, write_tar
+from analemma.archives.tar_reading import CHECKSUM_MISMATCH
 from analemma.archives.volumes import volume_missing
 from analemma.archives.walking import Changed, Walk, fingerprint_of
 from analemma.blocks.port import is_transient
@@ -172,22 +173,23 @@ class Archiver:
         return meta
 
     def _write_blocks(self, op_id: str) -> Meta:
-        self.abandon()
-        writer = BlockWriter(self._parts, self._held, self._job, force=self._force)
-        self._session = writer.session
-        meta, self._index = writer.write(op_id)
-        hit(AFTER_DATA)
-        # All of them, also those that were there before or that files were only linked to: the volume goes only when
-        # every block can be had from where it lies.
-        try:
-            verify_blocks(self._parts.blocks.read_uncached, meta, self._job)
-        except DataLost as exc:
-            raise DataLost(
-                f"a block that the archive shares with others is damaged, and the volume is kept: {exc.message}",
-                hint="run verify and bring the block back from a second copy, or archive with format tar",
-                **exc.facts,
-            ) from exc
-        return meta
+        for repair in (False, True):
+            self.abandon()
+            writer = BlockWriter(self._parts, self._held, self._job, force=self._force or repair, repair=repair)
+            self._session = writer.session
+            meta, self._index = writer.write(op_id)
+            hit(AFTER_DATA)
+            # All of them, also those that were there before: the volume goes only when every block can be had from
+            # where it lies. Only where the settings say so is it enough that the restore has read them lately.
+            damage = find_damage(self._parts.blocks, meta, self._job, writer.shared())
+            if not damage:
+                return meta
+            # The volume has what the store has lost: it is read once more, and what is damaged is stored anew.
+        raise DataLost(
+            f"blocks that the archive shares with others are damaged, and the volume is kept: {shown_damage(damage)}",
+            hint="run verify and bring the blocks back from a second copy, or archive with format tar",
+            reason=CHECKSUM_MISMATCH,
+        )
 
     def _write_tar(self, op_id: str) -> Meta:
         name = new_attempt(self._parts.entropy)
@@ -211,13 +213,12 @@ class Archiver:
             sha256=written.sha256,
             counts=walk.totals.counts(),
             fingerprint=walk.fingerprint(),
-            tar_sha256=written.tar_sha256,
             tar_size=written.tar_size,
             created_at=datetime.fromtimestamp(self._parts.clock.now_us() / 1_000_000, UTC).isoformat(),
             skipped=walk.totals.skipped,
             notes=tuple(walk.totals.notes),
         )
-        self._verify(op_id, meta)
+        verify_written(self._parts.objects, self._parts.key(self._held.row, op_id, name), written, self._job)
         return meta
 
     def _write_meta(self, op_id: str, meta: Meta) -> Meta:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -27,11 +30,14 @@ from analemma.archives.metas import Meta, damaged
 from analemma.archives.tar_reading import truncated
 from analemma.canon.identity import BlockId
 from analemma.errors import Corrupt
+from analemma.state.block_store import BlockStore
 
 BATCH_BYTES = 16 << 20
 BLOCKS_AHEAD = 64
 """Blocks of directories that are read together."""
 DEEPEST = 1024
+_THREADS = min(os.cpu_count() or 1, 4)
+_LOOK_TOGETHER = 4096
 
 Fetch = Callable[[list[BlockId]], dict[BlockId, bytes]]
 
@@ -64,19 +70,110 @@ def check_index(data: bytes, meta: Meta) -> None:
         raise damaged(f"the index of archive {meta.workspace}/{meta.op_id} is not its own")
 
 
-def verify_blocks(fetch: Fetch, meta: Meta, job: Job) -> None:
+class Shared(Protocol):
+    """Blocks of files that were not read, because they are as the last restore left them."""
+
+    def covers(self, path: bytes) -> bool:
+        """Whether this file is one of them, and its blocks were read from the store lately."""
+
+    def missing(self, blocks: Sequence[BlockId]) -> set[BlockId]:
+        """Those that are not where the catalog says."""
+
+
+def verify_blocks(blocks: BlockStore, meta: Meta, job: Job) -> None:
     """Read all blocks of an archive; DataLost unless each is what was written."""
+    damage = find_damage(blocks, meta, job)
+    if damage:
+        raise damaged(f"the archive cannot be read: {shown_damage(damage)}")
+
+
+def find_damage(blocks: BlockStore, meta: Meta, job: Job, shared: Shared | None = None) -> set[BlockId]:
+    """Blocks of an archive that cannot be had from where they lie. Everything is read, but for what is `shared`: of
+    that it is only looked whether it is there. Below a directory that cannot be read nothing is looked at."""
     job.begin("verifying", meta.counts.get("bytes"))
-    try:
-        for directory, wires in walk_index(fetch, root_of(meta)):
-            for wire in wires:
-                entry = _entry(wire, directory)
-                for batch in _batches(_chunks(fetch, entry, wire)):
-                    fetch([chunk.id for chunk in batch])
-                    job.advance(bytes=sum(chunk.length for chunk in batch))
-                job.advance(files=1)
-    except Corrupt as exc:
-        raise damaged(f"the archive cannot be read: {exc.message}") from exc
+    with _Audit(blocks, job) as audit:
+        try:
+            for directory, wires in walk_index(blocks.read_uncached, root_of(meta)):
+                for wire in wires:
+                    entry = _entry(wire, directory)
+                    chunks = _chunks(blocks.read_uncached, entry, wire)
+                    if shared is not None and entry.kind == "file" and shared.covers(entry.path):
+                        audit.look(chunks, shared)
+                    else:
+                        audit.read(chunks)
+                    job.advance(files=1)
+        except Corrupt as exc:
+            # Of an object that ends early it is not said whose bytes are missing.
+            named = exc.facts.get("block")
+            audit.damage.add(root_of(meta) if named is None else BlockId(bytes.fromhex(str(named))))
+        audit.finish(shared)
+        return audit.damage
+
+
+def shown_damage(damage: set[BlockId]) -> str:
+    """Damaged blocks for people."""
+    return f"{len(damage)} blocks are damaged or missing, such as {min(damage).hex()}"
+
+
+class _Audit:
+    """Reads chunks of many files together, a few requests at a time."""
+
+    def __init__(self, blocks: BlockStore, job: Job) -> None:
+        self.damage: set[BlockId] = set()
+        self._blocks = blocks
+        self._job = job
+        self._workers = ThreadPoolExecutor(_THREADS, "archive-verify")
+        self._under_way: deque[Future[set[BlockId]]] = deque()
+        self._held: dict[BlockId, int] = {}
+        self._bytes = 0
+        self._looked: list[Chunk] = []
+
+    def __enter__(self) -> _Audit:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workers.shutdown(cancel_futures=True)
+
+    def read(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            if chunk.id not in self._held:
+                self._held[chunk.id] = chunk.length
+                self._bytes += chunk.length
+                if self._bytes >= BATCH_BYTES:
+                    self._send()
+
+    def look(self, chunks: list[Chunk], shared: Shared) -> None:
+        self._looked += chunks
+        if len(self._looked) >= _LOOK_TOGETHER:
+            self._look(shared)
+
+    def finish(self, shared: Shared | None) -> None:
+        if shared is not None:
+            self._look(shared)
+        self._send()
+        while self._under_way:
+            self.damage |= self._under_way.popleft().result()
+
+    def _look(self, shared: Shared) -> None:
+        looked, self._looked = self._looked, []
+        self.damage |= shared.missing([*dict.fromkeys(chunk.id for chunk in looked)])
+        self._job.advance(bytes=sum(chunk.length for chunk in looked))
+
+    def _send(self) -> None:
+        held, self._held, self._bytes = self._held, {}, 0
+        if held:
+            self._under_way.append(self._workers.submit(self._damaged, held))
+        while len(self._under_way) > _THREADS:
+            self.damage |= self._under_way.popleft().result()
+
+    def _damaged(self, held: dict[BlockId, int]) -> set[BlockId]:
+        try:
+            self._blocks.read_uncached([*held])
+            found: Iterable[BlockId] = held
+        except Corrupt:
+            found = self._blocks.audit([*held])[0]
+        self._job.advance(bytes=sum(held.values()))
+        return held.keys() - set(found)
 
 
 def root_of(meta: Meta) -> BlockId:

@@ -3,7 +3,7 @@ restore left them are not even read. Whether all blocks are whole is for whoever
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +11,7 @@ from hashlib import sha256
 
 import orjson
 
+from analemma.archives.block_reading import Shared
 from analemma.archives.change_cache import read_cache
 from analemma.archives.entries import Entry, data_length
 from analemma.archives.index_blocks import (
@@ -37,11 +38,13 @@ from analemma.archives.names import INDEX as INDEX_NAME
 from analemma.archives.operations import Held
 from analemma.archives.parts import Parts
 from analemma.archives.walking import FileVersion, Found, Walk
+from analemma.blocks.packs import pack_key
 from analemma.canon.chunking import text_cuts
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
+from analemma.catalog.collecting import SECOND_US
 from analemma.catalog.collecting_sessions import SessionId
-from analemma.catalog.port import BranchKey
+from analemma.catalog.port import BranchKey, UploadId
 from analemma.errors import AnalemmaError, Corrupt
 
 BATCH_BYTES = 16 << 20
@@ -63,17 +66,21 @@ class _Frame:
 class BlockWriter:
     """Writes one volume, in a session of its own that the commit closes."""
 
-    def __init__(self, parts: Parts, held: Held, job: Job, *, force: bool) -> None:
+    def __init__(self, parts: Parts, held: Held, job: Job, *, force: bool, repair: bool = False) -> None:
+        """With `force` every file is read. With `repair` so is every block that is stored already, and one that is
+        damaged is stored anew."""
         self.session = SessionId(parts.entropy.random_bytes(16))
         self._parts = parts
         self._held = held
         self._job = job
         self._known: dict[bytes, FileVersion] = {}
+        self._verified_at_us = 0
+        self._read: set[bytes] = set()
         self._base: BlockId | None = None
         self._frames: list[_Frame] = []
         if not force:
             self._use_base()
-        self._batches = _Batches(parts, held, self.session)
+        self._batches = _Batches(parts, held, self.session, repair)
 
     def write(self, op_id: str) -> tuple[Meta, bytes]:
         """Store all blocks; the marker, and the bytes of the index object that it will stand for."""
@@ -105,6 +112,14 @@ class BlockWriter:
         )
         return meta, data
 
+    def shared(self) -> Shared | None:
+        """Files whose blocks are those of the archive before, if that was read from the store not too long ago."""
+        most_us = self._parts.options.verify_age_s * SECOND_US
+        age_us = self._parts.clock.now_us() - self._verified_at_us
+        if self._base is None or not 0 <= age_us < most_us:
+            return None
+        return _SharedFiles(self._parts, self._read)
+
     def _use_base(self) -> None:
         """Find the archive that the volume was restored from. It is the workspace's own, so nobody collects it before
         the commit; what is linked from it needs no writing."""
@@ -113,7 +128,7 @@ class BlockWriter:
             return
         unit = self._parts.catalog.unit(self._parts.tenant, row.id, row.archive_op)
         if unit is not None and unit.state == "kept" and unit.facts is not None and unit.facts.root is not None:
-            self._known = read_cache(path, row.archive_op)
+            self._known, self._verified_at_us = read_cache(path, row.archive_op)
             self._base = unit.facts.root if self._known else None
 
     def _is_unchanged(self, path: bytes, version: FileVersion) -> bool:
@@ -189,6 +204,8 @@ class BlockWriter:
         return entry_wire(entry, self._content(found))
 
     def _content(self, found: Found) -> Content:
+        if self._base is not None:
+            self._read.add(found.entry.path)
         if data_length(found.entry) <= INLINE_BYTES:
             data = b"".join(found.read())
             self._job.advance(bytes=len(data))
@@ -222,15 +239,40 @@ class BlockWriter:
         return self._parts.blocks.fetch(blocks)
 
 
+class _SharedFiles:
+    """All files but those that were read."""
+
+    def __init__(self, parts: Parts, read: set[bytes]) -> None:
+        self._parts = parts
+        self._read = read
+        self._sizes: dict[UploadId, int] = {}
+
+    def covers(self, path: bytes) -> bool:
+        return path not in self._read
+
+    def missing(self, blocks: Sequence[BlockId]) -> set[BlockId]:
+        places = self._parts.catalog.block_places(self._parts.tenant, blocks)
+        return {block for block in blocks if block not in places or not self._is_there(*places[block])}
+
+    def _is_there(self, upload: UploadId | None, end: int) -> bool:
+        if upload is None:
+            return True
+        if upload not in self._sizes:
+            info = self._parts.objects.head(pack_key(upload))
+            self._sizes[upload] = -1 if info is None else info.size
+        return end <= self._sizes[upload]
+
+
 class _Batches:
     """Blocks on their way into the store: many together, while the next are being read."""
 
-    def __init__(self, parts: Parts, held: Held, session: SessionId) -> None:
+    def __init__(self, parts: Parts, held: Held, session: SessionId, repair: bool) -> None:
         self.stored = 0
         """Bytes that were written, without what was there already."""
         self._parts = parts
         self._key = BranchKey(held.row.owner, held.row.id)
         self._session = session
+        self._repair = repair
         self._seen: set[BlockId] = set()
         self._waiting: list[Block] = []
         self._bytes = 0
@@ -270,13 +312,18 @@ class _Batches:
 
     def _write(self, batch: list[Block]) -> None:
         prepared = self._parts.blocks.prepare(batch, self._key, None)
+        again = self._damaged(batch) if self._repair else set()
         try:
             self.stored += self._parts.catalog.write_blocks(
-                self._parts.tenant, self._session, prepared.rows, prepared.uploads
+                self._parts.tenant, self._session, prepared.rows, prepared.uploads, again=again
             )
         except AnalemmaError as exc:
             self._parts.blocks.give_up(prepared.uploads, exc)
             raise
+
+    def _damaged(self, batch: list[Block]) -> set[BlockId]:
+        ids = [block.id for block in batch]
+        return {*ids} - self._parts.blocks.audit(ids)[0].keys()
 
 
 def _is_in(path: bytes, directory: bytes) -> bool:

@@ -9,15 +9,17 @@ import struct
 from analemma.archives.walking import FileVersion, Walk, file_version
 
 _RECORD = struct.Struct("<IQqqq")
-_MAGIC = b"ANLMCACHE1 "
+_TIME = struct.Struct("<q")
+_MAGIC = b"ANLMCACHE2 "
 
 
-def write_cache(path: str, op_id: str, directory: str) -> int:
-    """Remember all files below a directory, as those of this archive; the newest ctime among them, or 0."""
+def write_cache(path: str, op_id: str, directory: str, *, verified_at_us: int) -> int:
+    """Remember all files below a directory, as those of this archive, all of which was read from the store at this time
+    or later; the newest ctime among them, or 0."""
     newest = 0
     draft = path + ".draft"
     with open(draft, "wb") as file:
-        file.write(_MAGIC + op_id.encode() + b"\n")
+        file.write(_head(op_id) + _TIME.pack(verified_at_us))
         for found in Walk(directory, only_look=True):
             if found.entry.kind == "file":
                 version, name = file_version(found.facts), found.entry.path
@@ -27,26 +29,32 @@ def write_cache(path: str, op_id: str, directory: str) -> int:
     return newest
 
 
-def read_cache(path: str, op_id: str) -> dict[bytes, FileVersion]:
-    """What was remembered of this archive; nothing if there is no such cache, or it is damaged."""
+def read_cache(path: str, op_id: str) -> tuple[dict[bytes, FileVersion], int]:
+    """What was remembered of this archive, and when all of it was read; nothing if there is no such cache, or it is
+    damaged."""
     try:
         with open(path, "rb") as file:
             data = file.read()
     except OSError:
-        return {}
-    head = _MAGIC + op_id.encode() + b"\n"
-    if not data.startswith(head):
-        return {}
+        return {}, 0
+    head = _head(op_id)
+    offset = len(head) + _TIME.size
+    if not data.startswith(head) or offset > len(data):
+        return {}, 0
+    [verified_at_us] = _TIME.unpack_from(data, len(head))
     found: dict[bytes, FileVersion] = {}
-    offset = len(head)
     while offset < len(data):
         if offset + _RECORD.size > len(data):
-            return {}
+            return {}, 0
         length, *version = _RECORD.unpack_from(data, offset)
         offset += _RECORD.size
         name = data[offset : offset + length]
         if len(name) != length:
-            return {}
+            return {}, 0
         found[name] = FileVersion(*version)
         offset += length
-    return found
+    return found, verified_at_us
+
+
+def _head(op_id: str) -> bytes:
+    return _MAGIC + op_id.encode() + b"\n"

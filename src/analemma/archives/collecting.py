@@ -141,7 +141,7 @@ class ArchiveCollector:
 
     def _protection(self, snapshot: ArchiveSnapshot, listed_at_us: int) -> Protection:
         if self._options.filter == "bloom":
-            return FilteredProtection(snapshot, self._parts.entropy)
+            return FilteredProtection(snapshot, self._parts.entropy, listed_at_us)
         return MergedProtection(snapshot.protected(), listed_at_us)
 
     def _delay(self, delay_s: float | None) -> float:
@@ -228,7 +228,7 @@ class _Run:
                     number=self._pass.number,
                     delay_us=self._delay_us,
                     unknown_too=self._force,
-                    tick=lambda count: self._tell("looking", count),
+                    tick=lambda count: self._tick("looking", count),
                 )
                 spools.callback(found.close)
                 last_needed = snapshot.lease.needed
@@ -243,6 +243,9 @@ class _Run:
         for batch in found.mark.batches():
             self._marked += self._pass.mark(batch)
             self._tick("marking", self._marked)
+        # Whatever was listed has its mark by now. What has a row and no mark was removed by hand, or is nobody's only
+        # since the snapshot; either way it may be marked, and a later pass finds out.
+        self._marked += self._pass.mark_unlisted()
         for batch in found.clear.batches():
             self._cleared += self._pass.clear(batch)
             self._tick("sparing", self._cleared)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import IO, Protocol
 
 from analemma.archives.bloom import SALT_BYTES, CountingBloomFilter
@@ -20,6 +21,8 @@ from analemma.errors import Unavailable
 IN_MEMORY_BYTES = 1 << 20
 BATCH = 200
 TELL_EVERY = 5000
+LOOKED_FOR = 1000
+"""So many archives that workspaces have are looked for by name where there is only a filter."""
 
 
 class Spool:
@@ -139,7 +142,7 @@ class MergedProtection:
             self._pass_by()
         if self._head is None or self._head.unit != unit:
             return False
-        self.kept += self._settled(self._head)
+        self.kept += is_settled(self._head, self._listed_at_us)
         self._advance()
         return True
 
@@ -149,14 +152,10 @@ class MergedProtection:
 
     def _pass_by(self) -> None:
         assert self._head is not None
-        if self._settled(self._head):
+        if is_settled(self._head, self._listed_at_us):
             self.kept += 1
             self.missing += 1
         self._advance()
-
-    def _settled(self, protected: Protected) -> bool:
-        """Whether all of it must have been there when the listing began."""
-        return protected.kept and protected.updated_at_us < self._listed_at_us
 
     def _advance(self) -> None:
         self._head = next(self._stream, None)
@@ -170,17 +169,32 @@ class MergedProtection:
 
 
 class FilteredProtection:
-    """By a counting Bloom filter of one snapshot, kept current by what changed since."""
+    """By a counting Bloom filter of one snapshot, kept current by what changed since. How many archives are missing, a
+    filter cannot tell: that is estimated from some that are looked for by name."""
 
-    def __init__(self, snapshot: ArchiveSnapshot, entropy: Entropy) -> None:
+    def __init__(self, snapshot: ArchiveSnapshot, entropy: Entropy, listed_at_us: int) -> None:
         self.protected = self.kept = self.missing = 0
         capacity = 2 * snapshot.protected_workspaces()
-        self.filter = CountingBloomFilter(capacity, salt=entropy.random_bytes(SALT_BYTES))
+        salt = entropy.random_bytes(SALT_BYTES)
+        self.filter = CountingBloomFilter(capacity, salt=salt)
+        chance = Random(salt)
+        sample: list[str] = []
         for each in snapshot.protected():
             self.filter.add(each.unit)
             self.protected += 1
+            if is_settled(each, listed_at_us):
+                self.kept += 1
+                # Each has the same chance to be among them, however many there are.
+                place = chance.randrange(self.kept)
+                if len(sample) < LOOKED_FOR:
+                    sample.append(each.unit)
+                elif place < LOOKED_FOR:
+                    sample[place] = each.unit
+        self._looked_for = len(sample)
+        self._not_seen = set(sample)
 
     def covers(self, unit: str) -> bool:
+        self._not_seen.discard(unit)
         return unit in self.filter
 
     def heard(self, changed: Iterable[Protected]) -> None:
@@ -190,7 +204,13 @@ class FilteredProtection:
                 self.filter.add(each.unit)
 
     def finish(self) -> None:
-        pass
+        if self._looked_for:
+            self.missing = round(self.kept * len(self._not_seen) / self._looked_for)
+
+
+def is_settled(protected: Protected, listed_at_us: int) -> bool:
+    """Whether all of it must have been there when the listing began."""
+    return protected.kept and protected.updated_at_us < listed_at_us
 
 
 @dataclass(slots=True)
@@ -232,6 +252,31 @@ def survey(
     needed = orphans = unknown = 0
     batch: list[tuple[str, int, Mark | None]] = []
 
+    unlisted: list[Mark] = []
+
+    def pass_by(own: Mark) -> None:
+        """A mark of which there is no object."""
+        unlisted.append(own)
+        if len(unlisted) == BATCH:
+            sort_out_unlisted()
+
+    def sort_out_unlisted() -> None:
+        """Where a row says that there is an archive, that is to be claimed too: its blocks wait for it."""
+        left = snapshot.kept([own.unit for own in unlisted]) if unlisted else set()
+        for own in unlisted:
+            if own.unit not in left:
+                found.clear.add(own.unit)
+            elif is_due(own):
+                found.delete.add(own.unit)
+                if len(found.sample) < SAMPLE:
+                    found.sample.append(own.unit)
+            else:
+                found.waiting += 1
+        unlisted.clear()
+
+    def is_due(own: Mark) -> bool:
+        return own.number < number and own.first_orphan_detected_us <= snapshot.now_us - delay_us
+
     def sort_out() -> int:
         """What becomes of those that nobody needs; how many of them are not known."""
         known = snapshot.known([unit for unit, _, _ in batch]) if batch else set()
@@ -242,7 +287,7 @@ def survey(
             elif own is None or own.first_orphan_detected_us > snapshot.now_us:
                 # Also of a time that has not come: then a clock was wrong, and counting begins now.
                 found.mark.add(unit)
-            elif own.number < number and own.first_orphan_detected_us <= snapshot.now_us - delay_us:
+            elif is_due(own):
                 found.delete.add(unit)
                 found.delete_bytes += size
                 if len(found.sample) < SAMPLE:
@@ -259,7 +304,7 @@ def survey(
                 tick(place)
             unit, _, size = line.partition(" ")
             while mark is not None and mark.unit < unit:
-                found.clear.add(mark.unit)
+                pass_by(mark)
                 mark = next(marks, None)
             own, mark = (mark, next(marks, None)) if mark is not None and mark.unit == unit else (None, mark)
             if protection.covers(unit):
@@ -272,9 +317,10 @@ def survey(
             if len(batch) == BATCH:
                 unknown += sort_out()
         while mark is not None:
-            found.clear.add(mark.unit)
+            pass_by(mark)
             mark = next(marks, None)
         protection.finish()
+        sort_out_unlisted()
         unknown += sort_out()
     except BaseException:
         found.close()

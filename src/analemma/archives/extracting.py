@@ -1,4 +1,5 @@
-"""Entries onto a file system: below one directory and nowhere else, through descriptors that follow no link."""
+"""Entries onto a file system: below one directory and nowhere else, through descriptors that follow no link. Small
+files are written by threads of their own, while the next ones are read."""
 
 from __future__ import annotations
 
@@ -6,16 +7,37 @@ import ctypes
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
-from analemma.archives.entries import Entry, Limits, Totals, check_path, hostile, shown
+from analemma.archives.entries import Entry, Limits, Totals, check_path, data_length, hostile, shown
 from analemma.archives.links import OutsideLinks, check_restored_link
-from analemma.errors import Limit, Unavailable
+from analemma.errors import AnalemmaError, Limit, Unavailable
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ATTRIBUTES = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL}
 _NOT_REAL = (errno.ELOOP, errno.ENOTDIR)
+_MOST_THREADS = 4
+_LARGEST_APART = 1 << 20
+"""A file of at most so many bytes is written by another thread."""
+_FILES_TOGETHER = 16
+_BYTES_TOGETHER = 4 << 20
+_MOST_WAITING = 4
+"""Batches of files that wait for a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Small:
+    """A file that waits to be written."""
+
+    folder: int
+    """A descriptor of its own."""
+    name: bytes
+    entry: Entry
+    data: list[bytes]
 
 
 class Extractor:
@@ -31,9 +53,19 @@ class Extractor:
         self._root = os.open(root, _DIRECTORY)
         self._open: list[tuple[bytes, int]] = []
         """The directories on the way to the last entry: the next one is near."""
+        self._workers = ThreadPoolExecutor(min(os.cpu_count() or 1, _MOST_THREADS), "archive-extract")
+        self._batch: list[_Small] = []
+        self._batch_bytes = 0
+        self._under_way: list[Future[None]] = []
+        self._notes = threading.Lock()
 
     def close(self) -> None:
         """Give back descriptors; safe to call twice."""
+        # What waits is little, and holds descriptors: it is written, also where nobody wants it any more.
+        self._workers.shutdown()
+        for small in self._batch:
+            os.close(small.folder)
+        self._batch = []
         while self._open:
             os.close(self._open.pop()[1])
         if self._root >= 0:
@@ -56,16 +88,20 @@ class Extractor:
                 self._directories.append(entry)
             elif not names:
                 raise hostile("the volume itself is not a directory")
+            elif entry.kind == "file" and data_length(entry) <= _LARGEST_APART:
+                self._place_apart(self._folder(names[:-1]), names[-1], entry, data)
             else:
+                if entry.kind == "hardlink":
+                    # The file that it is another name of may be among those that wait.
+                    self._settle_batches()
                 self._place(self._folder(names[:-1]), names[-1], entry, data)
-        except FileExistsError:
-            raise hostile(f"{shown(entry.path)} is in it twice") from None
         except OSError as exc:
-            raise Unavailable(f"{shown(entry.path)} cannot be written: {exc.strerror}") from exc
+            raise _refused(entry, exc) from exc
         self.totals.count(entry)
 
     def finish(self) -> None:
         """Give directories what could not be given while they were filled, deepest first, and flush everything."""
+        self._settle_batches()
         try:
             for entry in reversed(self._directories):
                 names = check_path(entry.path)
@@ -105,6 +141,37 @@ class Extractor:
                     raise hostile(f"{shown(b'/'.join(names))} leads through something that is no directory") from exc
                 raise
         return self._open[-1][1] if self._open else self._root
+
+    def _place_apart(self, folder: int, name: bytes, entry: Entry, data: Iterable[bytes]) -> None:
+        small = _Small(os.dup(folder), name, entry, [*data])
+        self._batch.append(small)
+        self._batch_bytes += entry.size
+        if len(self._batch) >= _FILES_TOGETHER or self._batch_bytes >= _BYTES_TOGETHER:
+            self._send()
+            while len(self._under_way) > _MOST_WAITING:
+                self._under_way.pop(0).result()
+
+    def _send(self) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        if batch:
+            self._under_way.append(self._workers.submit(self._write_batch, batch))
+
+    def _settle_batches(self) -> None:
+        """Wait until all files that were added are there."""
+        self._send()
+        while self._under_way:
+            self._under_way.pop(0).result()
+
+    def _write_batch(self, batch: list[_Small]) -> None:
+        try:
+            for small in batch:
+                try:
+                    self._place(small.folder, small.name, small.entry, small.data)
+                except OSError as exc:
+                    raise _refused(small.entry, exc) from exc
+        finally:
+            for small in batch:
+                os.close(small.folder)
 
     def _place(self, folder: int, name: bytes, entry: Entry, data: Iterable[bytes]) -> None:
         if entry.kind == "file":
@@ -154,9 +221,16 @@ class Extractor:
             except OSError as exc:
                 if exc.errno not in _NO_ATTRIBUTES:
                     raise
-                self.totals.note(f"{shown(entry.path)}: the attribute {name} cannot be set here")
+                with self._notes:
+                    self.totals.note(f"{shown(entry.path)}: the attribute {name} cannot be set here")
         os.fchmod(file, entry.mode)
         os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
+
+
+def _refused(entry: Entry, error: OSError) -> AnalemmaError:
+    if isinstance(error, FileExistsError):
+        return hostile(f"{shown(entry.path)} is in it twice")
+    return Unavailable(f"{shown(entry.path)} cannot be written: {error.strerror}")
 
 
 def _write(file: int, entry: Entry, data: Iterable[bytes]) -> None:

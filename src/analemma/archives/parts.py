@@ -32,6 +32,7 @@ class ArchiveOptions:
     outside_links: OutsideLinks = "refuse"
     limit_bytes: int = 1 << 40
     limit_files: int = 10_000_000
+    verify_age_s: float = 0
     gc: ArchiveGcOptions = field(default_factory=ArchiveGcOptions)
 
     def limits(self) -> Limits:

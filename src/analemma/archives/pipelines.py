@@ -6,17 +6,20 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Generator, Iterator
+from typing import TypeVar
 
 PIECES_AHEAD = 8
 _PATIENCE_S = 0.1
 
+Piece = TypeVar("Piece")
 
-def read_ahead(source: Generator[bytes]) -> Generator[bytes]:
+
+def read_ahead(source: Generator[Piece], pieces: int = PIECES_AHEAD) -> Generator[Piece]:
     """The same pieces, and the same exception at the same place. Closing it stops and closes the source."""
-    waiting: queue.Queue[bytes | BaseException | None] = queue.Queue(PIECES_AHEAD)
+    waiting: queue.Queue[Piece | BaseException | None] = queue.Queue(pieces)
     stopped = threading.Event()
 
-    def offer(item: bytes | BaseException | None) -> None:
+    def offer(item: Piece | BaseException | None) -> None:
         while not stopped.is_set():
             try:
                 waiting.put(item, timeout=_PATIENCE_S)

@@ -66,7 +66,7 @@ def verify_archive(parts: Parts, row: WorkspaceRow, meta: Meta, job: Job) -> Non
         check_foreign_tar(parts.objects, key, meta, job)
     if meta.format == BLOCKS:
         check_index(parts.objects.get(key), meta)
-        verify_blocks(parts.blocks.read_uncached, meta, job)
+        verify_blocks(parts.blocks, meta, job)
 
 
 def extract_archive(parts: Parts, row: WorkspaceRow, meta: Meta, directory: str, job: Job) -> None:

@@ -78,8 +78,9 @@ class Restorer:
         meta = current_archive(self._parts, row, kept_facts(self._parts, row))
         name = str(self._held.fence)
         staging = volume.prepare_staging(name)
+        begun_us = self._parts.clock.now_us()
         extract_archive(self._parts, row, meta, staging, self._job)
-        self._remember(meta, staging)
+        self._remember(meta, staging, begun_us)
         hit(AFTER_EXTRACT)
         mark = f"{EXTRACTED}{name}:{volume.identity(name)}"
         self._held.change(lambda _, row, now: replace(row, intent=mark))
@@ -93,11 +94,11 @@ class Restorer:
         name, identity = self._mark()
         return identity in (self._held.volume.identity(name), self._held.volume.identity())
 
-    def _remember(self, meta: Meta, staging: str) -> None:
+    def _remember(self, meta: Meta, staging: str, begun_us: int) -> None:
         cache = self._held.volume.cache
         if meta.format != BLOCKS or cache is None:
             return
-        newest_us = write_cache(cache, meta.op_id, staging) // 1000
+        newest_us = write_cache(cache, meta.op_id, staging, verified_at_us=begun_us) // 1000
         # A file that is written to within the same tick of the kernel's clock would look as it was restored.
         wait_us = newest_us + _TICK_US - self._parts.clock.now_us()
         if 0 < wait_us <= _TICK_US:

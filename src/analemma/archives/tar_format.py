@@ -8,14 +8,17 @@ import io
 import os
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from typing import IO, cast
+from functools import partial
+from itertools import pairwise
+from typing import IO, Any, cast
 
 import zstandard
 
 from analemma.archives.entries import Entry, data_length
 from analemma.archives.extracting import Extractor
+from analemma.archives.frames import MOST_THREADS, Frame, FrameWriter, Written, compressed
 from analemma.archives.jobs import Job
 from analemma.archives.links import OutsideLinks, check_archived_link
 from analemma.archives.metas import FOREIGN_TAR_GZ, Meta, damaged, not_found
@@ -27,19 +30,10 @@ from analemma.blocks.port import ObjectStore
 from analemma.errors import Corrupt, NotFound
 
 BUFFER_BYTES = 1 << 20
-MOST_THREADS = 4
+RANGE_BYTES = 8 << 20
+"""What is read back is asked for so many bytes at a time."""
 LARGEST_WINDOW = 128 << 20
 """Memory that decompressing may take, whatever the stream asks for."""
-
-
-@dataclass(slots=True)
-class Written:
-    """What went into the object, known when its stream has ended."""
-
-    size: int = 0
-    sha256: str = ""
-    tar_size: int = 0
-    tar_sha256: str = ""
 
 
 def write_tar(
@@ -47,35 +41,69 @@ def write_tar(
 ) -> Written:
     """Stream a volume into one object. If anything goes wrong, nothing appears under the key."""
     written = Written()
-    with (
-        closing(read_ahead(_tar(walk, job, outside_links, written))) as pieces,
-        closing(_compressed(pieces, written, level)) as stream,
-    ):
+    with closing(compressed(partial(_tar, walk, job, outside_links), written, level)) as stream:
         objects.put_stream(key, stream)
     return written
+
+
+def verify_written(objects: ObjectStore, key: str, written: Written, job: Job) -> None:
+    """Read back what was just written: DataLost unless every byte is the same. Part by part, so that several
+    processors and connections do it together: each part goes on from the checksum of what comes before it, and must
+    arrive at the checksum of what ends with it."""
+    job.begin("verifying", written.size)
+    check_size(objects, key, written.size)
+
+    def check(part: tuple[tuple[int, Any], tuple[int, Any]]) -> None:
+        (start, before), (end, after) = part
+        found = before.copy()
+        try:
+            for offset in range(start, end, RANGE_BYTES):
+                data = objects.get_range(key, offset, min(RANGE_BYTES, end - offset))
+                found.update(data)
+                job.advance(bytes=len(data))
+        except NotFound:
+            raise not_found(key) from None
+        except Corrupt as exc:
+            raise damaged(exc.message) from exc
+        if found.digest() != after.digest():
+            raise damaged(f"archive {key} does not match its SHA-256")
+
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS), "archive-verify") as workers:
+        running = [workers.submit(check, part) for part in pairwise(written.states)]
+        try:
+            for each in running:
+                each.result()
+        finally:
+            workers.shutdown(cancel_futures=True)
 
 
 def verify_object(objects: ObjectStore, key: str, *, size: int | None, sha256: str | None, job: Job) -> None:
     """Read the object back: DataLost unless it is what was written."""
     job.begin("verifying", size)
+    check_size(objects, key, size)
+    if sha256 is not None:
+        with closing(_Chunks(objects, key, job)) as source:
+            source.drain()
+        source.check(size, sha256)
+
+
+def check_size(objects: ObjectStore, key: str, size: int | None) -> None:
+    """DataLost unless there is an object of this size."""
     info = objects.head(key)
     if info is None:
         raise not_found(key)
     if size is not None and info.size != size:
         raise damaged(f"archive {key} has {info.size} bytes instead of {size}")
-    if sha256 is not None:
-        reader = _Chunks(objects, key, job)
-        while reader.read(BUFFER_BYTES):
-            pass
-        reader.check(size, sha256)
 
 
 def read_tar(objects: ObjectStore, key: str, meta: Meta, extractor: Extractor, job: Job) -> None:
     """Extract an archive; DataLost unless every byte of it is what was written, and as many files as there were."""
     job.begin("writing", meta.size)
-    source = _Chunks(objects, key, job)
     try:
-        with closing(read_ahead(_decompressed(source, meta))) as pieces:
+        with (
+            closing(_Chunks(objects, key, job)) as source,
+            closing(read_ahead(_decompressed(source, meta))) as pieces,
+        ):
             reader = TarReader(PieceReader(pieces).read)
             for member in reader:
                 extractor.add(member.entry, reader.data() if member.stored else ())
@@ -95,98 +123,73 @@ def check_foreign_tar(objects: ObjectStore, key: str, meta: Meta, job: Job) -> N
     """Read an archive of another program to its end: all that can be done where its marker gives no checksum."""
     job.begin("verifying", meta.size)
     try:
-        with closing(read_ahead(_decompressed(_Chunks(objects, key, job), meta))) as pieces:
+        with (
+            closing(_Chunks(objects, key, job)) as source,
+            closing(read_ahead(_decompressed(source, meta))) as pieces,
+        ):
             for _ in TarReader(PieceReader(pieces).read):
                 job.advance(files=1)
     except (zlib.error, EOFError, gzip.BadGzipFile) as exc:
         raise truncated("it cannot be decompressed") from exc
 
 
-def _tar(walk: Walk, job: Job, outside_links: OutsideLinks, written: Written) -> Generator[bytes]:
-    """The tar, hashed."""
-    plain = hashlib.sha256()
-    for piece in _tar_pieces(walk, job, outside_links):
-        plain.update(piece)
-        written.tar_size += len(piece)
-        yield piece
-    written.tar_sha256 = plain.hexdigest()
-
-
-def _tar_pieces(walk: Walk, job: Job, outside_links: OutsideLinks) -> Iterator[bytes]:
-    """Pieces of about a megabyte: fewer, larger steps for what comes after."""
-    buffer = bytearray()
+def _tar(walk: Walk, job: Job, outside_links: OutsideLinks, frames: FrameWriter) -> Iterator[Frame]:
     root: Entry | None = None
     for found in walk:
         entry = found.entry
         root = root or entry
         if entry.kind == "symlink":
             check_archived_link(entry, outside_links)
-        buffer += entry_header(entry)
+        yield from frames.put(entry_header(entry))
         if entry.kind == "file":
-            for chunk in found.read():
-                job.advance(bytes=len(chunk))
-                if len(chunk) == BUFFER_BYTES:
-                    yield bytes(buffer)
-                    yield chunk
-                    buffer.clear()
-                else:
-                    buffer += chunk
-            buffer += padding(data_length(entry))
+            for count in found.read_into(frames.room):
+                yield from frames.advance(count)
+                job.advance(bytes=count)
+            yield from frames.put(padding(data_length(entry)))
         job.advance(files=1)
-        if len(buffer) >= BUFFER_BYTES:
-            yield bytes(buffer)
-            buffer.clear()
     assert root is not None
-    buffer += end_of_archive(walk.totals, root)
-    yield bytes(buffer)
-
-
-def _compressed(pieces: Iterator[bytes], written: Written, level: int) -> Generator[bytes]:
-    # One processor reads and hashes; threads of zstd's own cost a third more in all, and pay off from the third on.
-    spare = min((os.cpu_count() or 1) - 1, MOST_THREADS)
-    threads = spare if spare > 1 else 0
-    compressor = zstandard.ZstdCompressor(level=level, threads=threads, write_checksum=True).compressobj()
-    stored = hashlib.sha256()
-    for piece in pieces:
-        if data := compressor.compress(piece):
-            stored.update(data)
-            written.size += len(data)
-            yield data
-    data = compressor.flush()
-    stored.update(data)
-    written.size += len(data)
-    written.sha256 = stored.hexdigest()
-    yield data
+    yield from frames.put(end_of_archive(walk.totals, root))
+    yield from frames.rest()
 
 
 class _Chunks(io.RawIOBase):
-    """An object as a file that is read once, hashed on the way."""
+    """An object as a file that is read once, hashed on the way by a thread of its own."""
 
     def __init__(self, objects: ObjectStore, key: str, job: Job) -> None:
         super().__init__()
+        self._objects = objects
         self._key = key
         self._job = job
-        self._source = objects.open_read(key)
+        self._source = read_ahead(self._hashed())
         self._held = memoryview(b"")
         self._hash = hashlib.sha256()
         self._size = 0
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._source.close()
+        super().close()
+
+    def _hashed(self) -> Generator[bytes]:
+        try:
+            for chunk in self._objects.open_read(self._key):
+                self._hash.update(chunk)
+                self._size += len(chunk)
+                self._job.advance(bytes=len(chunk))
+                yield chunk
+        except NotFound:
+            raise not_found(self._key) from None
+        except Corrupt as exc:
+            raise damaged(exc.message) from exc
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         while not self._held:
-            try:
-                chunk = next(self._source, None)
-            except NotFound:
-                raise not_found(self._key) from None
-            except Corrupt as exc:
-                raise damaged(exc.message) from exc
+            chunk = next(self._source, None)
             if chunk is None:
                 return b""
-            self._hash.update(chunk)
-            self._size += len(chunk)
-            self._job.advance(bytes=len(chunk))
             self._held = memoryview(chunk)
         taken = self._held if size < 0 else self._held[:size]
         self._held = self._held[len(taken) :]
@@ -216,7 +219,9 @@ def _decompressed(source: _Chunks, meta: Meta) -> Generator[bytes]:
         read = gzip.GzipFile(fileobj=io.BufferedReader(source, BUFFER_BYTES)).read
     else:
         decompressor = zstandard.ZstdDecompressor(max_window_size=LARGEST_WINDOW)
-        read = decompressor.stream_reader(cast("IO[bytes]", source), read_size=BUFFER_BYTES).read
+        read = decompressor.stream_reader(
+            cast("IO[bytes]", source), read_size=BUFFER_BYTES, read_across_frames=True
+        ).read
     while piece := read(BUFFER_BYTES):
         yield piece
     source.drain()

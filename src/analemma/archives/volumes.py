@@ -16,11 +16,11 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
+from analemma.archives.deleting import delete_tree
 from analemma.archives.mounts import check_mounts, mounts_in
 from analemma.archives.walking import BOOKKEEPING, fingerprint_of
 from analemma.errors import Conflict, Invalid, Unavailable
@@ -382,25 +382,10 @@ def _remove(path: str) -> None:
         return
     if stat.S_ISDIR(facts.st_mode):
         check_mounts(path)
-        shutil.rmtree(path, onerror=_make_writable)
+        delete_tree(path)
     else:
         os.unlink(path)
     _sync_folder(os.path.dirname(path))
-
-
-def _make_writable(function: Any, path: str, error: Any) -> None:
-    """A directory that nobody may write to keeps what is in it, also from its owner: so it is made writable."""
-    if isinstance(error[1], FileNotFoundError):
-        return
-    if not isinstance(error[1], PermissionError):
-        raise error[1]
-    for each in (os.path.dirname(path), path):
-        if os.path.isdir(each) and not os.path.islink(each):
-            os.chmod(each, 0o700)
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
 
 
 def _sync_folder(path: str) -> None:

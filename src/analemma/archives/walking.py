@@ -64,18 +64,41 @@ class Found:
 
         What is written through memory shows in a file's times only when a page is first written to after it was
         flushed: whoever relies on this has flushed the file system after looking at those times."""
-        extents = ((0, self.entry.size),) if self.entry.extents is None else self.entry.extents
-        for offset, length in extents:
+        for offset, length in self._extents():
             while length:
                 try:
                     data = os.pread(self.file, min(length, READ_BYTES), offset)
                 except OSError as exc:
-                    raise Unavailable(f"{shown(self.entry.path)} cannot be read: {exc.strerror}") from exc
+                    raise self._unreadable(exc) from exc
                 if not data:
                     raise changed(self.entry.path)
                 yield data
                 offset += len(data)
                 length -= len(data)
+        self._check_unchanged()
+
+    def read_into(self, room: Callable[[], memoryview]) -> Iterator[int]:
+        """The same bytes into whatever room there is, with no copy in between: how many, each time."""
+        for offset, length in self._extents():
+            while length:
+                try:
+                    count = os.preadv(self.file, [room()[:length]], offset)
+                except OSError as exc:
+                    raise self._unreadable(exc) from exc
+                if not count:
+                    raise changed(self.entry.path)
+                yield count
+                offset += count
+                length -= count
+        self._check_unchanged()
+
+    def _extents(self) -> Extents:
+        return ((0, self.entry.size),) if self.entry.extents is None else self.entry.extents
+
+    def _unreadable(self, error: OSError) -> Unavailable:
+        return Unavailable(f"{shown(self.entry.path)} cannot be read: {error.strerror}")
+
+    def _check_unchanged(self) -> None:
         if version_of(os.fstat(self.file)) != version_of(self.facts):
             raise changed(self.entry.path)
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analemma.canon.pointer import parse_pointer
+from analemma.contracts.private_fields import ALWAYS_EXCLUDED as ALWAYS_EXCLUDED
+from analemma.contracts.private_fields import OUTERMOST_RESTRICTIONS
+from analemma.contracts.private_fields import RESERVED_PREFIXES as RESERVED_PREFIXES
 from analemma.errors import Invalid
 
 BASE_FIELDS: Mapping[str, frozenset[str]] = {
@@ -30,13 +33,9 @@ RING_RESTRICTIONS: Mapping[str, frozenset[str]] = {
     "ring_0": frozenset(),
     "ring_1": frozenset({"internal_state"}),
     "ring_2": frozenset({"internal_state", "credentials"}),
-    "ring_3": frozenset({"internal_state", "credentials", "workflow_metadata"}),
+    "ring_3": OUTERMOST_RESTRICTIONS,
 }
 """What a ring takes away again, whoever granted it. Ring 0 is trusted code, ring 3 the least privileged."""
-
-ALWAYS_EXCLUDED = frozenset({"workflow_config", "partition_map", "debug_info", "internal_cache"})
-RESERVED_PREFIXES = ("_kernel_", "__")
-"""Fields of the system: no declaration of a node reaches them, in no ring."""
 
 DEFAULT_RING = "ring_3"
 

@@ -25,6 +25,8 @@ AFTER_CLAIM = declare("archive_gc.after_claim", "a batch of archives is claimed,
 
 PAGE = 2000
 CLAIM_TRIES = 3
+MOST_UNLISTED = 10_000
+"""So many of them in a pass: it is one transaction."""
 
 Result = TypeVar("Result")
 
@@ -91,6 +93,12 @@ class ArchiveSnapshot:
         """Those of these units that this catalog has ever heard of."""
         pairs = json.dumps([unit.split("/")[:2] for unit in units])
         rows = self._tx.all("known_units", tenant=self._tenant, units=pairs)
+        return {f"{workspace}/{op_id}/" for workspace, op_id in rows}
+
+    def kept(self, units: Sequence[str]) -> set[str]:
+        """Those of these units that are there according to their rows, and that nobody needs."""
+        pairs = json.dumps([unit.split("/")[:2] for unit in units])
+        rows = self._tx.all("kept_for_nobody", tenant=self._tenant, units=pairs)
         return {f"{workspace}/{op_id}/" for workspace, op_id in rows}
 
 
@@ -190,6 +198,21 @@ class ArchivePass:
                 tenant=self._tenant,
                 now=self._catalog.clock(tx),
                 units=json.dumps(units),
+                **{"pass": self.number},
+            )
+        )
+        hit(AFTER_MARK)
+        return count
+
+    def mark_unlisted(self) -> int:
+        """Mark units that are there according to their rows, that nobody needs, and that have no mark; how many. After
+        all that was listed was marked, these are not in the object store."""
+        count = self._act(
+            lambda tx: tx.execute(
+                "add_unlisted_marks",
+                tenant=self._tenant,
+                now=self._catalog.clock(tx),
+                limit=MOST_UNLISTED,
                 **{"pass": self.number},
             )
         )

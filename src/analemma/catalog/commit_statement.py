@@ -16,7 +16,9 @@ from analemma.errors import Conflict, Internal, Unavailable
 def commit_in_one_statement(source: Statements, request: CommitRequest, *, now_us: int) -> Committed:
     """Write everything, or raise and write nothing. `source` may be the engine itself or an open transaction."""
     try:
-        if is_plain(request):
+        if takes_rows_along(request):
+            row = source.one("commit_run", **plain_parameters(request), **_run_parameters(request))
+        elif is_plain(request):
             row = source.one("commit_plain", **plain_parameters(request))
         else:
             row = source.one("commit", **parameters(request, now_us=now_us))
@@ -60,6 +62,15 @@ def is_plain(request: CommitRequest) -> bool:
         and request.idempotency is None
         and all(row.upload is None for row in request.blocks)
     )
+
+
+def takes_rows_along(request: CommitRequest) -> bool:
+    """Whether the rows that go with a commit are those of a run's segment, which one statement writes with it."""
+    return len(request.rows) == 1 and request.rows[0].statement == "advance_run" and is_plain(request)
+
+
+def _run_parameters(request: CommitRequest) -> dict[str, Any]:
+    return {f"run_{name}": value for name, value in request.rows[0].parameters.items()}
 
 
 def plain_parameters(request: CommitRequest) -> dict[str, Any]:

@@ -95,11 +95,12 @@ def change_rows(tx: Statements, rows: Sequence[RowChange]) -> None:
     for change in rows:
         touched = tx.execute(change.statement, **change.parameters)
         if change.touches is not None and touched != change.touches:
-            raise Conflict(
-                f"{change.statement} found {touched} rows instead of {change.touches}",
-                hint="look again",
-                statement=change.statement,
-            )
+            raise other_rows(change.statement, touched, change.touches)
+
+
+def other_rows(statement: str, found: int, wanted: int) -> Conflict:
+    """A change that was to go with a commit did not find what it has to change."""
+    return Conflict(f"{statement} found {found} rows instead of {wanted}", hint="look again", statement=statement)
 
 
 def missing_upload() -> Conflict:

@@ -45,6 +45,10 @@ class ContractRows:
         """Where the contracts stand; one small query."""
         return _generation(self._engine.one("contracts_generation"))
 
+    def has_active(self, kind: str) -> bool:
+        """Whether a contract of this kind is ACTIVE."""
+        return self._engine.one("active_contract", kind=kind) is not None
+
     def read(self) -> tuple[Generation, list[ContractRow]]:
         """All contracts, and where they stand."""
         return _summarized([_row(*row) for row in self._engine.all("all_contracts")])

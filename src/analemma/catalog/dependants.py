@@ -14,10 +14,31 @@ class DependantRow(NamedTuple):
     number: int
     place: EntityPlace
     newest_compiled: int | None
+    serving_version: int | None
 
 
-def dependants(source: Statements, target: int, *, after: int = 0, limit: int = 100) -> list[DependantRow]:
-    """A page of those, by number. In whatever index: a ruleset of today may have another than the one that an entity
-    was compiled by."""
-    rows = source.all("dependants", target=target, after=after, limit=limit)
-    return [DependantRow(number, EntityPlace(kind, key), compiled) for number, kind, key, compiled in rows]
+def has_dependants(source: Statements, target: int) -> bool:
+    """Whether anybody names an entity."""
+    return source.one("any_dependant", target=target) is not None
+
+
+def dependencies_of(source: Statements, target: int) -> dict[tuple[str, str], int]:
+    """By entity type and index, how many name an entity. Whatever the index: a ruleset of today may have others than
+    the one that an entity was compiled by."""
+    return {(row[0], row[1]): row[2] for row in source.all("dependencies_of", target=target)}
+
+
+def dependants(
+    source: Statements, target: int, *, entity_type: str, index_type: str, after: int, until: int, limit: int
+) -> list[DependantRow]:
+    """A page of those of one type and index, by number."""
+    rows = source.all(
+        "dependants",
+        target=target,
+        entity_type=entity_type,
+        index_type=index_type,
+        after=after,
+        until=until,
+        limit=limit,
+    )
+    return [DependantRow(number, EntityPlace(kind, key), *versions) for number, kind, key, *versions in rows]

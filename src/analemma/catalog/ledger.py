@@ -16,6 +16,7 @@ from analemma.catalog.commits import check_request
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.ledger_port import BranchSettlement, Delta, LedgerEntry, PendingEntry, TicketRow
 from analemma.catalog.names import check_key, check_part
+from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, TenantId
 from analemma.clock import Clock
 from analemma.errors import Invalid
@@ -148,6 +149,9 @@ class SqlLedger(ABC):
         chosen = [each for each in current if all(step.seq in waiting for step in each.steps)]
         if chosen:
             self._write_settlements(tx, tenant, sorted(chosen, key=lambda each: each.key))
+            # Behind the heads, new ones too: whoever writes to these lanes holds those before them.
+            events = [event for each in chosen for request in each.commits for event in request.events]
+            enqueue(tx, tenant, events, now_us=self.clock.now_us())
         hit(BEFORE_COMMIT)
         return {each.key for each in chosen}
 
@@ -163,7 +167,7 @@ class SqlLedger(ABC):
 def _check_own(request: CommitRequest) -> None:
     """Raise Invalid for what only a commit of its own can do: the versions of entries are written many at a time."""
     parent = () if request.expected is None else (request.expected.manifest,)
-    if request.events or request.rows or not set(request.bases) <= set(parent):
+    if request.rows or not set(request.bases) <= set(parent):
         raise Invalid(
             "a version of a pending delta brings rows of others, or links blocks of others than the version before it"
         )

@@ -12,6 +12,7 @@ passed over is done by somebody who can wait, in the same line as the producers.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +128,7 @@ class OutboxClaims:
 
     def __init__(self, engine: Engine, *, lease_s: float, clock: Callable[[], int] | None = None) -> None:
         self._engine = engine
+        self.lease_s = lease_s
         self._lease_us = int(lease_s * 1_000_000)
         self._clock = clock
 
@@ -137,41 +139,48 @@ class OutboxClaims:
         """Whether a lane that somebody is writing to is passed over. On SQLite one writes at a time."""
         return self._engine.dialect == "postgres"
 
-    def claim(self, *, lanes: int, rows: int, tenant: TenantId | None = None, calm: bool = False) -> list[ClaimedLane]:
-        """Lease up to so many lanes, with about so many rows in all; with `calm`, none that a dead worker left. A lane
-        may come without rows: those that are there by now come with the next claim."""
+    def claim(
+        self, *, lanes: int, rows: int, tenant: TenantId | None = None, calm: bool = False, channel: str = ""
+    ) -> list[ClaimedLane]:
+        """Lease up to so many lanes of a channel, with about so many rows in all; with `calm`, none that a dead worker
+        left. A lane may come without rows: those that are there by now come with the next claim."""
         if self._engine.dialect == "postgres":
-            claimed = self._claim_at_once(self._engine, lanes, rows, tenant, calm)
-        elif not self.anything_due(tenant):
+            claimed = self._claim_at_once(self._engine, lanes, rows, tenant, calm, channel)
+        elif not self.anything_due(tenant, channel=channel):
             return []  # Reading is free; a write would wait for its turn.
         else:
-            claimed = self._engine.write(lambda tx: self._claim_in_steps(tx, lanes, rows, tenant, calm))
+            claimed = self._engine.write(lambda tx: self._claim_in_steps(tx, lanes, rows, tenant, calm, channel))
         if claimed:
             hit(AFTER_CLAIM)
         return claimed
 
     def claim_in_line(
-        self, *, lanes: int, rows: int, wait_s: float, tenant: TenantId | None = None
+        self, *, lanes: int, rows: int, wait_s: float, tenant: TenantId | None = None, channel: str = ""
     ) -> list[ClaimedLane]:
         """Lease lanes, having waited for one that a claim would have to pass over."""
         found = self._engine.all(
-            "passed_over_lanes", now=self._now(self._engine), tenant=tenant, lease=self._lease_us, limit=CANDIDATES
+            "passed_over_lanes",
+            now=self._now(self._engine),
+            tenant=tenant,
+            lease=self._lease_us,
+            limit=CANDIDATES,
+            channel=channel,
         )
         if not found:
             return []
         self._turn += 1
         key = LaneKey(*found[self._turn % len(found)])
-        claimed = self._in_line(key, wait_s, lambda tx: self._claim_at_once(tx, lanes, rows, tenant, False))
+        claimed = self._in_line(key, wait_s, lambda tx: self._claim_at_once(tx, lanes, rows, tenant, False, channel))
         if claimed:
             hit(AFTER_CLAIM)
         return claimed or []
 
-    def anything_due(self, tenant: TenantId | None = None) -> bool:
+    def anything_due(self, tenant: TenantId | None = None, *, channel: str = "") -> bool:
         """Whether a claim would find something, or would have to pass it over because it is being written to."""
         now = self._now(self._engine)
         if tenant is None:
-            return self._engine.one("any_lane_due", now=now) is not None
-        return self._engine.one("any_lane_due_of", now=now, tenant=tenant) is not None
+            return self._engine.one("any_lane_due", now=now, channel=channel) is not None
+        return self._engine.one("any_lane_due_of", now=now, tenant=tenant, channel=channel) is not None
 
     def read(self, lane: ClaimedLane, limit: int) -> list[EventRow]:
         """The first rows of a lane that are not settled, as they are now."""
@@ -182,16 +191,23 @@ class OutboxClaims:
         """How far a lane is settled, by all transactions that have committed; None if it is another's."""
         return self._position(self._engine, lane)
 
-    def finish(self, outcomes: Sequence[LaneOutcome], *, wait_s: float = 0.0) -> Finished:
-        """Settle, fail and give back, all at once. Lanes that somebody is writing to are waited for so long in all, one
-        after the other, and those that were not waited for long enough come first among what is left for later."""
+    def finish(
+        self,
+        outcomes: Sequence[LaneOutcome],
+        *,
+        wait_s: float = 0.0,
+        within: Callable[[Transaction], None] | None = None,
+    ) -> Finished:
+        """Settle, fail and give back, all at once, in the transaction of `within` if there is one. Lanes that somebody
+        is writing to are waited for so long in all, one after the other, and those that were not waited for long enough
+        come first among what is left for later."""
         hit(BEFORE_ACKNOWLEDGE)
-        if self._engine.dialect == "postgres":
+        if self._engine.dialect == "postgres" and within is None:
             finished = self._finish_at_once(self._engine, outcomes)
-            if finished.later and wait_s > 0:
-                finished = self._finish_in_line(finished, wait_s)
         else:
-            finished = self._engine.write(lambda tx: self._finish_in_steps(tx, outcomes))
+            finished = self._engine.write(lambda tx: self._finish_within(tx, outcomes, within))
+        if finished.later and wait_s > 0:
+            finished = self._finish_in_line(finished, wait_s)
         hit(AFTER_ACKNOWLEDGE)
         return finished
 
@@ -269,33 +285,29 @@ class OutboxClaims:
             return None
 
     def _claim_at_once(
-        self, source: Engine | Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool
+        self, source: Engine | Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
     ) -> list[ClaimedLane]:
         given = {"tenant": tenant, "lanes": lanes, "rows": rows, "lease": self._lease_us, "calm": calm}
-        return _grouped(source.all("claim_lanes", now=self._given_now(), **given))
+        return _grouped(source.all("claim_lanes", now=self._given_now(), channel=channel, **given))
 
     def _claim_in_steps(
-        self, tx: Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool
+        self, tx: Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
     ) -> list[ClaimedLane]:
         now = self._now(tx)
         if tenant is None:
-            found = tx.all("claimable_lanes", now=now, lanes=lanes, calm=calm)
+            found = tx.all("claimable_lanes", now=now, lanes=lanes, calm=calm, channel=channel)
         else:
-            found = tx.all("claimable_lanes_of", now=now, tenant=tenant, lanes=lanes, calm=calm)
+            found = tx.all("claimable_lanes_of", now=now, tenant=tenant, lanes=lanes, calm=calm, channel=channel)
         tx.execute_many("claim_lane", [(now + self._lease_us, row[0]) for row in found])
         share = max(1, rows // max(1, len(found)))
-        claimed = []
-        for row in found:
-            key = LaneKey(*row[1:4])
-            lane = ClaimedLane(key, row[4], row[5], row[6], bool(row[7]), bool(row[8]))
-            limit = 1 if lane.suspect or lane.reclaimed else share
-            events = tx.all("lane_events", **key.columns(), after=lane.done_seq, limit=limit)
-            lane.events = [EventRow._make(event) for event in events]
-            claimed.append(lane)
+        claimed = [ClaimedLane(LaneKey(*row[1:4]), row[4], row[5], row[6], bool(row[7]), bool(row[8])) for row in found]
+        wanted = [[*lane.key, lane.done_seq, 1 if lane.suspect or lane.reclaimed else share] for lane in claimed]
+        for place, *event in tx.all("events_of_lanes", lanes=json.dumps(wanted)) if claimed else ():
+            claimed[place].events.append(EventRow._make(event))
         return claimed
 
     def _renew_at_once(self, source: Engine | Transaction, lanes: Sequence[ClaimedLane]) -> list[ClaimedLane]:
-        found = source.all("renew_lanes", **_columns(lanes), now=self._given_now(), lease=self._lease_us)
+        found = source.all("renew_lanes", **lane_columns(lanes), now=self._given_now(), lease=self._lease_us)
         there = {int(row[0]) - 1 for row in found}
         return [lane for place, lane in enumerate(lanes) if place not in there]
 
@@ -336,26 +348,37 @@ class OutboxClaims:
                 )
         return finished._replace(later=skipped + left)
 
+    def _finish_within(
+        self, tx: Transaction, outcomes: Sequence[LaneOutcome], within: Callable[[Transaction], None] | None
+    ) -> Finished:
+        if within is not None:
+            within(tx)
+        if tx.dialect == "postgres":
+            return self._finish_at_once(tx, outcomes)
+        return self._finish_in_steps(tx, outcomes)
+
     def _finish_at_once(self, source: Engine | Transaction, outcomes: Sequence[LaneOutcome]) -> Finished:
         failures = [outcome.failure for outcome in outcomes]
         found = source.all(
             "finish_lanes",
             now=self._given_now(),
-            **_columns([outcome.lane for outcome in outcomes]),
+            **lane_columns([outcome.lane for outcome in outcomes]),
             done_seqs=Integers([outcome.done_seq for outcome in outcomes]),
+            last_seqs=Integers([outcome.lane.last_seq for outcome in outcomes]),
             statuses=unless_empty(Texts([failure and failure.status for failure in failures])),
             attempts=unless_empty(Integers([failure and failure.attempts for failure in failures])),
             delays=unless_empty(Integers([failure and failure.delay_us for failure in failures])),
             reasons=unless_empty(Texts([failure and failure.reason for failure in failures])),
         )
         more = any(row[1] for row in found)
-        said = {int(row[0]) - 1: int(row[2]) for row in found}
+        said = {int(row[0]) - 1: (int(row[2]), bool(row[3])) for row in found}
         delivered, failed, later, lost = 0, [], [], []
         for place, outcome in enumerate(outcomes):
             if place in said:
-                delivered += said[place] - outcome.lane.done_seq
-                if _is_written(outcome, said[place]):
-                    failed.append(outcome)
+                done_seq, is_parked = said[place]
+                delivered += done_seq - outcome.lane.done_seq
+                if _is_written(outcome, done_seq):
+                    failed.append(_as_written(outcome, is_parked))
             elif self._position(source, outcome.lane) is not None:
                 later.append(outcome)
             else:
@@ -364,17 +387,22 @@ class OutboxClaims:
 
     def _finish_in_steps(self, tx: Transaction, outcomes: Sequence[LaneOutcome]) -> Finished:
         now = self._now(tx)
-        more, delivered, failed, lost = False, 0, [], []
+        well = [outcome for outcome in outcomes if outcome.failure is None]
+        more, delivered, lost = _finish_well(tx, well, now) if well else (False, 0, [])
+        failed = []
         for outcome in outcomes:
             lane, failure = outcome.lane, outcome.failure
+            if failure is None:
+                continue
             columns = lane.key.columns()
-            retry_at = None if failure is None or failure.delay_us is None else now + failure.delay_us
+            retry_at = None if failure.delay_us is None else now + failure.delay_us
             found = tx.one(
                 "finish_lane",
                 **columns,
                 fence=lane.fence,
                 done_seq=outcome.done_seq,
-                failing=None if failure is None else failure.status,
+                last_seq=lane.last_seq,
+                failing=failure.status,
                 retry_at=retry_at,
                 now=now,
             )
@@ -384,25 +412,54 @@ class OutboxClaims:
             more = more or (found[0] is not None and found[0] <= now)
             delivered += found[1] - lane.done_seq
             if _is_written(outcome, found[1]):
+                outcome = _as_written(outcome, bool(found[2]))
                 failed.append(outcome)
+            assert outcome.failure is not None
             if outcome.done_seq > lane.done_seq:
                 tx.execute("process_events", **columns, after=lane.done_seq, seq=outcome.done_seq, now=now)
-            if failure is not None:
-                tx.execute(
-                    "fail_event",
-                    **columns,
-                    seq=outcome.done_seq + 1,
-                    status=failure.status,
-                    attempts=failure.attempts,
-                    retry_at=retry_at,
-                    reason=failure.reason,
-                )
+            tx.execute(
+                "fail_event",
+                **columns,
+                seq=outcome.done_seq + 1,
+                status=outcome.failure.status,
+                attempts=failure.attempts,
+                retry_at=retry_at,
+                reason=failure.reason,
+            )
         return Finished(more, delivered, failed, [], lost)
+
+
+def _finish_well(tx: Transaction, outcomes: Sequence[LaneOutcome], now: int) -> tuple[bool, int, list[LaneOutcome]]:
+    """Finish lanes in which nothing failed: whether any is due again, how many rows are settled, and what is lost."""
+    given = [[*outcome.lane.key, outcome.lane.fence, outcome.done_seq] for outcome in outcomes]
+    found = {tuple(row[:3]): row[3:] for row in tx.all("finish_lanes_well", lanes=json.dumps(given), now=now)}
+    held = [outcome for outcome in outcomes if outcome.lane.key in found]
+    settled = [
+        [*outcome.lane.key, outcome.lane.done_seq, outcome.done_seq]
+        for outcome in held
+        if outcome.done_seq > outcome.lane.done_seq
+    ]
+    if settled:
+        tx.execute("process_events_of", lanes=json.dumps(settled), now=now)
+    due = [found[outcome.lane.key][0] for outcome in held]
+    return (
+        any(each is not None and each <= now for each in due),
+        sum(found[outcome.lane.key][1] - outcome.lane.done_seq for outcome in held),
+        [outcome for outcome in outcomes if outcome.lane.key not in found],
+    )
 
 
 def _is_written(outcome: LaneOutcome, done_seq: int) -> bool:
     """Whether there was a failure, and the lane is settled no further than where it happened."""
     return outcome.failure is not None and done_seq == outcome.done_seq
+
+
+def _as_written(outcome: LaneOutcome, is_parked: bool) -> LaneOutcome:
+    """What was written of a failure: in a channel, one that is for good is only one more if something newer waits."""
+    failure = outcome.failure
+    if failure is None or failure.status != "DEAD" or is_parked:
+        return outcome
+    return outcome._replace(failure=failure._replace(status="FAILED"))
 
 
 def lease_lost(key: LaneKey) -> LeaseLost:
@@ -415,7 +472,8 @@ def lease_lost(key: LaneKey) -> LeaseLost:
     )
 
 
-def _columns(lanes: Sequence[ClaimedLane]) -> dict[str, Any]:
+def lane_columns(lanes: Sequence[ClaimedLane]) -> dict[str, Any]:
+    """The keys and fences of lanes, as columns of a PostgreSQL statement."""
     return {
         "tenants": Integers([lane.key.tenant for lane in lanes]),
         "types": Texts([lane.key.aggregate_type for lane in lanes]),

@@ -22,6 +22,7 @@ class LanePlan:
     aggregate_type: str
     aggregate_id: str
     priority: int
+    channel: str
     events: tuple[OutboxEvent, ...]
 
 
@@ -51,7 +52,10 @@ def lanes_in_order(events: Sequence[OutboxEvent]) -> list[LanePlan]:
     lanes: dict[tuple[str, str], list[OutboxEvent]] = {}
     for event in events:
         lanes.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
-    return [LanePlan(*key, min(event.priority for event in lanes[key]), tuple(lanes[key])) for key in sorted(lanes)]
+    return [
+        LanePlan(*key, min(event.priority for event in found), found[0].channel, tuple(found))
+        for key, found in sorted(lanes.items())
+    ]
 
 
 def event_parameters(events: Sequence[OutboxEvent]) -> dict[str, Any]:
@@ -64,6 +68,7 @@ def event_parameters(events: Sequence[OutboxEvent]) -> dict[str, Any]:
         "lane_ids": unless_empty(Texts([lane.aggregate_id for lane in lanes])),
         "lane_counts": unless_empty(Integers([len(lane.events) for lane in lanes])),
         "lane_priorities": unless_empty(Integers([lane.priority for lane in lanes])),
+        "lane_channels": unless_empty(Texts([lane.channel for lane in lanes])),
         "event_ids": unless_empty(Texts([event.id for event, _ in placed])),
         "event_lane_types": unless_empty(Texts([event.aggregate_type for event, _ in placed])),
         "event_lane_ids": unless_empty(Texts([event.aggregate_id for event, _ in placed])),
@@ -88,6 +93,7 @@ def add_events_in_steps(tx: Transaction, tenant: TenantId, events: Sequence[Outb
             count=len(lane.events),
             now=now_us,
             priority=lane.priority,
+            channel=lane.channel,
         )
         assert place is not None
         rows += [

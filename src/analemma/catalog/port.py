@@ -93,6 +93,8 @@ class OutboxEvent:
     idempotency_key: str | None = None
     priority: int = 0
     trace: str | None = None
+    channel: str = ""
+    """Whose batches deliver it; '': workers do, event by event. All events of a lane have the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +434,12 @@ class KernelCatalog(Protocol):
 
     def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[PinRow]:
         """A workflow's pinned versions, oldest pin first."""
+
+    def running_executions(self, tenant: TenantId, owner: str, workflow: str) -> list[str]:
+        """Executions whose runs are not over: versions that they made do not expire."""
+
+    def resumable_heads(self, tenant: TenantId, owner: str, workflow: str) -> list[BlockId]:
+        """What runs that failed stand on: these do not expire either, so that the runs can be resumed."""
 
     def decisions(self, tenant: TenantId, key: BranchKey, manifest: BlockId) -> list[JournalRow]:
         """The records of kind `decided` on one version, in the journal of its branch, oldest first."""

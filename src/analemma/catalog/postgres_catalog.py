@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs
-from analemma.catalog.commit_statement import commit_in_one_statement
+from analemma.catalog.commit_statement import commit_in_one_statement, takes_rows_along
 from analemma.catalog.commits import BEFORE_COMMIT, change_rows
 from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.ledger_port import BranchSettlement, LedgerEntry
@@ -37,7 +37,7 @@ class PostgresCatalog(SqlCatalog):
 
     def commit_in(self, tx: Transaction, request: CommitRequest) -> Committed:
         committed = commit_in_one_statement(tx, request, now_us=self.clock.now_us())
-        if request.rows and not committed.replayed:
+        if request.rows and not committed.replayed and not takes_rows_along(request):
             change_rows(tx, request.rows)
             hit(BEFORE_COMMIT)
         return committed
@@ -49,7 +49,7 @@ class PostgresCatalog(SqlCatalog):
             return self._settle(request)
 
     def _send(self, request: CommitRequest) -> Committed:
-        if request.rows:
+        if request.rows and not takes_rows_along(request):
             # More than one statement, so a transaction around them.
             return self.engine.write(lambda tx: self.commit_in(tx, request))
 

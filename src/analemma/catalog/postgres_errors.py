@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import psycopg_pool
 
-from analemma.catalog.commits import missing_base, missing_upload
+from analemma.catalog.commits import missing_base, missing_upload, other_rows
 from analemma.errors import (
     AnalemmaError,
     Conflict,
@@ -112,6 +112,8 @@ def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:
             return missing_base(exc.diag.message_primary or "")
         case "AN002":
             return missing_upload()
+        case "AN003":
+            return other_rows(exc.diag.message_primary or "", 0, 1)
         case "57014":
             return Timeout("PostgreSQL cancelled a statement that ran too long", hint="raise the statement timeout")
         case "55P03":

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from analemma.catalog.commits import change_rows, read_head
 from analemma.catalog.engine import Engine, Transaction
-from analemma.catalog.port import BranchKey, Head, RowChange, TenantId
+from analemma.catalog.outbox_producing import enqueue
+from analemma.catalog.port import BranchKey, Head, OutboxEvent, RowChange, TenantId
 from analemma.catalog.records import branch_columns
 from analemma.errors import HeadMoved, OutcomeUnknown
 from analemma.failpoints import declare, hit
@@ -44,6 +45,7 @@ class RemovalRequest:
     """What else goes with them."""
     whole: bool = False
     """Whether these are all branches of the workflow: one that began meanwhile keeps all of them."""
+    events: tuple[OutboxEvent, ...] = ()
 
 
 def remove_branches(engine: Engine, request: RemovalRequest) -> None:
@@ -84,6 +86,8 @@ def _remove(tx: Transaction, request: RemovalRequest) -> None:
         tx.execute("drop_workflow_policy", **workflow)
     if heads:
         tx.execute("add_removal", **workflow, removed_at=request.removed_at_us, body=request.body, hash=request.hash)
+    # Behind the heads, which whoever writes to these lanes holds before them.
+    enqueue(tx, request.tenant, request.events, now_us=request.removed_at_us)
     change_rows(tx, request.rows)
     # Last: a branch whose rows were just changed with the others is seen here.
     if request.whole and (other := tx.one("any_head", **workflow)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId
@@ -13,6 +13,7 @@ from analemma.catalog.bodies import add_bodies, body_parameters
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.entities import EntityPlace
 from analemma.catalog.outbox_producing import check_events, enqueue, event_parameters
+from analemma.catalog.parted_entries import settle_entries, write_waiting_entries
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.failpoints import declare, hit
 
@@ -57,6 +58,8 @@ class CompileStart:
     base: CompileRow | None
     """The newest compile of the version itself, or else of the greatest compiled version below it."""
     base_document: StoredDocument | None
+    serving_version: int | None = None
+    ship_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +114,21 @@ class CompileWrite:
     mode: str
     newest: bool
     """Whether this is now the newest compiled version."""
+    serves: bool
+    """Whether readers who name no version get this one from now on."""
+    expected_ship_seq: int
+    """The entity's ship_seq when it was read."""
+    ship_seq: int
+    """What it becomes: one more, if what sinks get has changed."""
     slices: tuple[SliceRow, ...]
     entries: tuple[EntryRow, ...] | None
     """All entries of the entity; None: they stay as they are."""
     blocks: tuple[BlockRow, ...]
     uploads: tuple[UploadId, ...]
     events: tuple[OutboxEvent, ...]
+    parted: bool = False
+    """Whether the newest compiled version and the served one are two, before or after this: then the entity has the
+    index entries of both."""
 
 
 class Slices:
@@ -131,19 +143,7 @@ class Slices:
         row = self._engine.one("compile_start", tenant=self._tenant, type=place.type, key=place.id, version=version)
         if row is None:
             return None
-        number, newest_raw, newest_compiled, compile_seq = row[:4]
-        document = None if row[4] is None else _document(row[5:9])
-        base = None if row[9] is None else CompileRow(*row[9:15])
-        return CompileStart(
-            number,
-            newest_raw,
-            newest_compiled,
-            compile_seq,
-            row[4],
-            document,
-            base,
-            None if base is None else _document(row[15:19]),
-        )
+        return compile_start(row)
 
     def compiled(self, place: EntityPlace, version: int | None) -> tuple[int, CompileRow | None] | None:
         """The newest compile of a version, or of the one that is served, with the entity's number; None if there is no
@@ -194,7 +194,7 @@ class Slices:
         """Write it in one transaction; False, and nothing is written, if what it was made of has changed since."""
         check_events(write.events)
         hit(BEFORE_TRANSACTION)
-        if self._engine.dialect == "postgres" and within is None:
+        if self._engine.dialect == "postgres" and within is None and not write.parted:
             written = self._send(write, now_us)
         else:
             written = self._engine.write(lambda tx: self._move(tx, write, now_us, within))
@@ -210,14 +210,39 @@ class Slices:
     def _move(
         self, tx: Transaction, write: CompileWrite, now_us: int, within: Callable[[Transaction], None] | None
     ) -> bool:
+        plain = replace(write, entries=None) if write.parted else write
         if tx.dialect == "postgres":
-            written = _in_one_statement(tx, self._tenant, write, now_us)
+            written = _in_one_statement(tx, self._tenant, plain, now_us)
         else:
-            written = _in_steps(tx, self._tenant, write, now_us)
+            written = _in_steps(tx, self._tenant, plain, now_us)
+        if written and write.parted:
+            if write.entries is not None:
+                write_waiting_entries(tx, self._tenant, write.place.type, write.number, write.entries)
+            if write.serves:
+                settle_entries(tx, write.number)
         if written and within is not None:
             within(tx)
         hit(BEFORE_COMMIT)
         return written
+
+
+def compile_start(row: Sequence[Any]) -> CompileStart:
+    """What a row of `compile_start` or `compile_starts` says."""
+    number, newest_raw, newest_compiled, compile_seq = row[:4]
+    document = None if row[4] is None else _document(row[5:9])
+    base = None if row[9] is None else CompileRow(*row[9:15])
+    return CompileStart(
+        number,
+        newest_raw,
+        newest_compiled,
+        compile_seq,
+        row[4],
+        document,
+        base,
+        None if base is None else _document(row[15:19]),
+        row[19],
+        row[20],
+    )
 
 
 def _in_one_statement(source: Statements, tenant: TenantId, write: CompileWrite, now_us: int) -> bool:
@@ -233,6 +258,9 @@ def _in_one_statement(source: Statements, tenant: TenantId, write: CompileWrite,
         joined_seqs=Integers([seq for _, seq in write.joined]),
         joined_count=len(write.joined),
         newest=write.newest,
+        serves=write.serves,
+        ship_seq=write.ship_seq,
+        expected_ship_seq=write.expected_ship_seq,
         version=row.version,
         revision=row.revision,
         ruleset_id=row.ruleset_id,
@@ -262,8 +290,16 @@ def _in_steps(tx: Transaction, tenant: TenantId, write: CompileWrite, now_us: in
     row = write.row
     if write.joined and tx.one("compiles_since", read=json.dumps(write.joined)) is not None:
         return False
-    newest = row.version if write.newest else None
-    if tx.execute("move_compiled", id=write.number, expected=write.expected, newest=newest) != 1:
+    moved = tx.execute(
+        "move_compiled",
+        id=write.number,
+        expected=write.expected,
+        newest=row.version if write.newest else None,
+        serving=row.version if write.serves else None,
+        expected_ship_seq=write.expected_ship_seq,
+        ship_seq=write.ship_seq,
+    )
+    if moved != 1:
         return False
     enqueue(tx, tenant, write.events, now_us=now_us)
     add_bodies(tx, tenant, write.blocks, write.uploads)

@@ -132,6 +132,14 @@ class SqlRecords:
     def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[PinRow]:
         return [pin_row(row) for row in self.engine.all("pins", tenant=tenant, owner=owner, workflow=workflow)]
 
+    def running_executions(self, tenant: TenantId, owner: str, workflow: str) -> list[str]:
+        rows = self.engine.all("running_executions", tenant=tenant, owner=owner, workflow=workflow)
+        return [row[0] for row in rows]
+
+    def resumable_heads(self, tenant: TenantId, owner: str, workflow: str) -> list[BlockId]:
+        rows = self.engine.all("resumable_heads", tenant=tenant, owner=owner, workflow=workflow)
+        return [BlockId(row[0]) for row in rows]
+
     def decisions(self, tenant: TenantId, key: BranchKey, manifest: BlockId) -> list[JournalRow]:
         rows = self.engine.all(
             "decisions",

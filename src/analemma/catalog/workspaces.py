@@ -4,7 +4,7 @@ operation."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -266,25 +266,41 @@ class SqlWorkspaces:
         self._sessions.open(tenant, session)
 
     def write_blocks(
-        self, tenant: TenantId, session: SessionId, blocks: Sequence[BlockRow], uploads: Sequence[UploadId]
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        blocks: Sequence[BlockRow],
+        uploads: Sequence[UploadId],
+        *,
+        again: Collection[BlockId] = (),
     ) -> int:
-        """Write some of them; how many bytes were new. Conflict if the session was given up, or an upload collected."""
+        """Write some of them; how many bytes were new. Conflict if the session was given up, or an upload collected.
+
+        What is stored of the blocks `again` is damaged: their bytes take its place."""
 
         def write(tx: Transaction) -> int:
             self._sessions.touch(tx, tenant, session)
-            present = {row[0] for row in tx.all("present_blocks", tenant=tenant, **self._chosen(blocks))}
+            present = {row[0] for row in tx.all("present_blocks", tenant=tenant, **self._chosen(_ids(blocks)))}
             add_bodies(tx, tenant, blocks, uploads)
-            new = [row for row in blocks if row.id not in present]
+            replaced = [row for row in blocks if row.id in again and row.id in present and row.body is not None]
+            for row in sorted(replaced, key=lambda row: row.id):
+                columns = {"size": row.size, "codec": row.codec, "body": row.body, "links": row.links}
+                tx.execute("replace_block", tenant=tenant, id=row.id, **columns)
+            new = [*(row for row in blocks if row.id not in present), *replaced]
             return sum(len(row.body) if row.body is not None else row.length or 0 for row in new)
 
         return self._engine.write(write)
+
+    def block_places(self, tenant: TenantId, blocks: Sequence[BlockId]) -> dict[BlockId, tuple[UploadId | None, int]]:
+        """Where those of the blocks lie that are stored: in which upload, and where there they end."""
+        rows = self._engine.all("present_blocks", tenant=tenant, **self._chosen(blocks))
+        return {block: (upload, end or 0) for block, upload, end in rows}
 
     def abandon_session(self, tenant: TenantId, session: SessionId) -> None:
         """Nothing of it is to stay."""
         self._engine.execute("close_session", tenant=tenant, id=session)
 
-    def _chosen(self, blocks: Sequence[BlockRow]) -> dict[str, Any]:
-        ids = [row.id for row in blocks]
+    def _chosen(self, ids: Sequence[BlockId]) -> dict[str, Any]:
         if self._engine.dialect == "postgres":
             return {"ids": Blobs(ids)}
         return {"ids": b"".join(ids), "count": len(ids)}
@@ -292,6 +308,10 @@ class SqlWorkspaces:
     def close_session(self, tx: Transaction, tenant: TenantId, session: SessionId) -> None:
         """In the transaction that keeps the archive; Conflict if the session was given up."""
         self._sessions.close(tx, tenant, session)
+
+
+def _ids(blocks: Sequence[BlockRow]) -> list[BlockId]:
+    return [row.id for row in blocks]
 
 
 def needs_unit(row: WorkspaceRow, op_id: str) -> bool:

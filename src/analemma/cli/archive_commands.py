@@ -1,4 +1,5 @@
-"""The commands that move a workspace in and out of object storage: archive and restore, with their progress."""
+"""The commands that move a workspace in and out of object storage, archive and restore, with their progress; and what
+they share with the commands on workspaces, among which they are too."""
 
 from __future__ import annotations
 
@@ -48,8 +49,7 @@ Into = Annotated[
 ]
 
 
-@on_store(commands, "analemma archive ws123 -u ./store", name="archive")
-def archive(
+def archive_workspace(
     store: StoreOptions,
     workspace: Name,
     owner: OwnerOrAny = None,
@@ -57,26 +57,7 @@ def archive(
     format: Format = None,
     timeout: TimeoutOption = None,
 ) -> None:
-    """Archive a workspace: the same as `workspace archive`."""
-    run_archive(store, workspace, owner, force, format, timeout)
-
-
-@on_store(commands, "analemma restore ws123 -u ./store", name="restore")
-def restore(
-    store: StoreOptions,
-    workspace: Name,
-    owner: OwnerOrAny = None,
-    into: Into = None,
-    timeout: TimeoutOption = None,
-) -> None:
-    """Restore a workspace: the same as `workspace restore`."""
-    run_restore(store, workspace, owner, into, timeout)
-
-
-def run_archive(
-    store: StoreOptions, workspace: str, owner: str | None, force: bool, format: str | None, timeout: float | None
-) -> None:
-    """What both commands called archive do."""
+    """Store all files of a workspace, verify that, and remove its volume."""
     from analemma.errors import Invalid
 
     if format not in (None, "tar", "blocks"):
@@ -89,13 +70,21 @@ def run_archive(
     print_unit(store, unit)
 
 
-def run_restore(
-    store: StoreOptions, workspace: str, owner: str | None, into: Path | None, timeout: float | None
+def restore_workspace(
+    store: StoreOptions,
+    workspace: Name,
+    owner: OwnerOrAny = None,
+    into: Into = None,
+    timeout: TimeoutOption = None,
 ) -> None:
-    """What both commands called restore do."""
+    """Bring the volume of a workspace back from its archive."""
     with store.open() as app, progress_bar("restoring") as progress:
         found = app.archives.restore(workspace, into, owner_id=owner, timeout_s=timeout, progress=progress)
     print_workspace(store, found)
+
+
+archive = on_store(commands, "analemma archive ws123 -u ./store", name="archive")(archive_workspace)
+restore = on_store(commands, "analemma restore ws123 -u ./store", name="restore")(restore_workspace)
 
 
 def print_unit(store: StoreOptions, unit: ArchiveUnit) -> None:

@@ -26,11 +26,20 @@ MODULES = {
     "export": "analemma.cli.export_commands",
     "langgraph": "analemma.cli.langgraph_commands",
     "contracts": "analemma.cli.contract_commands",
+    "flow": "analemma.cli.flow_commands",
+    **dict.fromkeys(("run", "resume", "approve", "cancel", "rerun", "runs"), "analemma.cli.flow_run_commands"),
     "workspace": "analemma.cli.workspace_commands",
     **dict.fromkeys(("archive", "restore"), "analemma.cli.archive_commands"),
     "ingest": "analemma.cli.ingest_commands",
     **dict.fromkeys(("compile", "slices"), "analemma.cli.entity_commands"),
+    "deploy": "analemma.cli.deploy_commands",
+    "deploys": "analemma.cli.deploys_commands",
+    "ship": "analemma.cli.ship_commands",
+    "sinks": "analemma.cli.sink_commands",
     "view": "analemma.cli.view_commands",
+    "backfill": "analemma.cli.backfill_commands",
+    "fanout": "analemma.cli.fanout_commands",
+    "sources": "analemma.cli.source_commands",
 }
 """In the order in which `--help` lists them. Each module has its commands in `commands`."""
 

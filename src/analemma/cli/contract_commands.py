@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analemma.cli.json_input import STANDARD_INPUT, parse_object, source_of
+from analemma.cli.json_input import STANDARD_INPUT, parse_object, source_of, standard_input
 from analemma.cli.options import Json, StoreOptions, command_group, on_store
 from analemma.cli.output import print_json
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
+    from analemma.app import App
     from analemma.contracts.contract_set import ContractSet
     from analemma.contracts.diffing import Difference
     from analemma.contracts.problems import Problem
@@ -69,10 +70,16 @@ def load(store: StoreOptions, paths: Paths) -> None:
         before = {(each.id, each.version): each for each in app.contracts.list()}
         loaded = app.contracts.load(*paths)
         after = app.contracts.list()
-    changed = [each for each in after if before.get((each.id, each.version)) != each]
+        changed = [each for each in after if before.get((each.id, each.version)) != each]
+        waiting = _waiting_states(app, {each.id for each in changed if each.kind == "STATE_SOURCE"})
     if store.json:
         print_json(
-            {"loaded": [asdict(each) for each in changed], "total": len(after), "warnings": _shown(loaded.warnings)}
+            {
+                "loaded": [asdict(each) for each in changed],
+                "total": len(after),
+                "warnings": _shown(loaded.warnings),
+                **({"matching_workflows": waiting} if waiting else {}),
+            }
         )
         return
     for warning in loaded.warnings:
@@ -81,6 +88,26 @@ def load(store: StoreOptions, paths: Paths) -> None:
         was = before.get((each.id, each.version))
         print(f"{each.kind:<15}  {each.id}@{each.version}  {'new' if was is None else was.status} -> {each.status}")
     print(f"{len(changed)} changed, {len(after)} loaded in all")
+    for source, tenants in waiting.items():
+        for tenant, count in tenants.items():
+            states = "1 state" if count == 1 else f"{count} states"
+            print(
+                f"{source} matches {states} that tenant {tenant} has already: "
+                f"`analemma sources backfill {source} --tenant {tenant}` ingests them"
+            )
+
+
+def _waiting_states(app: App, sources: set[str]) -> dict[str, dict[str, int]]:
+    """How many branches of workflows were there before the sources that take them, by source and tenant."""
+    active = [each.id for each in app.contracts.current.state_sources() if each.id in sources]
+    found: dict[str, dict[str, int]] = {}
+    for name in app.tenant_names() if active else ():
+        states = app.tenant(name).pipeline.sources
+        for source in active:
+            count = sum(1 for _ in states.matching(source))
+            if count:
+                found.setdefault(source, {})[name] = count
+    return found
 
 
 @on_store(commands, "analemma contracts list contracts/ --json", name="list")
@@ -246,8 +273,6 @@ def _read_documents(file: str) -> Iterator[tuple[EntityKey, dict[str, Any]]]:
 
 def _lines(file: str) -> list[str]:
     from pathlib import Path
-
-    from analemma.cli.line_input import standard_input
 
     stream = standard_input() if file == STANDARD_INPUT else None
     try:

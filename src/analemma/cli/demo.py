@@ -1,4 +1,5 @@
-"""`analemma demo`: an agent's state through a few hundred versions, a conflict, a way back, a crash and a check."""
+"""`analemma demo`: an agent's state through a few hundred versions, a conflict, a way back, a crash and a check; then a
+bookshop, whose views and sinks follow what they are made of."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from rich.console import Console
 
 import analemma
 from analemma.app import App
+from analemma.cli.demo_bookshop import tell_bookshop_story
 from analemma.cli.output import bytes_for_people
 from analemma.errors import HeadMoved
 from analemma.failpoints import VARIABLE
@@ -45,6 +47,8 @@ def run_demo(console: Console) -> None:
         _crash(console, store)
         with analemma.open(store) as app:
             _check(console, app)
+            console.print()
+            tell_bookshop_story(console, app, Path(directory))
 
 
 def _save_versions(console: Console, app: App) -> tuple[Commit, Commit]:

@@ -18,6 +18,7 @@ from analemma.errors import Invalid, Unavailable
 if TYPE_CHECKING:
     from analemma.app import App, Tenant
     from analemma.cli.line_input import Line, LineReader, Position
+    from analemma.pipeline.ingest import IngestedItem
 
 commands = typer.Typer()
 
@@ -285,9 +286,7 @@ class _Run:
                 continue
             numbers.append(line.number)
             items.append((self._entity_type, entity_id, document))
-        for number, item in zip(
-            numbers, self._tenant.ingest_many(items, batch=len(items)) if items else (), strict=True
-        ):
+        for number, item in zip(numbers, self._store(items, numbers) if items else (), strict=True):
             if item.result is None:
                 bad.append((number, "it was refused" if item.error is None else item.error.message, None))
                 continue
@@ -298,6 +297,17 @@ class _Run:
             self._note_unknown(item.result.unknown_fields)
         for number, reason, hint in sorted(bad):
             self._refuse(number, reason, hint)
+
+    def _store(self, items: Sequence[tuple[str, str, Any]], numbers: Sequence[int]) -> Sequence[IngestedItem]:
+        try:
+            return self._tenant.ingest_many(items, batch=len(items))
+        except Unavailable as exc:
+            told = {"line": numbers[0], "created": self.counts.created, "unchanged": self.counts.unchanged}
+            raise Unavailable(
+                f"{self._source}, line {numbers[0]}: {exc.message}",
+                hint="lines before it are stored; run again when that is mended, with --resume from there on",
+                **{**exc.facts, **told},
+            ) from exc
 
     def stopped_by(self, failure: OSError, number: int) -> Unavailable:
         """The error of an input that can be read no further."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 from analemma.errors import Invalid
 
@@ -40,8 +40,10 @@ def read_object(file: str, *, hint: str) -> dict[str, Any]:
 def read_json(file: str, *, hint: str) -> Any:
     """What a file, or standard input, holds."""
     try:
-        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+        data = standard_input().read() if file == STANDARD_INPUT else Path(file).read_bytes()
         text = data.decode("utf-8-sig")
+    except Invalid:
+        raise
     except OSError as exc:
         raise Invalid(f"cannot read {file}: {exc.strerror}", file=file) from exc
     except UnicodeDecodeError as exc:
@@ -50,6 +52,15 @@ def read_json(file: str, *, hint: str) -> Any:
         # A name that no file can have.
         raise Invalid(f"cannot read {file!r}: {exc}") from exc
     return parse_json(text, source_of(file), hint=hint)
+
+
+def standard_input() -> BinaryIO:
+    """The bytes that come in; Invalid if the process was started without an input."""
+    # Python has None in place of a stream that is closed.
+    stream: TextIO | None = sys.stdin
+    if stream is None:
+        raise Invalid("there is no standard input: it is closed", hint="name a file")
+    return stream.buffer
 
 
 def source_of(file: str) -> str:

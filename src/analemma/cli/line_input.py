@@ -8,15 +8,14 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TextIO
+from typing import Any, BinaryIO, Final
 
 from analemma.canon.canonical_json import parse_json
-from analemma.cli.json_input import STANDARD_INPUT
+from analemma.cli.json_input import STANDARD_INPUT, standard_input
 from analemma.errors import Invalid, Unavailable
 
 LONGEST_LINE_BYTES: Final = 16 * 1024 * 1024
@@ -132,15 +131,6 @@ def _line(number: int, data: bytes) -> Line:
     if type(value) is not dict:
         return Line(number, None, "it is not a JSON object", len(data))
     return Line(number, value, None, len(data))
-
-
-def standard_input() -> BinaryIO:
-    """The bytes that come in; Invalid if the process was started without an input."""
-    # Python has None in place of a stream that is closed.
-    stream: TextIO | None = sys.stdin
-    if stream is None:
-        raise Invalid("there is no standard input: it is closed", hint="name a file")
-    return stream.buffer
 
 
 @contextmanager

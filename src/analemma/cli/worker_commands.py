@@ -19,6 +19,7 @@ from analemma.errors import Invalid
 if TYPE_CHECKING:
     from analemma.app import App
     from analemma.archives.archives import Archives
+    from analemma.flows.worker import RunWorker
     from analemma.gc.packing import Packing
     from analemma.gc.worker import Job
     from analemma.outbox.worker import Delivered, OutboxPollingWorker
@@ -41,8 +42,18 @@ def worker(
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Deliver the events that are due, and end.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Do everything once, due or not, and end.")] = False,
+    module: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module",
+            help="A Python module whose flows, and functions, runs may call; may be given several times.",
+            metavar="MODULE",
+        ),
+    ] = None,
 ) -> int:
     """Deliver events, collect garbage and pack cold blocks, in one tenant or in all, until SIGTERM or Ctrl-C.
+
+    With --module, also go on with runs of workflows: those that nobody began, whose worker died, whose time has come.
 
     Also finish what was interrupted on workspaces of this machine, and collect their old archives.
 
@@ -62,18 +73,22 @@ def worker(
 
         deliveries = app.worker(concurrency, tenant=store.tenant)
         jobs = Worker([] if drain else _jobs(app, store.tenant, always=once), clock=SystemClock(), tell=tell)
-        with _stopped_by_signals(deliveries.stop, jobs.stop):
+        runs = _run_worker(app, store.tenant, module)
+        with _stopped_by_signals(deliveries.stop, jobs.stop, runs.stop):
             if drain or once:
+                runs.drain()
                 delivered = deliveries.drain()
                 failed = jobs.run(once=True) if once else 0
             else:
-                with _delivering(deliveries, jobs.stop) as ended:
+                with _delivering(deliveries, jobs.stop) as ended, _running(runs):
                     failed = jobs.run()
                 delivered = deliveries.counts
                 if ended:
                     raise ended[0]
         if delivered != type(delivered)(polls=delivered.polls):
             tell("events", _said(delivered))
+        if runs.worked.runs or runs.worked.failed:
+            tell("runs", f"went on {runs.worked.runs} times, {runs.worked.failed} failed")
     if store.json:
         print_json({"jobs": told, "failed": failed, "events": asdict(delivered)})
     return 1 if once and failed else OK
@@ -97,7 +112,35 @@ def _jobs(app: App, tenant: str | None, *, always: bool) -> list[Job]:
 
         jobs += packing_jobs(packings, interval_s=interval_s)
         jobs += archive_jobs(archives, interval_s=interval_s, always=always)
-    return [*jobs, housekeeping_job(lambda stop: app.outbox.housekeep(stop=stop), interval_s=interval_s)]
+    fanouts = housekeeping_job(
+        lambda stop: app.fanouts.housekeep(stop=stop), interval_s=interval_s, name="fanouts", what="fanouts"
+    )
+    deploys = housekeeping_job(
+        lambda stop: app.deploys.housekeep(stop=stop), interval_s=interval_s, name="deploys", what="deploys"
+    )
+    events = housekeeping_job(lambda stop: app.outbox.housekeep(stop=stop), interval_s=interval_s)
+    return [*jobs, fanouts, deploys, events]
+
+
+def _run_worker(app: App, tenant: str | None, modules: list[str] | None) -> RunWorker:
+    """Without modules it does nothing: every node would be missing."""
+    from analemma.flows.programs import load_program
+
+    for module in modules or ():
+        load_program(app.handlers, module)
+    return app.run_worker(None if modules else 0, tenant=tenant)
+
+
+@contextmanager
+def _running(runs: RunWorker) -> Iterator[None]:
+    """Go on with runs in the background."""
+    thread = threading.Thread(target=runs.run, name="analemma-runs")
+    thread.start()
+    try:
+        yield
+    finally:
+        runs.stop()
+        thread.join()
 
 
 @contextmanager

@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analemma.cli.archive_commands import (
-    Force,
-    Format,
-    Into,
     Name,
     OwnerOrAny,
-    TimeoutOption,
+    archive_workspace,
     print_workspace,
     progress_bar,
-    run_archive,
-    run_restore,
+    restore_workspace,
     workspace_fields,
 )
 from analemma.cli.options import StoreOptions, Yes, command_group, on_store
@@ -109,29 +105,10 @@ def stop(store: StoreOptions, workspace: Name, owner: OwnerOrAny = None, run: _R
         print_workspace(store, app.archives.stop(workspace, owner_id=owner))
 
 
-@on_store(commands, "analemma workspace archive ws123 -u ./store", name="archive")
-def archive(
-    store: StoreOptions,
-    workspace: Name,
-    owner: OwnerOrAny = None,
-    force: Force = False,
-    format: Format = None,
-    timeout: TimeoutOption = None,
-) -> None:
-    """Store all files of a workspace, verify that, and remove its volume."""
-    run_archive(store, workspace, owner, force, format, timeout)
-
-
-@on_store(commands, "analemma workspace restore ws123 -u ./store --into ./copy", name="restore")
-def restore(
-    store: StoreOptions,
-    workspace: Name,
-    owner: OwnerOrAny = None,
-    into: Into = None,
-    timeout: TimeoutOption = None,
-) -> None:
-    """Bring the volume of a workspace back from its archive."""
-    run_restore(store, workspace, owner, into, timeout)
+archive = on_store(commands, "analemma workspace archive ws123 -u ./store", name="archive")(archive_workspace)
+restore = on_store(commands, "analemma workspace restore ws123 -u ./store --into ./copy", name="restore")(
+    restore_workspace
+)
 
 
 @on_store(commands, "analemma workspace delete ws123 -u ./store", name="delete")

@@ -31,6 +31,7 @@ from analemma.contracts.models import (
     Slice,
     StateSource,
     Status,
+    Taking,
     ViewDefinition,
 )
 from analemma.contracts.paths import Pattern, parse_path
@@ -42,6 +43,7 @@ from analemma.errors import Invalid
 
 DOCUMENT_ID_PLACEHOLDERS = ("tenantId", "entityType", "entityId")
 STATE_PLACEHOLDERS = ("ownerId", "workflowId", "branch")
+COMMIT_PLACEHOLDERS = (*STATE_PLACEHOLDERS, "tenantId", "version", "executionId", "committedAt")
 KEY_PLACEHOLDERS = ("tenantId", "value")
 _TENANT = "{tenantId}"
 
@@ -210,6 +212,15 @@ def _sink_rule(document: wire.SinkRuleDocument, common: dict[str, Any], reporter
     template = _template(document.doc_id.pattern, DOCUMENT_ID_PLACEHOLDERS, where, reporter)
     if template.pieces and "entityId" not in template.placeholders:
         reporter.at(where, f"the document id {template.text!r} is the same for every entity", "it needs {entityId}")
+    types = document.input.entity_types
+    told_apart = "entityType" in template.placeholders or "{entityType}" in str(document.target.model_extra or {})
+    if template.pieces and len(types) > 1 and not told_apart:
+        said = f"the document id {template.text!r} is the same for a {types[0]} and a {types[1]} of one id"
+        reporter.at(where, said, "it needs {entityType}, or the target does")
+    tells_tenants = "tenantId" in template.placeholders or "{tenantId}" in str(document.target.model_extra or {})
+    if template.pieces and not tells_tenants:
+        said = f"the document id {template.text!r} is the same for entities of one id in two tenants"
+        reporter.warn(where, said, "with several tenants it needs {tenantId}, or the target does")
     slice_types = document.input.slice_types
     return SinkRule(
         entity_types=tuple(document.input.entity_types),
@@ -219,6 +230,7 @@ def _sink_rule(document: wire.SinkRuleDocument, common: dict[str, Any], reporter
         document_id=template,
         batch_size=document.commit.batch_size,
         timeout_ms=document.commit.timeout_ms,
+        per_second=document.commit.per_second,
         **common,
     )
 
@@ -233,22 +245,35 @@ def _state_source(document: wire.StateSourceDocument, common: dict[str, Any], re
         if entity_id.literal is None:
             reporter.at(("entityId", "path"), f"the entity id {given.path} is not one value", "leave out wildcards")
     else:
-        entity_id = _template(given.pattern or "", STATE_PLACEHOLDERS, ("entityId", "pattern"), reporter)
-    owners = document.input.owners
+        entity_id = _template(given.pattern or "", STATE_PLACEHOLDERS, ("entityId", "pattern"), reporter, paths=True)
+    owners, tenants = document.input.owners, document.input.tenants
+    rules: list[BuildRule] = []
+    if document.fields is not None:
+        rules.append(PassThrough(_paths(document.fields)))
+    if document.mappings is not None:
+        rules.append(MapFields(_mappings(document.mappings)))
     return StateSource(
         entity_type=document.entity_type,
         workflows=tuple(document.input.workflows),
         owners=None if owners is None else tuple(owners),
         branches=tuple(document.input.branches),
+        tenants=None if tenants is None else tuple(tenants),
         entity_id=entity_id,
-        mappings=None if document.mappings is None else _mappings(document.mappings),
+        rules=tuple(rules) or None,
+        constants={
+            name: _template(value, COMMIT_PLACEHOLDERS, ("constants", name), reporter) if type(value) is str else value
+            for name, value in document.constants.items()
+        },
+        when=Taking(document.when),
+        deletes=document.when_removed == "DELETE",
+        stops=document.when_refused == "STOP",
         **common,
     )
 
 
-def _template(text: str, allowed: Sequence[str], where: Place, reporter: Reporter) -> Template:
+def _template(text: str, allowed: Sequence[str], where: Place, reporter: Reporter, *, paths: bool = False) -> Template:
     try:
-        return parse_template(text, allowed)
+        return parse_template(text, allowed, paths=paths)
     except Invalid as exc:
         reporter.at(where, exc.message, exc.hint)
         return Template(text, ())

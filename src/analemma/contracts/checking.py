@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
+from analemma.contracts.globs import is_glob
 from analemma.contracts.models import (
+    BuildRule,
     Contract,
     EntitySchema,
     FieldMapping,
@@ -19,9 +21,12 @@ from analemma.contracts.models import (
     StateSource,
     ViewDefinition,
 )
-from analemma.contracts.paths import Pattern
+from analemma.contracts.paths import Pattern, parse_path
+from analemma.contracts.private_fields import is_private
 from analemma.contracts.reads import rule_targets
 from analemma.contracts.reporting import Place, Reporter
+from analemma.contracts.templates import PATH_MARK
+from analemma.errors import Invalid
 
 
 def check_contract(contract: Contract, reporter: Reporter) -> None:
@@ -44,7 +49,7 @@ def check_contract(contract: Contract, reporter: Reporter) -> None:
             _no_twins(reporter, ("input", "entityTypes"), contract.entity_types, "entity type")
             _no_twins(reporter, ("input", "sliceTypes"), contract.slice_types or (), "slice type")
         case StateSource():
-            _check_mappings(contract.mappings or (), ("mappings",), ("from", "to"), reporter)
+            _check_state_source(contract, reporter)
 
 
 def _check_ruleset(ruleset: Ruleset, reporter: Reporter) -> None:
@@ -72,7 +77,8 @@ def _check_slice(ruleset: Ruleset, definition: Slice, at: Place, reporter: Repor
                 _check_mappings(rule.mappings, (*where, "mappings"), ("from", "to"), reporter)
             case MergeFields():
                 _check_target(rule.target, 0, (*where, "target"), reporter)
-    _check_written_once(definition, at, reporter)
+    moved = [Pattern((join.name,)) for join in definition.added_joins]
+    _check_written_once(f"the slice {definition.type}", definition.rules, moved, (*at, "buildRules"), reporter)
     for number, join in enumerate(definition.joins):
         _check_join(ruleset, join, (*at, "joins", number), reporter)
 
@@ -112,11 +118,14 @@ def _check_target(target: Pattern, wildcards: int, at: Place, reporter: Reporter
         reporter.at(at, f"the target {target} has more wildcards than its source")
 
 
-def _check_written_once(definition: Slice, at: Place, reporter: Reporter) -> None:
+def _check_written_once(
+    what: str, rules: Iterable[BuildRule], added: Iterable[Pattern], at: Place, reporter: Reporter
+) -> None:
     """Places that two mappings are sure to fight for. Where only data decides, the later rule wins."""
-    moved = [each for rule in definition.rules if not isinstance(rule, PassThrough) for each in rule_targets((rule,))]
-    moved += [Pattern((join.name,)) for join in definition.added_joins]
-    copied = [each for rule in definition.rules if isinstance(rule, PassThrough) for each in rule.fields]
+    rules = tuple(rules)
+    moved = [each for rule in rules if not isinstance(rule, PassThrough) for each in rule_targets((rule,))]
+    moved += added
+    copied = [each for rule in rules if isinstance(rule, PassThrough) for each in rule.fields]
     # What is copied keeps its place, so what is copied twice is the same.
     places = Counter(each.literal for each in moved if each.literal)
     unmoved = {each.literal for each in copied if each.literal} - places.keys()
@@ -127,8 +136,8 @@ def _check_written_once(definition: Slice, at: Place, reporter: Reporter) -> Non
             clashes.append(path)
         if clashes:
             reporter.at(
-                (*at, "buildRules"),
-                f"the slice {definition.type} writes {Pattern(path)} where it also writes {Pattern(clashes[0])}",
+                at,
+                f"{what} writes {Pattern(path)} where it also writes {Pattern(clashes[0])}",
                 "each place is written by one mapping",
             )
 
@@ -182,6 +191,51 @@ def _check_view(view: ViewDefinition, reporter: Reporter) -> None:
             reporter.at_key(
                 ("fallback", "defaults", name), f"there is a default for {name}, which the view does not have"
             )
+
+
+def _check_state_source(source: StateSource, reporter: Reporter) -> None:
+    for key in ("workflows", "owners", "branches", "tenants"):
+        _no_twins(reporter, ("input", key), getattr(source, key) or (), "name")
+    for rule in source.rules or ():
+        if isinstance(rule, PassThrough):
+            _no_twins(reporter, ("fields",), rule.fields, "field")
+            for number, field in enumerate(rule.fields):
+                _check_leaves(field, ("fields", number), reporter)
+        if isinstance(rule, MapFields):
+            _check_mappings(rule.mappings, ("mappings",), ("from", "to"), reporter)
+            for number, mapping in enumerate(rule.mappings):
+                _check_leaves(mapping.source, ("mappings", number, "from"), reporter)
+    constants = [Pattern((name,)) for name in source.constants]
+    _check_written_once("the source", source.rules or (), constants, ("mappings",), reporter)
+    _check_entity_id(source, reporter)
+
+
+def _check_leaves(field: Pattern, at: Place, reporter: Reporter) -> None:
+    name = field.segments[0] if field.segments else None
+    if isinstance(name, str) and is_private(name):
+        reporter.at(at, f"{field} never leaves a state", "copy what others may see to a field of its own")
+
+
+def _check_entity_id(source: StateSource, reporter: Reporter) -> None:
+    if isinstance(source.entity_id, Pattern):
+        _check_leaves(source.entity_id, ("entityId", "path"), reporter)
+        return
+    at: Place = ("entityId", "pattern")
+    names = source.entity_id.placeholders
+    for name in names:
+        if name.startswith(PATH_MARK):
+            try:
+                path = parse_path(name)
+            except Invalid as exc:
+                reporter.at(at, exc.message, exc.hint)
+                continue
+            if path.literal is None:
+                reporter.at(at, f"{name} in the entity id is not one value", "leave out wildcards")
+            _check_leaves(path, at, reporter)
+    if not names and (len(source.workflows) > 1 or any(map(is_glob, source.workflows))):
+        reporter.at(at, f"the entity id {source.entity_id.text!r} is the same for every workflow", "add {workflowId}")
+    elif "branch" not in names and (len(source.branches) > 1 or any(map(is_glob, source.branches))):
+        reporter.warn(at, "several branches of a workflow become the same entity", "add {branch}")
 
 
 def _no_twins(reporter: Reporter, at: Place, names: Iterable[Hashable], what: str, key: str | None = None) -> None:

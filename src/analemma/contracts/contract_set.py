@@ -103,13 +103,14 @@ class ContractSet:
 
     def sink_rules(self, entity_type: str) -> tuple[SinkRule, ...]:
         """The rules that ship a type, in the order of their ids: of each id the one that applies, if it is ACTIVE."""
+        return self._sink_rules_by_type.get(entity_type, ())
+
+    @cached_property
+    def active_sink_rules(self) -> dict[str, SinkRule]:
+        """Every rule that ships, by its id, in the order of ids."""
         ids = sorted({each.id for each in self.of_kind(SinkRule)})
-        found = [self.newest(each, SinkRule) for each in ids]
-        return tuple(
-            each
-            for each in found
-            if each is not None and each.status is Status.ACTIVE and entity_type in each.entity_types
-        )
+        found = {each: self.newest(each, SinkRule) for each in ids}
+        return {key: rule for key, rule in found.items() if rule is not None and rule.status is Status.ACTIVE}
 
     def state_sources(self) -> tuple[StateSource, ...]:
         """The sources that apply, in the order of their ids."""
@@ -160,6 +161,14 @@ class ContractSet:
             for entity_type, each in found.items()
             if isinstance(each, Ruleset) and each.entity_type == entity_type
         }
+
+    @cached_property
+    def _sink_rules_by_type(self) -> dict[str, tuple[SinkRule, ...]]:
+        groups: dict[str, list[SinkRule]] = {}
+        for rule in self.active_sink_rules.values():
+            for entity_type in rule.entity_types:
+                groups.setdefault(entity_type, []).append(rule)
+        return {entity_type: tuple(rules) for entity_type, rules in groups.items()}
 
     @cached_property
     def _dependants(self) -> tuple[Dependant, ...]:

@@ -23,6 +23,7 @@ from analemma.contracts.models import (
     ViewDefinition,
 )
 from analemma.contracts.semver import Level, SemanticVersion
+from analemma.contracts.templates import Template
 
 Step = tuple[Level, str]
 """How large, and what."""
@@ -189,7 +190,7 @@ def _slice_steps(before: Slice, after: Slice) -> Iterator[Step]:
     )
 
 
-def _rule_steps(before: Sequence[BuildRule], after: Sequence[BuildRule]) -> Iterator[Step]:
+def _rule_steps(before: Sequence[BuildRule], after: Sequence[BuildRule], what: str = "buildRules") -> Iterator[Step]:
     if before == after:
         return
     if len(before) == len(after) == 1:
@@ -198,7 +199,7 @@ def _rule_steps(before: Sequence[BuildRule], after: Sequence[BuildRule]) -> Iter
             yield from _names("field", list(map(str, one.fields)), list(map(str, other.fields)))
             return
     # More rules behind the same ones only add, unless they write over what was there; that is not decided here.
-    yield Level.MAJOR, "buildRules changed"
+    yield Level.MAJOR, f"{what} changed"
 
 
 def _join_steps(before: Join, after: Join) -> Iterator[Step]:
@@ -250,15 +251,37 @@ def _sink_steps(before: SinkRule, after: SinkRule) -> Iterator[Step]:
     if before.target != after.target:
         yield Level.MINOR, "target settings changed"
     yield from _changed("docId", before.document_id.text, after.document_id.text, Level.MAJOR)
-    commits = [f"{each.batch_size} in {each.timeout_ms} ms" for each in (before, after)]
+    commits = [
+        f"{each.batch_size} in {each.timeout_ms} ms" + (f", {each.per_second:g}/s" if each.per_second else "")
+        for each in (before, after)
+    ]
     yield from _changed("commit", commits[0], commits[1], Level.PATCH)
 
 
 def _source_steps(before: StateSource, after: StateSource) -> Iterator[Step]:
     yield from _changed("entityType", before.entity_type, after.entity_type, Level.MAJOR)
-    yield from _changed("entityId", before.entity_id, after.entity_id, Level.MAJOR)
+    yield from _changed("entityId", _text(before.entity_id), _text(after.entity_id), Level.MAJOR)
     yield from _names("workflow", before.workflows, after.workflows)
     yield from _names("owner", before.owners, after.owners)
     yield from _names("branch", before.branches, after.branches)
-    if before.mappings != after.mappings:
-        yield Level.MAJOR, "mappings changed"
+    yield from _names("tenant", before.tenants, after.tenants)
+    if before.rules is None or after.rules is None:
+        if before.rules is not after.rules:
+            yield Level.MAJOR, "fields or mappings changed"
+    else:
+        yield from _rule_steps(before.rules, after.rules, "fields or mappings")
+    yield from _members(
+        "constant",
+        before.constants,
+        after.constants,
+        lambda one, other: _changed("value", _text(one), _text(other), Level.MAJOR),
+    )
+    yield from _changed("when", before.when, after.when, Level.MINOR)
+    removed = ["DELETE" if each.deletes else "KEEP" for each in (before, after)]
+    yield from _changed("whenRemoved", removed[0], removed[1], Level.MINOR)
+    refused = ["STOP" if each.stops else "SKIP" for each in (before, after)]
+    yield from _changed("whenRefused", refused[0], refused[1], Level.MINOR)
+
+
+def _text(value: Any) -> Any:
+    return value.text if isinstance(value, Template) else value

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.alias_generators import to_camel
 
 from analemma.contracts.field_types import parse_field_type
+from analemma.contracts.globs import why_no_glob
 from analemma.contracts.names import CHECKSUM, CONTRACT_ID, JOIN_NAME, TYPE_NAME
 from analemma.contracts.paths import parse_path
 from analemma.contracts.semver import parse_semver
@@ -33,6 +34,13 @@ def _parses_as_field_type(text: str) -> str:
     return text
 
 
+def _is_glob(text: str) -> str:
+    reason = why_no_glob(text)
+    if reason is not None:
+        raise ValueError(f"{text!r} {reason}")
+    return text
+
+
 def _wrap(rules: Any) -> Any:
     return [rules] if isinstance(rules, dict) else rules
 
@@ -49,6 +57,7 @@ TypeName = Annotated[str, _named(TYPE_NAME)]
 ContractId = Annotated[str, _named(CONTRACT_ID)]
 JoinName = Annotated[str, _named(JOIN_NAME)]
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
+GlobText = Annotated[str, AfterValidator(_is_glob), Field(min_length=1, max_length=1000)]
 Description = Annotated[str | None, Field(max_length=10_000)]
 Status = Literal["DRAFT", "ACTIVE", "DEPRECATED", "ARCHIVED"]
 
@@ -258,6 +267,7 @@ class SinkCommitDocument(Part):
 
     batch_size: Annotated[int, Field(ge=1, le=100_000)] = 1000
     timeout_ms: Annotated[int, Field(ge=1, le=86_400_000)] = 30_000
+    per_second: Annotated[float | None, Field(gt=0, le=1_000_000)] = None
 
 
 class SinkRuleDocument(ContractDocument):
@@ -271,12 +281,13 @@ class SinkRuleDocument(ContractDocument):
 
 
 class StateInputDocument(Part):
-    """Whose commits: names, in which `*` stands for any characters."""
+    """Whose commits: names, in which `*` stands for any characters but `/`, and `**` for any."""
 
     type: Literal["STATE"]
-    workflows: Annotated[list[Text], Field(min_length=1)]
-    owners: Annotated[list[Text] | None, Field(min_length=1)] = None
-    branches: Annotated[list[Text], Field(min_length=1)] = ["main"]
+    workflows: Annotated[list[GlobText], Field(min_length=1)]
+    owners: Annotated[list[GlobText] | None, Field(min_length=1)] = None
+    branches: Annotated[list[GlobText], Field(min_length=1)] = ["main"]
+    tenants: Annotated[list[GlobText] | None, Field(min_length=1)] = None
 
 
 class EntityIdDocument(Part):
@@ -293,7 +304,12 @@ class StateSourceDocument(ContractDocument):
     entity_type: TypeName
     input: StateInputDocument
     entity_id: EntityIdDocument = EntityIdDocument(pattern="{workflowId}")
+    fields: Annotated[list[PathText] | None, Field(min_length=1)] = None
     mappings: Annotated[list[MappingDocument] | None, Field(min_length=1)] = None
+    constants: dict[Annotated[str, Field(min_length=1, max_length=256)], Any] = {}
+    when: Literal["CHANGED", "EVERY_COMMIT"] = "CHANGED"
+    when_removed: Literal["KEEP", "DELETE"] = "KEEP"
+    when_refused: Literal["SKIP", "STOP"] = "SKIP"
 
 
 DOCUMENTS: Final[dict[str, type[ContractDocument]]] = {

@@ -19,7 +19,7 @@ from analemma.contracts.models import (
     ViewDefinition,
 )
 from analemma.contracts.paths import Pattern
-from analemma.contracts.reads import written_fields
+from analemma.contracts.reads import target_fields, written_fields
 from analemma.contracts.reporting import Place, Reporter
 
 
@@ -82,7 +82,7 @@ class Linker:
                 case SinkRule():
                     self._check_sink_rule(contract, reporter)
                 case StateSource():
-                    self._check_type(contract, contract.entity_type, ("entityType",), reporter)
+                    self._check_state_source(contract, reporter)
 
     def _check_ids(self) -> None:
         seen: dict[ContractRef, Contract] = {}
@@ -362,6 +362,28 @@ class Linker:
                         f"the slices {one.type} and {other.type} of {entity_type} collide in {fields}",
                         "a document has each field from one slice",
                     )
+
+    def _check_state_source(self, source: StateSource, reporter: Reporter) -> None:
+        schema = self._check_type(source, source.entity_type, ("entityType",), reporter)
+        if schema is None or source.rules is None:
+            return
+        fields = target_fields(source.rules)
+        if fields is None:
+            return
+        fields |= set(source.constants)
+        at: Place = ("mappings",)
+        missing = [each.name for each in schema.fields if each.required and each.name not in fields]
+        if missing:
+            reporter.at(
+                at,
+                f"{schema.ref} requires {', '.join(missing)}, which the source never gives",
+                "no state would become such an entity: add it to fields, mappings or constants",
+            )
+        unknown = sorted(name for name in fields if name not in schema.fields_by_name)
+        if unknown and schema.rejects_additional_fields:
+            reporter.at(
+                at, f"{schema.ref} has no {', '.join(unknown)}", "the schema rejects additional fields: leave it out"
+            )
 
 
 def _shared_fields(first: set[str] | None, second: set[str] | None) -> str | None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from analemma.contracts.field_types import FieldType
+from analemma.contracts.globs import matches
 from analemma.contracts.paths import Pattern
 from analemma.contracts.semver import SemanticVersion
 from analemma.contracts.templates import Template
@@ -34,6 +35,14 @@ class MergeStrategy(StrEnum):
 
     DEEP = "DEEP"
     SHALLOW = "SHALLOW"
+
+
+class Taking(StrEnum):
+    """Which commits a state source takes."""
+
+    CHANGED = "CHANGED"
+    """Those that changed what it takes."""
+    EVERY_COMMIT = "EVERY_COMMIT"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -254,11 +263,19 @@ class SinkRule(Contract):
     document_id: Template
     batch_size: int
     timeout_ms: int
+    per_second: float | None = None
+    """Documents that the sink gets in a second, at most."""
+
+    @cached_property
+    def target_placeholders(self) -> frozenset[str]:
+        """What the target's settings tell places apart by: of tenantId and entityType."""
+        texts = str(self.target)
+        return frozenset(name for name in ("tenantId", "entityType") if f"{{{name}}}" in texts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateSource(Contract):
-    """Which state becomes which entity. Names may have `*` for any characters."""
+    """Which state becomes which entity. Names may have wildcards (see `globs`)."""
 
     kind: ClassVar[str] = "STATE_SOURCE"
 
@@ -266,6 +283,24 @@ class StateSource(Contract):
     workflows: tuple[str, ...]
     owners: tuple[str, ...] | None
     branches: tuple[str, ...]
+    tenants: tuple[str, ...] | None
     entity_id: Template | Pattern
-    mappings: tuple[FieldMapping, ...] | None
-    """How the payload is made of the state; None: it is the state."""
+    """A pattern's placeholders that begin with `/` are paths into the state."""
+    rules: tuple[BuildRule, ...] | None
+    """How the payload is made of the state; None: it has the fields that the entity's schema names."""
+    constants: dict[str, Any]
+    """What else the payload has, by field: values, and texts as Templates."""
+    when: Taking
+    deletes: bool
+    """Whether the entity is deleted when its branch is removed."""
+    stops: bool
+    """Whether a state that is no such entity stops its workflow until somebody looks, or is passed over."""
+
+    def takes(self, tenant: str, owner: str, workflow: str, branch: str) -> bool:
+        """Whether this branch of this workflow is one of those it names."""
+        return (
+            matches(self.workflows, workflow)
+            and matches(self.branches, branch)
+            and (self.owners is None or matches(self.owners, owner))
+            and (self.tenants is None or matches(self.tenants, tenant))
+        )

@@ -48,8 +48,14 @@ def unread_joins(rules: Sequence[BuildRule], joins: Sequence[Join]) -> tuple[Joi
 
 def written_fields(definition: Slice) -> set[str] | None:
     """The fields at the top of a slice; None if only the data decides."""
-    names = {join.name for join in definition.added_joins}
-    for target in rule_targets(definition.rules):
+    names = target_fields(definition.rules)
+    return None if names is None else names | {join.name for join in definition.added_joins}
+
+
+def target_fields(rules: Iterable[BuildRule]) -> set[str] | None:
+    """The fields that rules write at the top; None if only the data decides."""
+    names: set[str] = set()
+    for target in rule_targets(rules):
         if not target.segments or not isinstance(target.segments[0], str):
             return None
         names.add(target.segments[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -16,12 +17,15 @@ _WANTED: Final = {
     "string_type": "text",
     "int_type": "a whole number",
     "bool_type": "true or false",
+    "float_type": "a number",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
 _CONTEXT: Final = {
+    "greater_than": "is not more than {gt}",
     "greater_than_equal": "is less than {ge}",
     "less_than_equal": "is more than {le}",
     "string_too_long": "is longer than {max_length} characters",
@@ -47,12 +51,17 @@ def read_shape(reporter: Reporter) -> ContractDocument | None:
     try:
         return known.model_validate(plain)
     except ValidationError as exc:
-        for error in exc.errors(include_url=False):
-            _report(error, reporter)
+        report_errors(exc, reporter, known_keys())
         return None
 
 
-def _report(error: ErrorDetails, reporter: Reporter) -> None:
+def report_errors(found: ValidationError, reporter: Reporter, keys: Sequence[str]) -> None:
+    """Say what is wrong with a document, whatever its format; `keys` are those that it could have."""
+    for error in found.errors(include_url=False):
+        _report(error, reporter, keys)
+
+
+def _report(error: ErrorDetails, reporter: Reporter, keys: Sequence[str]) -> None:
     place: Place = error["loc"]
     name = f"{place[-1]}" if place and isinstance(place[-1], str) else _name_of(place)
     kind, found, context = error["type"], error["input"], error.get("ctx", {})
@@ -60,7 +69,7 @@ def _report(error: ErrorDetails, reporter: Reporter) -> None:
         case "missing":
             reporter.at(place[:-1], f"the key {name} is missing{_inside(place[:-1])}")
         case "extra_forbidden":
-            close = get_close_matches(str(place[-1]), known_keys(), n=1)
+            close = get_close_matches(str(place[-1]), keys, n=1)
             hint = f"did you mean {close[0]}?" if close else None
             reporter.at_key(place, f"unknown key {name}{_inside(place[:-1])}", hint)
         case "literal_error":
@@ -75,8 +84,13 @@ def _report(error: ErrorDetails, reporter: Reporter) -> None:
         case "value_error":
             cause: Any = context.get("error")
             reporter.at(place, f"{name}: {getattr(cause, 'message', cause)}", getattr(cause, "hint", None))
+        case "too_short" if found:
+            # Only what is wrong with its items made it so, and that was said.
+            pass
         case "too_short" | "string_too_short":
             reporter.at(place, f"{name} is empty")
+        case "too_long":
+            reporter.at(place, f"{name} has more than {context['max_length']} items")
         case _ if kind in _CONTEXT:
             reporter.at(place, f"{name} {_CONTEXT[kind].format(**context)}: {_shown(found)}")
         case _:

@@ -9,7 +9,11 @@ from typing import Final
 
 from analemma.errors import Invalid
 
-_PIECE: Final = re.compile(r"\{(\w+)\}|([^{}]+)")
+_PIECE: Final = re.compile(r"\{(\w+|/[^{}]+)\}|([^{}]+)")
+
+
+PATH_MARK: Final = "/"
+"""What a placeholder begins with that is a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,9 @@ class Template:
         return "".join(values[piece] if is_placeholder else piece for is_placeholder, piece in self.pieces)
 
 
-def parse_template(text: str, allowed: Collection[str]) -> Template:
-    """Read a text; Invalid for stray braces and for placeholders that are not among those allowed."""
+def parse_template(text: str, allowed: Collection[str], *, paths: bool = False) -> Template:
+    """Read a text; Invalid for stray braces and for placeholders that are not among those allowed. With `paths`, those
+    that begin with `/` are: each is a path to one value."""
     pieces: list[tuple[bool, str]] = []
     position = 0
     while position < len(text):
@@ -41,7 +46,9 @@ def parse_template(text: str, allowed: Collection[str]) -> Template:
         pieces.append((True, piece[1]) if piece[1] else (False, piece[2]))
         position = piece.end()
     template = Template(text, tuple(pieces))
-    unknown = [name for name in template.placeholders if name not in allowed]
+    unknown = [
+        name for name in template.placeholders if name not in allowed and not (paths and name.startswith(PATH_MARK))
+    ]
     if unknown:
         known = ", ".join(f"{{{name}}}" for name in allowed)
         raise Invalid(f"unknown placeholder {{{unknown[0]}}} in {text!r}", hint=f"there are {known}")

@@ -1,4 +1,4 @@
-"""Reads YAML contract files, remembering lines: plain data only.
+"""Reads YAML files of contracts and other documents, remembering lines: plain data only.
 
 Built on the parser's events, so that what a document would become is never built before it is judged. Aliases, merge
 keys and tags are refused: they make a small file a large one, or a value something else than it looks. Plain scalars
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from analemma.contracts.located import Located
@@ -23,22 +24,35 @@ _INTEGER: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _LONGEST_NUMBER: Final = 40
+_LONGEST_REASON: Final = 200
 
 Report = Callable[[int, str, str | None], None]
 """Takes a line, what is wrong there, and a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What kind of documents a file has, and how large they may be."""
+
+    subject: str
+    values: int
+    depth: int
+
+
+CONTRACTS: Final = Bounds("contracts", MAXIMUM_NODES, MAXIMUM_DEPTH)
 
 
 class _GiveUp(Exception):
     """Reading on would only report what follows from what was reported."""
 
 
-def read_yaml(text: str, report: Report) -> list[Located]:
+def read_yaml(text: str, report: Report, bounds: Bounds = CONTRACTS) -> list[Located]:
     """Every document of a file that could be read to its end; what is wrong is reported."""
     # Not every program that uses the library has contracts in YAML, and this import is slow.
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-    reader = _Reader(report)
+    reader = _Reader(report, bounds)
     try:
         for event in YAML(pure=True).parse(text):
             reader.take(event)
@@ -58,7 +72,8 @@ def read_yaml(text: str, report: Report) -> list[Located]:
 class _Reader:
     """Makes documents of events."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, bounds: Bounds) -> None:
+        self._bounds = bounds
         self.documents: list[Located] = []
         self.line = 1
         self._report = report
@@ -76,7 +91,7 @@ class _Reader:
         if kind == "AliasEvent":
             self._give_up(f"the alias *{event.anchor}", "write the value out")
         if getattr(event, "tag", None) is not None:
-            self._give_up(f"the tag {event.tag}", "contracts are plain data: leave it out")
+            self._give_up(f"the tag {event.tag}", f"{self._bounds.subject} are plain data: leave it out")
         if kind == "ScalarEvent":
             self._scalar(event)
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
@@ -91,8 +106,10 @@ class _Reader:
     def _start(self, value: Any) -> None:
         node = Located(value, self.line)
         self._add(node)
-        if len(self._open) == MAXIMUM_DEPTH:
-            self._give_up(f"nesting deeper than {MAXIMUM_DEPTH}", "contracts need no more than ten levels")
+        if len(self._open) == self._bounds.depth:
+            self._give_up(
+                f"nesting deeper than {self._bounds.depth}", f"{self._bounds.subject} need no more than ten levels"
+            )
         self._open.append(node)
         self._keys.append(None)
 
@@ -123,8 +140,8 @@ class _Reader:
 
     def _add(self, node: Located) -> None:
         self._nodes += 1
-        if self._nodes > MAXIMUM_NODES:
-            self._give_up(f"more than {MAXIMUM_NODES} values", "split the file")
+        if self._nodes > self._bounds.values:
+            self._give_up(f"more than {self._bounds.values} values", "split the file")
         if not self._open:
             self._current = node
             return
@@ -171,5 +188,6 @@ class _Reader:
         return text
 
     def _give_up(self, what: str, hint: str) -> None:
-        self._report(self.line, f"contracts may not have {what}", hint)
+        shown = what if len(what) <= _LONGEST_REASON else f"{what[:_LONGEST_REASON]}..."
+        self._report(self.line, f"{self._bounds.subject} may not have {shown}", hint)
         raise _GiveUp

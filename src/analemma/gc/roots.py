@@ -14,8 +14,10 @@ CHECKPOINTS = RootTable("thread_checkpoint", "thread_roots")
 RAWS = RootTable("raw", "raw_roots", start=0)
 SLICES = RootTable("slice", "slice_roots", start=0)
 ARCHIVES = RootTable("archive_unit", "unit_roots", start=0)
+EFFECTS = RootTable("effect", "effect_roots", start=0)
+TASKS = RootTable("run_task", "task_roots", start=0)
 
-ROOTS: tuple[RootTable, ...] = (MANIFESTS, LEASES, CHECKPOINTS, RAWS, SLICES, ARCHIVES)
+ROOTS: tuple[RootTable, ...] = (MANIFESTS, LEASES, CHECKPOINTS, RAWS, SLICES, ARCHIVES, EFFECTS, TASKS)
 """What every snapshot reads."""
 
 ROOT_COLUMNS: dict[str, str] = {
@@ -25,6 +27,8 @@ ROOT_COLUMNS: dict[str, str] = {
     "raw.root": "a version of an entity as it came",
     "slice.root": "a slice; one that is copied to a later version is copied under the lock of its entity",
     "archive_unit.root": "the index of an archive in blocks, until the collector claims the archive",
+    "effect.result": "what came of an effect, if it is too large for its row, until its run is forgotten",
+    "run_task.root": "what a branch or an item of a run came to, until its run is forgotten",
 }
 
 NO_ROOTS: dict[str, str] = {
@@ -42,6 +46,7 @@ NO_ROOTS: dict[str, str] = {
     "journal.body": "a record; it names what it tells of and keeps nothing",
     "journal.hash": "a hash of a record",
     "idempotency.fingerprint": "a hash of a request",
+    "deploy.fingerprint": "a hash of a request",
     "idempotency.manifest": "names a version, which may expire",
     "idempotency.receipt": "names a version, which may expire",
     "outbox.payload": "an event's own bytes",
@@ -75,5 +80,14 @@ NO_ROOTS: dict[str, str] = {
     "entity.newest_hash": "a hash of a document",
     "raw.hash": "a hash of the document",
     "slice.hash": "a hash of the slice",
+    "state_source.first_manifest": "names a version, which may expire",
+    "run.document": "a hash of a document; the run's versions lead to it",
+    "run.born": "names a version, which does not expire before the run is over",
+    "run.head": "names a version, which does not expire before the run is over",
+    "run.fingerprint": "a hash of a request",
+    "run_segment.input": "names a version, which may expire once the run is over",
+    "run_segment.output": "names a version, which may expire once the run is over",
+    "effect.body": "a small result itself, behind its hash",
+    "state_source.taken": "a hash of what was taken of a state",
 }
 """Columns of bytes that keep nothing, and why."""

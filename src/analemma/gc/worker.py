@@ -114,11 +114,13 @@ def packing_jobs(packings: Callable[[], Iterable[tuple[str, Packing]]], *, inter
     return [Job("pack", interval_s, pack)]
 
 
-def housekeeping_job(housekeep: Callable[[Stop], int], *, interval_s: float) -> Job:
-    """Deleting events that were delivered long ago."""
+def housekeeping_job(
+    housekeep: Callable[[Stop], int], *, interval_s: float, name: str = "outbox", what: str = "events"
+) -> Job:
+    """Deleting what was over long ago: events that were delivered, unless told otherwise."""
 
     def work(stop: Stop) -> str | None:
         deleted = housekeep(stop)
-        return f"{deleted} old events deleted" if deleted else None
+        return f"{deleted} old {what} deleted" if deleted else None
 
-    return Job("outbox", interval_s, work)
+    return Job(name, interval_s, work)

@@ -35,12 +35,24 @@ class RetryPolicy:
 
     def judge(self, error: BaseException, attempts: int, chance: random.Random) -> EventFailure:
         """What becomes of an event that failed, having failed `attempts` times before."""
+        return self.judge_reason(describe(error), attempts, chance, is_permanent=isinstance(error, PERMANENT))
+
+    def judge_reason(
+        self,
+        reason: str,
+        attempts: int,
+        chance: random.Random,
+        *,
+        is_permanent: bool = False,
+        after_s: float | None = None,
+    ) -> EventFailure:
+        """The same of a failure that is told in words; not before `after_s`, if whoever failed asked for that."""
         attempts += 1
-        reason = describe(error)
-        if isinstance(error, PERMANENT) or attempts >= self.max_attempts:
-            return EventFailure("DEAD", attempts, None, reason)
-        limit_s = min(self.longest_s, self.base_s * 2 ** (attempts - 1))
-        return EventFailure("FAILED", attempts, int(chance.uniform(0, limit_s) * 1_000_000), reason)
+        if is_permanent or attempts >= self.max_attempts:
+            return EventFailure("DEAD", attempts, None, clean(reason))
+        limit_s = min(self.longest_s, self.base_s * 2 ** min(attempts - 1, 60))
+        wait_s = (after_s or 0.0) + chance.uniform(0, limit_s)
+        return EventFailure("FAILED", attempts, int(wait_s * 1_000_000), clean(reason))
 
 
 def describe(error: BaseException) -> str:
@@ -50,10 +62,13 @@ def describe(error: BaseException) -> str:
         said = str(error)
     except Exception:
         said = "(it cannot say what is wrong)"
-    text = " ".join(f"{name}: {said}".split())
-    # What PostgreSQL cannot store must not keep a failure from being written down.
-    clean = text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")
-    return clean[:LONGEST_REASON]
+    return clean(f"{name}: {said}")
+
+
+def clean(text: str) -> str:
+    """The text in one line. What PostgreSQL cannot store must not keep a failure from being written down."""
+    line = " ".join(text.split())
+    return line.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST_REASON]
 
 
 def settled_nothing(row: EventRow) -> Conflict:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
 
+from analemma.catalog.channels import Channels
 from analemma.catalog.outbox_claiming import EventStatus, LaneKey
 from analemma.catalog.outbox_tending import BEFORE_EVERYTHING, EventFilter, OutboxRows, StoredEvent
 from analemma.catalog.port import TenantId
@@ -57,6 +58,8 @@ class OutboxStatus:
     """The age of the oldest event that waits for a worker."""
     health: Grade
     problems: tuple[str, ...]
+    resting: tuple[str, ...] = ()
+    """Channels that are left alone for a while, because their receivers do not answer."""
 
     def as_dict(self) -> dict[str, Any]:
         """The same for programs, with the counts under the names that rows have."""
@@ -75,6 +78,7 @@ class OutboxStatus:
             "oldest_s": self.oldest_s,
             "health": self.health,
             "problems": list(self.problems),
+            "resting": list(self.resting),
         }
 
 
@@ -149,8 +153,13 @@ class Outbox:
         keep_dead_s: float,
         clock: Clock,
         entropy: Entropy,
+        channels: Channels | None = None,
+        copies: Mapping[str, Callable[[bytes], bytes]] | None = None,
     ) -> None:
+        """`copies` has, by types of events, what the payload of one becomes that is delivered again."""
         self._rows = rows
+        self._channels = channels
+        self._copies = copies or {}
         self._find_tenant = find_tenant
         self._signal = signal
         self._limits = limits
@@ -168,7 +177,8 @@ class Outbox:
         processed, discarded = self._rows.settled_counts(number) if count_processed else (None, None)
         oldest_s = None if oldest_us is None else max(0.0, (self._rows.now_us() - oldest_us) / SECOND_US)
         pending = lanes.undelivered - lanes.leased - lanes.failed - lanes.parked
-        problems = self._problems(pending, oldest_s, lanes.stale, lanes.parked)
+        resting = self._resting(number)
+        problems = self._problems(pending, oldest_s, lanes.stale, lanes.parked) + resting
         return OutboxStatus(
             pending=pending,
             processing=lanes.leased,
@@ -182,6 +192,7 @@ class Outbox:
             oldest_s=oldest_s,
             health="warning" if problems else "ok",
             problems=problems,
+            resting=tuple(text.split()[0] for text in resting),
         )
 
     def get(self, id: str, *, tenant: str | None = None) -> OutboxEntry:
@@ -292,6 +303,8 @@ class Outbox:
         if event.processed_at_us is not None:
             # Ids are random, so whoever asks twice gets two.
             id = f"{event.id[:64]}-{self._entropy.random_bytes(8).hex()}"
+            if event.type in self._copies:
+                event = event._replace(payload=self._copies[event.type](event.payload))
             self._rows.deliver_again(event, id=id, now_us=self._clock.now_us())
             return Replayed(done.revived, done.copied + 1, done.skipped)
         if self._rows.revive(event):
@@ -334,6 +347,17 @@ class Outbox:
         self, tenant: str | None, type: str | None, aggregate_type: str | None, aggregate_id: str | None
     ) -> EventFilter:
         return EventFilter(self._tenant(tenant), type, aggregate_type, aggregate_id)
+
+    def _resting(self, tenant: TenantId | None) -> tuple[str, ...]:
+        """What is wrong with each channel that is left alone, beginning with its name. A tenant hears of those that
+        hold something of its own, and not what they said: it may have been about another's."""
+        if self._channels is None:
+            return ()
+        failing = [state for state in self._channels.states().values() if state.failures]
+        if tenant is not None:
+            counts = self._channels.counts(tenant)
+            return tuple(f"{each.name} did not answer {each.failures} times" for each in failing if each.name in counts)
+        return tuple(f"{state.name} did not answer {state.failures} times: {state.reason}" for state in failing)
 
     def _problems(self, pending: int, oldest_s: float | None, stale: int, dead: int) -> tuple[str, ...]:
         limits = self._limits

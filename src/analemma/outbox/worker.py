@@ -11,9 +11,11 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+from analemma.catalog.channels import Channels
 from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_claiming import (
     WORKER_DIED,
@@ -26,8 +28,11 @@ from analemma.catalog.outbox_claiming import (
 )
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Conflict, Invalid
+from analemma.outbox.batches import BatchHandler
+from analemma.outbox.channel_threads import ChannelOptions, ChannelThreads
 from analemma.outbox.failures import settled_nothing
 from analemma.outbox.handlers import Event, Handler, read_event
+from analemma.outbox.holding import HeldLanes, TenantNames
 from analemma.outbox.options import Delivered as Delivered
 from analemma.outbox.options import Listener
 from analemma.outbox.options import WorkerOptions as WorkerOptions
@@ -57,8 +62,10 @@ class OutboxPollingWorker:
         tenant: TenantId | None = None,
         options: WorkerOptions | None = None,
         chance: random.Random | None = None,
+        batches: tuple[Channels, BatchHandler[Any], ChannelOptions] | None = None,
     ) -> None:
-        """`handlers` are by event type; `tenant` None is all of them."""
+        """`handlers` are by event type; `tenant` None is all of them. `batches` is who delivers channels; without it,
+        they are left to other workers."""
         self._claims = claims
         self._handlers = handlers
         self._listen = listen
@@ -66,14 +73,13 @@ class OutboxPollingWorker:
         self._options = options or WorkerOptions()
         self._chance = chance or random.Random()
         self._stopping = False
-        self._names: dict[int, str] = {}
+        self._names = TenantNames(claims)
         self._listener: Listener | None = None
         self._lock = threading.Lock()
         """Guards what follows."""
         self._ready: deque[ClaimedLane] = deque()
         self._suspects: deque[ClaimedLane] = deque()
         """Lanes in which a worker died; one of them is worked on at a time."""
-        self._held: dict[int, ClaimedLane] = {}
         self._outcomes: list[LaneOutcome] = []
         self._later: list[LaneOutcome] = []
         """What could not be said because somebody was writing to the lane."""
@@ -90,11 +96,16 @@ class OutboxPollingWorker:
         self._working = threading.Lock()
         """Held while it runs."""
         self._in_line_s = min(IN_LINE_S, self._options.lease_s / 10)
-        self._unrenewed: list[ClaimedLane] = []
+        self._held = HeldLanes(claims, lease_s=self._options.lease_s, in_line_s=self._in_line_s)
         self._passed_over: tuple[int, int] | None = None
         """How much to claim, where a claim found nothing but lanes that were being written to."""
         self._pause_s = self._options.poll_busy_s
         self._fatal: BaseException | None = None
+        self._channels: ChannelThreads | None = None
+        if batches is not None:
+            self._channels = ChannelThreads(
+                claims, *batches[:2], self, self._names, tenant=tenant, options=batches[2], chance=self._chance
+            )
 
     @property
     def counts(self) -> Delivered:
@@ -126,9 +137,10 @@ class OutboxPollingWorker:
 
     def _work_alone(self, drain: bool) -> Delivered:
         self._counts = Delivered()
-        self._unrenewed, self._passed_over = [], None
+        self._passed_over = None
         self._fatal = None
         listener = self._listener = self._listen()
+        channel_listener = None if self._channels is None else self._listen()
         threads = [
             threading.Thread(target=self._thread, args=(drain, listener), name=f"analemma-outbox-{number}", daemon=True)
             for number in range(self._options.concurrency)
@@ -136,6 +148,8 @@ class OutboxPollingWorker:
         try:
             for thread in threads:
                 thread.start()
+            if self._channels is not None and channel_listener is not None:
+                self._channels.start(channel_listener, drain=drain)
             self._tend(threads)
         finally:
             self._stopping = True
@@ -143,6 +157,8 @@ class OutboxPollingWorker:
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
+            if self._channels is not None and channel_listener is not None:
+                self._stop_channels(self._channels, channel_listener)
             self._give_back()
             self._listener = None
             listener.close()
@@ -150,6 +166,27 @@ class OutboxPollingWorker:
         if self._fatal is not None:
             raise self._fatal
         return self._counts
+
+    def hold(self, lanes: Sequence[ClaimedLane]) -> None:
+        """Renew the leases of these lanes for as long as they are worked on."""
+        self._held.add(lanes)
+
+    def drop(self, lanes: Sequence[ClaimedLane], **counts: int) -> None:
+        """These lanes are no longer worked on; and something is to be counted."""
+        self._held.remove(lanes)
+        with self._lock:
+            self._counts = self._counts.plus(**counts)
+
+    def is_stopping(self) -> bool:
+        """Whether it is about to end."""
+        return self._stopping
+
+    def _stop_channels(self, channels: ChannelThreads, listener: Listener) -> None:
+        """Wait for batches that are under way, and keep their leases meanwhile."""
+        ending = threading.Thread(target=channels.stop, args=(listener,), name="analemma-channels-end", daemon=True)
+        ending.start()
+        self._tend([ending])
+        listener.close()
 
     def _tend(self, threads: list[threading.Thread]) -> None:
         """While threads work, renew leases, settle what its thread has no time to, and wait for lanes that are always
@@ -161,7 +198,7 @@ class OutboxPollingWorker:
             if self._stopping:
                 self._wake()
             try:
-                renewed = self._renew(renewed)
+                renewed = self._held.renew(renewed)
             except AnalemmaError as exc:
                 renewed = time.monotonic()
                 log.warning("leases could not be renewed: %s", exc)
@@ -172,19 +209,6 @@ class OutboxPollingWorker:
                     self._wait_in_line()
             except AnalemmaError as exc:
                 log.warning("the outbox is out of reach: %s", exc)
-
-    def _renew(self, renewed: float) -> float:
-        """Renew all leases, if that is due, or those that are left over; when all were renewed for the last time."""
-        if time.monotonic() - renewed >= self._options.lease_s / 3:
-            renewed = time.monotonic()
-            with self._lock:
-                held = list(self._held.values())
-            self._unrenewed = self._claims.renew(held)
-        elif self._unrenewed:
-            with self._lock:
-                left = [lane for lane in self._unrenewed if id(lane) in self._held]
-            self._unrenewed = self._claims.renew(left, wait_s=self._in_line_s)
-        return renewed
 
     def _wait_in_line(self) -> None:
         """Say, and claim, what threads could not because others are writing to it."""
@@ -199,8 +223,7 @@ class OutboxPollingWorker:
                 self._wake()
 
     def _take(self, claimed: list[ClaimedLane]) -> None:
-        with self._lock:
-            self._held.update((id(lane), lane) for lane in claimed)
+        self._held.add(claimed)
         self._claimed_at = time.monotonic()
         self._ready.extend(claimed)
 
@@ -271,13 +294,14 @@ class OutboxPollingWorker:
                 self._backlog = max(1.0, sum(lane.last_seq - lane.done_seq for lane in claimed) / len(claimed))
                 self._pause_s = options.poll_busy_s
                 return True
+            # Before anything is asked: what these add while they are worked on is found by the questions below.
+            busy = bool(self._held) or (self._channels is not None and self._channels.is_active())
             due = not calm and (drain or self._claims.passes_over) and self._claims.anything_due(self._tenant)
             if due and self._claims.passes_over:
                 self._passed_over = (lanes, rows)
             if drain:
-                with self._lock:
-                    busy = bool(self._held)
-                if not busy and not due and not calm:
+                waiting = self._channels is not None and self._channels.anything_due()
+                if not busy and not due and not calm and not waiting:
                     return False
                 # Others are at it, and may add more; or a producer is just writing to what is due.
                 listener.wait(0.005)
@@ -321,7 +345,7 @@ class OutboxPollingWorker:
             yield
         except LeaseLost as exc:
             log.warning("%s", exc.message)
-            self._forget(lane, lost=1)
+            self.drop([lane], lost=1)
         except AnalemmaError:
             # The database did not answer. Left alone, the lane would wait for its lease to run out, and its next event
             # would be taken for one at which a worker died.
@@ -329,7 +353,7 @@ class OutboxPollingWorker:
             raise
         except BaseException:
             # The program ends: the lease runs out, and somebody tries again.
-            self._forget(lane)
+            self.drop([lane])
             raise
 
     def _survives(self, lane: ClaimedLane) -> bool:
@@ -352,7 +376,7 @@ class OutboxPollingWorker:
 
     def _deliver_events(self, lane: ClaimedLane, *, begun: bool = False) -> None:
         done, failure = lane.done_seq, None
-        tenant = self._name_of(lane.key.tenant)
+        tenant = self._names.of(lane.key.tenant)
         for row in lane.events:
             if self._stopping and not begun:
                 break
@@ -397,13 +421,6 @@ class OutboxPollingWorker:
         lane.done_seq = position
         return True
 
-    def _name_of(self, tenant: TenantId) -> str:
-        name = self._names.get(tenant)
-        if name is None:
-            self._names = self._claims.tenant_names()
-            name = self._names[tenant]
-        return name
-
     def _handle(self, event: Event, settle: Callable[[Transaction], None]) -> None:
         handler = self._handlers.get(event.type)
         if handler is None:
@@ -422,11 +439,6 @@ class OutboxPollingWorker:
             if not self._outcomes:
                 self._oldest_outcome = time.monotonic()
             self._outcomes.append(outcome)
-
-    def _forget(self, lane: ClaimedLane, **counts: int) -> None:
-        with self._lock:
-            self._held.pop(id(lane), None)
-            self._counts = self._counts.plus(**counts)
 
     def _flush(self, *, only_older_s: float | None = None, wait_s: float = 0.0) -> None:
         """Say what became of lanes; whoever comes first says it for all. What cannot be said because somebody is
@@ -457,15 +469,13 @@ class OutboxPollingWorker:
         unsaid = {id(outcome.lane) for outcome in finished.later}
         with self._lock:
             self._later += finished.later
-            for outcome in outcomes:
-                if id(outcome.lane) not in unsaid:
-                    self._held.pop(id(outcome.lane), None)
             self._counts = self._counts.plus(
                 delivered=finished.delivered,
                 failed=len(finished.failed) - dead,
                 dead=dead,
                 lost=len(finished.lost),
             )
+        self._held.remove(outcome.lane for outcome in outcomes if id(outcome.lane) not in unsaid)
 
     def _give_back(self) -> None:
         """At the end: settle what was handled, release what was not begun."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from analemma.catalog.entities import EntityPlace
-from analemma.catalog.slices import CompileStart, FoundSlice, SliceRow, Slices, WantedSlice
+from analemma.catalog.slices import CompileRow, CompileStart, FoundSlice, SliceRow, Slices, WantedSlice
 from analemma.contracts.models import Ruleset
 from analemma.pipeline.dependencies import parse_dependencies
 from analemma.pipeline.documents import DocumentReader, format_hash
@@ -38,6 +38,23 @@ class CompileInputs:
     lookup: Lookup
 
 
+@dataclass(frozen=True)
+class Asking:
+    """A compile whose slices are still to be found."""
+
+    raw: Document | None
+    before: Document | None
+    base: CompileRow | None
+    dependencies: Mapping[str, tuple[Dependency, ...]]
+    own: list[WantedSlice]
+    others: list[WantedSlice]
+
+    @property
+    def wanted(self) -> list[WantedSlice]:
+        """All that is to be found, in the order in which `assemble` takes it."""
+        return [*self.own, *self.others]
+
+
 class InputReader:
     """Reads them for one tenant."""
 
@@ -48,6 +65,11 @@ class InputReader:
 
     def read(self, ruleset: Ruleset, key: EntityKey, start: CompileStart, mode: CompileMode) -> CompileInputs:
         """All of it. What others compile meanwhile may be half in it: whoever writes has to compare."""
+        asking = self.ask(ruleset, key, start, mode)
+        return self.assemble(asking, self._slices.find(asking.wanted))
+
+    def ask(self, ruleset: Ruleset, key: EntityKey, start: CompileStart, mode: CompileMode) -> Asking:
+        """Which slices it takes, for `assemble` once they are found: those of many compiles are found in one go."""
         base = start.base
         raw = self._documents.raw(start.document)
         # In full, what was before is not looked at: it may be damaged, and all is well again with this.
@@ -59,7 +81,11 @@ class InputReader:
         asked = wanted_slices(ruleset, key, raw)
         asked |= {(each.key, each.slice_type) for found in dependencies.values() for each in found}
         others = [WantedSlice(EntityPlace(other.type, other.id), slice_type) for other, slice_type in sorted(asked)]
-        found = self._slices.find([*own, *others])
+        return Asking(raw, before, base, dependencies, own, others)
+
+    def assemble(self, asking: Asking, found: Sequence[FoundSlice]) -> CompileInputs:
+        """All of it, of what was found of each slice."""
+        own, base, dependencies = asking.own, asking.base, asking.dependencies
         rows = {each.row.type: each.row for each in found[: len(own)] if each.row is not None}
         predecessor = None
         if base is not None:
@@ -68,13 +94,13 @@ class InputReader:
                 for slice_type in dependencies
                 if slice_type in rows
             }
-            predecessor = Predecessor(before, base.fingerprint, states)
-        there = dict(zip(others, found[len(own) :], strict=True))
+            predecessor = Predecessor(asking.before, base.fingerprint, states)
+        there = dict(zip(asking.others, found[len(own) :], strict=True))
         joined = {
             wanted.place: None if each.number is None else Seen(each.number, each.compile_seq)
             for wanted, each in there.items()
         }
-        return CompileInputs(raw, predecessor, rows, joined, self._lookup(there))
+        return CompileInputs(asking.raw, predecessor, rows, joined, self._lookup(there))
 
     def numbers(self, places: Collection[EntityPlace]) -> dict[EntityPlace, int]:
         """The numbers of those of these entities that have one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -57,8 +57,17 @@ class Contracts:
     ('NOTE',)
     """
 
-    def __init__(self, rows: ContractRows, *, clock: Clock, poll_s: float = POLL_S) -> None:
+    def __init__(
+        self,
+        rows: ContractRows,
+        *,
+        clock: Clock,
+        poll_s: float = POLL_S,
+        loaded: Callable[[], None] | None = None,
+    ) -> None:
+        """`loaded` is called when contracts were loaded from here."""
         self._rows = rows
+        self._loaded = loaded
         self._clock = clock
         self._poll_s = poll_s
         self._lock = threading.Lock()
@@ -84,6 +93,8 @@ class Contracts:
                     return loaded
                 if self._rows.replace(known.generation, rows, now_us=self._clock.now_us()):
                     self._remember(self._read())
+                    if self._loaded is not None:
+                        self._loaded()
                     return loaded
 
     @property
@@ -95,6 +106,15 @@ class Contracts:
                 "no contracts are loaded", hint="app.contracts.load(PATH), or `analemma contracts load PATH`"
             )
         return known.contracts
+
+    def fresh(self) -> ContractSet:
+        """What applies now, asked for again; perhaps nothing."""
+        return self._remember(self._read()).contracts
+
+    @property
+    def loaded_at_us(self) -> int:
+        """When contracts were last loaded, as far as is known here."""
+        return self._refreshed().generation.newest_us
 
     def list(self) -> tuple[StoredContract, ...]:
         """Every contract that is loaded, whatever its status, ordered by id and version; empty if there is none."""

@@ -6,6 +6,7 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from analemma.canon.canonical_json import canonical_json, parse_json
@@ -109,6 +110,12 @@ class DocumentReader:
             self._known.put(stored.root, stored.hash, found, len(text))
         return found
 
+    def read_ahead(self, stored: Iterable[StoredDocument]) -> None:
+        """Fetch the roots of these raw documents in one go, for those who read them next."""
+        roots = {each.root for each in stored if each.root and self._known.get(each.root, each.hash) is None}
+        if roots:
+            self._trees.fetch(sorted(roots))
+
     def slice(self, root: BlockId, digest: bytes, what: str) -> Document:
         """A slice, not to be changed."""
         found = self._known.get(root, digest)
@@ -116,6 +123,18 @@ class DocumentReader:
             found, size = _checked_slice(self._trees.read(root), digest, what)
             self._known.put(root, digest, found, size)
         return found
+
+    def slices(self, wanted: Sequence[tuple[BlockId, bytes, str]]) -> list[Document]:
+        """Many slices, each by root, hash and what it is called, not to be changed; they share their fetches."""
+        found = [self._known.get(root, digest) for root, digest, _ in wanted]
+        missing = [place for place, document in enumerate(found) if document is None]
+        values = self._trees.read_many([wanted[place][0] for place in missing]) if missing else []
+        for place, value in zip(missing, values, strict=True):
+            root, digest, what = wanted[place]
+            document, size = _checked_slice(value, digest, what)
+            self._known.put(root, digest, document, size)
+            found[place] = document
+        return [document for document in found if document is not None]
 
 
 def check_slice(data: Any, digest: bytes | None, what: str) -> Document:

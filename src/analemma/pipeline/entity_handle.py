@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from analemma.slicing.entity_key import EntityKey
 
 if TYPE_CHECKING:
     from analemma.contracts.models import ContractRef
+    from analemma.pipeline.deploy_records import Deploy
     from analemma.pipeline.ingest import IngestResult
     from analemma.pipeline.reading import Slice
     from analemma.pipeline.slicing import CompileResult
@@ -26,6 +27,20 @@ class EntityVerbs(Protocol):
         version: str | None = None,
         schema: str | ContractRef | None = None,
     ) -> IngestResult: ...
+
+    def deploy(
+        self,
+        entity_type: str,
+        entity_id: str,
+        payload: Any,
+        *,
+        compile: str = "sync",
+        ship: Sequence[str] | None = None,
+        cutover: str = "ready",
+        version: str | None = None,
+        schema: str | ContractRef | None = None,
+        idempotency_key: str | None = None,
+    ) -> Deploy: ...
 
     def delete(self, entity_type: str, entity_id: str, *, version: str | None = None) -> IngestResult: ...
 
@@ -51,6 +66,30 @@ class Entity:
     ) -> IngestResult:
         """Store a document as a version of this entity."""
         return self._verbs.ingest(self.key.type, self.key.id, payload, version=version, schema=schema)
+
+    def deploy(
+        self,
+        payload: Any,
+        *,
+        compile: str = "sync",
+        ship: Sequence[str] | None = None,
+        cutover: str = "ready",
+        version: str | None = None,
+        schema: str | ContractRef | None = None,
+        idempotency_key: str | None = None,
+    ) -> Deploy:
+        """Store a document of this entity, and have it compiled, served and shipped."""
+        return self._verbs.deploy(
+            self.key.type,
+            self.key.id,
+            payload,
+            compile=compile,
+            ship=ship,
+            cutover=cutover,
+            version=version,
+            schema=schema,
+            idempotency_key=idempotency_key,
+        )
 
     def delete(self, *, version: str | None = None) -> IngestResult:
         """Store that this entity is no more."""

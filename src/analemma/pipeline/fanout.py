@@ -1,42 +1,64 @@
-"""Fanout: when slices changed that others join, those others are compiled again. They are found after the change was
-committed, a page at a time; each page is one transaction that also says where the next begins."""
+"""Fanout: when slices changed that others join, those others are compiled again.
+
+A change makes its entity's fanout begin, or go once around from where it is. It goes on page by page: each page is one
+transaction that has the compiles, how far the fanout is and the event that makes it go on. Dependants are looked up
+after the change was committed, and every compile checks what it joins when it writes; so whoever is not found has seen
+the change already."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from analemma.catalog.dependants import dependants
+from analemma.catalog.dependants import DependantRow, dependants, dependencies_of, has_dependants
 from analemma.catalog.engine import Engine, Transaction
-from analemma.catalog.entities import EntityPlace, find_entity
+from analemma.catalog.entities import EntityPlace, EntityRow, find_entity
+from analemma.catalog.fanouts import FanoutRow, FanoutStatus, ask_fanout, find_fanout, hold_fanout, move_fanout
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.clock import Clock
+from analemma.contracts.contract_set import ContractSet
+from analemma.errors import AnalemmaError, NotFound, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.outbox.handlers import Settle
-from analemma.pipeline.events import Events
+from analemma.pipeline.events import DEFERRED_PRIORITY, Events
+from analemma.pipeline.fanout_compiling import Page, PageCompiler
+from analemma.pipeline.fanout_progress import Dependency, Progress, Walk, format_progress, parse_progress
+from analemma.pipeline.fanout_results import FanoutResult, FanoutState, fanout_result
+from analemma.pipeline.versions import parse_stored_version
 from analemma.slicing.entity_key import EntityKey
-from analemma.tracing import span
+from analemma.tracing import add_span_event, span
 
-BEFORE_COMMIT = declare("fanout.before_commit", "a page of dependants is told inside the transaction")
-AFTER_COMMIT = declare("fanout.after_commit", "a page of dependants is told, but nobody knows")
+ASKED = declare("fanout.asked", "a change is counted inside the transaction, and its event not yet settled")
+BEFORE_TRANSACTION = declare("fanout.before_transaction", "a page of dependants is evaluated, and nothing is written")
+BEFORE_COMMIT = declare("fanout.before_commit", "a page of dependants is compiled inside the transaction")
+AFTER_COMMIT = declare("fanout.after_commit", "a page of dependants is compiled, but nobody knows")
 
 PAGE: Final = 100
+LIMIT: Final = 10_000
+ATTEMPTS: Final = 100
+"""Each that fails means that somebody else compiled one of the page."""
+LONGEST_WAIT_S: Final = 0.1
+ONE_BY_ONE_AFTER: Final = 2
+"""A page that failed so often is not compiled together once more: each of it gets an event of its own."""
+
+log = logging.getLogger("analemma.pipeline")
 
 
 @dataclass(frozen=True, slots=True)
-class FanoutResult:
-    """What one page did."""
+class FanoutOptions:
+    """How fanouts work."""
 
-    requested: int
-    """How many compiles were asked for."""
-    finished: bool
-    """Whether there is no further page."""
+    page: int = PAGE
+    limit: int = LIMIT
+    """For indexes that have no `maxFanout`."""
 
 
 class FanoutWorkflow:
-    """Finds the dependants of one tenant's entities."""
+    """Has one tenant's entities follow what they join."""
 
     def __init__(
         self,
@@ -44,53 +66,261 @@ class FanoutWorkflow:
         tenant: TenantId,
         tenant_name: str,
         *,
+        compiler: PageCompiler,
+        contracts: Callable[[], ContractSet],
         events: Events,
         clock: Clock,
         wake: Callable[[], None],
-        page: int = PAGE,
+        options: FanoutOptions | None = None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
         self._tenant_name = tenant_name
+        self._compiler = compiler
+        self._contracts = contracts
         self._events = events
         self._clock = clock
         self._wake = wake
-        self._page = page
+        self._options = options or FanoutOptions()
 
-    def execute(
-        self,
-        key: EntityKey,
-        version: int,
-        slice_types: Sequence[str],
-        after: int = 0,
-        *,
-        within: Settle | None = None,
+    def on_entity_change(
+        self, entity_type: str, entity_id: str, version: str, *, within: Settle | None = None
     ) -> FanoutResult:
-        """Ask for compiles of a page of those that name the entity in an index; `after` is where the page before it
-        ended. One that does not join these slices finds nothing to do."""
+        """Slices of this entity have changed, with this version or since: whoever joins it is to follow. A worker sees
+        to it; the answer says how far that is. `within` runs in the transaction that writes this down; where there is
+        nobody to tell it does not run."""
+        key, told = EntityKey(entity_type, self._tenant_name, entity_id), parse_stored_version(version)
+        entity = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
+        if entity is None or not has_dependants(self._engine, entity.number):
+            # Whoever names it from now on has seen the change.
+            return FanoutResult(key, FanoutState.NOTHING)
 
-        def move(tx: Transaction) -> FanoutResult:
-            entity = find_entity(tx, self._tenant, EntityPlace(key.type, key.id))
-            told = [] if entity is None else dependants(tx, entity.number, after=after, limit=self._page)
-            finished = len(told) < self._page
-            made: list[OutboxEvent] = [
-                self._events.compile_requested(
-                    EntityKey(row.place.type, self._tenant_name, row.place.id), row.newest_compiled, key
-                )
-                for row in told
-                if row.newest_compiled is not None
-            ]
-            requested = len(made)
-            if not finished:
-                made.append(self._events.fanout_requested(key, version, list(slice_types), told[-1].number))
-            enqueue(tx, self._tenant, made, now_us=self._clock.now_us())
+        def move(tx: Transaction) -> FanoutRow:
+            now_us = self._clock.now_us()
+            row = ask_fanout(tx, self._tenant, entity.number, told, now_us=now_us)
+            # Also when one is under way: whatever became of its event, it goes on with this one.
+            enqueue(tx, self._tenant, [self._continuing(key, row)], now_us=now_us)
+            hit(ASKED)
             if within is not None:
                 within(tx)
-            hit(BEFORE_COMMIT)
-            return FanoutResult(requested, finished)
+            return row
 
-        with span("analemma.fanout", entity_type=key.type):
-            done = self._engine.write(move)
-            hit(AFTER_COMMIT)
+        with span("analemma.fanout.ask", entity_type=entity_type):
+            row = self._engine.write(move)
             self._wake()
-            return done
+            return fanout_result(key, row)
+
+    def advance(
+        self, entity_type: str, entity_id: str, step: int, *, attempts: int = 0, within: Settle | None = None
+    ) -> FanoutResult:
+        """Compile the next page of dependants, if the fanout is at this step; another event makes it go on from there.
+        With `attempts` failures before, they are rather asked for one by one."""
+        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        entity = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
+        row = None if entity is None else find_fanout(self._engine, entity.number)
+        if entity is None or row is None:
+            return FanoutResult(key, FanoutState.NOTHING)
+        if row.step != step or row.finished_at_us is not None:
+            return fanout_result(key, row)
+        with span("analemma.fanout", entity_type=entity_type):
+            moved = self._advance(key, entity, row, attempts, within)
+            self._wake()
+            return fanout_result(key, moved)
+
+    def resume(self, entity_type: str, entity_id: str) -> FanoutResult:
+        """Have a fanout go on whose event was discarded; NotFound if the entity has none. Harmless if it goes on
+        anyway."""
+        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        entity, row = self._found(key)
+
+        def move(tx: Transaction) -> FanoutRow | None:
+            held = hold_fanout(tx, entity.number)
+            if held is not None and held.finished_at_us is None:
+                enqueue(tx, self._tenant, [self._continuing(key, held)], now_us=self._clock.now_us())
+            return held
+
+        row = self._engine.write(move) or row
+        self._wake()
+        return fanout_result(key, row)
+
+    def run(self, entity_type: str, entity_id: str) -> FanoutResult:
+        """Go on with an entity's fanout here and now, until it is done; NotFound if it has none. Workers may do so at
+        the same time."""
+        while True:
+            _, row = self._found(EntityKey(entity_type, self._tenant_name, entity_id))
+            if row.finished_at_us is not None:
+                return fanout_result(EntityKey(entity_type, self._tenant_name, entity_id), row)
+            self.advance(entity_type, entity_id, row.step)
+
+    def result(self, entity_type: str, entity_id: str) -> FanoutResult:
+        """How far an entity's fanout is, or how the last one ended; NotFound if there was none."""
+        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        return fanout_result(key, self._found(key)[1])
+
+    def follow(self, entity_type: str, entity_id: str, *, within: Settle | None = None) -> None:
+        """Compile one entity again, what is served of it and what is newest."""
+        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        entity = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
+        if entity is not None:
+            self._compiler.follow(key, entity.newest_compiled, entity.serving_version, within=within)
+
+    def _found(self, key: EntityKey) -> tuple[EntityRow, FanoutRow]:
+        entity = find_entity(self._engine, self._tenant, EntityPlace(key.type, key.id))
+        row = None if entity is None else find_fanout(self._engine, entity.number)
+        if entity is None or row is None:
+            raise NotFound(
+                f"{key} has no fanout", hint="it begins when a slice of it changes that others join", entity=str(key)
+            )
+        return entity, row
+
+    def _continuing(self, key: EntityKey, row: FanoutRow) -> OutboxEvent:
+        return self._events.fanout_continued(key, row.version, row.step, deferred=row.status == "DEFERRED")
+
+    def _advance(
+        self, key: EntityKey, entity: EntityRow, row: FanoutRow, attempts: int, within: Settle | None
+    ) -> FanoutRow:
+        progress, passes = self._progress(entity, row)
+        walk = progress.next
+        listed, ended = ([], True) if walk is None else self._listed(entity, walk)
+        stride = _Stride(row, progress, passes, walk, ended)
+        if attempts >= ONE_BY_ONE_AFTER:
+            page = Page({each.number: each for each in listed}, failed={each.number: each for each in listed})
+        else:
+            page = self._compiler.evaluate(listed)
+        hit(BEFORE_TRANSACTION)
+        try:
+            for attempt in range(ATTEMPTS):
+                outcome = self._engine.write(lambda tx: self._write(tx, key, stride, page, within))
+                if isinstance(outcome, FanoutRow):
+                    hit(AFTER_COMMIT)
+                    self._tell(key, row, outcome)
+                    return outcome
+                self._clock.sleep(random.uniform(0, min(LONGEST_WAIT_S, 0.001 * 2 ** min(attempt, 10))))
+                self._compiler.evaluate_again(page, outcome)
+            raise Unavailable(f"those that follow {key} are being compiled all the time", hint="try again later")
+        except AnalemmaError as exc:
+            self._compiler.give_up(page, exc)
+            raise
+
+    def _progress(self, entity: EntityRow, row: FanoutRow) -> tuple[Progress, int]:
+        """How far it is, with what changed since it was looked at last, and how many passes that makes."""
+        progress = parse_progress(row.progress)
+        if row.asked == row.seen:
+            return progress, row.passes
+        counts = {Dependency(*name): count for name, count in dependencies_of(self._engine, entity.number).items()}
+        names = counts.keys() | {walk.dependency for walk in progress.walks}
+        return progress.again(counts, self._limits(names)), row.passes + 1
+
+    def _limits(self, names: Iterable[Dependency]) -> dict[Dependency, int]:
+        contracts = self._contracts()
+        found: dict[Dependency, int] = {}
+        for name in names:
+            ruleset = contracts.find_ruleset(name.entity_type)
+            indexes = () if ruleset is None else ruleset.indexes
+            limits = [each.max_fanout for each in indexes if each.type == name.index_type]
+            found[name] = next((each for each in limits if each is not None), self._options.limit)
+        return found
+
+    def _listed(self, entity: EntityRow, walk: Walk) -> tuple[list[DependantRow], bool]:
+        """The next page, and whether nobody is left behind it in this round."""
+        quota = walk.quota(self._options.page)
+        found = dependants(
+            self._engine,
+            entity.number,
+            entity_type=walk.dependency.entity_type,
+            index_type=walk.dependency.index_type,
+            after=walk.cursor,
+            until=walk.until,
+            limit=quota + 1,
+        )
+        return found[:quota], len(found) <= quota
+
+    def _write(
+        self, tx: Transaction, key: EntityKey, stride: _Stride, page: Page, within: Settle | None
+    ) -> FanoutRow | frozenset[int]:
+        """One page; the fanout after it, or who was overtaken, and then nothing is written."""
+        held = hold_fanout(tx, stride.row.entity)
+        if held is None or held.step != stride.row.step or held.finished_at_us is not None:
+            # Somebody else went on with it. What was compiled here is compiled there.
+            if within is not None:
+                within(tx)
+            return held or stride.row
+        now_us = self._clock.now_us()
+        after = after_page(held, stride.row.asked, stride.moved(page), stride.passes, now_us=now_us)
+        events = [
+            self._events.compile_requested(self._key(each), each.newest_compiled or 0, key)
+            for each in page.failed.values()
+        ]
+        if after.finished_at_us is None:
+            events.append(self._continuing(key, after))
+        overtaken = self._compiler.write(tx, page, events, now_us=now_us)
+        if overtaken:
+            return overtaken
+        move_fanout(tx, held, after)
+        if within is not None:
+            within(tx)
+        hit(BEFORE_COMMIT)
+        return after
+
+    def _key(self, row: DependantRow) -> EntityKey:
+        return EntityKey(row.place.type, self._tenant_name, row.place.id)
+
+    def _tell(self, key: EntityKey, before: FanoutRow, after: FanoutRow) -> None:
+        facts: dict[str, Any] = {"entity": str(key), "affected": after.affected, "processed": after.processed}
+        if after.alert is not None and before.alert is None:
+            log.warning("fanout of %s: %s", key, after.alert)
+            add_span_event("analemma.fanout.alert", alert=after.alert, **facts)
+        if after.finished_at_us is not None and after.failed:
+            log.warning(
+                "%d of those that follow %s could not be compiled; see `analemma outbox dead`", after.failed, key
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Stride:
+    """A page, seen from the fanout: where it was, and where it goes."""
+
+    row: FanoutRow
+    """When the page was read."""
+    progress: Progress
+    passes: int
+    walk: Walk | None
+    """Whom the page is of; None: nobody is left."""
+    ended: bool
+
+    def moved(self, page: Page) -> Progress:
+        if self.walk is None:
+            return self.progress
+        return self.progress.moved(self.walk.after(list(page.rows), page.counts, ended=self.ended))
+
+
+def after_page(held: FanoutRow, seen: int, progress: Progress, passes: int, *, now_us: int) -> FanoutRow:
+    """The row of a fanout that is held, after a page that covered the changes up to `seen`."""
+    # What was asked since the page was read is covered by going around once more.
+    done = progress.next is None and held.asked == seen
+    status: FanoutStatus = "DONE" if done else "DEFERRED" if progress.deferred else "RUNNING"
+    counts = progress.counts
+    return held._replace(
+        status=status,
+        seen=seen,
+        step=held.step + 1,
+        passes=passes,
+        progress=format_progress(progress),
+        affected=progress.affected,
+        processed=counts.processed,
+        skipped=counts.skipped,
+        failed=counts.failed,
+        alert=held.alert or _alert(progress),
+        priority=DEFERRED_PRIORITY if status == "DEFERRED" else 0,
+        updated_at_us=now_us,
+        finished_at_us=now_us if done else None,
+    )
+
+
+def _alert(progress: Progress) -> str | None:
+    """What is to be known about those that are left for later."""
+    said = [
+        f"{walk.affected} {walk.dependency} follow it, of which {walk.limit} at once and the others when there is time"
+        for walk in progress.beyond
+    ]
+    return "; ".join(said) or None

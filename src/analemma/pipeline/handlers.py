@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from analemma.errors import Invalid
 from analemma.outbox.handlers import Event, Handler, Settle
-from analemma.pipeline.events import COMPILE_REQUESTED, FANOUT_REQUESTED, RAW_DATA_INGESTED
+from analemma.pipeline.deploying import DeployWorkflow
+from analemma.pipeline.events import COMPILE_REQUESTED, FANOUT_CONTINUED, FANOUT_REQUESTED, RAW_DATA_INGESTED
 from analemma.pipeline.fanout import FanoutWorkflow
 from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.pipeline.versions import parse_stored_version
@@ -25,37 +26,53 @@ class TenantWorkflows(Protocol):
     @property
     def fanout(self) -> FanoutWorkflow: ...
 
+    @property
+    def deploying(self) -> DeployWorkflow: ...
+
 
 def handlers(open_tenant: Callable[[str], TenantWorkflows]) -> Mapping[str, Handler]:
     """The pipeline's handlers by event type; `open_tenant` gives the workflows of a tenant by its name."""
 
     def compile_version(event: Event, settle: Settle) -> None:
         key, version = _named(event)
+        if "deployId" in event.payload and _deployed(open_tenant(event.tenant).deploying, event, key, version, settle):
+            return
         slicing = open_tenant(event.tenant).slicing
         if not slicing.has_ruleset(key.type):
             return  # It is kept as it came; once there is a ruleset, `compile --all` makes slices of it.
-        # Asked for because something that it joins changed, only what readers get has to follow.
         if event.type == COMPILE_REQUESTED and "cause" in event.payload:
-            version = slicing.newest_compiled(key.type, key.id) or version
+            # Something that it joins changed: only what readers and sinks get has to follow.
+            open_tenant(event.tenant).fanout.follow(key.type, key.id, within=settle)
+            return
         slicing.compile(key.type, key.id, version, _mode(event), within=settle)
 
     def fan_out(event: Event, settle: Settle) -> None:
         key, version = _named(event)
-        slice_types = event.payload.get("sliceTypes")
-        if not isinstance(slice_types, list):
-            raise Invalid(f"{event.type} {event.id} names no slices", event=event.id)
-        cursor = event.payload.get("cursor", "0")
-        if not isinstance(cursor, str) or re.fullmatch("[0-9]{1,18}", cursor) is None:
-            raise Invalid(f"{event.type} {event.id} goes on from nowhere: {cursor!r}", event=event.id)
-        open_tenant(event.tenant).fanout.execute(
-            key, parse_stored_version(version), slice_types, int(cursor), within=settle
-        )
+        open_tenant(event.tenant).fanout.on_entity_change(key.type, key.id, version, within=settle)
+
+    def go_on(event: Event, settle: Settle) -> None:
+        key, _ = _named(event)
+        step = event.payload.get("step")
+        if not isinstance(step, str) or re.fullmatch("[0-9]{1,18}", step) is None:
+            raise Invalid(f"{event.type} {event.id} goes on from nowhere: {step!r}", event=event.id)
+        open_tenant(event.tenant).fanout.advance(key.type, key.id, int(step), attempts=event.attempts, within=settle)
 
     return {
         RAW_DATA_INGESTED: compile_version,
         COMPILE_REQUESTED: compile_version,
         FANOUT_REQUESTED: fan_out,
+        FANOUT_CONTINUED: go_on,
     }
+
+
+def _deployed(deploying: DeployWorkflow, event: Event, key: EntityKey, version: str, settle: Settle) -> bool:
+    """Go on with the deploy that an event is of; False if that is gone, and only the version is left."""
+    deploy = event.payload["deployId"]
+    if not isinstance(deploy, str) or re.fullmatch("[0-9a-f]{32}", deploy) is None:
+        raise Invalid(f"{event.type} {event.id} is of no deploy: {deploy!r}", event=event.id)
+    return deploying.handle(
+        key, parse_stored_version(version), deploy, event=event.id, attempts=event.attempts, settle=settle
+    )
 
 
 def _named(event: Event) -> tuple[EntityKey, str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from analemma.canon.nodes import Block
 from analemma.canon.tree import Trees
+from analemma.catalog.engine import Transaction
 from analemma.catalog.entities import EntityPlace
-from analemma.catalog.port import BlockRow, BranchKey
-from analemma.catalog.raws import Fate, NewRaw, Raws, Written
+from analemma.catalog.port import BlockRow, BranchKey, OutboxEvent
+from analemma.catalog.raws import Fate, NewRaw, Raws, Told, Written
 from analemma.clock import Clock
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef, EntitySchema, Status
@@ -26,6 +27,9 @@ from analemma.state.block_store import BlockStore
 from analemma.tracing import span
 
 BATCH: Final = 100
+
+Within = Callable[[Transaction], None]
+"""What else is done in the transaction of an ingest, behind everything of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,9 @@ class IngestedItem:
 
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
+class Prepared:
+    """A document that was checked, and is not stored yet."""
+
     raw: NewRaw
     document: Any
     blocks: tuple[Block, ...]
@@ -114,23 +120,54 @@ class IngestWorkflow:
         *,
         version: str | None = None,
         schema: str | ContractRef | None = None,
+        within: Within | None = None,
     ) -> IngestResult:
         """Store a document as a version of its entity.
 
         `schema` names the ENTITY_SCHEMA that checks it, by id, `id@version` or reference; without it, the one that
-        applies to the type. Invalid for what is no such document, Conflict if the version has other content."""
+        applies to the type. Invalid for what is no such document, Conflict if the version has other content. `within`
+        is called in the transaction, whatever becomes of the document; what it raises undoes all of it."""
         with span("analemma.ingest", entity_type=entity_type):
             key = EntityKey(entity_type, self._tenant, entity_id)
             prepared = self._prepare(self._contracts(), key, payload, version, schema)
-            return self._write_one(key, prepared)
+            return self._write_one(key, prepared, within)
 
-    def delete(self, entity_type: str, entity_id: str, *, version: str | None = None) -> IngestResult:
+    def prepare(
+        self, key: EntityKey, payload: Any, *, version: str | None = None, schema: str | ContractRef | None = None
+    ) -> Prepared:
+        """Check a document as `execute` does, and store nothing."""
+        return self._prepare(self._contracts(), key, payload, version, schema)
+
+    def store(
+        self,
+        key: EntityKey,
+        prepared: Prepared,
+        *,
+        event: Callable[[int], OutboxEvent],
+        told: Callable[[Transaction, Written], None],
+        wake: bool = True,
+    ) -> IngestResult:
+        """Store it as `execute` does, with an event of the caller's if it becomes a version; `told` runs in the same
+        transaction and hears what becomes of it. Without `wake`, the caller wakes workers."""
+        chosen = replace(prepared, raw=replace(prepared.raw, event=event))
+        (written,) = self._write([chosen], told=lambda tx, answers: told(tx, answers[0]), wake=wake)
+        return _result(key, chosen, written)
+
+    def delete(
+        self,
+        entity_type: str,
+        entity_id: str,
+        *,
+        version: str | None = None,
+        within: Within | None = None,
+        told: Callable[[Transaction, Written], None] | None = None,
+    ) -> IngestResult:
         """Store that an entity is no more, as a version of its own. One that is deleted already is left as it is;
         NotFound for one that never was."""
         with span("analemma.delete", entity_type=entity_type):
             key = EntityKey(entity_type, self._tenant, entity_id)
             raw = self._new_raw(key, DELETED_HASH, None, None, 0, version)
-            return self._write_one(key, _Prepared(raw, None, (), ()))
+            return self._write_one(key, Prepared(raw, None, (), ()), within, told)
 
     def execute_many(self, items: Iterable[tuple[str, str, Any]], *, batch: int = BATCH) -> list[IngestedItem]:
         """Store many documents, `batch` of them in a transaction; what became of each, in their order.
@@ -142,7 +179,7 @@ class IngestWorkflow:
         with span("analemma.ingest_many"):
             contracts = self._contracts()
             found: list[IngestedItem] = []
-            waiting: list[tuple[int, EntityKey, _Prepared]] = []
+            waiting: list[tuple[int, EntityKey, Prepared]] = []
             held: set[EntityKey] = set()
             for entity_type, entity_id, payload in items:
                 try:
@@ -161,7 +198,7 @@ class IngestWorkflow:
             self._flush(waiting, found)
             return found
 
-    def _flush(self, waiting: list[tuple[int, EntityKey, _Prepared]], found: list[IngestedItem]) -> None:
+    def _flush(self, waiting: list[tuple[int, EntityKey, Prepared]], found: list[IngestedItem]) -> None:
         if not waiting:
             return
         answers = self._write([prepared for _, _, prepared in waiting])
@@ -179,7 +216,7 @@ class IngestWorkflow:
         payload: Any,
         version: str | None,
         schema: str | ContractRef | None,
-    ) -> _Prepared:
+    ) -> Prepared:
         checked_by = contracts.schema(key.type) if schema is None else _named_schema(contracts, key, schema)
         document, text = settle_payload(payload)
         unknown_fields = check_payload(checked_by, document)
@@ -188,7 +225,7 @@ class IngestWorkflow:
         raw = self._new_raw(
             key, raw_hash(text, checked_by.id, named), (checked_by.id, named), tree.root.id, len(text), version
         )
-        return _Prepared(raw, document, tree.blocks, unknown_fields)
+        return Prepared(raw, document, tree.blocks, unknown_fields)
 
     def _new_raw(
         self,
@@ -213,23 +250,39 @@ class IngestWorkflow:
             event=lambda chosen: self._events.raw_data_ingested(key, chosen, event_id),
         )
 
-    def _write_one(self, key: EntityKey, prepared: _Prepared) -> IngestResult:
-        (written,) = self._write([prepared])
+    def _write_one(
+        self,
+        key: EntityKey,
+        prepared: Prepared,
+        within: Within | None = None,
+        told: Callable[[Transaction, Written], None] | None = None,
+    ) -> IngestResult:
+        heard: Told | None = None if told is None else lambda tx, answers: told(tx, answers[0])
+        (written,) = self._write([prepared], within, heard)
         return _result(key, prepared, written)
 
-    def _write(self, prepared: Sequence[_Prepared]) -> list[Written]:
+    def _write(
+        self,
+        prepared: Sequence[Prepared],
+        within: Within | None = None,
+        told: Told | None = None,
+        *,
+        wake: bool = True,
+    ) -> list[Written]:
         blocks = {block.id: block for each in prepared for block in each.blocks}
         place = prepared[0].raw.place
         ready = self._blocks.prepare(list(blocks.values()), BranchKey(place.type, place.id, "raw"), None)
         rows = {row.id: row for row in ready.rows}
         raws = [_with_blocks(each, rows) for each in prepared]
         try:
-            answers = self._raws.write(raws, uploads=ready.uploads, now_us=self._clock.now_us())
+            now_us = self._clock.now_us()
+            answers = self._raws.write(raws, uploads=ready.uploads, now_us=now_us, within=within, told=told)
         except AnalemmaError as exc:
             self._blocks.give_up(ready.uploads, exc)
             raise
         if any(answer.fate is Fate.CREATED for answer in answers):
-            self._wake()
+            if wake:
+                self._wake()
             self._blocks.remember(blocks.values())
             for each, raw, answer in zip(prepared, raws, answers, strict=True):
                 if raw.root is not None and answer.fate is Fate.CREATED:
@@ -242,7 +295,7 @@ class IngestWorkflow:
         return answers
 
 
-def _with_blocks(prepared: _Prepared, rows: dict[Any, BlockRow]) -> NewRaw:
+def _with_blocks(prepared: Prepared, rows: dict[Any, BlockRow]) -> NewRaw:
     raw = prepared.raw
     return NewRaw(
         raw.place,
@@ -258,7 +311,7 @@ def _with_blocks(prepared: _Prepared, rows: dict[Any, BlockRow]) -> NewRaw:
     )
 
 
-def _result(key: EntityKey, prepared: _Prepared, written: Written) -> IngestResult:
+def _result(key: EntityKey, prepared: Prepared, written: Written) -> IngestResult:
     if written.fate is Fate.ABSENT:
         raise NotFound(f"there is no {key} to delete", hint="ids keep their case", entity=str(key))
     if written.fate is Fate.EXHAUSTED:
@@ -280,8 +333,10 @@ def _named_schema(contracts: ContractSet, key: EntityKey, schema: str | Contract
     if isinstance(schema, ContractRef):
         schema_id, version = schema.id, schema.version
     else:
-        schema_id, _, text = schema.partition("@")
-        version = parse_semver(text) if text else None
+        schema_id, named, text = schema.partition("@")
+        if named and not text:
+            raise Invalid(f"the schema {schema!r} names no version behind the @", hint="write ID, or ID@VERSION")
+        version = parse_semver(text) if named else None
     found = contracts.newest(schema_id, EntitySchema, version)
     if found is None or found.status is Status.ARCHIVED:
         raise NotFound(f"there is no ENTITY_SCHEMA {schema}", hint="see contracts list", schema=str(schema))

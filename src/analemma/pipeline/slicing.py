@@ -6,12 +6,13 @@ changed and writes everything, or the compile begins anew."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from analemma.canon.tree import Trees
-from analemma.catalog.engine import Engine
+from analemma.catalog.cutover import HeldEntity
+from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.entities import EntityPlace, add_placeholders, find_entity
 from analemma.catalog.port import BranchKey, OutboxEvent, TenantId
 from analemma.catalog.slices import CompileRow, CompileStart, CompileWrite, EntryRow, SliceRow, Slices
@@ -24,6 +25,7 @@ from analemma.pipeline.compile_inputs import CompileInputs, InputReader
 from analemma.pipeline.dependencies import format_dependencies
 from analemma.pipeline.documents import DocumentReader, KnownDocuments, parse_hash
 from analemma.pipeline.events import Events
+from analemma.pipeline.recent_trees import RecentTrees
 from analemma.pipeline.versions import parse_stored_version
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import BuiltSlice, TombstoneReason
@@ -58,6 +60,16 @@ class CompileResult:
     """Whether every slice is what it was."""
     up_to_date: bool = False
     """Whether the version had been compiled to exactly this before, so that nothing at all was written."""
+    ships: tuple[str, ...] = ()
+    """The sink rules that were asked to ship what has changed."""
+    ship_seq: int = 0
+    """The entity's, by which sinks tell this state from older ones."""
+
+
+Written = Callable[[Transaction, CompileResult], None]
+"""Runs in the transaction that a compile writes in."""
+Standing = Callable[[Transaction, CompileResult, HeldEntity], None]
+"""The same, with where the entity stands then; the transaction holds it."""
 
 
 class SlicingWorkflow:
@@ -84,7 +96,7 @@ class SlicingWorkflow:
         self._slices = slices
         self._contracts = contracts
         self._blocks = blocks
-        self._trees = trees
+        self._recent = RecentTrees(trees)
         self._events = events
         self._clock = clock
         self._wake = wake
@@ -116,16 +128,25 @@ class SlicingWorkflow:
         mode: CompileMode,
         *,
         within: Settle | None = None,
+        ship: Sequence[str] | None = None,
+        serve: bool = True,
+        written: Written | None = None,
+        standing: Standing | None = None,
     ) -> CompileResult:
-        """Compile a version in a mode. `within` runs in the transaction that writes; where nothing is to be written it
-        does not run."""
+        """Compile a version in a mode. `within`, `written` and `standing` run in the transaction that writes, `within`
+        last, the others with what is written; where nothing is to be written they do not run.
+
+        Sink rules whose slices have changed are asked to ship, in the same transaction, if this is the newest compiled
+        version: all of them, or of those in `ship`. A new newest version is what readers get from now on who name none,
+        unless `serve` is False; compiling it again does not change what they get."""
         key = EntityKey(entity_type, self._tenant_name, entity_id)
         chosen = None if version is None else parse_stored_version(version)
+        asked = _Asked(mode, within, None if ship is None else frozenset(ship), serve, written, standing)
         with span("analemma.compile", entity_type=entity_type, mode=mode.value):
             carried = Carried()
             try:
                 for attempt in range(ATTEMPTS):
-                    done = self._attempt(key, chosen, mode, within, carried)
+                    done = self._attempt(key, chosen, asked, carried)
                     if done is not None:
                         if done.up_to_date:
                             self._blocks.give_up(carried.uploads, Conflict("another compiled it meanwhile"))
@@ -150,11 +171,9 @@ class SlicingWorkflow:
             None if found is None or found.newest_compiled is None else format_version(Version(found.newest_compiled))
         )
 
-    def _attempt(
-        self, key: EntityKey, version: int | None, mode: CompileMode, within: Settle | None, carried: Carried
-    ) -> CompileResult | None:
+    def _attempt(self, key: EntityKey, version: int | None, asked: _Asked, carried: Carried) -> CompileResult | None:
         """One try; None if what it was made of has changed meanwhile."""
-        contracts = self._contracts()
+        contracts, mode = self._contracts(), asked.mode
         place = EntityPlace(key.type, key.id)
         start = self._slices.start(place, version)
         if start is None or start.newest_raw is None:
@@ -173,13 +192,60 @@ class SlicingWorkflow:
         compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
         if self._is_up_to_date(start, ruleset, compiled):
             assert start.base is not None
-            return _result(start.version, start.base.revision, compiled, up_to_date=True)
-        write = self._writing(contracts, ruleset, key, start, inputs, compiled, carried)
-        if not self._slices.write(write, now_us=self._clock.now_us(), within=within):
+            return _result(start.version, start.base.revision, compiled, start.ship_seq, up_to_date=True)
+        ships = self._ships(contracts, key, start, inputs, compiled, asked)
+        write = self._writing(contracts, ruleset, key, start, inputs, compiled, asked, ships, carried)
+        result = _result(start.version, write.row.revision, compiled, write.ship_seq, ships=ships)
+        if not self._slices.write(
+            write, now_us=self._clock.now_us(), within=asked.telling(result, _held(start, write))
+        ):
             return None
         if write.events:
             self._wake()
-        return _result(start.version, write.row.revision, compiled)
+        return result
+
+    def follow(
+        self,
+        contracts: ContractSet,
+        key: EntityKey,
+        start: CompileStart,
+        inputs: CompileInputs,
+        carried: Carried,
+        *,
+        mode: CompileMode = CompileMode.AUTO,
+        ship: Sequence[str] | None = None,
+        serve: bool = False,
+    ) -> CompileWrite | None:
+        """What is to be written for a version that was compiled before to follow what it joins; None if it has. For
+        those who write many at once: nothing is written here."""
+        asked = _Asked(mode, None, None if ship is None else frozenset(ship), serve)
+        ruleset = contracts.ruleset(key.type)
+        compiled = compile_entity(
+            ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=asked.mode
+        )
+        if self._is_up_to_date(start, ruleset, compiled):
+            return None
+        ships = self._ships(contracts, key, start, inputs, compiled, asked)
+        return self._writing(contracts, ruleset, key, start, inputs, compiled, asked, ships, carried)
+
+    def evaluate(
+        self,
+        contracts: ContractSet,
+        key: EntityKey,
+        start: CompileStart,
+        inputs: CompileInputs,
+        mode: CompileMode,
+        ship: Sequence[str] | None = None,
+    ) -> tuple[Compiled, bool, tuple[str, ...]]:
+        """What a compile would make, whether that is there already, and which sink rules it would ask to ship."""
+        ruleset, asked = (
+            contracts.ruleset(key.type),
+            _Asked(mode, None, None if ship is None else frozenset(ship), True),
+        )
+        compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
+        if self._is_up_to_date(start, ruleset, compiled):
+            return compiled, True, ()
+        return compiled, False, self._ships(contracts, key, start, inputs, compiled, asked)
 
     def _is_up_to_date(self, start: CompileStart, ruleset: Ruleset, compiled: Compiled) -> bool:
         base = start.base
@@ -199,14 +265,22 @@ class SlicingWorkflow:
         start: CompileStart,
         inputs: CompileInputs,
         compiled: Compiled,
+        asked: _Asked,
+        ships: Sequence[str],
         carried: Carried,
     ) -> CompileWrite:
         version, base = start.version, start.base
         assert version is not None
-        newest = start.newest_compiled is None or version >= start.newest_compiled
+        newest = _is_newest(start)
+        serves = asked.serve and (start.newest_compiled is None or version > start.newest_compiled)
+        ship_seq = start.ship_seq + (newest and bool(compiled.written))
+        events = [self._events.ship_requested(key, version, ship_seq, each) for each in ships]
+        # Joins read what is served.
+        if serves or version == start.serving_version:
+            events += self._fanout(contracts, key, start, inputs, compiled)
         again = base is not None and base.version == version
         revision = base.revision + 1 if base is not None and again else 1
-        trees = {each.type: self._trees.build(each.data) for each in compiled.written if each.data is not None}
+        trees = {each.type: self._recent.build(each.hash, each.data) for each in compiled.written if each.hash}
         blocks = {block.id: block for tree in trees.values() for block in tree.blocks}
         where = BranchKey(key.type, key.id, "slice")
         prepared = self._blocks.prepare(list(blocks.values()), where, None, carried)
@@ -234,11 +308,15 @@ class SlicingWorkflow:
             ),
             mode=compiled.mode.value,
             newest=newest,
+            serves=serves,
+            parted=newest and _are_two(start, serves),
+            expected_ship_seq=start.ship_seq,
+            ship_seq=ship_seq,
             slices=tuple(rows),
             entries=entries,
             blocks=prepared.rows,
             uploads=prepared.uploads,
-            events=self._fanout(contracts, key, version, inputs, compiled) if newest else (),
+            events=tuple(events),
         )
 
     def _kept_for_successor(
@@ -281,17 +359,98 @@ class SlicingWorkflow:
             for each in entries
         )
 
+    def _ships(
+        self,
+        contracts: ContractSet,
+        key: EntityKey,
+        start: CompileStart,
+        inputs: CompileInputs,
+        compiled: Compiled,
+        asked: _Asked,
+    ) -> tuple[str, ...]:
+        """The sink rules that have something to ship."""
+        rules = contracts.sink_rules(key.type)
+        unknown = sorted((asked.ship or frozenset()) - {each.id for each in rules})
+        if unknown:
+            raise NotFound(
+                f"no sink rule {unknown[0]} ships entities of type {key.type}",
+                hint=f"there are {', '.join(each.id for each in rules)}" if rules else "load a SINKRULE",
+                sink=unknown[0],
+            )
+        changed = set(_changed(inputs, compiled)) if rules and _is_newest(start) else set()
+        return tuple(
+            each.id
+            for each in rules
+            if (asked.ship is None or each.id in asked.ship)
+            and (changed if each.slice_types is None else changed.intersection(each.slice_types))
+        )
+
     def _fanout(
-        self, contracts: ContractSet, key: EntityKey, version: int, inputs: CompileInputs, compiled: Compiled
-    ) -> tuple[OutboxEvent, ...]:
-        before = {} if inputs.predecessor is None else inputs.predecessor.slices
-        changed = [
-            each.type
-            for each in compiled.written
-            if each.hash != (before[each.type].hash if each.type in before else None)
-            and contracts.dependants(key.type, each.type)
-        ]
-        return (self._events.fanout_requested(key, version, changed),) if changed else ()
+        self, contracts: ContractSet, key: EntityKey, start: CompileStart, inputs: CompileInputs, compiled: Compiled
+    ) -> list[OutboxEvent]:
+        assert start.version is not None
+        changed: Iterable[str] = _changed(inputs, compiled)
+        if start.base is not None and start.base.version not in (start.version, start.serving_version):
+            # The version that this is compared with was never served: those who join saw another one.
+            changed = compiled.slices
+        told = [each for each in changed if contracts.dependants(key.type, each)]
+        return [self._events.fanout_requested(key, start.version, told)] if told else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the caller wants of a compile."""
+
+    mode: CompileMode
+    within: Settle | None
+    ship: frozenset[str] | None
+    serve: bool
+    written: Written | None = None
+    standing: Standing | None = None
+
+    def telling(self, result: CompileResult, held: HeldEntity) -> Settle | None:
+        """What runs in the transaction that writes."""
+        written, standing, within = self.written, self.standing, self.within
+        if written is None and standing is None:
+            return within
+
+        def told(tx: Transaction) -> None:
+            if written is not None:
+                written(tx, result)
+            if standing is not None:
+                standing(tx, result, held)
+            if within is not None:
+                within(tx)
+
+        return told
+
+
+def _held(start: CompileStart, write: CompileWrite) -> HeldEntity:
+    """Where the entity stands once that is written: what was read of it is still so, or nothing is."""
+    return HeldEntity(
+        write.row.version if write.newest else start.newest_compiled,
+        write.row.version if write.serves else start.serving_version,
+        write.ship_seq,
+    )
+
+
+def _is_newest(start: CompileStart) -> bool:
+    """Whether the version is the newest one that is compiled, or becomes it."""
+    assert start.version is not None
+    return start.newest_compiled is None or start.version >= start.newest_compiled
+
+
+def _are_two(start: CompileStart, serves: bool) -> bool:
+    """Whether the newest compiled version and the served one are two, before the compile or after it."""
+    return start.newest_compiled != start.serving_version or not (serves or start.version == start.serving_version)
+
+
+def _changed(inputs: CompileInputs, compiled: Compiled) -> list[str]:
+    """The slices that hold something else than before, or nothing any more."""
+    before = {} if inputs.predecessor is None else inputs.predecessor.slices
+    return [
+        each.type for each in compiled.written if each.hash != (before[each.type].hash if each.type in before else None)
+    ]
 
 
 def _require_base(key: EntityKey, start: CompileStart, ruleset: Ruleset) -> None:
@@ -317,7 +476,15 @@ def _row(built: BuiltSlice, version: int, revision: int, root: object) -> SliceR
     )
 
 
-def _result(version: int, revision: int, compiled: Compiled, *, up_to_date: bool = False) -> CompileResult:
+def _result(
+    version: int,
+    revision: int,
+    compiled: Compiled,
+    ship_seq: int,
+    *,
+    ships: tuple[str, ...] = (),
+    up_to_date: bool = False,
+) -> CompileResult:
     written = tuple(each.type for each in compiled.written)
     gone = {kind: state.tombstone for kind, state in compiled.slices.items()}
     return CompileResult(
@@ -330,4 +497,6 @@ def _result(version: int, revision: int, compiled: Compiled, *, up_to_date: bool
         impacted=compiled.impacted,
         no_change=not written,
         up_to_date=up_to_date,
+        ships=ships,
+        ship_seq=ship_seq,
     )

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from analemma.canon.tree import Trees
+from analemma.catalog.deploys import DeployRows
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import TenantId
 from analemma.catalog.raws import Raws
 from analemma.catalog.slices import Slices
 from analemma.clock import Clock, Entropy
 from analemma.contracts.contract_set import ContractSet
-from analemma.pipeline.documents import KnownDocuments
+from analemma.pipeline.deploying import MAX_ATTEMPTS, DeployWorkflow
+from analemma.pipeline.documents import DocumentReader, KnownDocuments
 from analemma.pipeline.events import Events
-from analemma.pipeline.fanout import FanoutWorkflow
+from analemma.pipeline.fanout import FanoutOptions, FanoutWorkflow
+from analemma.pipeline.fanout_compiling import PageCompiler
 from analemma.pipeline.ingest import IngestWorkflow
 from analemma.pipeline.reading import SliceReader
+from analemma.pipeline.ship_requests import ShipRequests
 from analemma.pipeline.slicing import SlicingWorkflow
+from analemma.pipeline.state_sources import StateSourceWorkflow
 from analemma.pipeline.versions import Versions
 from analemma.state.block_store import BlockStore
 
@@ -31,12 +36,15 @@ class TenantPipeline:
         name: str,
         *,
         contracts: Callable[[], ContractSet],
+        contracts_loaded_at_us: Callable[[], int],
         blocks: BlockStore,
         trees: Trees,
         versions: Versions,
         clock: Clock,
         entropy: Entropy,
         wake: Callable[[], None],
+        fanout: FanoutOptions | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         events, slices, known = Events(entropy), Slices(engine, tenant), KnownDocuments()
         self.ingest = IngestWorkflow(
@@ -64,5 +72,49 @@ class TenantPipeline:
             clock=clock,
             wake=wake,
         )
-        self.fanout = FanoutWorkflow(engine, tenant, name, events=events, clock=clock, wake=wake)
+        self.fanout = FanoutWorkflow(
+            engine,
+            tenant,
+            name,
+            compiler=PageCompiler(
+                engine,
+                tenant,
+                name,
+                slicing=self.slicing,
+                slices=slices,
+                contracts=contracts,
+                blocks=blocks,
+                documents=DocumentReader(trees, known),
+            ),
+            contracts=contracts,
+            events=events,
+            clock=clock,
+            wake=wake,
+            options=fanout,
+        )
         self.reader = SliceReader(slices, trees, name)
+        self.deploying = DeployWorkflow(
+            engine,
+            tenant,
+            name,
+            rows=DeployRows(engine, tenant),
+            contracts=contracts,
+            ingest=self.ingest,
+            slicing=self.slicing,
+            events=events,
+            clock=clock,
+            wake=wake,
+            max_attempts=max_attempts,
+        )
+        self.documents = DocumentReader(trees, known)
+        self.shipping = ShipRequests(engine, tenant, name, contracts=contracts, events=events, clock=clock, wake=wake)
+        self.sources = StateSourceWorkflow(
+            engine,
+            tenant,
+            name,
+            contracts=contracts,
+            loaded_at_us=contracts_loaded_at_us,
+            ingest=self.ingest,
+            blocks=blocks,
+            clock=clock,
+        )

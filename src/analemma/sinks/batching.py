@@ -21,6 +21,9 @@ MAXIMUM_BODY_BYTES = 64 << 20
 """What no sink is asked to take in one piece."""
 
 
+_DOC_ID = attrgetter("doc_id")
+
+
 class Parcel(NamedTuple):
     """A document, ready for a sink."""
 
@@ -61,6 +64,10 @@ class BatchingSink(ABC):
         """Why the sink could never take this; None if it might."""
         return None
 
+    def fits(self, parcels: Sequence[Parcel]) -> bool:
+        """Whether the sink might take all of these; overridden where that can be told of all at once."""
+        return not any(map(self.refuse, parcels))
+
     def identity(self, document: SinkDocument) -> Hashable:
         """What tells it from other documents: equal ones would be written to the same place."""
         return document.doc_id
@@ -86,7 +93,7 @@ class BatchingSink(ABC):
             raise Unavailable("the sink is closed", hint="open it again")
         # Nearly always all of them are fit to be sent, and each stands there once.
         whole = pack_all(documents)
-        if whole and not any(map(self.refuse, whole)) and not self._has_twins(whole):
+        if whole and self.fits(whole) and not self._has_twins(documents):
             return tuple(self.send(whole))
         answers: dict[int, Shipped] = {}
         parcels: dict[int, Parcel] = {}
@@ -110,8 +117,11 @@ class BatchingSink(ABC):
             self._closed = True
             self.release()
 
-    def _has_twins(self, parcels: Sequence[Parcel]) -> bool:
-        return len({self.identity(parcel.document) for parcel in parcels}) < len(parcels)
+    def _has_twins(self, documents: Sequence[SinkDocument]) -> bool:
+        # Documents of different ids are different ones, wherever they go.
+        if len(set(map(_DOC_ID, documents))) == len(documents):
+            return False
+        return len(set(map(self.identity, documents))) < len(documents)
 
     def _send_newest_first(self, parcels: Mapping[int, Parcel], answers: dict[int, Shipped]) -> None:
         """Send the newest state of each document, and of equal ones the last: if the sink takes it, the others are
@@ -170,7 +180,7 @@ class PlaceIsDown(Exception):
 
     def __init__(self, answer: Shipped) -> None:
         super().__init__(answer.reason)
-        self.answer = answer
+        self.answer = replace(answer, is_down=True)
 
 
 Send = Callable[[Sequence[Parcel]], list[Shipped] | Shipped]

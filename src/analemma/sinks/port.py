@@ -72,6 +72,8 @@ class Shipped:
     """For people, in one line and without secrets; of RETRY and REFUSED."""
     after_s: float | None = None
     """How long the sink asked to be left alone; None: it did not say."""
+    is_down: bool = False
+    """Of RETRY: it is not about this document, the place as a whole does not answer or asks to be left alone."""
 
     @property
     def is_done(self) -> bool:
@@ -83,9 +85,9 @@ SHIPPED: Final = Shipped(Outcome.SHIPPED)
 STALE: Final = Shipped(Outcome.STALE)
 
 
-def retry(reason: str, after_s: float | None = None) -> Shipped:
+def retry(reason: str, after_s: float | None = None, *, is_down: bool = False) -> Shipped:
     """It may work later."""
-    return Shipped(Outcome.RETRY, one_line(reason), after_s)
+    return Shipped(Outcome.RETRY, one_line(reason), after_s, is_down)
 
 
 def refused(reason: str) -> Shipped:

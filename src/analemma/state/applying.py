@@ -114,6 +114,7 @@ class Applier:
                 continue
             done.settled += len(branch.settlement.steps)
             self._blocks.remember([block for draft in branch.drafts for block in draft.emitted])
+            self._committer.announced(event for draft in branch.drafts for event in draft.request.events)
 
     def _refused(self, branches: Sequence[_Branch], exc: AnalemmaError, done: Pass) -> None:
         first = branches[0]

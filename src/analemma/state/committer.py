@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +16,12 @@ from analemma.catalog.port import (
     Head,
     Idempotency,
     KernelCatalog,
+    OutboxEvent,
     RowChange,
     TenantId,
 )
 from analemma.clock import Clock, Entropy
+from analemma.state.announcing import Announcing
 from analemma.state.arguments import branch_key, check_message, check_name, check_segment
 from analemma.state.block_store import BlockStore, Carried
 from analemma.state.journal import COMMITTED, next_record
@@ -53,6 +55,8 @@ class Proposal:
     fingerprint: bytes = b""
     rows: Callable[[BlockId], Sequence[RowChange]] | None = None
     """What else becomes visible with the version, once its manifest is known."""
+    events: tuple[OutboxEvent, ...] = ()
+    """For the outbox, beside what is told of the commit itself."""
     guessed: bool = False
     """Whether `expected` was not read but guessed: then HeadMoved is also raised when deltas wait in the ledger."""
 
@@ -86,13 +90,22 @@ class Committer:
     """Commits proposals of one tenant."""
 
     def __init__(
-        self, catalog: KernelCatalog, tenant: TenantId, blocks: BlockStore, *, clock: Clock, entropy: Entropy
+        self,
+        catalog: KernelCatalog,
+        tenant: TenantId,
+        blocks: BlockStore,
+        *,
+        clock: Clock,
+        entropy: Entropy,
+        announcing: Announcing | None = None,
     ) -> None:
+        """`announcing` tells what else is to know of a commit."""
         self._catalog = catalog
         self._tenant = tenant
         self._blocks = blocks
         self._clock = clock
         self._entropy = entropy
+        self._announcing = announcing
 
     def commit(self, proposal: Proposal, carried: Carried | None = None) -> Outcome:
         """Make the proposal the branch's new head, durably; HeadMoved, with nothing changed, if the head is another by
@@ -103,6 +116,7 @@ class Committer:
         if committed.replayed and committed.receipt is not None:
             receipt = decode_receipt(committed.receipt)
             return Outcome(receipt, _head_of(receipt), committed, 0, 0, ())
+        self.announced(request.events)
         self._blocks.remember(draft.emitted)
         written = sum([row.length or len(row.body or b"") for row in request.blocks if row.id in committed.stored])
         return Outcome(
@@ -156,11 +170,26 @@ class Committer:
             blocks=prepared.rows,
             bases=_bases(proposal),
             uploads=prepared.uploads,
+            events=(*self._events(head), *proposal.events),
             idempotency=idempotency,
             unless_pending=proposal.guessed,
             rows=() if proposal.rows is None else tuple(proposal.rows(block.id)),
         )
         return Draft(request, receipt, manifest, emitted, prepared.object_keys)
+
+    def removal_events(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
+        """What is told with branches that go."""
+        return () if self._announcing is None else self._announcing.removed(keys)
+
+    def announced(self, events: Iterable[OutboxEvent]) -> None:
+        """These are committed: whoever delivers them need not wait for the next look."""
+        if self._announcing is not None and any(True for _ in events):
+            self._announcing.wake()
+
+    def _events(self, head: Head) -> tuple[OutboxEvent, ...]:
+        if self._announcing is None:
+            return ()
+        return self._announcing.committed(head.key, head.manifest, head.version)
 
 
 def check_proposal(proposal: Proposal) -> None:

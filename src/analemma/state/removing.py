@@ -46,12 +46,14 @@ class Removing(KernelBase):
         `whole` workflow and it has others."""
         now_us = self._clock.now_us()
         body = _record(owner, workflow, heads, now_us)
+        events = self._committer.removal_events(head.key for head in heads)
         remove_branches(
             self._engine,
             RemovalRequest(
-                self._tenant, owner, workflow, heads, now_us, body, sha256(body).digest(), tuple(rows), whole
+                self._tenant, owner, workflow, heads, now_us, body, sha256(body).digest(), tuple(rows), whole, events
             ),
         )
+        self._committer.announced(events)
         for head in heads:
             self._own_heads.pop(head.key, None)
 

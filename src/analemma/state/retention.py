@@ -156,7 +156,18 @@ class Retention(Recording):
         head = self._head(key)
         tagged = {row.manifest for row in self._catalog.tags(self._tenant, key.owner, key.workflow)}
         pinned = {row.manifest for row in self._catalog.pins(self._tenant, key.owner, key.workflow)}
-        return plan_expiry(self._all_versions(key), policy, head.manifest, tagged, pinned, now_us=now_us)
+        running = set(self._catalog.running_executions(self._tenant, key.owner, key.workflow))
+        resumable = set(self._catalog.resumable_heads(self._tenant, key.owner, key.workflow))
+        return plan_expiry(
+            self._all_versions(key),
+            policy,
+            head.manifest,
+            tagged,
+            pinned,
+            now_us=now_us,
+            running=running,
+            resumable=resumable,
+        )
 
     def _all_versions(self, key: BranchKey) -> Iterable[ManifestRow]:
         before: int | None = None
@@ -186,6 +197,8 @@ def plan_expiry(
     pinned: Collection[BlockId],
     *,
     now_us: int,
+    running: Collection[str] = (),
+    resumable: Collection[BlockId] = (),
 ) -> ExpiryPlan:
     """Which of a branch's versions, given newest first, no rule keeps. Decides; changes nothing."""
     rules = asdict(policy)
@@ -209,6 +222,10 @@ def plan_expiry(
             reasons.append("tagged")
         if row.id in pinned:
             reasons.append("pinned")
+        if row.execution in running:
+            reasons.append("running")
+        if row.id in resumable:
+            reasons.append("resumable")
         if keeps_everything:
             reasons.append("no rule")
         if policy.keep_last is not None and place_from_top < policy.keep_last:

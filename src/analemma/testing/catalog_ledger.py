@@ -23,7 +23,7 @@ from analemma.catalog.ledger_port import (
 )
 from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, TenantId
 from analemma.errors import AnalemmaError, Conflict, Invalid
-from analemma.testing.commits import KEY, make_block, make_request, make_upload
+from analemma.testing.commits import KEY, make_block, make_event, make_request, make_upload
 
 OTHER = BranchKey("ann", "other")
 
@@ -58,6 +58,10 @@ class CatalogLedgerSuite(ABC):
     @abstractmethod
     def is_doomed(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> bool:
         """Whether the mark is there."""
+
+    @abstractmethod
+    def deliveries(self, catalog: KernelCatalog, tenant: TenantId) -> list[tuple[str, int, str]]:
+        """The outbox as (aggregate id, place, event id), in that order."""
 
     def test_entries_come_back_as_they_were_in_the_order_of_their_branch(
         self, catalog: LedgerCatalog, tenant: TenantId
@@ -220,6 +224,24 @@ class CatalogLedgerSuite(ABC):
         with pytest.raises(Invalid):
             catalog.settle(tenant, [BranchSettlement(KEY, begun.head, (Settlement(seq, request, b"receipt"),))])
         assert catalog.head(tenant, KEY) == begun.head and catalog.pending_count(tenant) == 1
+
+    def test_events_of_versions_are_written_with_them_in_their_order(
+        self, catalog: LedgerCatalog, tenant: TenantId
+    ) -> None:
+        seqs = [catalog.enter(tenant, make_entry()) for _ in range(3)]
+        steps = []
+        head = None
+        for number, seq in enumerate(seqs):
+            request = make_request(tenant, head, [make_block()], events=(make_event(f"e{number}", "lane"),))
+            steps.append(Settlement(seq, request, b"receipt"))
+            head = request.head
+        settlement = BranchSettlement(KEY, None, tuple(steps))
+        assert catalog.settle(tenant, [settlement]) == [True]
+        told = [("lane", place, f"e{place - 1}") for place in (1, 2, 3)]
+        assert self.deliveries(catalog, tenant) == told
+        # Settled already: nothing of it is told again.
+        assert catalog.settle(tenant, [settlement]) == [False]
+        assert self.deliveries(catalog, tenant) == told
 
     def test_an_entry_is_settled_once(self, catalog: LedgerCatalog, tenant: TenantId) -> None:
         seq = catalog.enter(tenant, make_entry())

@@ -157,6 +157,11 @@ class CatalogRecordsSuite:
         with pytest.raises(Conflict):
             catalog.append(make_record(tenant, head, DropPin(first.manifest.id)))
 
+    def test_nothing_runs_where_nothing_was_begun(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        _line(catalog, tenant, 1)
+        assert catalog.running_executions(tenant, KEY.owner, KEY.workflow) == []
+        assert catalog.resumable_heads(tenant, KEY.owner, KEY.workflow) == []
+
     def test_decisions_are_found_by_version(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second, third = _line(catalog, tenant, 3)
         head, records = third.head, []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
@@ -14,9 +15,11 @@ from analemma.archives import block_reading, block_writing, index_blocks
 from analemma.archives.entries import Entry
 from analemma.archives.index_blocks import entry_wire, index_block
 from analemma.archives.walking import Found
+from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.workspaces import SqlWorkspaces
 from analemma.errors import Corrupt, DataLost, Denied
+from analemma.state.block_store import BlockStore
 from tests.stores import Store, delete_doomed_blocks, doom_blocks, local
 from tests.unit.archives.volumes import fill, look, object_keys, workspace_of
 
@@ -286,7 +289,7 @@ def test_missing_blocks_are_data_loss(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_volume_stays_if_a_block_that_was_there_before_is_lost(
+def test_blocks_that_the_store_has_lost_are_stored_anew_from_the_volume(
     cached: bool, force: bool, store: Store, tmp_path: Path
 ) -> None:
     root = tmp_path / "volume"
@@ -296,27 +299,67 @@ def test_a_volume_stays_if_a_block_that_was_there_before_is_lost(
         archives.archive("ws1")
         archives.restore("ws1")
         assert app.objects is not None
-        packs = {info.key: app.objects.get(info.key) for info in app.objects.list("packs")}
-        for key in packs:
-            app.objects.delete(key)
+        for info in [*app.objects.list("packs")]:
+            app.objects.delete(info.key)
         (root / "new").write_text("new")
         before = look(root)
         if not cached:
-            with store.open(archive_format="blocks") as other, pytest.raises(DataLost, match="the volume is kept"):
+            with store.open(archive_format="blocks") as other:
                 other.archives.archive("ws1", force=force)
         else:
-            with pytest.raises(DataLost, match="the volume is kept"):
-                archives.archive("ws1", force=force)
-        assert look(root) == before
-        assert archives.get("ws1").status == "WARM"
-        for key, data in packs.items():
-            app.objects.put(key, data)
-        archives.archive("ws1", force=force)
+            archives.archive("ws1", force=force)
         archives.restore("ws1")
         assert look(root) == before
 
 
-def test_a_first_archive_is_refused_if_it_shares_a_block_that_is_torn(store: Store, tmp_path: Path) -> None:
+def test_a_bit_that_flips_between_restore_and_archive_is_found_and_mended(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        before = look(root)
+        assert app.objects is not None
+        for info in [*app.objects.list("packs")]:
+            whole = bytearray(app.objects.get(info.key))
+            for place in range(1000, len(whole), 500_000):
+                whole[place] ^= 1
+            app.objects.delete(info.key)
+            app.objects.put(info.key, bytes(whole))
+        archives.archive("ws1")
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+@pytest.mark.parametrize("age_s", [0, 86_400])
+def test_what_a_restore_has_read_lately_is_not_read_again_if_that_is_wanted(
+    age_s: float, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "volume"
+    read: set[BlockId] = set()
+    reading = BlockStore.read_uncached
+
+    def note(blocks: BlockStore, ids: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        read.update(ids)
+        return reading(blocks, ids)
+
+    with store.open(archive_format="blocks", archive_verify_age_s=age_s) as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        (root / "part-1" / "data-1").write_bytes(random.Random(9).randbytes(150_000))
+        before = look(root)
+        monkeypatch.setattr(BlockStore, "read_uncached", note)
+        archives.archive("ws1")
+        assert (len(read) > 40) == (age_s == 0)
+        monkeypatch.undo()
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+def test_a_block_that_is_torn_is_stored_anew_by_the_next_archive_that_has_it(store: Store, tmp_path: Path) -> None:
     data = random.Random(3).randbytes(3_000_000)
     with store.open(archive_format="blocks") as app:
         for name in ("one", "two"):
@@ -329,11 +372,7 @@ def test_a_first_archive_is_refused_if_it_shares_a_block_that_is_torn(store: Sto
             whole = app.objects.get(info.key)
             app.objects.delete(info.key)
             app.objects.put(info.key, whole[: len(whole) // 2])
-        with pytest.raises(DataLost, match="the volume is kept"):
-            app.archives.archive("two")
-        assert (tmp_path / "two" / "same").read_bytes() == data
-        # Whoever cannot wait has another format.
-        app.archives.archive("two", format="tar")
+        app.archives.archive("two")
         app.archives.restore("two")
         assert (tmp_path / "two" / "same").read_bytes() == data
 

@@ -334,8 +334,48 @@ def test_a_stop_ends_the_run_and_gives_the_lease_back(store: Store, tmp_path: Pa
     with store.open() as app:
         superseded(app, tmp_path, "ws1")
         report = app.archives.gc_run(stop=lambda: True)
+        assert (report.stopped, report.marked) == (True, 0)
+        # Also later: it is asked between any two steps, and what was marked stays so.
+        asked = iter([False, True])
+        report = app.archives.gc_run(stop=lambda: next(asked))
         assert (report.stopped, report.marked) == (True, 1)
         assert app.archives.gc_run(0).deleted == 1
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+def test_an_archive_whose_objects_were_removed_by_hand_is_claimed_too(
+    filter: str, store: Store, tmp_path: Path
+) -> None:
+    """Its row keeps its blocks: it must not stay for ever because there is nothing of it to list."""
+    with store.open(archive_gc_filter=filter, archive_format="blocks") as app:
+        old, new = superseded(app, tmp_path, "ws1")
+        assert app.objects is not None
+        app.objects.delete_many(keys_of(app, "ws1", old))
+        first = app.archives.gc_run()
+        assert (first.marked, first.deleted) == (1, 0)
+        assert after(app, HOUR_S - 60).gc_run().waiting == 1
+        late = after(app, HOUR_S + 60).gc_run()
+        assert (late.claimed, late.deleted, late.objects, late.ok) == (1, 1, 0, True)
+        rows = SqlWorkspaces(app.catalog.engine)
+        claimed, kept = (rows.unit(app.default.id, "ws1", op) for op in (old, new))
+        assert claimed is not None and claimed.state == "claimed"
+        assert kept is not None and kept.state == "kept"
+        assert marks(app) == {}
+        assert after(app, 2 * HOUR_S).gc_run().marked == 0
+        app.archives.restore("ws1")
+        assert (tmp_path / "volumes" / "ws1" / "file").read_text() == "other"
+
+
+def test_an_archive_that_is_needed_and_gone_is_not_claimed(store: Store, tmp_path: Path) -> None:
+    with store.open() as app:
+        op = cold(app, tmp_path, "ws1")
+        assert app.objects is not None
+        app.objects.delete_many(keys_of(app, "ws1", op))
+        for hours in range(3):
+            after(app, hours * HOUR_S + hours).gc_run()
+        found = SqlWorkspaces(app.catalog.engine).unit(app.default.id, "ws1", op)
+        assert found is not None and found.state == "kept"
+        assert marks(app) == {}
 
 
 def test_another_tenants_archives_are_another_collection(store: Store, tmp_path: Path) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from analemma.app import App
+from analemma.archives import collecting_survey
+from analemma.archives.archives import Archives
 from analemma.archives.collecting_reports import ArchiveBrakes, ArchiveCounts, judge
 from analemma.catalog.archive_marks import ArchiveMarks, ArchivePass
 from analemma.catalog.collecting import LeaseLost
 from analemma.catalog.workspaces import AppearedMeanwhile, SqlWorkspaces
+from analemma.clock import SystemClock
 from analemma.errors import Conflict, Unavailable
 from tests.stores import Store, local
 from tests.unit.archives.collections import (
@@ -31,6 +34,15 @@ from tests.unit.archives.collections import (
     units,
 )
 from tests.unit.gc.collections import later, script
+
+
+class SteppedClock(SystemClock):
+    """Time that passes when told to."""
+
+    passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed_s
 
 
 def begin(app: App, seconds: float = 0, lease_s: float = 300) -> ArchivePass:
@@ -231,6 +243,60 @@ def test_another_bucket_is_noticed(store: Store, tmp_path: Path) -> None:
         assert (report.kind, report.counts.missing) == ("limit", 6)
         assert "another bucket" in str(report.problem)
         assert marks(app) == before
+
+
+def test_another_bucket_is_noticed_by_a_filter_too(store: Store, tmp_path: Path) -> None:
+    with store.open(archive_gc_filter="bloom") as app:
+        for number in range(6):
+            cold(app, tmp_path, f"ws{number}")
+        whole = after(app, 60).gc_run(0)
+        assert (whole.counts.kept, whole.counts.missing, whole.ok) == (6, 0, True)
+        assert app.objects is not None
+        empty = InTheMiddle(app.objects, 99, lambda: None)
+        empty.list = lambda prefix="": iter(())  # type: ignore[method-assign]
+        report = on(app, empty, 60).gc_run(0)
+        assert (report.kind, report.counts.kept, report.counts.missing) == ("limit", 6, 6)
+        assert "another bucket" in str(report.problem)
+
+
+def test_how_many_are_missing_is_estimated_from_some(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting_survey, "LOOKED_FOR", 4)
+    with store.open(archive_gc_filter="bloom") as app:
+        ops = {f"ws{number}": cold(app, tmp_path, f"ws{number}") for number in range(12)}
+        counts = after(app, 60).gc_plan().counts
+        assert (counts.kept, counts.missing) == (12, 0)
+        assert app.objects is not None
+        for name, op in ops.items():
+            app.objects.delete_many(keys_of(app, name, op))
+        counts = after(app, 60).gc_plan().counts
+        assert (counts.kept, counts.missing) == (12, 12)
+
+
+def test_a_long_look_keeps_the_lease(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting_survey, "TELL_EVERY", 1)
+    with store.open() as app:
+        for number in range(4):
+            superseded(app, tmp_path, f"ws{number}")
+        clock = SteppedClock()
+        renewed: list[str] = []
+        renew = ArchivePass.renew
+
+        def note(begun: ArchivePass) -> None:
+            renewed.append(stage[0])
+            renew(begun)
+
+        stage = [""]
+
+        def tell(name: str, count: int) -> None:
+            stage[0] = name
+            clock.passed_s += 200
+
+        monkeypatch.setattr(ArchivePass, "renew", note)
+        report = Archives(replace(app.archives._parts, clock=clock)).gc_run(progress=tell)
+        assert report.ok
+        assert renewed.count("looking") >= 4
 
 
 def test_another_store_is_noticed(store: Store, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_stream_that_fails_for_a_moment_is_sent_again(kind: Any, tmp_path: Pat
         [Fault("put", "before")],
         [Fault("put", "torn")],
         [Fault("put", "after")],
-        [Fault("open_read", "torn")],
+        [Fault("get_range", "torn")],
         [Fault("head", "before")],
     ],
     ids=[

@@ -228,7 +228,7 @@ def test_dooms_from_before_they_had_a_table_keep_their_numbers(tmp_path: Path) -
         tx.script("UPDATE block SET doomed = 5 WHERE substr(id, 1, 1) = x'02'")
         tx.script(spare)
     assert engine.one("gc_lease") == (0, None, 0)
-    migrate(engine, now_us=8, scripts=scripts)
+    migrate(engine, now_us=8, scripts=tuple(script for script in scripts if script.number <= 13))
     assert engine.all("scan_doomed", tenant=1, after=b"", limit=9) == [(b"\2" * 32, 5)]
     assert engine.one("gc_lease") == (1, None, 0), "a pass of an earlier release is over"
     # A program of an earlier release must not spare blocks where nobody looks.

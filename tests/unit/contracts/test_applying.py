@@ -38,7 +38,7 @@ def sink(*slices: str, **more: Any) -> Document:
     made = of_type("BOOK", "SINKRULE", "sink.book", input={"type": "SLICE", "entityTypes": ["BOOK"]}, **more)
     del made["entityType"]
     made["input"]["sliceTypes"] = list(slices)
-    return {**made, "target": {"type": "JSONL", "path": "out.jsonl"}, "docId": {"pattern": "{entityId}"}}
+    return {**made, "target": {"type": "JSONL", "path": "out.jsonl"}, "docId": {"pattern": "{tenantId}__{entityId}"}}
 
 
 def ref(entity_type: str, version: str) -> Document:

@@ -117,3 +117,45 @@ def test_versions_are_ordered_as_semver_says() -> None:
     ):
         with pytest.raises(Invalid):
             parse_semver(text)
+
+
+SOURCE = """
+---
+kind: STATE_SOURCE
+id: source.book
+version: 1.0.0
+status: ACTIVE
+entityType: BOOK
+input: {type: STATE, workflows: ["book-*"], owners: [ann]}
+entityId: {pattern: "{workflowId}"}
+fields: [isbn, title, price]
+constants: {kind: "{ownerId}", n: 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "level", "reason"),
+    [
+        ('"{workflowId}"', '"{ownerId}-{workflowId}"', Level.MAJOR, "entityId {workflowId} -> {ownerId}-{workflowId}"),
+        ("fields: [isbn, title, price]", "fields: [isbn, title, price, tags]", Level.MINOR, "field /tags added"),
+        ("fields: [isbn, title, price]", "fields: [isbn, price, title]", Level.NONE, None),
+        ("fields: [isbn, title, price]\n", "", Level.MAJOR, "fields or mappings changed"),
+        ("owners: [ann]", "owners: [ann, bob]", Level.MINOR, "owner bob added"),
+        ("owners: [ann]", "tenants: [shop]", Level.MAJOR, "tenant nothing -> [shop]"),
+        ("n: 1}", "n: 2}", Level.MAJOR, "constant n: value 1 -> 2"),
+        (", n: 1", "", Level.MAJOR, "constant n removed"),
+        ("n: 1}", "n: 1, m: 2}", Level.MINOR, "constant m added"),
+        ('{ownerId}", n', '{branch}", n', Level.MAJOR, "constant kind: value {ownerId} -> {branch}"),
+        ("n: 1}", "n: 1}\nwhen: EVERY_COMMIT", Level.MINOR, "when CHANGED -> EVERY_COMMIT"),
+        ("n: 1}", "n: 1}\nwhenRemoved: DELETE", Level.MINOR, "whenRemoved KEEP -> DELETE"),
+        ("n: 1}", "n: 1}\nwhenRefused: STOP", Level.MINOR, "whenRefused SKIP -> STOP"),
+    ],
+)
+def test_a_state_source_is_compared_by_what_it_takes(
+    old: str, new: str, level: Level, reason: str | None, tmp_path: Path
+) -> None:
+    before = load_text(TEXT + SOURCE, tmp_path)
+    assert SOURCE.count(old) == 1
+    found = diff_contracts(before, load_text(TEXT + SOURCE.replace(old, new), tmp_path))
+    assert max((each.level for each in found), default=Level.NONE) == level
+    assert reason is None or reason in [what for each in found for _, what in each.reasons]

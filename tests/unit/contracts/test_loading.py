@@ -26,6 +26,7 @@ status: ACTIVE
 entityType: BOOK
 input: {type: STATE, workflows: ["book-*"]}
 entityId: {path: /isbn}
+fields: [isbn, price]
 mappings: [{from: draft.title, to: title}]
 """
 
@@ -202,7 +203,8 @@ def test_a_state_source_says_which_state_becomes_which_entity(tmp_path: Path) ->
         None,
         ("main",),
     )
-    assert str(source.entity_id) == "/isbn" and source.mappings is not None
+    assert str(source.entity_id) == "/isbn" and source.rules is not None
+    assert source.takes("shop", "ann", "book-7", "main") and not source.takes("shop", "ann", "book-7", "draft")
 
 
 def test_every_kind_has_its_model() -> None:

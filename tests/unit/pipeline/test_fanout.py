@@ -12,10 +12,8 @@ from analemma.catalog.engine import Transaction
 from analemma.contracts.loading import load_contracts
 from analemma.errors import Conflict, Invalid
 from analemma.outbox.handlers import Event
-from analemma.pipeline.fanout import FanoutWorkflow
 from analemma.pipeline.handlers import handlers
 from analemma.slicing.entity_key import EntityKey
-from analemma.slicing.tsid import parse_version
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
 from tests.unit.pipeline.shop import book, open_shop, put_author, put_book
@@ -92,36 +90,6 @@ def test_a_worker_compiles_what_comes_and_whoever_joins_it(store: Store) -> None
         before = row_counts(store)
         assert worker(2).drain().delivered == 0
         assert rows_added(store, before) == {}
-
-
-def test_dependants_are_told_in_pages(store: Store) -> None:
-    with open_shop(store) as shop:
-        shop.ingest_many([("BOOK", str(number), book(str(number), authorId="lem")) for number in range(25)])
-        shop._app.worker(1).drain()
-        version = put_author(shop, "lem", "Lem")
-        pipeline = shop.pipeline
-        fanout = FanoutWorkflow(
-            shop._catalog.engine,
-            shop.id,
-            "shop",
-            events=pipeline.fanout._events,
-            clock=shop._clock,
-            wake=lambda: None,
-            page=10,
-        )
-        told = fanout.execute(AUTHOR, parse_version(version), ["SUMMARY"])
-        pages = [told.requested]
-        while not told.finished:
-            (*_, (_, _, _, payload)) = [each for each in events(store, "FanoutRequested") if "cursor" in each[3]]
-            assert payload["sliceTypes"] == ["SUMMARY"]
-            cursors = [each[3]["cursor"] for each in events(store, "FanoutRequested") if "cursor" in each[3]]
-            told = fanout.execute(AUTHOR, parse_version(version), ["SUMMARY"], max(map(int, cursors)))
-            pages.append(told.requested)
-        assert pages == [10, 10, 5]
-        asked = [payload["entityKey"] for _, _, _, payload in events(store, "CompileRequested")]
-        assert sorted(asked) == sorted(f"BOOK#shop#{number}" for number in range(25))
-        shop._app.worker(2).drain()
-        assert {author_name(shop, str(number)) for number in range(25)} == {"Lem"}
 
 
 def test_dependants_compiled_by_an_older_ruleset_are_told(store: Store) -> None:

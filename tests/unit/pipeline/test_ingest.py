@@ -276,3 +276,11 @@ def test_a_batch_with_an_upload_is_one_transaction(store: Store) -> None:
         assert [each.status for each in done] == ["created", "created"]
         assert query(store, "SELECT state FROM upload") == [("ready",)]
         assert (shop._catalog.engine.statements - statements)["ingest"] == 0
+
+
+@pytest.mark.parametrize("schema", ["entity.book.v1@", "@", "@1.0.0"])
+def test_a_schema_that_is_named_in_part_is_none(store: Store, schema: str) -> None:
+    with open_shop(store) as shop:
+        with pytest.raises((Invalid, NotFound), match=r"names no version behind the @|there is no ENTITY_SCHEMA @1"):
+            shop.ingest("BOOK", "1", book("1"), schema=schema)
+        assert shop.ingest("BOOK", "1", book("1"), schema="entity.book.v1@1.0.0").created

@@ -22,8 +22,27 @@ WHERE tenant = :tenant AND unit = ANY (ARRAY(SELECT jsonb_array_elements_text(:u
 ORDER BY unit
 
 -- known_units --
--- Those of these, each as [workspace, op_id], that were ever begun here.
-SELECT archive_unit.workspace, archive_unit.op_id
+-- Those of these, each as [workspace, op_id], that were ever begun here. OFFSET 0: each is looked up by itself, also
+-- before the database has counted the rows and would rather read them all.
+SELECT found.workspace, found.op_id
 FROM jsonb_array_elements(:units::jsonb) AS wanted (pair)
-JOIN archive_unit ON archive_unit.tenant = :tenant AND archive_unit.workspace = wanted.pair ->> 0
-                 AND archive_unit.op_id = wanted.pair ->> 1
+CROSS JOIN LATERAL (
+    SELECT workspace, op_id FROM archive_unit
+    WHERE tenant = :tenant AND workspace = wanted.pair ->> 0 AND op_id = wanted.pair ->> 1
+    OFFSET 0
+) AS found
+
+-- kept_for_nobody --
+-- Those of these, each as [workspace, op_id], that are kept, and that no workspace needs. OFFSET 0 as above.
+SELECT found.workspace, found.op_id
+FROM jsonb_array_elements(:units::jsonb) AS wanted (pair)
+CROSS JOIN LATERAL (
+    SELECT workspace, op_id FROM archive_unit
+    WHERE tenant = :tenant AND workspace = wanted.pair ->> 0 AND op_id = wanted.pair ->> 1 AND state = 'kept'
+      AND NOT EXISTS (
+          SELECT 1 FROM workspace AS owner
+          WHERE owner.tenant = archive_unit.tenant AND owner.id = archive_unit.workspace
+            AND owner.deleted_at IS NULL AND archive_unit.op_id IN (owner.op_id, owner.archive_op)
+      )
+    OFFSET 0
+) AS found

@@ -38,3 +38,21 @@ ORDER BY id || '/' LIMIT :limit
 -- archive_marks --
 -- A page of the units that an earlier pass found to be nobody's.
 SELECT unit, first_orphan_detected, pass FROM archive_mark WHERE tenant = :tenant AND unit > :after ORDER BY unit LIMIT :limit
+
+-- add_unlisted_marks --
+-- Archives that superseded ones are, or that workspaces had which are deleted, and that have no mark.
+INSERT INTO archive_mark (tenant, unit, first_orphan_detected, pass)
+SELECT archive_unit.tenant, archive_unit.workspace || '/' || archive_unit.op_id || '/', :now, :pass
+FROM archive_unit
+WHERE archive_unit.tenant = :tenant AND archive_unit.state = 'kept'
+  AND NOT EXISTS (
+      SELECT 1 FROM workspace
+      WHERE workspace.tenant = archive_unit.tenant AND workspace.id = archive_unit.workspace
+        AND workspace.deleted_at IS NULL AND archive_unit.op_id IN (workspace.op_id, workspace.archive_op)
+  )
+  AND NOT EXISTS (
+      SELECT 1 FROM archive_mark
+      WHERE archive_mark.tenant = archive_unit.tenant
+        AND archive_mark.unit = archive_unit.workspace || '/' || archive_unit.op_id || '/'
+  )
+LIMIT :limit

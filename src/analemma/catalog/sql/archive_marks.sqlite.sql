@@ -25,3 +25,16 @@ SELECT archive_unit.workspace, archive_unit.op_id
 FROM json_each(:units) AS wanted
 CROSS JOIN archive_unit ON archive_unit.tenant = :tenant AND archive_unit.workspace = json_extract(wanted.value, '$[0]')
                        AND archive_unit.op_id = json_extract(wanted.value, '$[1]')
+
+-- kept_for_nobody --
+-- Those of these, each as [workspace, op_id], that are kept, and that no workspace needs.
+SELECT archive_unit.workspace, archive_unit.op_id
+FROM json_each(:units) AS wanted
+CROSS JOIN archive_unit ON archive_unit.tenant = :tenant AND archive_unit.workspace = json_extract(wanted.value, '$[0]')
+                       AND archive_unit.op_id = json_extract(wanted.value, '$[1]')
+WHERE archive_unit.state = 'kept'
+  AND NOT EXISTS (
+      SELECT 1 FROM workspace
+      WHERE workspace.tenant = archive_unit.tenant AND workspace.id = archive_unit.workspace
+        AND workspace.deleted_at IS NULL AND archive_unit.op_id IN (workspace.op_id, workspace.archive_op)
+  )

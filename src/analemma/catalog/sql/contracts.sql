@@ -2,6 +2,10 @@
 -- What changes whenever a contract does: the time of the newest change, which no two changes share, and how many there are.
 SELECT coalesce(max(loaded_at), 0), count(*) FROM contract
 
+-- active_contract --
+-- Whether there is an ACTIVE contract of a kind.
+SELECT 1 FROM contract WHERE kind = :kind AND status = 'ACTIVE' LIMIT 1
+
 -- all_contracts --
 -- Every contract, whatever its status.
 SELECT id, version, kind, status, body, checksum, loaded_at FROM contract ORDER BY id, version

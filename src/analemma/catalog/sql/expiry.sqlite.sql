@@ -5,12 +5,14 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
   AND version IN (SELECT value FROM json_each(:versions))
 
 -- protected_versions --
--- Those of the versions that a tag or a pin keeps.
+-- Those of the versions that a tag, a pin, or a run that made them and is not over keeps; of one that failed, the one that it stands on.
 SELECT manifest.version FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
   AND version IN (SELECT value FROM json_each(:versions))
   AND (EXISTS (SELECT 1 FROM tag WHERE tag.tenant = manifest.tenant AND tag.manifest = manifest.id)
-       OR EXISTS (SELECT 1 FROM pin WHERE pin.tenant = manifest.tenant AND pin.manifest = manifest.id))
+       OR EXISTS (SELECT 1 FROM pin WHERE pin.tenant = manifest.tenant AND pin.manifest = manifest.id)
+       OR EXISTS (SELECT 1 FROM run WHERE run.tenant = manifest.tenant AND run.execution = manifest.execution
+                  AND (run.ended_at IS NULL OR (run.status = 'FAILED' AND run.head = manifest.id))))
 
 -- remember_expired --
 -- So that whoever asks for one of them hears that it has expired.

@@ -1,12 +1,22 @@
 -- claim_lanes --
--- Leases lanes that are due and free, and answers the first rows of each: the function is in migration 0011.
-SELECT * FROM analemma_claim_lanes(:now::bigint, :tenant::bigint, :lanes::bigint, :rows::bigint, :lease::bigint, :calm::boolean)
+-- Leases lanes that are due and free, and answers the first rows of each: the function is in migration 0015.
+SELECT * FROM analemma_claim_lanes(
+    :now::bigint, :tenant::bigint, :lanes::bigint, :rows::bigint, :lease::bigint, :calm::boolean, :channel
+)
+
+-- any_lane_due --
+-- Whether there is anything to claim: the function is in migration 0015.
+SELECT 1 WHERE analemma_is_due(:now::bigint, NULL, :channel)
+
+-- any_lane_due_of --
+-- Whether there is anything to claim of one tenant.
+SELECT 1 WHERE analemma_is_due(:now::bigint, :tenant::bigint, :channel)
 
 -- finish_lanes --
--- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0011.
+-- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0015.
 SELECT * FROM analemma_finish_lanes(
-    :now::bigint, :tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[], :done_seqs::bigint[], :statuses::text[],
-    :attempts::bigint[], :delays::bigint[], :reasons::text[]
+    :now::bigint, :tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[], :done_seqs::bigint[], :last_seqs::bigint[],
+    :statuses::text[], :attempts::bigint[], :delays::bigint[], :reasons::text[]
 )
 
 -- settle_event --
@@ -60,7 +70,7 @@ FOR NO KEY UPDATE
 -- The most urgent lanes that are due and free; asked when a claim got none of them. Those whose worker was not heard of come a lease later:
 -- it may be waiting in the same line, to renew it.
 SELECT tenant, aggregatetype, aggregateid FROM lane
-WHERE due_at IS NOT NULL AND NOT parked AND due_at <= :now::bigint
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now::bigint
   AND (lease_until IS NULL OR lease_until <= :now::bigint - :lease::bigint)
   AND tenant = coalesce(:tenant::integer, tenant)
 ORDER BY priority, due_at

@@ -6,19 +6,6 @@ WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :agg
 ORDER BY seq
 LIMIT :limit
 
--- any_lane_due --
--- Whether there is anything to claim.
-SELECT 1 FROM lane
-WHERE due_at IS NOT NULL AND NOT parked AND due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)
-LIMIT 1
-
--- any_lane_due_of --
--- Whether there is anything to claim of one tenant.
-SELECT 1 FROM lane
-WHERE due_at IS NOT NULL AND NOT parked AND due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)
-  AND tenant = :tenant
-LIMIT 1
-
 -- lane_position --
 -- Who holds a lane, and how far it is settled.
 SELECT fence, done_seq FROM lane WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid

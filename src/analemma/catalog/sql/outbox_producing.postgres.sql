@@ -1,15 +1,17 @@
 -- enqueue_events --
 -- Rows for delivery behind what their lanes hold, which become due. Lanes are locked in the order given, which is the same for everyone.
 WITH lanes AS (
-    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
+    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority, channel)
     -- Due by the database's clock where the producer's is ahead of it: workers know no other.
     SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
-           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority
-    FROM unnest(:lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[])
-        AS wanted (aggregatetype, aggregateid, count, priority)
+           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority, wanted.channel
+    FROM unnest(:lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[], :lane_channels::text[])
+        AS wanted (aggregatetype, aggregateid, count, priority, channel)
     ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
     SET next_seq = lane.next_seq + excluded.next_seq - 1,
         due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
+        -- What a channel delivers is the newest state: a new one is worth another try.
+        parked = lane.parked AND lane.channel = '',
         priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
     RETURNING aggregatetype, aggregateid, next_seq
 )

@@ -65,12 +65,13 @@ WITH wanted AS MATERIALIZED (
 )
 SELECT wanted.place, added.id, known.newest_raw, known.newest_hash,
        CASE WHEN NOT EXISTS (SELECT FROM added) OR (SELECT count(*) FROM finished) = :upload_count THEN true
-            ELSE analemma_abort('AN002', 'an upload is gone') END
+            ELSE analemma_abort('AN002', 'an upload is gone') END,
+       known.id
 FROM wanted
     LEFT JOIN added USING (place)
     -- Row by row: a plan made while there are few entities would otherwise read all of them.
     LEFT JOIN LATERAL (
-        SELECT newest_raw, newest_hash FROM entity
+        SELECT id, newest_raw, newest_hash FROM entity
         WHERE entity.tenant = :tenant AND entity.type = wanted.type AND entity.key = wanted.key LIMIT 1
     ) AS known ON true
 ORDER BY wanted.place

@@ -26,24 +26,27 @@ WITH joined AS MATERIALIZED (
 ), moved AS (
     UPDATE entity
     SET newest_compiled = CASE WHEN :newest::boolean THEN :version ELSE newest_compiled END,
-        serving_version = CASE WHEN :newest::boolean THEN :version ELSE serving_version END,
-        compile_seq = compile_seq + 1
-    WHERE id = :entity AND compile_seq = :expected
+        serving_version = CASE WHEN :serves::boolean THEN :version ELSE serving_version END,
+        compile_seq = compile_seq + 1,
+        ship_seq = :ship_seq
+    WHERE id = :entity AND compile_seq = :expected AND ship_seq = :expected_ship_seq
       AND :joined_count = (
           SELECT count(*) FROM joined
           JOIN unnest(:joined_ids::bigint[], :joined_seqs::bigint[]) AS seen (id, compile_seq) USING (id, compile_seq)
       )
     RETURNING id
 ), lanes AS (
-    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
+    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority, channel)
     SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
-           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority
+           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority, wanted.channel
     FROM moved CROSS JOIN unnest(
-        :lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[]
-    ) AS wanted (aggregatetype, aggregateid, count, priority)
+        :lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[], :lane_channels::text[]
+    ) AS wanted (aggregatetype, aggregateid, count, priority, channel)
     ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
     SET next_seq = lane.next_seq + excluded.next_seq - 1,
         due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
+        -- What a channel delivers is the newest state: a new one is worth another try.
+        parked = lane.parked AND lane.channel = '',
         priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
     RETURNING aggregatetype, aggregateid, next_seq
 ), stored AS (
@@ -109,7 +112,8 @@ SELECT CASE WHEN NOT EXISTS (SELECT FROM moved) THEN false
 SELECT entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq,
        chosen.version, chosen.hash, chosen.schema_id, chosen.schema_version, chosen.root,
        base.version, base.revision, base.ruleset_id, base.ruleset_version, base.fingerprint, base.dependencies,
-       before.hash, before.schema_id, before.schema_version, before.root
+       before.hash, before.schema_id, before.schema_version, before.root,
+       entity.serving_version, entity.ship_seq
 FROM entity
     LEFT JOIN raw AS chosen
         ON chosen.entity = entity.id AND chosen.version = coalesce(:version::bigint, entity.newest_raw)

@@ -12,12 +12,5 @@ SELECT type FROM slice WHERE entity = :entity AND version = :version AND revisio
 -- Everything that an entity can be found by.
 SELECT entry.index_type, entry.value, target.type, target.key
 FROM index_entry AS entry LEFT JOIN entity AS target ON target.id = entry.target
-WHERE entry.entity = :entity
+WHERE entry.entity = :entity AND entry.waiting <> 1
 ORDER BY entry.index_type, entry.value, target.type, target.key
-
--- dependants --
--- A page of the entities whose entries, in any index, name this one.
-SELECT DISTINCT entry.entity, found.type, found.key, found.newest_compiled
-FROM index_entry AS entry JOIN entity AS found ON found.id = entry.entity
-WHERE entry.target = :target AND entry.entity > :after
-ORDER BY entry.entity LIMIT :limit

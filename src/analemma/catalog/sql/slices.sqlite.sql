@@ -4,7 +4,8 @@
 SELECT entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq,
        chosen.version, chosen.hash, chosen.schema_id, chosen.schema_version, chosen.root,
        base.version, base.revision, base.ruleset_id, base.ruleset_version, base.fingerprint, base.dependencies,
-       before.hash, before.schema_id, before.schema_version, before.root
+       before.hash, before.schema_id, before.schema_version, before.root,
+       entity.serving_version, entity.ship_seq
 FROM entity
     LEFT JOIN raw AS chosen
         ON chosen.entity = entity.id AND chosen.version = coalesce(:version, entity.newest_raw)
@@ -52,9 +53,9 @@ WHERE entity.compile_seq <> json_extract(seen.value, '$[1]') LIMIT 1
 -- move_compiled --
 -- Compare-and-set; no row touched means that the entity was compiled since.
 UPDATE entity
-SET newest_compiled = coalesce(:newest, newest_compiled), serving_version = coalesce(:newest, serving_version),
-    compile_seq = compile_seq + 1
-WHERE id = :id AND compile_seq = :expected
+SET newest_compiled = coalesce(:newest, newest_compiled), serving_version = coalesce(:serving, serving_version),
+    compile_seq = compile_seq + 1, ship_seq = :ship_seq
+WHERE id = :id AND compile_seq = :expected AND ship_seq = :expected_ship_seq
 
 -- add_compile --
 -- One compile.

@@ -8,7 +8,7 @@ WHERE entity.tenant = :tenant AND entity.type = :entity_type AND entity.key >= :
 -- How many entities have an index entry.
 SELECT count(DISTINCT index_entry.entity) FROM index_entry
 WHERE index_entry.value = :value AND index_entry.index_type = :index_type
-  AND index_entry.entity_type = :entity_type AND index_entry.tenant = :tenant
+  AND index_entry.entity_type = :entity_type AND index_entry.tenant = :tenant AND index_entry.waiting <> 1
 
 -- entity_keys --
 -- A page of the ids of all entities of a type that were ever ingested, compiled or not, in their order.

@@ -107,7 +107,7 @@ SELECT
 FROM (
     SELECT DISTINCT index_entry.entity AS number FROM index_entry
     WHERE index_entry.value = :value AND index_entry.index_type = :index_type
-      AND index_entry.entity_type = :entity_type AND index_entry.tenant = :tenant AND index_entry.entity > :after
+      AND index_entry.entity_type = :entity_type AND index_entry.tenant = :tenant AND index_entry.waiting <> 1 AND index_entry.entity > :after
     ORDER BY index_entry.entity LIMIT :limit
 ) AS page
 JOIN entity ON entity.id = page.number

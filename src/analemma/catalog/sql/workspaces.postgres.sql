@@ -6,5 +6,5 @@ FROM workspace WHERE tenant = :tenant AND id = :id
 FOR UPDATE
 
 -- present_blocks --
--- Those of the ids that are stored.
-SELECT id FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
+-- Those of the ids that are stored, and where.
+SELECT id, upload, object_offset + object_length FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[])

@@ -1,0 +1,44 @@
+"""Index entries while the newest compiled version of an entity is not the one that is served: those of both are kept,
+and each says of which it is. Readers find the served one's; whoever looks for dependants finds both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Protocol
+
+from analemma.catalog.engine import Transaction
+from analemma.catalog.port import TenantId
+
+
+class Entry(Protocol):
+    """An index entry; `target` is an entity's number."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def value(self) -> str: ...
+
+    @property
+    def target(self) -> int | None: ...
+
+
+def write_waiting_entries(
+    tx: Transaction, tenant: TenantId, entity_type: str, entity: int, entries: Iterable[Entry]
+) -> None:
+    """These are the entries of the newest compiled version, which is not served: those of the served one stay."""
+    told = json.dumps([[each.type, each.value, each.target or 0] for each in entries])
+    if tx.dialect == "postgres":
+        tx.execute("part_entries", tenant=tenant, entity_type=entity_type, entity=entity, entries=told)
+        return
+    tx.execute("drop_waiting_entries", entity=entity, entries=told)
+    tx.execute("keep_waiting_entries", entity=entity, entries=told)
+    tx.execute("share_waiting_entries", entity=entity, entries=told)
+    tx.execute("add_waiting_entries", tenant=tenant, entity_type=entity_type, entity=entity, entries=told)
+
+
+def settle_entries(tx: Transaction, entity: int) -> None:
+    """The newest compiled version is served from now on: its entries are the only ones."""
+    tx.execute("drop_left_entries", entity=entity)
+    tx.execute("settle_entries", entity=entity)

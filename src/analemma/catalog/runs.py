@@ -1,0 +1,407 @@
+"""Rows of runs and of what their segments came to. A run moves in the transaction of its segment's commit, by whoever
+has its fence, so that where it stands and what it did are visible together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.port import BranchKey, RowChange, TenantId
+from analemma.errors import Conflict
+from analemma.failpoints import declare, hit
+
+BEFORE_ADVANCE = declare("run.before_advance", "a segment that changed nothing has ended, and nothing says so")
+AFTER_ADVANCE = declare("run.after_advance", "a segment that changed nothing is recorded, but its worker does not know")
+AFTER_CLAIM = declare("run.after_claim", "a run is taken, and nothing of it was done since")
+BEFORE_MOVE = declare("run.before_move", "a run is to be cancelled, released or begun again, and nothing is written")
+AFTER_MOVE = declare("run.after_move", "a run is cancelled, released or begun again, but nobody knows")
+
+SECOND_US = 1_000_000
+LAST = 1 << 62
+
+Status = Literal["PENDING", "RUNNING", "WAITING_HUMAN", "COMPLETED", "FAILED", "CANCELLED"]
+SegmentStatus = Literal["CONTINUE", "COMPLETE", "PAUSED", "FAILED"]
+ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+
+
+class FencedOut(Conflict):
+    """The run is somebody else's by now, or was cancelled: nothing of what was to go with it is written."""
+
+
+class RunRow(NamedTuple):
+    """A run, and where it stands. `position`, `waiting`, `error` and `options` are JSON."""
+
+    number: int
+    execution: str
+    owner: str
+    workflow: str
+    branch: str
+    name: str
+    document: bytes
+    born: BlockId
+    head: BlockId
+    status: Status
+    position: str
+    waiting: str | None
+    error: str | None
+    options: str
+    incarnation: int
+    fence: int
+    holder: str | None
+    due_at_us: int | None
+    deadline_us: int | None
+    idempotency_key: str | None
+    fingerprint: bytes
+    queue: str
+    priority: int
+    created_at_us: int
+    updated_at_us: int
+    ended_at_us: int | None
+
+    @property
+    def key(self) -> BranchKey:
+        """The branch that it writes to."""
+        return BranchKey(self.owner, self.workflow, self.branch)
+
+
+class SegmentRow(NamedTuple):
+    """One execution of a segment. `position` and `error` are JSON; the position is that before it ran."""
+
+    incarnation: int
+    seq: int
+    segment: str
+    place: int
+    iteration: int
+    position: str
+    status: SegmentStatus
+    input: BlockId
+    output: BlockId
+    attempts: int
+    error: str | None
+    started_at_us: int
+    ended_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run that is to be born."""
+
+    execution: str
+    key: BranchKey
+    name: str
+    document: bytes
+    status: Status
+    position: str
+    options: str
+    fingerprint: bytes
+    holder: str | None = None
+    due_in_s: float = 0.0
+    """With a holder: how long the lease is. Without: when somebody is to begin it."""
+    deadline_in_s: float | None = None
+    idempotency_key: str | None = None
+    incarnation: int = 1
+    queue: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Where a run goes."""
+
+    run: int
+    fence: int
+    """Whose move it is."""
+    position: str
+    head: BlockId
+    status: Status
+    incarnation: int
+    from_status: Status = "RUNNING"
+    """Which it may have beside RUNNING."""
+    waiting: str | None = None
+    error: str | None = None
+    kept: bool = True
+    """Whether whoever moves it goes on holding it."""
+    raised: bool = False
+    """Whether the fence is raised, so that whoever holds it now does no more."""
+    due_in_s: float | None = None
+    """Held: a new lease; None: the lease as it is. Not held: when somebody is to look; None: never."""
+
+    def parameters(self) -> dict[str, Any]:
+        """As the statements take it."""
+        return {
+            "run": self.run,
+            "fence": self.fence,
+            "position": self.position,
+            "head": self.head,
+            "status": self.status,
+            "from_status": self.from_status,
+            "incarnation": self.incarnation,
+            "waiting": self.waiting,
+            "error": self.error,
+            "kept": int(self.kept),
+            "raised": int(self.raised),
+            "due_in": _us(self.due_in_s),
+            "over": int(self.status in ENDED),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSegment:
+    """What a segment came to."""
+
+    seq: int
+    segment: str
+    place: int
+    iteration: int
+    before: str
+    """The position before it ran, as JSON."""
+    status: SegmentStatus
+    input: BlockId
+    output: BlockId
+    attempts: int = 1
+    error: str | None = None
+    took_us: int = 0
+
+    def parameters(self, run: int, incarnation: int) -> dict[str, Any]:
+        """As the statements take it."""
+        return {
+            "run": run,
+            "incarnation": incarnation,
+            "seq": self.seq,
+            "segment": self.segment,
+            "place": self.place,
+            "iteration": self.iteration,
+            "before": self.before,
+            "segment_status": self.status,
+            "input": self.input,
+            "output": self.output,
+            "attempts": self.attempts,
+            "segment_error": self.error,
+            "took": self.took_us,
+        }
+
+
+class RunRows:
+    """One tenant's runs."""
+
+    def __init__(self, engine: Engine, tenant: TenantId) -> None:
+        self._engine = engine
+        self._tenant = tenant
+
+    def get(self, execution: str) -> RunRow | None:
+        """One run."""
+        row = self._engine.one("run", tenant=self._tenant, execution=execution)
+        return None if row is None else run_row(row)
+
+    def of_key(self, idempotency_key: str) -> RunRow | None:
+        """The run that was born under a key."""
+        row = self._engine.one("run_of_key", tenant=self._tenant, key=idempotency_key)
+        return None if row is None else run_row(row)
+
+    def page(
+        self,
+        *,
+        status: str | None = None,
+        workflow: str | None = None,
+        owner: str | None = None,
+        name: str | None = None,
+        before: int = LAST,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Newest first."""
+        rows = self._engine.all(
+            "runs",
+            tenant=self._tenant,
+            status=status or "",
+            workflow=workflow or "",
+            owner=owner or "",
+            name=name or "",
+            before=before,
+            limit=limit,
+        )
+        return [run_row(row) for row in rows]
+
+    def segments(self, run: int, incarnation: int, *, after: int = -1, limit: int = 1000) -> list[SegmentRow]:
+        """What was executed in an incarnation, in order."""
+        rows = self._engine.all("run_segments", run=run, incarnation=incarnation, after=after, limit=limit)
+        return [segment_row(row) for row in rows]
+
+    def incarnations(self, run: int) -> list[int]:
+        """Those that have executed anything."""
+        return [row[0] for row in self._engine.all("incarnations", run=run)]
+
+    def is_held(self, run: int, fence: int) -> bool:
+        """Whether whoever has this fence may go on."""
+        row = self._engine.one("run_standing", number=run)
+        return row is not None and row[0] == "RUNNING" and row[1] == fence
+
+    def add(self, new: NewRun, manifest: BlockId) -> RowChange:
+        """For a commit: the run that begins with its version."""
+        return RowChange(
+            "add_run",
+            {
+                "tenant": self._tenant,
+                "execution": new.execution,
+                "owner": new.key.owner,
+                "workflow": new.key.workflow,
+                "branch": new.key.branch,
+                "name": new.name,
+                "document": new.document,
+                "manifest": manifest,
+                "status": new.status,
+                "position": new.position,
+                "options": new.options,
+                "incarnation": new.incarnation,
+                "holder": new.holder,
+                "due_in": _us(new.due_in_s),
+                "deadline_in": _us(new.deadline_in_s),
+                "key": new.idempotency_key,
+                "fingerprint": new.fingerprint,
+                "queue": new.queue,
+                "priority": new.priority,
+            },
+        )
+
+    def advance(self, move: Move, ended: EndedSegment) -> list[RowChange]:
+        """For a commit: where the run stands, and what the segment came to. A commit whose `advance_run` finds no row
+        is that of a worker that was fenced out."""
+        segment = ended.parameters(move.run, move.incarnation)
+        if self._engine.dialect == "postgres":
+            return [RowChange("advance_run", {**move.parameters(), **segment})]
+        return [RowChange("advance_run", move.parameters()), RowChange("put_run_segment", segment)]
+
+    def change_alone(self, changes: Sequence[RowChange]) -> None:
+        """Make the same changes where there is no version to commit; FencedOut if the run is somebody else's."""
+        hit(BEFORE_ADVANCE)
+        if self._engine.dialect == "postgres" and len(changes) == 1:
+            # One statement needs no transaction around it; sent twice, it has the same effect.
+            if not self._engine.all(changes[0].statement, **changes[0].parameters):
+                raise fenced_out(changes[0].parameters["run"])
+        else:
+            self._engine.write(lambda tx: _change(tx, changes))
+        hit(AFTER_ADVANCE)
+
+    def workflow_status(self, key: BranchKey, status: str, now_us: int) -> RowChange:
+        """For a commit, or beside one: what the workflow's own row says."""
+        return RowChange(
+            "set_workflow",
+            {
+                "tenant": self._tenant,
+                "owner": key.owner,
+                "workflow": key.workflow,
+                "name": None,
+                "status": status,
+                "now": now_us,
+            },
+            None,
+        )
+
+    def restart_deadline(self, run: int, limit_s: float | None, *, late: bool = False) -> list[RowChange]:
+        """For a commit, or a move: the run as a whole has so long from now on; `late`: only if its time is over."""
+        if limit_s is None:
+            return []
+        parameters = {"run": run, "limit": _us(limit_s), "late": int(late)}
+        return [RowChange("restart_deadline", parameters, None)]
+
+    def move(self, move: Move, *beside: RowChange) -> None:
+        """Move a run without a segment, and what else changes with it; FencedOut if it is somebody else's."""
+        hit(BEFORE_MOVE)
+        self._engine.write(lambda tx: _change(tx, [self.moved(move), *beside]))
+        hit(AFTER_MOVE)
+
+    def moved(self, move: Move) -> RowChange:
+        """The same for a commit."""
+        return RowChange("move_run", move.parameters())
+
+    def take_over_segments(self, row: RunRow, below: int) -> RowChange:
+        """For a commit: what an incarnation executed before a place is what the next has executed."""
+        parameters = {"run": row.number, "incarnation": row.incarnation, "next": row.incarnation + 1, "below": below}
+        return RowChange("take_over_segments", parameters, None)
+
+    def claim(
+        self,
+        run: int,
+        *beside: RowChange,
+        holder: str,
+        lease_s: float,
+        failed: bool = False,
+        gone: str | None = None,
+    ) -> RunRow | None:
+        """Take a run, with what else changes then; None if somebody else holds it, or it is over. `gone` is a holder
+        that is known to be dead."""
+        asked = {"run": run, "holder": holder, "lease": _us(lease_s), "failed": int(failed), "gone": gone}
+
+        def take(tx: Transaction) -> list[Row]:
+            rows = tx.all("claim_run", **asked)
+            if rows and beside:
+                _change(tx, beside)
+                # A deadline that began again is the claimed run's.
+                rows = tx.all("run_of_number", number=run)
+            return list(rows)
+
+        rows = self._engine.write(take)
+        hit(AFTER_CLAIM)
+        return run_row(rows[0]) if rows else None
+
+    def renew(self, run: int, fence: int, *, lease_s: float) -> bool:
+        """Hold it longer; False if it is somebody else's."""
+        return self._engine.execute("renew_run", run=run, fence=fence, lease=_us(lease_s)) == 1
+
+    def release(self, run: int, fence: int, *, due_in_s: float = 0.0) -> None:
+        """Give it back as it is."""
+        self._engine.execute("release_run", run=run, fence=fence, due_in=_us(due_in_s))
+
+    def forget(self, *, ended_before_us: int, limit: int = 100) -> int:
+        """Delete the rows of runs that ended long ago, with what they recorded; how many."""
+
+        def delete(tx: Transaction) -> int:
+            numbers = [row[0] for row in tx.all("ended_runs", tenant=self._tenant, before=ended_before_us, limit=limit)]
+            forgotten = 0
+            for number in numbers:
+                if tx.execute("forget_run", number=number, before=ended_before_us):
+                    forgotten += 1
+                    for statement in ("forget_run_segments", "forget_run_tasks", "forget_effects"):
+                        tx.execute(statement, number=number)
+            return forgotten
+
+        return self._engine.write(delete)
+
+
+def claim_due(
+    engine: Engine, *, holder: str, lease_s: float, tenant: TenantId | None = None, limit: int = 1
+) -> list[tuple[TenantId, RunRow]]:
+    """Take runs of a tenant, or of all, that somebody has to look at."""
+    rows = engine.write(
+        lambda tx: tx.all("claim_due_runs", tenant=tenant, holder=holder, lease=_us(lease_s), limit=limit)
+    )
+    hit(AFTER_CLAIM)
+    return [(TenantId(row[0]), run_row(row[1:])) for row in rows]
+
+
+def run_row(row: Row) -> RunRow:
+    """A row of `run`."""
+    return RunRow._make(row)
+
+
+def segment_row(row: Row) -> SegmentRow:
+    """A row of `run_segments`."""
+    return SegmentRow._make(row)
+
+
+def fenced_out(run: int) -> FencedOut:
+    """What whoever lost a run is told."""
+    return FencedOut("the run is somebody else's by now, or was cancelled", hint="look at where it stands", run=run)
+
+
+def _change(tx: Transaction, changes: Sequence[RowChange]) -> None:
+    for change in changes:
+        touched = tx.execute(change.statement, **change.parameters)
+        if change.touches is not None and touched != change.touches:
+            raise fenced_out(change.parameters["run"])
+
+
+def _us(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * SECOND_US)

@@ -1,0 +1,108 @@
+-- add_backfill --
+-- One that is planned.
+INSERT INTO backfill (tenant, id, kind, scope, options, plan, state, created_at)
+VALUES (:tenant, :id, :kind, :scope, :options, :plan, 'PLANNED', :now)
+RETURNING number
+
+-- add_backfill_shard --
+-- A range of entities that it goes through.
+INSERT INTO backfill_shard (backfill, shard, level, type, first, last, total, cursor)
+VALUES (:backfill, :shard, :level, :type, :first, :last, :total, :cursor)
+
+-- backfill --
+-- One by its id, in a tenant or in any, with what its shards did.
+SELECT backfill.number, tenant.name, backfill.tenant, backfill.id, kind, scope, options, plan, state, reason, fence, holder,
+       lease_until, created_at, started_at, finished_at, sums.shards, sums.finished, sums.total, sums.done, sums.changed, sums.slices,
+       sums.tombstones, sums.requested, sums.failed
+FROM backfill JOIN tenant ON tenant.id = backfill.tenant
+    JOIN (
+        SELECT backfill, CAST(count(*) AS bigint) AS shards, CAST(sum(CASE WHEN finished THEN 1 ELSE 0 END) AS bigint) AS finished,
+               CAST(sum(total) AS bigint) AS total, CAST(sum(done) AS bigint) AS done, CAST(sum(changed) AS bigint) AS changed,
+               CAST(sum(slices) AS bigint) AS slices, CAST(sum(tombstones) AS bigint) AS tombstones,
+               CAST(sum(requested) AS bigint) AS requested, CAST(sum(failed) AS bigint) AS failed
+        FROM backfill_shard
+        WHERE backfill = (SELECT number FROM backfill WHERE id = :id)
+        GROUP BY backfill
+    ) AS sums ON sums.backfill = backfill.number
+WHERE backfill.id = :id AND backfill.tenant = coalesce(:tenant, backfill.tenant)
+
+-- backfills --
+-- Those of a tenant, or of all, newest first: their ids and numbers.
+SELECT id, number FROM backfill
+WHERE tenant = coalesce(:tenant, tenant) AND number < :before
+ORDER BY number DESC LIMIT :limit
+
+-- backfill_errors --
+-- Those that failed, as far as they were written down.
+SELECT entity, kind, reason FROM backfill_error WHERE backfill = :backfill ORDER BY shard, step, place LIMIT :limit
+
+-- take_backfill --
+-- Compare-and-set: no row means that it is over, paused (unless that is allowed), or in somebody's hands.
+UPDATE backfill
+SET state = 'RUNNING', reason = NULL, fence = fence + 1, holder = :holder, lease_until = :until,
+    started_at = coalesce(started_at, :now), finished_at = NULL
+WHERE number = :number AND (state IN ('PLANNED', 'RUNNING', 'FAILED') OR (state = 'PAUSED' AND :paused = 1))
+  AND (lease_until IS NULL OR lease_until <= :now)
+RETURNING fence
+
+-- renew_backfill --
+-- Compare-and-set: no row touched means that another has it. One that was paused keeps its lease until its holder gives it back.
+UPDATE backfill SET lease_until = :until WHERE number = :number AND fence = :fence AND holder IS NOT NULL
+
+-- backfill_standing --
+-- Whether whoever has this fence may go on.
+SELECT state, fence FROM backfill WHERE number = :number
+
+-- leave_backfill --
+-- Give it back, in a state that fits what somebody else may have said meanwhile.
+UPDATE backfill
+SET holder = NULL, lease_until = NULL, state = CASE WHEN state = 'RUNNING' THEN :state ELSE state END,
+    reason = CASE WHEN state = 'RUNNING' THEN :reason ELSE reason END,
+    finished_at = CASE WHEN state = 'RUNNING' AND :over = 1 THEN :now ELSE finished_at END
+WHERE number = :number AND fence = :fence
+
+-- pause_backfill --
+-- Whoever runs it notices with the next entity.
+UPDATE backfill SET state = 'PAUSED', reason = :reason WHERE number = :number AND state IN ('PLANNED', 'RUNNING')
+
+-- cancel_backfill --
+-- For ever. Whoever runs it notices with the next entity.
+UPDATE backfill SET state = 'CANCELLED', reason = :reason, finished_at = :now
+WHERE number = :number AND state IN ('PLANNED', 'RUNNING', 'PAUSED', 'FAILED')
+
+-- backfill_shards --
+-- Those that are not finished, in their order.
+SELECT shard, level, type, first, last, total, cursor, step, failed FROM backfill_shard
+WHERE backfill = :backfill AND NOT finished
+ORDER BY level, shard
+
+-- backfill_shard --
+-- Where one shard stands, and whether whoever has this fence may go on.
+SELECT shard.shard, shard.level, shard.type, shard.first, shard.last, shard.total, shard.cursor, shard.step, shard.failed, shard.finished,
+       backfill.state, backfill.fence
+FROM backfill_shard AS shard JOIN backfill ON backfill.number = shard.backfill
+WHERE shard.backfill = :backfill AND shard.shard = :shard
+
+-- advance_backfill --
+-- Everything up to a cursor is done. Compare-and-set on the step, by whoever has the fence, while it runs; no row touched means that
+-- nothing that was to go with it may stay.
+UPDATE backfill_shard
+SET cursor = :cursor, step = step + 1, finished = :finished, done = done + :done, changed = changed + :changed,
+    slices = slices + :slices, tombstones = tombstones + :tombstones, requested = requested + :requested, failed = failed + :failed
+WHERE backfill = :backfill AND shard = :shard AND step = :step
+  AND EXISTS (SELECT 1 FROM backfill AS job WHERE job.number = :backfill AND job.fence = :fence AND job.state = 'RUNNING')
+
+-- add_backfill_error --
+-- One that failed.
+INSERT INTO backfill_error (backfill, shard, step, place, entity, kind, reason)
+VALUES (:backfill, :shard, :step, :place, :entity, :kind, :reason)
+
+-- raw_versions --
+-- All versions of an entity, oldest first.
+SELECT version FROM raw WHERE entity = :entity ORDER BY version
+
+-- stored_entries --
+-- All index entries of an entity, with what must agree with the entity's own row.
+SELECT entry.index_type, entry.value, target.type, target.key, entry.tenant, entry.entity_type, entry.waiting
+FROM index_entry AS entry LEFT JOIN entity AS target ON target.id = entry.target
+WHERE entry.entity = :entity

@@ -1,0 +1,159 @@
+-- add_deploy --
+-- A new deploy with the states that it went through; no row back means that its idempotency key is taken.
+WITH added AS (
+    INSERT INTO deploy
+        (tenant, id, entity, version, created, state, compiling, ship, cutover, event, idempotency_key, fingerprint, created_at, updated_at)
+    VALUES
+        (:tenant, :id, :entity, :version, :created, :state, :compiling, :ship, :cutover, :event, :idempotency_key, :fingerprint, :now, :now)
+    ON CONFLICT DO NOTHING
+    RETURNING number
+), steps AS (
+    INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
+    SELECT added.number, step.place, step.before, step.state, 1, NULL, :now
+    FROM added CROSS JOIN unnest(:step_befores::text[], :step_states::text[]) WITH ORDINALITY AS step (before, state, place)
+)
+SELECT number FROM added
+
+-- list_deploys --
+-- A page of deploys, newest first, of those that match.
+SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
+       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
+       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
+FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+WHERE deploy.number < :before AND (:tenant::integer IS NULL OR deploy.tenant = :tenant)
+  AND (:state::text IS NULL OR deploy.state = :state) AND (:entity::bigint IS NULL OR deploy.entity = :entity)
+  AND (:type::text IS NULL OR entity.type = :type)
+ORDER BY deploy.number DESC LIMIT :limit
+
+-- part_entries --
+-- The entries of a newest compiled version that is not the served one: those of both have 0 from now on, its own 1, those of the served one
+-- only 2. `entries` is a JSON list of [index, value, target or 0]. Each row is touched by one of the steps only.
+WITH given AS MATERIALIZED (
+    SELECT entry ->> 0 AS index_type, entry ->> 1 AS value, (entry ->> 2)::bigint AS target FROM jsonb_array_elements(:entries::jsonb) AS entry
+), dropped AS (
+    DELETE FROM index_entry
+    WHERE entity = :entity AND waiting = 1
+      AND (index_type, value, coalesce(target, 0)) NOT IN (SELECT given.index_type, given.value, given.target FROM given)
+), marked AS (
+    UPDATE index_entry SET waiting = 2 - waiting
+    WHERE entity = :entity AND waiting <> 1
+      AND (waiting = 2) = ((index_type, value, coalesce(target, 0)) IN (SELECT given.index_type, given.value, given.target FROM given))
+)
+INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target, waiting)
+SELECT :tenant, :entity_type, given.index_type, given.value, :entity, nullif(given.target, 0), 1 FROM given
+ON CONFLICT DO NOTHING
+
+-- deploying_entities --
+-- Those of these entities that have deploys which wait for sinks.
+SELECT DISTINCT entity FROM deploy
+WHERE finished_at IS NULL AND state = 'SINKING' AND entity = ANY (:entities::bigint[]) ORDER BY entity
+
+-- hold_served --
+-- Nobody else moves what is served until the transaction ends.
+SELECT id, newest_compiled, serving_version, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR NO KEY UPDATE
+
+-- waiting_deploys --
+-- The deploys of entities that wait for sinks, those of older versions first. Held: of two sinks that answer at the same moment, the second sees the first.
+SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
+       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
+       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
+FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+WHERE deploy.entity = ANY (:entities::bigint[]) AND deploy.finished_at IS NULL AND deploy.state = 'SINKING'
+ORDER BY deploy.entity, deploy.version, deploy.number
+FOR UPDATE OF deploy
+
+-- advance_deploy --
+-- Compare-and-set, with the states that it goes through and the sinks that it asks; no row back means that somebody else moved it first. With
+-- `forget`, what an earlier attempt asked and was not answered is not waited for any more.
+WITH moved AS (
+    UPDATE deploy
+    SET state = :state, attempt = :attempt, event = :event, ship_seq = :ship_seq, served = :served, superseded_by = :superseded_by,
+        error = :error, report = :report, updated_at = :now, finished_at = :finished_at
+    WHERE number = :number AND state = :before AND attempt = :before_attempt
+    RETURNING number
+), steps AS (
+    INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
+    SELECT moved.number, step.place + (SELECT coalesce(max(known.place), 0) FROM deploy_step AS known WHERE known.deploy = moved.number),
+           step.before, step.state, :attempt, step.reason, :now
+    FROM moved CROSS JOIN unnest(:step_befores::text[], :step_states::text[], :step_reasons::text[])
+        WITH ORDINALITY AS step (before, state, reason, place)
+), forgotten AS (
+    DELETE FROM deploy_sink USING moved
+    WHERE deploy_sink.deploy = moved.number AND :forget::boolean AND deploy_sink.state <> 'ANSWERED'
+      AND deploy_sink.rule <> ALL (:rules::text[])
+), asked AS (
+    INSERT INTO deploy_sink (deploy, rule, state, ship_seq, answered_seq, reason, asked_at, answered_at)
+    SELECT moved.number, wanted.rule, 'WAITING', :ship_seq, NULL, NULL, :now, NULL
+    FROM moved CROSS JOIN unnest(:rules::text[]) AS wanted (rule)
+    ON CONFLICT (deploy, rule) DO UPDATE
+    SET state = 'WAITING', ship_seq = excluded.ship_seq, answered_seq = NULL, reason = NULL, asked_at = excluded.asked_at, answered_at = NULL
+)
+SELECT number FROM moved
+
+-- answer_deploy_sinks --
+-- Sinks have what deploys wait for, or something newer; or will not take it.
+UPDATE deploy_sink
+SET state = CASE WHEN given.refused = 1 THEN 'FAILED' ELSE 'ANSWERED' END,
+    answered_seq = CASE WHEN given.refused = 1 THEN deploy_sink.answered_seq ELSE given.seq END,
+    reason = given.reason, answered_at = :now
+FROM unnest(:entities::bigint[], :rules::text[], :seqs::bigint[], :refused::bigint[], :reasons::text[])
+        AS given (entity, rule, seq, refused, reason)
+    JOIN deploy ON deploy.entity = given.entity AND deploy.finished_at IS NULL
+WHERE deploy_sink.deploy = deploy.number AND deploy_sink.rule = given.rule AND deploy_sink.ship_seq <= given.seq
+  AND deploy_sink.state = 'WAITING'
+
+-- sinks_of_deploys --
+-- The sinks that deploys wait for, or waited for.
+SELECT deploy, rule, state, ship_seq, answered_seq, reason, asked_at, answered_at FROM deploy_sink
+WHERE deploy = ANY (:deploys::bigint[]) ORDER BY deploy, rule
+
+-- finish_deploys --
+-- Deploys that are held and whose sinks have all answered, if nothing else of them changes.
+WITH moved AS (
+    UPDATE deploy SET state = 'DONE', updated_at = :now, finished_at = :now
+    WHERE number = ANY (:numbers::bigint[]) AND state = 'SINKING'
+    RETURNING number, attempt
+)
+INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
+SELECT moved.number, 1 + (SELECT coalesce(max(known.place), 0) FROM deploy_step AS known WHERE known.deploy = moved.number),
+       'SINKING', 'DONE', moved.attempt, NULL, :now
+FROM moved
+
+-- lanes_left --
+-- Of these lanes, which have events that are not delivered, whether one of them stopped it, and what is first.
+SELECT lane.aggregateid, lane.next_seq - 1 > lane.done_seq, lane.parked, outbox.id, outbox.failure_reason
+FROM lane LEFT JOIN outbox ON outbox.tenant = lane.tenant AND outbox.aggregatetype = lane.aggregatetype
+    AND outbox.aggregateid = lane.aggregateid AND outbox.seq = lane.done_seq + 1
+WHERE lane.tenant = :tenant AND lane.aggregatetype = :aggregatetype AND lane.aggregateid = ANY (:ids::text[])
+
+-- slices_that_differ --
+-- Those of these slices that are something else at one version than at another, if they were anything there.
+SELECT kind.type FROM unnest(:types::text[]) AS kind (type)
+WHERE (
+    SELECT hash FROM slice WHERE entity = :entity AND slice.type = kind.type AND version <= :before::bigint
+    ORDER BY version DESC, revision DESC LIMIT 1
+) IS DISTINCT FROM (
+    SELECT hash FROM slice WHERE entity = :entity AND slice.type = kind.type AND version <= :version
+    ORDER BY version DESC, revision DESC LIMIT 1
+)
+ORDER BY kind.type COLLATE "C"
+
+-- serve_version --
+-- Another version is served, with its entries only: whoever read slices to join them has to read again.
+WITH moved AS (
+    UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1 WHERE id = :entity
+), left_over AS (
+    DELETE FROM index_entry WHERE entity = :entity AND waiting = 2
+)
+UPDATE index_entry SET waiting = 0 WHERE entity = :entity AND waiting = 1
+
+-- drop_deploys --
+-- Those that are over, and were over before: a retry that came between keeps one.
+WITH gone AS (
+    DELETE FROM deploy WHERE number = ANY (:numbers::bigint[]) AND finished_at < :before RETURNING number
+), sinks AS (
+    DELETE FROM deploy_sink USING gone WHERE deploy_sink.deploy = gone.number
+), steps AS (
+    DELETE FROM deploy_step USING gone WHERE deploy_step.deploy = gone.number
+)
+SELECT number FROM gone

@@ -1,0 +1,189 @@
+-- add_run --
+-- A run, beside the commit of the version that it begins with. No row touched means that its execution or its key is taken.
+INSERT INTO run (tenant, execution, owner, workflow, branch, name, document, born, head, status, position, options, incarnation, fence, holder,
+                 due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at)
+SELECT :tenant, :execution, :owner, :workflow, :branch, :name, :document, :manifest, :manifest, :status, :position, :options, :incarnation, 1,
+       :holder::text, analemma_now() + :due_in,
+       analemma_now() + :deadline_in::bigint, :key::text, :fingerprint, :queue, :priority,
+       analemma_now(), analemma_now()
+ON CONFLICT DO NOTHING
+
+-- advance_run --
+-- Where a run stands after a segment, and what the segment came to. Compare-and-set on the fence: no row touched means that the run is
+-- somebody else's, or was cancelled, and nothing that was to go with it may stay.
+WITH moved AS (
+    UPDATE run
+    SET position = :position, head = :head, status = :status, waiting = :waiting::text, error = :error::text, incarnation = :incarnation,
+        fence = fence + :raised, holder = CASE WHEN :kept = 1 THEN holder END,
+        due_at = CASE WHEN :kept = 1 AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
+        updated_at = analemma_now(),
+        ended_at = CASE WHEN :over = 1 THEN analemma_now() END
+    WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)
+    RETURNING 1
+)
+INSERT INTO run_segment
+    (run, incarnation, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at)
+SELECT :run, :incarnation, :seq, :segment, :place, :iteration, :before, :segment_status, :input, :output, :attempts, :segment_error::text,
+       analemma_now() - :took, analemma_now()
+FROM moved
+ON CONFLICT (run, incarnation, seq) DO UPDATE
+SET segment = excluded.segment, place = excluded.place, iteration = excluded.iteration, position = excluded.position, status = excluded.status,
+    input = excluded.input, output = excluded.output, attempts = run_segment.attempts + excluded.attempts, error = excluded.error,
+    ended_at = excluded.ended_at
+RETURNING 1
+
+-- commit_run --
+-- `commit_plain` and `advance_run` in one: a version that a segment of a run made, where the run stands, and what the segment came to. When the
+-- run is somebody else's, analemma_abort undoes the rest. The same locks in the same order, the run's behind all others.
+WITH moved AS (
+    UPDATE head
+    SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
+    WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+      AND manifest = :expected_manifest AND version = :expected_version
+      AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
+      AND NOT (:unless_pending::boolean AND EXISTS (
+          SELECT FROM ledger
+          WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
+      ))
+    RETURNING 1
+), held AS MATERIALIZED (
+    SELECT id FROM manifest
+    WHERE tenant = :tenant AND id = ANY (:bases::bytea[]) AND EXISTS (SELECT FROM moved)
+    ORDER BY id
+    FOR KEY SHARE
+), based AS MATERIALIZED (
+    SELECT FROM moved
+    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true
+               ELSE analemma_abort('AN001', (
+                   SELECT min(encode(base, 'hex')) FROM unnest(:bases::bytea[]) AS base
+                   WHERE NOT EXISTS (SELECT FROM held WHERE held.id = base)
+               )) END
+), stored AS (
+    INSERT INTO block (tenant, id, size, codec, body, links)
+    SELECT :tenant, emitted.*
+    FROM based CROSS JOIN unnest(
+        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
+        :block_links::bytea[]
+    ) AS emitted
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+    RETURNING id, xmax = 0 AS fresh
+), added_manifest AS (
+    INSERT INTO manifest
+        (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
+    SELECT :tenant, :manifest, :owner, :workflow, :branch, :version, :parent::bytea, :root, :created_at,
+           :execution::text, :segment::bigint, :message::text
+    FROM based
+), added_journal AS (
+    INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
+    SELECT :tenant, :owner, :workflow, :branch, :record_seq, :record_kind, :record_manifest::bytea, :record_body,
+           :record_hash, :record_time
+    FROM based
+), advanced AS (
+    UPDATE run
+    SET position = :run_position, head = :run_head, status = :run_status, waiting = :run_waiting::text, error = :run_error::text,
+        incarnation = :run_incarnation, fence = fence + :run_raised, holder = CASE WHEN :run_kept = 1 THEN holder END,
+        due_at = CASE WHEN :run_kept = 1 AND :run_due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :run_due_in::bigint END,
+        updated_at = analemma_now(),
+        ended_at = CASE WHEN :run_over = 1 THEN analemma_now() END
+    WHERE number = :run_run AND fence = :run_fence AND status IN ('RUNNING', :run_from_status)
+      AND EXISTS (SELECT FROM based) AND (SELECT count(*) FROM stored) >= 0
+    RETURNING 1
+), recorded AS (
+    INSERT INTO run_segment
+        (run, incarnation, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at)
+    SELECT :run_run, :run_incarnation, :run_seq, :run_segment, :run_place, :run_iteration, :run_before,
+           :run_segment_status, :run_input, :run_output, :run_attempts, :run_segment_error::text, analemma_now() - :run_took, analemma_now()
+    FROM advanced
+    ON CONFLICT (run, incarnation, seq) DO UPDATE
+    SET segment = excluded.segment, place = excluded.place, iteration = excluded.iteration, position = excluded.position, status = excluded.status,
+        input = excluded.input, output = excluded.output, attempts = run_segment.attempts + excluded.attempts, error = excluded.error,
+        ended_at = excluded.ended_at
+)
+SELECT
+    CASE WHEN NOT EXISTS (SELECT FROM moved) THEN false
+         WHEN EXISTS (SELECT FROM advanced) THEN true
+         ELSE analemma_abort('AN003', 'advance_run') END,
+    (SELECT array_agg(id) FROM stored WHERE fresh), NULL, NULL, NULL
+
+-- move_run --
+-- The same without a segment: a run is cancelled, begins again, or waits for its next try.
+UPDATE run
+SET position = :position, head = :head, status = :status, waiting = :waiting::text, error = :error::text, incarnation = :incarnation,
+    fence = fence + :raised, holder = CASE WHEN :kept = 1 THEN holder END,
+    due_at = CASE WHEN :kept = 1 AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
+    updated_at = analemma_now(),
+    ended_at = CASE WHEN :over = 1 THEN analemma_now() END
+WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)
+
+-- restart_deadline --
+-- The run as a whole has so long from now on; `late`: only if its time is over.
+UPDATE run SET deadline = analemma_now() + :limit
+WHERE number = :run AND deadline IS NOT NULL AND (:late = 0 OR deadline <= analemma_now())
+
+-- claim_run --
+-- Take a run: one that nobody holds, whose holder's lease is over, or whose holder is known to be gone. `failed`: also one that failed.
+UPDATE run
+SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease, status = 'RUNNING', error = NULL, ended_at = NULL,
+    updated_at = analemma_now()
+WHERE number = :run AND (status IN ('PENDING', 'RUNNING') OR (status = 'FAILED' AND :failed = 1))
+  AND (holder IS NULL OR due_at <= analemma_now() OR holder = :gone::text)
+RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at
+
+-- claim_due_runs --
+-- Take runs that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
+UPDATE run
+SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
+    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, updated_at = analemma_now()
+WHERE number IN (
+    SELECT number FROM run
+    -- As a query of its own the time is asked for once, and is a condition of the index.
+    WHERE due_at <= (SELECT analemma_now()) AND tenant = coalesce(:tenant::integer, tenant)
+      AND status IN ('PENDING', 'RUNNING', 'WAITING_HUMAN')
+    ORDER BY due_at LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING tenant, number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at
+
+-- renew_run --
+-- No row touched means that it is somebody else's, or was cancelled.
+UPDATE run SET due_at = analemma_now() + :lease
+WHERE number = :run AND fence = :fence AND holder IS NOT NULL AND status = 'RUNNING'
+
+-- release_run --
+-- Give it back as it is, for whoever looks next.
+UPDATE run SET holder = NULL, due_at = analemma_now() + :due_in
+WHERE number = :run AND fence = :fence AND holder IS NOT NULL
+
+-- begin_effect --
+-- Somebody is about to do it, by whoever has the fence. No row touched means that the run is somebody else's, or was cancelled, or that it was
+-- done: what was done stays done. Answers which attempt it is.
+INSERT INTO effect (run, incarnation, key, state, attempts, begun_at)
+SELECT :run, :incarnation, :key, 'intent', 1, analemma_now()
+WHERE true AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)
+ON CONFLICT (run, incarnation, key) DO UPDATE
+SET state = 'intent', attempts = effect.attempts + 1 WHERE effect.state <> 'done'
+RETURNING attempts
+
+-- end_effect --
+-- What it came to, by whoever has the fence. That it did not happen only the last who began can say: another may be at it.
+UPDATE effect SET state = :state, result = :result::bytea, body = :body::bytea,
+    ended_at = analemma_now()
+WHERE run = :run AND incarnation = :incarnation AND key = :key AND state <> 'done'
+  AND (:state::text = 'done' OR attempts = :attempt)
+  AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)
+RETURNING 1
+
+-- put_effect --
+-- One that needs no beginning, in the place of whatever is known of it.
+INSERT INTO effect (run, incarnation, key, state, result, body, attempts, begun_at, ended_at)
+SELECT :run, :incarnation, :key, :state, :result::bytea, :body::bytea, 1, analemma_now(), analemma_now()
+WHERE true AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)
+ON CONFLICT (run, incarnation, key) DO UPDATE
+SET state = excluded.state, result = excluded.result, body = excluded.body, ended_at = excluded.ended_at WHERE effect.state <> 'done'
+RETURNING 1
+
+-- hold_run --
+-- No row means that the run is somebody else's, or was cancelled; a row, that it stays ours until the transaction ends.
+SELECT number FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE

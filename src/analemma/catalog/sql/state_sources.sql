@@ -1,0 +1,52 @@
+-- followed_branch --
+-- Where a branch stands and began, and which of its versions a manifest is, if it is still there.
+SELECT head.manifest, head.version, branch.first_manifest,
+       (SELECT manifest.version FROM manifest
+        WHERE manifest.tenant = head.tenant AND manifest.id = :manifest AND manifest.owner = head.owner
+          AND manifest.workflow = head.workflow AND manifest.branch = head.branch)
+FROM head
+JOIN branch ON branch.tenant = head.tenant AND branch.owner = head.owner AND branch.workflow = head.workflow
+    AND branch.branch = head.branch
+WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :workflow AND head.branch = :branch
+
+-- source_positions --
+-- How far each source has followed a branch.
+SELECT source, first_manifest, version, entity_type, entity_id, taken, problem, updated_at
+FROM state_source
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+
+-- move_source --
+-- How far a source has followed a branch, unless somebody else has followed it further.
+INSERT INTO state_source (tenant, owner, workflow, branch, source, first_manifest, version, entity_type, entity_id, taken,
+                          problem, updated_at)
+VALUES (:tenant, :owner, :workflow, :branch, :source, :first_manifest, :version, :entity_type, :entity_id, :taken,
+        :problem, :now)
+ON CONFLICT (tenant, owner, workflow, branch, source) DO UPDATE
+SET first_manifest = excluded.first_manifest, version = excluded.version, entity_type = excluded.entity_type,
+    entity_id = excluded.entity_id, taken = excluded.taken, problem = excluded.problem, updated_at = excluded.updated_at
+WHERE state_source.first_manifest <> excluded.first_manifest OR state_source.version < excluded.version
+   OR (:again = 1 AND state_source.version = excluded.version)
+
+-- drop_source --
+-- The branch is no more, or another of its name has begun.
+DELETE FROM state_source
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND source = :source
+  AND first_manifest = :first_manifest AND version = :version
+
+-- heads_after --
+-- A page of a tenant's branches, whoever's they are.
+SELECT owner, workflow, branch FROM head
+WHERE tenant = :tenant AND (owner, workflow, branch) > (:owner, :workflow, :branch)
+ORDER BY owner, workflow, branch LIMIT :limit
+
+-- source_problems --
+-- States that became no entity, by the page.
+SELECT owner, workflow, branch, source, version, entity_type, entity_id, problem, updated_at
+FROM state_source
+WHERE tenant = :tenant AND problem IS NOT NULL AND (:source IS NULL OR source = :source)
+  AND (owner, workflow, branch, source) > (:after_owner, :after_workflow, :after_branch, :after_source)
+ORDER BY owner, workflow, branch, source LIMIT :limit
+
+-- source_counts --
+-- How many branches each source follows, and how many of them with a problem.
+SELECT source, count(*), count(problem) FROM state_source WHERE tenant = :tenant GROUP BY source ORDER BY source

@@ -1,0 +1,1 @@
+"""Where calls run: threads, processes, a Dask cluster, Ray. One port over all of them."""

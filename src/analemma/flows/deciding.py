@@ -1,0 +1,130 @@
+"""Decisions that runs wait for: of a human step, and of an effect that nobody knows of. Each is made once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from analemma.canon.editing import Operation
+from analemma.canon.identity import BlockId
+from analemma.catalog.effects import Blocks, EffectRow, settle_effect
+from analemma.catalog.port import RowChange
+from analemma.catalog.runs import Move, RunRow, Status
+from analemma.errors import Conflict, Denied, Timeout
+from analemma.flows.effects import HAPPENED, result_row
+from analemma.flows.nodes import HumanNode
+from analemma.flows.run_kernel import SegmentCommit
+from analemma.flows.running import Held, Runner, RunnerParts, ended_segment, position_text
+from analemma.flows.runs import EFFECT, Waiting, error_of, read_waiting
+from analemma.flows.walking import advance
+
+
+def waiting_of(row: RunRow) -> Waiting:
+    """What a run waits for; Conflict if for nothing that somebody could decide."""
+    waiting = read_waiting(row)
+    if row.status != "WAITING_HUMAN" or waiting is None:
+        raise Conflict(f"the run {row.execution} is {row.status}", hint="there is nothing to decide")
+    return waiting
+
+
+class Deciding:
+    """Makes decisions."""
+
+    def __init__(self, parts: RunnerParts, runner: Runner) -> None:
+        self._parts = parts
+        self._runner = runner
+
+    def decide(self, row: RunRow, choice: str, actor: str | None, payload: Any) -> None:
+        """Commit a decision as what the segment came to, and let the run go on; FencedOut if somebody else decided."""
+        waiting = waiting_of(row)
+        if waiting.kind == EFFECT:
+            self._decide_effect(row, waiting, choice, payload)
+        else:
+            self._decide_step(self._runner.hold(row, entering=False), waiting, choice, actor, payload)
+
+    def decide_late(self, row: RunRow) -> None:
+        """Nobody decided in time: the default does, or the run fails."""
+        waiting = waiting_of(row)
+        if waiting.default is not None:
+            self.decide(row, waiting.default, None, None)
+            return
+        late = Timeout(f"nobody decided {waiting.node} in time", hint="give the step a default")
+        held = self._runner.hold(row, entering=False)
+        error = error_of(late, waiting.segment, waiting.node)
+        manifest, segment = held.standing.state.manifest, held.plan.segment(held.position.at or "")
+        move = moved(row, "FAILED", from_status="WAITING_HUMAN", error=error.to_text())
+        ended = ended_segment(held, segment, "FAILED", manifest, manifest, attempts=0, error=error)
+        status = self._parts.rows.workflow_status(row.key, "FAILED", self._parts.clock.now_us())
+        self._parts.rows.change_alone([*self._parts.rows.advance(move, ended), status])
+
+    def _decide_step(self, held: Held, waiting: Waiting, choice: str, actor: str | None, payload: Any) -> None:
+        parts, row = self._parts, held.row
+        segment = held.plan.segment(held.position.at or "")
+        ready = next(iter(held.nodes_of(segment)), None)
+        if ready is None or not isinstance(ready.node, HumanNode) or ready.node.id != waiting.node:
+            raise Denied(f"the run {row.execution} does not stand at {waiting.node}", hint="its manifest is another")
+        decision = {"choice": choice, "actor": actor}
+        if payload is not None:
+            decision["payload"] = payload
+        before = held.standing.state.manifest
+        held.standing.state.apply([Operation("put", (ready.node.target,), decision)])
+        after = advance(held.plan, held.position)
+        over = after.at is None
+
+        def rows(manifest: BlockId) -> list[RowChange]:
+            move = replace(
+                moved(
+                    row,
+                    "COMPLETED" if over else "RUNNING",
+                    from_status="WAITING_HUMAN",
+                    due_in_s=None if over else 0.0,
+                ),
+                position=position_text(after, held.standing.segments),
+                head=manifest,
+            )
+            ended = ended_segment(held, segment, "COMPLETE" if over else "CONTINUE", before, manifest, attempts=0)
+            status = [parts.rows.workflow_status(row.key, "COMPLETED", parts.clock.now_us())] if over else []
+            return [*parts.rows.advance(move, ended), *status]
+
+        said = f"{waiting.node}: {choice}" + ("" if actor is None else f", by {actor}")
+        parts.kernel.commit_segment(
+            held.standing, SegmentCommit(row.execution, held.plan.numbers[segment.id], rows, said)
+        )
+
+    def _decide_effect(self, row: RunRow, waiting: Waiting, choice: str, payload: Any) -> None:
+        """What is known of an effect from now on: that it happened, with the payload as its result, or did not."""
+        parts = self._parts
+        assert waiting.effect is not None
+        known, blocks = EffectRow(waiting.effect, "failed"), Blocks()
+        if choice == HAPPENED:
+            known, blocks = result_row(
+                parts.kernel.trees, parts.blocks, row.key, row.execution, waiting.effect, payload
+            )
+        move = moved(row, "RUNNING", from_status="WAITING_HUMAN", due_in_s=0.0)
+        settle_effect(parts.engine, parts.tenant, move, known, blocks)
+
+
+def moved(
+    row: RunRow,
+    status: Status,
+    *,
+    from_status: Status = "RUNNING",
+    due_in_s: float | None = None,
+    error: str | None = None,
+    waiting: str | None = None,
+) -> Move:
+    """The run where it is, in another status, held by nobody: whoever was at it is fenced out."""
+    return Move(
+        row.number,
+        row.fence,
+        row.position,
+        row.head,
+        status,
+        row.incarnation,
+        from_status=from_status,
+        waiting=waiting,
+        error=error,
+        kept=False,
+        raised=True,
+        due_in_s=due_in_s,
+    )

@@ -1,0 +1,1 @@
+"""What nodes do that call no function of the program: ask models, send requests, run code, ingest, view and archive."""

@@ -1,0 +1,72 @@
+"""`ingest` and `view`: a flow's way into the view pipeline, and out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from analemma.catalog.engine import Transaction
+from analemma.catalog.raws import Fate, Written
+from analemma.errors import AnalemmaError, NotFound
+from analemma.flows.context import NodeContext, Settle
+from analemma.flows.nodes import IngestNode, ViewNode
+from analemma.flows.texts import MISSING, fill, plain_data, value_at
+from analemma.pipeline.ingest import IngestWorkflow
+from analemma.pipeline.querying import QueryViewWorkflow
+from analemma.slicing.entity_key import EntityKey
+from analemma.slicing.tsid import Version, format_version
+
+FATES = (Fate.CREATED, Fate.UNCHANGED)
+
+
+class Ingest:
+    """The handler of `ingest` nodes. The document's version and the record that says so are one transaction, which is
+    refused if the run is somebody else's by then."""
+
+    def __init__(self, workflow: IngestWorkflow, tenant: str) -> None:
+        self._workflow = workflow
+        self._tenant = tenant
+
+    def __call__(self, state: Mapping[str, Any], ctx: NodeContext) -> dict[str, Any]:
+        node = ctx.node
+        assert isinstance(node, IngestNode)
+        key = EntityKey(node.entity_type, self._tenant, fill(node.entity_id, state))
+        return {node.target: ctx.once_here("ingest", lambda settle: self._write(node, key, state, settle))}
+
+    def _write(self, node: IngestNode, key: EntityKey, state: Mapping[str, Any], settle: Settle) -> str:
+        def told(tx: Transaction, written: Written) -> None:
+            # What is refused raises behind the transaction; it is not to be found as done.
+            if written.fate in FATES:
+                settle(tx, format_version(Version(written.version)))
+
+        if node.payload is None:
+            return self._workflow.delete(key.type, key.id, told=told).version
+        payload = value_at(state, node.payload)
+        if payload is MISSING:
+            raise NotFound(f"the state has nothing at {node.payload}", hint="it is to be ingested", node=node.id)
+        prepared = self._workflow.prepare(key, plain_data(payload))
+        return self._workflow.store(key, prepared, event=prepared.raw.event, told=told).version
+
+
+class View:
+    """The handler of `view` nodes."""
+
+    def __init__(self, views: QueryViewWorkflow) -> None:
+        self._views = views
+
+    def __call__(self, state: Mapping[str, Any], ctx: NodeContext) -> dict[str, Any]:
+        node = ctx.node
+        assert isinstance(node, ViewNode)
+        # A view that is not there is no missing answer.
+        view = self._views.view(node.view)
+        entity_id = fill(node.entity_id, state)
+
+        def ask() -> Any:
+            try:
+                return dict(view.get(entity_id).data)
+            except AnalemmaError as exc:
+                if isinstance(exc, NotFound) and node.missing == "null":
+                    return None
+                raise
+
+        return {node.target: ctx.reading("view", ask)}

@@ -1,0 +1,39 @@
+"""What models and hosts answered earlier runs: every answer is recorded with its effect, so nothing has to be asked for
+beforehand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from analemma.catalog.effects import EffectRows
+from analemma.catalog.runs import LAST, RunRow
+from analemma.errors import NotFound
+from analemma.flows.effects import read_result
+from analemma.flows.node_types.mocking import answers_in, read_mock
+from analemma.flows.running import RunnerParts
+
+PAGE: Final = 100
+
+
+def recorded_answers(parts: RunnerParts, row: RunRow) -> dict[str, Any]:
+    """The answers that a run got, by their places."""
+    rows = EffectRows(parts.engine, parts.tenant, row.number, row.incarnation, row.fence)
+    done = {key: each for key, each in rows.load("").items() if each.state == "done"}
+    return answers_in({key: read_result(parts.kernel.trees, each) for key, each in done.items()})
+
+
+def recorded_mock(parts: RunnerParts, owner: str, name: str) -> bool | dict[str, Any]:
+    """The answers of an owner's newest run of a workflow that was completed and no mock itself; NotFound if there is
+    none."""
+    before = LAST
+    while page := parts.rows.page(status="COMPLETED", workflow=None, owner=owner, name=name, before=before, limit=PAGE):
+        for row in page:
+            if not json.loads(row.options).get("mock"):
+                return read_mock(recorded_answers(parts, row))
+        before = page[-1].number
+    raise NotFound(
+        f"no run of {name} was completed, so nothing is recorded",
+        hint="run it once without mock, or pass answers by node",
+        workflow=name,
+    )

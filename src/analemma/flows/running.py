@@ -1,0 +1,491 @@
+"""Running a plan: one segment after the other, each ended by one commit that also says where the run stands.
+
+docs/design/flows.md says what holds at every moment, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.effects import EffectRows
+from analemma.catalog.engine import Engine
+from analemma.catalog.port import RowChange, TenantId
+from analemma.catalog.runs import EndedSegment, FencedOut, Move, RunRow, RunRows, SegmentStatus, Status
+from analemma.clock import Clock, Entropy
+from analemma.errors import AnalemmaError, Denied, Unavailable
+from analemma.failpoints import declare, hit
+from analemma.flows.calling import Caller
+from analemma.flows.context import Cancelled, Facts
+from analemma.flows.effects import DID_NOT, HAPPENED, AskHuman, SegmentEffects
+from analemma.flows.handlers import Handlers
+from analemma.flows.leases import Lease, Leases
+from analemma.flows.run_kernel import ReadyPlan, RunKernel, SegmentCommit, Standing, check_place
+from analemma.flows.runs import EFFECT, RETRY, RunError, Waiting, error_of, read_waiting
+from analemma.flows.segment_running import (
+    Ended,
+    Ending,
+    NodeFailed,
+    ReadyNode,
+    SegmentRun,
+    SegmentRunner,
+    Sleeps,
+    TryLater,
+    Waits,
+    missing_functions,
+)
+from analemma.flows.segments import Plan, Segment
+from analemma.flows.walking import Position, advance, entered, iterations_at, position_from
+from analemma.state.block_store import BlockStore
+
+if TYPE_CHECKING:
+    from analemma.flows.remote_tasks import Elsewhere
+
+BEFORE_SEGMENT = declare("run.before_segment", "a segment is about to run, and nothing of it was done")
+AFTER_SEGMENT = declare("run.after_segment", "a segment has run, and nothing of it is committed")
+
+GROUPS: Final = frozenset({"parallel", "for_each", "merge"})
+"""Segments whose tasks may run on what is unavailable for reasons of its own."""
+
+log = logging.getLogger("analemma.flows")
+
+Told = Callable[[str, SegmentStatus, RunError | None], None]
+"""Hears of each segment that ended: its id, what came of it, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerParts:
+    """What a runner is made of."""
+
+    kernel: RunKernel
+    rows: RunRows
+    engine: Engine
+    tenant: TenantId
+    tenant_name: str
+    blocks: BlockStore
+    leases: Leases
+    handlers: Handlers
+    segment_runners: Mapping[str, SegmentRunner]
+    clock: Clock
+    entropy: Entropy
+    holder: str
+    lease_s: float
+    elsewhere: Callable[[], Elsewhere] | None = None
+    """How tasks get to other processes, found out when they have to; None: they do not."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A run in our hands."""
+
+    row: RunRow
+    """As it was when it was taken."""
+    lease: Lease
+    standing: Standing
+    ready: ReadyPlan
+    position: Position
+    own: BlockId
+    """The version that the run itself last made."""
+    fresh: bool
+    """Whether the segment at hand has never begun before."""
+    deadline: float | None = None
+    executor: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    waiting: Waiting | None = None
+    status: Status = "RUNNING"
+    kept_position: tuple[Position, str] | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """What it runs."""
+        return self.ready.plan
+
+    def nodes_of(self, segment: Segment) -> tuple[ReadyNode, ...]:
+        """The nodes of a segment."""
+        return self.ready.nodes_of(segment)
+
+    def position_text(self) -> str:
+        """Its position, as it is kept."""
+        known = self.kept_position
+        if known is None or known[0] is not self.position:
+            known = self.kept_position = self.position, position_text(self.position, self.standing.segments)
+        return known[1]
+
+
+class Runner:
+    """Runs what it is given, in the thread that calls it."""
+
+    def __init__(self, parts: RunnerParts) -> None:
+        self._parts = parts
+        self._chance = Random(int.from_bytes(parts.entropy.random_bytes(8), "big"))
+
+    def hold(
+        self,
+        row: RunRow,
+        standing: Standing | None = None,
+        *,
+        fresh: bool = False,
+        executor: Any = None,
+        entering: bool = True,
+    ) -> Held:
+        """Take up a run: where it stands, and its plan, verified. `standing` is known where it was just committed. Not
+        `entering`: its segment has begun, so that nothing that was injected before it comes first."""
+        parts = self._parts
+        lease = Lease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=parts.clock)
+        if standing is None:
+            standing = parts.kernel.newest(row.key, BlockId(row.document), row.head)
+        kept = json.loads(row.position)
+        ready = parts.kernel.plan(standing)
+        plan = ready.plan
+        position = position_from(kept)
+        check_place(plan, position)
+        if entering and kept.get("segments") != standing.segments.hex():
+            # Others were injected since; those before the segment at hand come first.
+            position = entered(plan, position)
+        options = json.loads(row.options)
+        deadline = None
+        if row.deadline_us is not None:
+            deadline = parts.clock.monotonic() + (row.deadline_us - row.updated_at_us) / 1_000_000
+        return Held(
+            row,
+            lease,
+            standing,
+            ready,
+            position,
+            row.head,
+            fresh,
+            deadline=deadline,
+            executor=executor if executor is not None else options.get("executor"),
+            options=options,
+            waiting=read_waiting(row),
+        )
+
+    def go_on(
+        self,
+        held: Held,
+        *,
+        longest_wait_s: float = float("inf"),
+        told: Told | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        leaving: bool = False,
+    ) -> None:
+        """Run segments until the run is over, waits, or is somebody else's; asked to `stop`, leave the rest to others
+        after the segment at hand. `leaving`: also before a segment whose functions this program does not have."""
+        self._parts.leases.hold(held.lease)
+        try:
+            with Caller(self._parts.clock) as caller:
+                while held.position.at is not None:
+                    if leaving and self._is_elsewhere(held):
+                        self._let_go(held)
+                        break
+                    if not self._one(held, caller, longest_wait_s, told):
+                        break
+                    if stop():
+                        self._let_go(held)
+                        break
+        except FencedOut as exc:
+            log.warning("run %s goes on elsewhere, or was cancelled: %s", held.row.execution, exc.message)
+            # Still ours, if it was not the run that was refused: then it must not wait for a lease that goes on.
+            self._let_go(held, due_in_s=held.lease.lease_s)
+            held.lease.lost = True
+        except (Unavailable, KeyboardInterrupt):
+            # The program ends, or the store is away: whoever looks next need not wait for the lease.
+            self._let_go(held)
+            raise
+        except BaseException:
+            # A defect, which may well be there the next time: not at once, again and again.
+            self._let_go(held, due_in_s=held.lease.lease_s)
+            raise
+        finally:
+            self._parts.leases.drop(held.lease)
+
+    def _one(self, held: Held, caller: Caller, longest_wait_s: float, told: Told | None) -> bool:
+        """Run one segment and commit it; whether there is more to do."""
+        segment = held.plan.segment(held.position.at or "")
+        began = self._parts.clock.monotonic()
+        hit(BEFORE_SEGMENT)
+        run: SegmentRun | None = None
+        ending: Ending
+        try:
+            run = self._segment_run(held, segment, caller, longest_wait_s)
+            run.check()
+            ending = self._runner_of(segment)(run)
+            after = advance(held.plan, held.position, ending.outcome) if isinstance(ending, Ended) else held.position
+        except AskHuman as asked:
+            ending, after = Waits(_question(segment, asked)), held.position
+        except TryLater as later:
+            waiting = Waiting(RETRY, segment.id, later.node, attempt=later.attempt)
+            ending, after = Sleeps(later.seconds, waiting), held.position
+        except (Cancelled, FencedOut) as exc:
+            if not self._parts.rows.is_held(held.row.number, held.row.fence):
+                raise FencedOut(exc.message) from exc
+            # The run is ours: what was refused was something that its node tried to do.
+            return self._failed(held, segment, exc, run, began, told)
+        except Exception as exc:
+            if isinstance(exc, Unavailable) and segment.type not in GROUPS:
+                # Not from a node, whose errors are NodeFailed: our own store is away, as it may be at the commit.
+                raise
+            return self._failed(held, segment, exc, run, began, told)
+        hit(AFTER_SEGMENT)
+        if isinstance(ending, Sleeps):
+            self._sleep(held, ending)
+            return False
+        status: SegmentStatus = "PAUSED"
+        if isinstance(ending, Ended):
+            status = "COMPLETE" if after.at is None else "CONTINUE"
+        took_us = round((self._parts.clock.monotonic() - began) * 1_000_000)
+        try:
+            injected = self._commit(held, segment, run, ending, after, status, took_us)
+        except (FencedOut, Unavailable):
+            raise
+        except AnalemmaError as exc:
+            # What it changed does not fit what is there by now, or cannot be stored.
+            return self._failed(held, segment, exc, run, began, told)
+        if told is not None:
+            told(segment.id, status, None)
+        return status == "CONTINUE" and (not injected or self._enter(held, told))
+
+    def _enter(self, held: Held, told: Told | None) -> bool:
+        """After a commit: take notice of segments that were injected meanwhile; whether the run can go on. What was
+        committed stays, so that one that cannot fails where it stands by now."""
+        before, began = held.plan.segment(held.position.at or ""), self._parts.clock.monotonic()
+        try:
+            ready = self._parts.kernel.plan(held.standing)
+            check_place(ready.plan, held.position)
+            position = entered(ready.plan, held.position)
+        except Unavailable:
+            raise
+        except Exception as exc:
+            return self._failed(held, before, exc, None, began, told)
+        held.ready, held.position, held.kept_position = ready, position, None
+        return True
+
+    def _is_elsewhere(self, held: Held) -> bool:
+        """Whether this program does not have what the segment at hand calls."""
+        segment = held.plan.segment(held.position.at or "")
+        return missing_functions(self._parts.handlers, held.nodes_of(segment)) is not None
+
+    def _failed(
+        self,
+        held: Held,
+        segment: Segment,
+        error: Exception,
+        run: SegmentRun | None,
+        began: float,
+        told: Told | None,
+    ) -> bool:
+        """The run failed, and does not go on."""
+        kept = self._fail(held, segment, error, run, began)
+        if told is not None:
+            told(segment.id, "FAILED", kept)
+        return False
+
+    def _segment_run(self, held: Held, segment: Segment, caller: Caller, longest_wait_s: float) -> SegmentRun:
+        parts, row = self._parts, held.row
+        state = held.standing.state
+        facts = Facts(
+            row.execution,
+            row.workflow,
+            row.owner,
+            segment.id,
+            state.manifest.hex(),
+            row.incarnation,
+            iterations_at(held.plan, held.position),
+            mock=held.options.get("mock", False),
+        )
+        effects = SegmentEffects(
+            EffectRows(parts.engine, parts.tenant, row.number, row.incarnation, row.fence),
+            facts,
+            path=segment.id,
+            tenant=parts.tenant_name,
+            trees=parts.kernel.trees,
+            blocks=parts.blocks,
+            clock=parts.clock,
+            entropy=parts.entropy,
+            fresh=held.fresh,
+        )
+        waiting = held.waiting
+        tried = {waiting.node: waiting.attempt} if waiting is not None and waiting.kind == RETRY else {}
+        return SegmentRun(
+            held.plan,
+            segment,
+            held.position,
+            held.nodes_of(segment),
+            facts,
+            state,
+            effects,
+            parts.handlers,
+            caller,
+            parts.clock,
+            self._chance,
+            held.lease.is_lost,
+            deadline=held.deadline,
+            longest_wait_s=longest_wait_s,
+            first_attempt=tried,
+            trigger=held.options.get("trigger"),
+            executor=held.executor,
+            row=row,
+            parts=parts,
+            fresh=held.fresh,
+            max_parallel=held.ready.max_parallel,
+        )
+
+    def _runner_of(self, segment: Segment) -> SegmentRunner:
+        found = self._parts.segment_runners.get(segment.type)
+        if found is None:
+            raise Denied(
+                f"segment {segment.id} is of the type {segment.type}, which nothing here runs", segment=segment.id
+            )
+        return found
+
+    def _commit(
+        self,
+        held: Held,
+        segment: Segment,
+        run: SegmentRun | None,
+        ending: Ended | Waits,
+        after: Position,
+        status: SegmentStatus,
+        took_us: int,
+    ) -> bool:
+        """Everything that the segment did, and where the run stands, together; whether the run's segments are others
+        from here on."""
+        parts, before = self._parts, held.standing.state.manifest
+        over, waits = status == "COMPLETE", isinstance(ending, Waits)
+        run_status: Status = "WAITING_HUMAN" if waits else "COMPLETED" if over else "RUNNING"
+        due_in_s = ending.timeout_s if isinstance(ending, Waits) else None if over else held.lease.renewal_s
+        segments = held.standing.segments
+        kept_position = position_text(after, segments)
+
+        def rows(manifest: BlockId) -> list[RowChange]:
+            move = Move(
+                held.row.number,
+                held.row.fence,
+                kept_position,
+                held.own if manifest == before else manifest,
+                run_status,
+                held.row.incarnation,
+                waiting=ending.waiting.to_text() if isinstance(ending, Waits) else None,
+                kept=not (over or waits),
+                due_in_s=due_in_s,
+            )
+            ended = ended_segment(
+                held, segment, status, before, manifest, attempts=1 if run is None else run.attempts, took_us=took_us
+            )
+            return [*parts.rows.advance(move, ended), *self._workflow_status(held, run_status)]
+
+        if run is not None and not waits and (run.state.is_changed or run.events):
+            commit = SegmentCommit(
+                held.row.execution, held.plan.numbers[segment.id], rows, run.message, tuple(run.events)
+            )
+            held.standing = parts.kernel.commit_segment(held.standing, commit)
+            held.own = held.standing.state.manifest
+        else:
+            parts.rows.change_alone(rows(before))
+        if due_in_s is not None:
+            held.lease.renewed()
+        held.position, held.fresh, held.waiting, held.status = after, True, None, run_status
+        # As it was written, with the list that it is a place in: others that were injected are not entered yet.
+        held.kept_position = after, kept_position
+        return held.standing.segments != segments
+
+    def _workflow_status(self, held: Held, status: Status) -> list[RowChange]:
+        """The workflow's own status, where the run's end changes it."""
+        if status not in ("COMPLETED", "FAILED"):
+            return []
+        return [self._parts.rows.workflow_status(held.row.key, status, self._parts.clock.now_us())]
+
+    def _fail(self, held: Held, segment: Segment, error: Exception, run: SegmentRun | None, began: float) -> RunError:
+        """Say that the run failed, and why. It stays where it was, and can be resumed."""
+        parts, manifest = self._parts, held.standing.state.manifest
+        node, attempts, cause = None, 1 if run is None else run.attempts, error
+        if isinstance(error, NodeFailed) and isinstance(error.__cause__, Exception):
+            node, attempts, cause = error.node, error.attempts, error.__cause__
+        told = error_of(cause, segment.id, node, attempts)
+        log.warning("run %s failed in segment %s: %s", held.row.execution, segment.id, told.message, exc_info=cause)
+        move = Move(
+            held.row.number,
+            held.row.fence,
+            held.position_text(),
+            held.own,
+            "FAILED",
+            held.row.incarnation,
+            error=told.to_text(),
+            kept=False,
+        )
+        took_us = round((parts.clock.monotonic() - began) * 1_000_000)
+        ended = ended_segment(
+            held, segment, "FAILED", manifest, manifest, attempts=attempts, took_us=took_us, error=told
+        )
+        parts.rows.change_alone([*parts.rows.advance(move, ended), *self._workflow_status(held, "FAILED")])
+        held.status = "FAILED"
+        return told
+
+    def _sleep(self, held: Held, ending: Sleeps) -> None:
+        """Let go of the run until its time comes."""
+        move = Move(
+            held.row.number,
+            held.row.fence,
+            held.position_text(),
+            held.own,
+            "RUNNING",
+            held.row.incarnation,
+            waiting=None if ending.waiting is None else ending.waiting.to_text(),
+            kept=False,
+            due_in_s=ending.seconds,
+        )
+        self._parts.rows.move(move)
+
+    def _let_go(self, held: Held, *, due_in_s: float = 0.0) -> None:
+        try:
+            self._parts.rows.release(held.row.number, held.row.fence, due_in_s=due_in_s)
+        except AnalemmaError as exc:
+            log.warning("run %s could not be released: %s", held.row.execution, exc)
+
+
+def ended_segment(
+    held: Held,
+    segment: Segment,
+    status: SegmentStatus,
+    before: BlockId,
+    after: BlockId,
+    *,
+    attempts: int = 1,
+    took_us: int = 0,
+    error: RunError | None = None,
+) -> EndedSegment:
+    """What the segment at hand came to, as it is kept."""
+    iterations = iterations_at(held.plan, held.position)
+    return EndedSegment(
+        seq=held.position.executed,
+        segment=segment.id,
+        place=held.plan.numbers[segment.id],
+        iteration=iterations[-1] if iterations else 0,
+        before=held.position_text(),
+        status=status,
+        input=before,
+        output=after,
+        attempts=attempts,
+        error=None if error is None else error.to_text(),
+        took_us=took_us,
+    )
+
+
+def position_text(position: Position, segments: BlockId) -> str:
+    """A position as it is kept, with the list of segments that it is a place in."""
+    return json.dumps({**position.to_value(), "segments": segments.hex()}, separators=(",", ":"))
+
+
+def _question(segment: Segment, asked: AskHuman) -> Waiting:
+    return Waiting(
+        EFFECT,
+        segment.id,
+        asked.node,
+        (HAPPENED, DID_NOT),
+        prompt=f"did {asked.name} happen?",
+        effect=asked.key,
+    )

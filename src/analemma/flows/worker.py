@@ -1,0 +1,162 @@
+"""Goes on with runs that somebody has to look at: that nobody has begun, whose worker died, whose time has come."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from analemma.catalog.engine import Engine
+from analemma.catalog.port import TenantId
+from analemma.catalog.runs import RunRow, claim_due
+from analemma.errors import AnalemmaError, Conflict, Internal, Unavailable
+from analemma.flows.flows import Flows
+
+log = logging.getLogger("analemma.flows")
+
+LONGEST_WAIT_S: Final = 5.0
+"""A node that is to be tried again later than this is given back until then."""
+TICK_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What a worker did."""
+
+    runs: int = 0
+    """How often it went on with one."""
+    failed: int = 0
+    """How often that ended with an error of its own, not of the run."""
+
+
+class RunWorker:
+    """One worker; any number may work on one store, in threads, processes and machines. A run is with one of them at a
+    time, and what one that lost its run still does is refused."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        flows_of: Callable[[str], Flows],
+        *,
+        holder: str,
+        lease_s: float,
+        tenant: TenantId | None = None,
+        concurrency: int = 4,
+        poll_s: float = 1.0,
+    ) -> None:
+        """`flows_of` gives the flows of a tenant; `tenant` None is all of them."""
+        self._engine = engine
+        self._flows_of = flows_of
+        self._holder = holder
+        self._lease_s = lease_s
+        self._tenant = tenant
+        self._concurrency = concurrency
+        self._poll_s = poll_s
+        self._stopping = False
+        self._names: dict[TenantId, str] = {}
+        self._lock = threading.Lock()
+        self._working = threading.Lock()
+        self._worked = Worked()
+        self._busy = 0
+
+    @property
+    def worked(self) -> Worked:
+        """What it did so far."""
+        return self._worked
+
+    def run(self) -> Worked:
+        """Work until `stop()`. A database that is away is waited for."""
+        return self._work(drain=False)
+
+    def drain(self) -> Worked:
+        """Go on with everything that is due now, and return."""
+        return self._work(drain=True)
+
+    def stop(self) -> None:
+        """End soon: segments that are being run are finished, and the rest is left to others. May be called from a
+        signal handler."""
+        self._stopping = True
+
+    def _work(self, *, drain: bool) -> Worked:
+        if not self._working.acquire(blocking=False):
+            raise Conflict("this worker is running already", hint="make another one")
+        try:
+            self._worked = Worked()
+            threads = [
+                threading.Thread(target=self._thread, args=(drain,), name=f"analemma-runs-{number}", daemon=True)
+                for number in range(self._concurrency)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return self._worked
+        finally:
+            self._stopping = False
+            self._working.release()
+
+    def _thread(self, drain: bool) -> None:
+        while not self._stopping:
+            try:
+                found = self._one()
+            except AnalemmaError as exc:
+                log.warning("runs are out of reach: %s", exc)
+                found = False
+                self._note(failed=1)
+                if drain:
+                    return
+            except BaseException:
+                # Whatever it is: a worker whose threads die one by one looks alive, and is not.
+                log.exception("a run could not be gone on with")
+                found = False
+                self._note(failed=1)
+            if not found:
+                if drain and self._busy == 0:
+                    return
+                self._pause(TICK_S if drain else self._poll_s)
+
+    def _one(self) -> bool:
+        """Take one run and go on with it; whether there was one."""
+        with self._lock:
+            # Counted before it is claimed, so that a drain does not end between the two.
+            self._busy += 1
+        try:
+            claimed = claim_due(self._engine, holder=self._holder, lease_s=self._lease_s, tenant=self._tenant, limit=1)
+            for tenant, row in claimed:
+                self._go_on(tenant, row)
+            return bool(claimed)
+        finally:
+            with self._lock:
+                self._busy -= 1
+
+    def _go_on(self, tenant: TenantId, row: RunRow) -> None:
+        try:
+            flows = self._flows_of(self._name(tenant))
+            flows.work_on(row, longest_wait_s=LONGEST_WAIT_S, stop=lambda: self._stopping)
+            self._note(runs=1)
+        except Unavailable:
+            raise
+        except BaseException:
+            # A defect of ours: the lease runs out, and somebody tries again, later and not at once.
+            log.exception("run %s could not be gone on with", row.execution)
+            self._note(failed=1)
+
+    def _name(self, tenant: TenantId) -> str:
+        if tenant not in self._names:
+            self._names = {TenantId(row[0]): row[1] for row in self._engine.all("gc_tenants")}
+        if tenant not in self._names:
+            raise Internal(f"there is a run of tenant {tenant}, which there is not")
+        return self._names[tenant]
+
+    def _note(self, *, runs: int = 0, failed: int = 0) -> None:
+        with self._lock:
+            self._worked = Worked(self._worked.runs + runs, self._worked.failed + failed)
+
+    def _pause(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        # Not an event: a signal handler that set it could meet its lock in the hands of what it interrupted.
+        while not self._stopping and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, TICK_S))

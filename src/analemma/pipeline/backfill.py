@@ -1,0 +1,373 @@
+"""Backfills of a store: planned, run, paused and gone on with, by any process; and verifying what was compiled."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from analemma.catalog.backfills import SECOND_US, BackfillRow, Backfills
+from analemma.catalog.port import TenantId
+from analemma.clock import Clock, Entropy
+from analemma.errors import Conflict, Invalid, NotFound
+from analemma.executors.port import CallExecutor
+from analemma.executors.resolving import Given, using_executor
+from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
+from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
+from analemma.pipeline.backfill_parts import TenantParts
+from analemma.pipeline.backfill_planning import Planned, dry_run, make_plan
+from analemma.pipeline.backfill_reports import Backfill as Backfill
+from analemma.pipeline.backfill_reports import BackfillPlan as BackfillPlan
+from analemma.pipeline.backfill_reports import VerifyMode, VerifyReport, Watch, load_plan
+from analemma.pipeline.backfill_running import BackfillRun, Pace
+from analemma.pipeline.backfill_scope import (
+    BackfillKind,
+    BackfillOptions,
+    BackfillScope,
+    check_scope,
+    dump_options,
+    dump_scope,
+    load_options,
+    load_scope,
+    read_scope,
+)
+from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall, verify_scope
+from analemma.slicing.incremental import CompileMode
+from analemma.tracing import span
+
+SHOWN_ERRORS: Final = 100
+LARGEST_PAGE: Final = 1000
+WAIT_S: Final = 0.2
+
+Scope = BackfillScope | Mapping[str, Any] | None
+Kind = BackfillKind | Literal["raw_to_slice", "slice_to_sink", "full", "dead_letters"]
+Verify = VerifyMode | None
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How the same is done in another process: functions that open the store there, and what tells them which."""
+
+    place: Callable[[], Any]
+    """Plain data; Invalid for a store that only this process has."""
+    run_page: Callable[[Any, str, PageCall], PageAnswer]
+    dry_page: Callable[[Any, str, DryCall], DryAnswer]
+    verify_page: Callable[[Any, str, VerifyCall], VerifyAnswer]
+
+
+class BackfillJobs:
+    """The backfills of a store: `plan`, `create`, `run`, `get`, `list`, `pause`, `resume`, `cancel`, `verify`."""
+
+    def __init__(
+        self,
+        rows: Backfills,
+        *,
+        default_tenant: str,
+        find_tenant: Callable[[str], TenantId | None],
+        open_tenant: Callable[[str], TenantParts],
+        holder: Callable[[], str],
+        remote: Remote,
+        lease_s: float,
+        page: int,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self._rows = rows
+        self._default_tenant = default_tenant
+        self._find_tenant = find_tenant
+        self._open_tenant = open_tenant
+        self._holder = holder
+        self._remote = remote
+        self._lease_s = lease_s
+        self._page = page
+        self._clock = clock
+        self._entropy = entropy
+
+    def plan(
+        self,
+        scope: Scope = None,
+        kind: Kind = "raw_to_slice",
+        *,
+        mode: str = "full",
+        quick: bool = False,
+        executor: Given = None,
+        watch: Watch | None = None,
+    ) -> BackfillPlan:
+        """What a backfill would do, with counts and samples; nothing is changed. Unless `quick`, every entity is
+        evaluated: `plan.changes` is then what a run would count on this store."""
+        chosen, wanted, options = self._asked(scope, kind, mode=mode)
+        with span("analemma.backfill.plan", kind=wanted.value):
+            parts = self._parts(chosen)
+            planned = make_plan(parts, chosen, wanted, options)
+            if quick:
+                return planned.plan
+            pace = Pace(self._clock, planned.plan.total, 0, 0, watch)
+            with using_executor(executor) as calls:
+                page = self._dry_page(parts, calls)
+                made = dry_run(parts, planned, options, calls, page, lambda found: pace.add(found.done, found.failed))
+            pace.tell()
+            return made
+
+    def create(
+        self,
+        scope: Scope = None,
+        kind: Kind = "raw_to_slice",
+        *,
+        mode: str = "full",
+        rate: float | None = None,
+        page: int | None = None,
+    ) -> Backfill:
+        """Write a backfill down, for whoever runs it."""
+        chosen, wanted, options = self._asked(scope, kind, mode=mode, rate=rate, page=page)
+        parts = self._parts(chosen)
+        return self._create(parts, make_plan(parts, chosen, wanted, options), options)
+
+    def execute(
+        self,
+        scope: Scope = None,
+        kind: Kind = "raw_to_slice",
+        *,
+        verify: Verify = None,
+        executor: Given = None,
+        mode: str = "full",
+        rate: float | None = None,
+        page: int | None = None,
+        watch: Watch | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Backfill:
+        """Write a backfill down and run it; with `verify`, look afterwards whether all is what it should be."""
+        if verify not in (None, "fast", "strict"):
+            raise Invalid(f"there is no way to verify {verify!r}", hint="fast or strict")
+        made = self.create(scope, kind, mode=mode, rate=rate, page=page)
+        done = self.run(made.id, executor=executor, watch=watch, stop=stop)
+        if verify is None or done.state != "DONE":
+            return done
+        return replace(done, verified=self.verify(scope, verify, executor=executor))
+
+    def run(
+        self,
+        id: str,
+        *,
+        executor: Given = None,
+        watch: Watch | None = None,
+        stop: Callable[[], bool] | None = None,
+        wait_s: float = 0.0,
+    ) -> Backfill:
+        """Run one that was written down, or go on where one ended whose process died, or failed. It returns when the
+        backfill is done, or was paused or cancelled, by `stop`, by another thread or by another process; what it
+        failed with is raised. Conflict while another process has it: one that died has it until its lease is over, for
+        which `wait_s` waits."""
+        return self._run(id, executor, watch, stop, wait_s, paused=False)
+
+    def resume(
+        self,
+        id: str,
+        *,
+        executor: Given = None,
+        watch: Watch | None = None,
+        stop: Callable[[], bool] | None = None,
+        wait_s: float = 0.0,
+    ) -> Backfill:
+        """The same, also for one that was paused."""
+        return self._run(id, executor, watch, stop, wait_s, paused=True)
+
+    def pause(self, id: str, reason: str = "paused by a person") -> Backfill:
+        """Have it stop, whoever runs it, after the entities that are being worked on; it can be resumed."""
+        row = self._row(id)
+        if not self._rows.pause(row.number, reason):
+            raise self._refused(self._row(id), "paused", ("PLANNED", "RUNNING"))
+        return self.get(id)
+
+    def cancel(self, id: str, reason: str = "cancelled by a person") -> Backfill:
+        """Have it stop for ever. What is done stays done."""
+        row = self._row(id)
+        if not self._rows.cancel(row.number, reason):
+            raise self._refused(self._row(id), "cancelled", ("PLANNED", "RUNNING", "PAUSED", "FAILED"))
+        return self.get(id)
+
+    def get(self, id: str) -> Backfill:
+        """How one is doing; NotFound if there is none of this id."""
+        return self._told(self._row(id))
+
+    def list(self, tenant: str | None = None, *, limit: int = 100) -> tuple[Backfill, ...]:
+        """The newest ones of a tenant, or of all, newest first."""
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise Invalid(f"a list of {limit}", hint=f"from 1 to {LARGEST_PAGE}")
+        number = None if tenant is None else self._tenant(tenant)
+        return tuple(self.get(id) for id, _ in self._rows.newest(number, before=(1 << 62), limit=limit))
+
+    def verify(
+        self,
+        scope: Scope = None,
+        mode: VerifyMode = "strict",
+        *,
+        executor: Given = None,
+        watch: Watch | None = None,
+    ) -> VerifyReport:
+        """Look whether slices and index entries are what they should be; nothing is changed.
+
+        `fast` holds rows against each other, and bodies against their hashes; `strict` also compiles each entity anew
+        from its raw document, and compares."""
+        if mode not in ("fast", "strict"):
+            raise Invalid(f"there is no way to verify {mode!r}", hint="fast or strict")
+        # Which entities, and nothing else: those that are not stale are looked at too.
+        which = replace(read_scope(scope, self._default_tenant), stale=False, versions="newest", sinks=None, events=())
+        chosen, wanted, options = self._asked(which, BackfillKind.RAW_TO_SLICE)
+        with span("analemma.backfill.verify", mode=mode):
+            parts = self._parts(chosen)
+            planned = make_plan(parts, chosen, wanted, options)
+            pace = Pace(self._clock, planned.plan.total, 0, 0, watch)
+            with using_executor(executor) as calls:
+                page = self._verify_page(parts, calls)
+                report = verify_scope(mode, chosen, planned.shards, options.page, calls, page, pace.add)
+            pace.tell()
+            return report
+
+    def _run(
+        self,
+        id: str,
+        executor: Given,
+        watch: Watch | None,
+        stop: Callable[[], bool] | None,
+        wait_s: float,
+        *,
+        paused: bool,
+    ) -> Backfill:
+        row = self._row(id)
+        parts = self._open_tenant(row.tenant_name)
+        with using_executor(executor) as calls, span("analemma.backfill.run", kind=row.kind):
+            page = self._run_page(parts, calls)
+            fence = self._take(id, paused=paused, wait_s=wait_s)
+            row = self._row(id)
+            plan = load_plan(row.plan, BackfillKind(row.kind), load_scope(row.scope))
+            BackfillRun(
+                self._rows,
+                row,
+                fence,
+                plan,
+                lease_s=self._lease_s,
+                clock=self._clock,
+                executor=calls,
+                page=page,
+                watch=watch,
+                stop=stop or (lambda: False),
+            ).go()
+        return self.get(id)
+
+    def _take(self, id: str, *, paused: bool, wait_s: float) -> int:
+        until = self._clock.monotonic() + wait_s
+        while True:
+            row = self._row(id)
+            fence = self._rows.take(row.number, self._holder(), self._lease_s, paused=paused)
+            if fence is not None:
+                return fence
+            row = self._row(id)
+            free = ("PLANNED", "RUNNING", "FAILED", "PAUSED") if paused else ("PLANNED", "RUNNING", "FAILED")
+            if row.state not in free:
+                raise self._refused(row, "run", free)
+            if self._clock.monotonic() >= until:
+                left_s = max(0.0, ((row.lease_until_us or 0) - self._rows.now_us()) / SECOND_US)
+                raise Conflict(
+                    f"{row.holder} runs backfill {id}",
+                    hint=f"wait until it is done, or pause it; if it died, its lease ends in {left_s:.0f} s",
+                    backfill=id,
+                    holder=row.holder,
+                )
+            self._clock.sleep(WAIT_S)
+
+    def _refused(self, row: BackfillRow, what: str, states: tuple[str, ...]) -> Conflict:
+        hint = "resume it" if row.state == "PAUSED" else f"only one that is {', '.join(states)} can be"
+        return Conflict(
+            f"backfill {row.id} cannot be {what}: it is {row.state}", hint=hint, backfill=row.id, state=row.state
+        )
+
+    def _create(self, parts: TenantParts, planned: Planned, options: BackfillOptions) -> Backfill:
+        id = f"bf-{self._entropy.random_bytes(8).hex()}"
+        self._rows.add(
+            parts.tenant,
+            id=id,
+            kind=planned.plan.kind.value,
+            scope=dump_scope(planned.plan.scope),
+            options=dump_options(options),
+            plan=planned.plan.dump(),
+            shards=planned.shards,
+        )
+        return self.get(id)
+
+    def _asked(
+        self,
+        scope: Scope,
+        kind: Kind,
+        *,
+        mode: str = "full",
+        rate: float | None = None,
+        page: int | None = None,
+    ) -> tuple[BackfillScope, BackfillKind, BackfillOptions]:
+        try:
+            wanted = BackfillKind(kind)
+        except ValueError:
+            kinds = ", ".join(each.value for each in BackfillKind)
+            raise Invalid(f"there is no backfill {kind!r}", hint=f"there are {kinds}") from None
+        if mode not in ("full", "auto"):
+            raise Invalid(f"a backfill cannot compile in mode {mode!r}", hint="full or auto")
+        chosen = read_scope(scope, self._default_tenant)
+        check_scope(chosen, wanted)
+        return chosen, wanted, BackfillOptions(self._page if page is None else page, rate, CompileMode(mode.upper()))
+
+    def _parts(self, scope: BackfillScope) -> TenantParts:
+        assert scope.tenant is not None
+        self._tenant(scope.tenant)
+        return self._open_tenant(scope.tenant)
+
+    def _tenant(self, name: str) -> TenantId:
+        found = self._find_tenant(name)
+        if found is None:
+            raise NotFound(f"there is no tenant {name!r}", hint="ingesting something begins a tenant", tenant=name)
+        return found
+
+    def _row(self, id: str) -> BackfillRow:
+        found = self._rows.find(id) if isinstance(id, str) and id.isascii() and "\0" not in id else None
+        if found is None:
+            raise NotFound(f"there is no backfill {id!r}", hint="`backfill list` shows all", backfill=id)
+        return found
+
+    def _told(self, row: BackfillRow) -> Backfill:
+        kind, scope = BackfillKind(row.kind), load_scope(row.scope)
+        return Backfill(
+            row.id,
+            row.tenant_name,
+            kind,
+            scope,
+            load_options(row.options),
+            row.state,  # type: ignore[arg-type]
+            row.reason,
+            load_plan(row.plan, kind, scope),
+            row.total,
+            row.counts,
+            tuple(self._rows.errors(row.number, SHOWN_ERRORS)) if row.counts.failed else (),
+            row.holder,
+            _moment(row.created_at_us),
+            None if row.started_at_us is None else _moment(row.started_at_us),
+            None if row.finished_at_us is None else _moment(row.finished_at_us),
+        )
+
+    def _run_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[PageCall], PageAnswer]:
+        if not calls.apart:
+            return PageWorker(parts).run
+        return functools.partial(self._remote.run_page, self._remote.place(), parts.name)
+
+    def _dry_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[DryCall], DryAnswer]:
+        if not calls.apart:
+            return DryRunner(parts).page
+        return functools.partial(self._remote.dry_page, self._remote.place(), parts.name)
+
+    def _verify_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[VerifyCall], VerifyAnswer]:
+        if not calls.apart:
+            return PageVerifier(parts).page
+        return functools.partial(self._remote.verify_page, self._remote.place(), parts.name)
+
+
+def _moment(us: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(us / SECOND_US, dt.UTC)

@@ -1,0 +1,180 @@
+"""Work on a store from other processes: what they are told is where the store is and plain data; each opens the store
+once, and keeps it open. Also how backfills are put together, here and there, and how tasks of runs get there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from analemma.app import App, open_app
+from analemma.canon.source import NodeCache
+from analemma.canon.tree import Trees
+from analemma.catalog.backfills import Backfills
+from analemma.catalog.opening import database_path
+from analemma.catalog.slices import Slices
+from analemma.catalog.sqlite import MEMORY
+from analemma.contracts.contract_set import ContractSet
+from analemma.errors import Invalid
+from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
+from analemma.flows.tasks import BatchAnswer
+from analemma.pipeline.backfill import BackfillJobs, Remote
+from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
+from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
+from analemma.pipeline.backfill_parts import DeferredEvents, TenantParts
+from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall
+from analemma.pipeline.compile_inputs import InputReader
+from analemma.pipeline.documents import DocumentReader, KnownDocuments
+from analemma.pipeline.slicing import SlicingWorkflow
+from analemma.settings import Settings
+
+if TYPE_CHECKING:
+    from analemma.flows.flows import Flows
+    from analemma.tenant import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """How a store is opened elsewhere. It has the passwords that the URLs have: whoever runs the cluster sees them."""
+
+    url: str
+    objects: str | None
+    settings: str
+    """As JSON."""
+
+
+def store_place(app: App) -> StorePlace:
+    """Where a store is, for other processes; Invalid for one that only this process has."""
+    url, objects = app._place.url, app._place.objects
+    file = database_path(url)
+    if file == MEMORY or (objects is not None and objects.startswith("memory:")):
+        raise Invalid(
+            "a store in memory is of this process only", hint="use threads, or a store in a directory or on a server"
+        )
+    if file is not None:
+        # Elsewhere, another directory may be the current one.
+        path = Path(file).absolute()
+        url = f"sqlite:///{path}" if "://" in url else str(path.parent if Path(url).is_dir() else path)
+    if objects is not None and "://" not in objects:
+        objects = str(Path(objects).absolute())
+    return StorePlace(url, objects, app.settings.model_dump_json())
+
+
+class _Opened:
+    """The stores that this process has open, and what works on their tenants."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._apps: dict[StorePlace, App] = {}
+        self._parts: dict[tuple[StorePlace, str], TenantParts] = {}
+
+    def parts(self, place: StorePlace, tenant: str) -> TenantParts:
+        """One tenant of a store."""
+        with self._lock:
+            app = self._app(place)
+            if (place, tenant) not in self._parts:
+                self._parts[place, tenant] = backfill_parts(app.tenant(tenant))
+            return self._parts[place, tenant]
+
+    def flows(self, place: StorePlace, tenant: str) -> Flows:
+        """The runs of one tenant of a store."""
+        with self._lock:
+            return self._app(place).tenant(tenant).flows
+
+    def _app(self, place: StorePlace) -> App:
+        if self._process != os.getpid():
+            # Open databases do not survive a fork.
+            self._process, self._apps, self._parts = os.getpid(), {}, {}
+        if place not in self._apps:
+            settings = Settings.model_validate_json(place.settings)
+            self._apps[place] = open_app(place.url, objects=place.objects, settings=settings, create=False)
+        return self._apps[place]
+
+
+_OPENED = _Opened()
+
+
+def run_page(place: StorePlace, tenant: str, call: PageCall) -> PageAnswer:
+    """A page of a backfill, in whatever process this is."""
+    return PageWorker(_OPENED.parts(place, tenant)).run(call)
+
+
+def dry_page(place: StorePlace, tenant: str, call: DryCall) -> DryAnswer:
+    """A page of a dry run."""
+    return DryRunner(_OPENED.parts(place, tenant)).page(call)
+
+
+def verify_page(place: StorePlace, tenant: str, call: VerifyCall) -> VerifyAnswer:
+    """A page to verify."""
+    return PageVerifier(_OPENED.parts(place, tenant)).page(call)
+
+
+def run_flow_tasks(place: StorePlace, tenant: str, call: BatchCall) -> BatchAnswer:
+    """Tasks of a group of a run."""
+    return run_batch_call(_OPENED.flows(place, tenant)._parts, call)
+
+
+def flows_elsewhere(app: App) -> Elsewhere:
+    """How tasks of an open store's runs get to other processes."""
+    return Elsewhere(run_flow_tasks, store_place(app))
+
+
+def open_backfills(app: App) -> BackfillJobs:
+    """The backfills of an open store."""
+    return BackfillJobs(
+        Backfills(app.catalog.engine),
+        default_tenant=app.settings.tenant,
+        find_tenant=app.catalog.find_tenant,
+        open_tenant=lambda name: backfill_parts(app.tenant(name)),
+        holder=app._holder,
+        remote=Remote(lambda: store_place(app), run_page, dry_page, verify_page),
+        lease_s=app.settings.backfill_lease_s,
+        page=app.settings.backfill_page,
+        clock=app._clock,
+        entropy=app._entropy,
+    )
+
+
+def backfill_parts(tenant: Tenant) -> TenantParts:
+    """One tenant, as backfills see it: with contracts that are never behind, and events that wait for others'."""
+    app = tenant._app
+    engine, slices, known = app.catalog.engine, Slices(app.catalog.engine, tenant.id), KnownDocuments()
+    wake, events = app.catalog.wakeups.signal, DeferredEvents(app._entropy)
+    documents = DocumentReader(tenant.trees, known)
+
+    def contracts() -> ContractSet:
+        found = app.contracts.fresh()
+        return found if found.contracts else app.contracts.current
+
+    slicing = SlicingWorkflow(
+        engine,
+        tenant.id,
+        tenant.name,
+        slices=slices,
+        # What `contracts` has just read, at the beginning of each page.
+        contracts=lambda: app.contracts.current,
+        blocks=tenant.blocks,
+        trees=tenant.trees,
+        known=known,
+        events=events,
+        clock=app._clock,
+        wake=wake,
+    )
+    return TenantParts(
+        engine=engine,
+        tenant=tenant.id,
+        name=tenant.name,
+        contracts=contracts,
+        slicing=slicing,
+        slices=slices,
+        reader=InputReader(slices, documents, tenant.name),
+        documents=documents,
+        blocks=tenant.blocks,
+        plain_trees=Trees(tenant.blocks.read_uncached, app.types, app.settings.unknown_types, NodeCache()),
+        events=events,
+        clock=app._clock,
+        wake=wake,
+    )

@@ -1,0 +1,143 @@
+"""Which commits are told to the outbox: those of workflows that a STATE_SOURCE names, in the commit's own transaction.
+
+A store without sources pays a look at the clock per commit, and a small query once a second at most."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any, Final, Protocol
+
+from analemma.canon.canonical_json import canonical_json
+from analemma.canon.identity import BlockId
+from analemma.catalog.contract_rows import ContractRows, Generation
+from analemma.catalog.names import AGGREGATE_BYTES
+from analemma.catalog.port import BranchKey, OutboxEvent
+from analemma.clock import Clock, Entropy
+from analemma.errors import Corrupt
+from analemma.tracing import current_trace
+
+STATE: Final = "STATE"
+"""The lanes of branches: what happens to one is told in the order in which it happened."""
+STATE_COMMITTED: Final = "StateCommitted"
+STATE_REMOVED: Final = "StateRemoved"
+PAYLOAD_VERSION: Final = "1.0"
+
+KIND: Final = "STATE_SOURCE"
+POLL_S: Final = 1.0
+"""How long a process may go by sources that another has replaced."""
+
+Sources = Callable[[str, BranchKey], bool]
+"""Whether some source takes a branch of a tenant."""
+
+
+class SourceWatch:
+    """The sources of an open store, for all its tenants. Safe to share between threads."""
+
+    def __init__(
+        self, rows: ContractRows, load: Callable[[], Sources], *, clock: Clock, poll_s: float = POLL_S
+    ) -> None:
+        """`load` reads the contracts, which takes a while; it is called when there are sources, and others than
+        before."""
+        self._rows = rows
+        self._load = load
+        self._clock = clock
+        self._poll_s = poll_s
+        self._known: tuple[Generation, Sources | None] | None = None
+        self._asked_at = 0.0
+        self._lock = threading.Lock()
+        self._loads = 0
+
+    def sources(self) -> Sources | None:
+        """What there is; None: nothing."""
+        known, now, loads = self._known, self._clock.monotonic(), self._loads
+        if known is not None and now - self._asked_at < self._poll_s:
+            return known[1]
+        generation = self._rows.generation()
+        if known is None or known[0] != generation:
+            known = generation, self._read() if self._rows.has_active(KIND) else None
+        with self._lock:
+            # Not over what was loaded here since this thread looked.
+            if self._loads == loads:
+                self._known, self._asked_at = known, now
+        return known[1]
+
+    def forget(self) -> None:
+        """Look again at the next commit: contracts were loaded here."""
+        with self._lock:
+            self._loads += 1
+            self._known = None
+
+    def _read(self) -> Sources:
+        try:
+            return self._load()
+        except Corrupt:
+            # Contracts that cannot be read must not keep anyone from saving. Everything is told, and whoever handles
+            # that says what is wrong.
+            return lambda tenant, key: True
+
+
+class Announcing(Protocol):
+    """What a committer asks of whoever tells of its commits."""
+
+    def committed(self, key: BranchKey, manifest: BlockId, version: int) -> tuple[OutboxEvent, ...]:
+        """What is told with a version that becomes the head."""
+
+    def removed(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
+        """What is told with branches that go."""
+
+    def wake(self) -> None:
+        """Something that was told is committed."""
+
+
+class Announcer:
+    """Tells of one tenant's commits."""
+
+    def __init__(self, tenant: str, watch: SourceWatch, *, entropy: Entropy, wake: Callable[[], None]) -> None:
+        self._tenant = tenant
+        self._watch = watch
+        self._entropy = entropy
+        self.wake = wake
+
+    def committed(self, key: BranchKey, manifest: BlockId, version: int) -> tuple[OutboxEvent, ...]:
+        """An event, if a source takes this branch."""
+        sources = self._watch.sources()
+        if sources is None or not sources(self._tenant, key):
+            return ()
+        return (self._event(STATE_COMMITTED, key, manifestId=manifest.hex(), version=str(version)),)
+
+    def removed(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
+        """An event for each of the branches that a source takes."""
+        sources = self._watch.sources()
+        if sources is None:
+            return ()
+        return tuple(self._event(STATE_REMOVED, key) for key in keys if sources(self._tenant, key))
+
+    def _event(self, kind: str, key: BranchKey, **more: Any) -> OutboxEvent:
+        payload = {
+            "payloadVersion": PAYLOAD_VERSION,
+            "tenantId": self._tenant,
+            "ownerId": key.owner,
+            "workflowId": key.workflow,
+            "branch": key.branch,
+            **more,
+        }
+        return OutboxEvent(
+            self._entropy.random_bytes(16).hex(),
+            STATE,
+            lane_of(self._tenant, key),
+            kind,
+            canonical_json(payload),
+            trace=current_trace(),
+        )
+
+
+def lane_of(tenant: str, key: BranchKey) -> str:
+    """The aggregate id of a branch: one that people can read, if it is short enough for a lane."""
+    parts = (each.replace("~", "~0").replace("/", "~1").replace("@", "~2") for each in key)
+    owner, workflow, branch = parts
+    text = f"{tenant}:{owner}/{workflow}@{branch}"
+    if len(text.encode()) <= AGGREGATE_BYTES:
+        return text
+    return f"{tenant}:{sha256(text.encode()).hexdigest()}"

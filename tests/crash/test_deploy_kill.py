@@ -1,0 +1,154 @@
+"""kill -9 at every failpoint of a deploy: what is left is true, somebody goes on, and every deploy comes to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analemma import failpoints
+from analemma.app import App
+from analemma.catalog.deploy_states import TRANSITIONS, DeployState
+from tests.crash.deploy_worker import BOOK, VERBS
+from tests.crash.test_pipeline_processes import check_everything
+from tests.stores import Store
+from tests.unit.pipeline.ship_shop import documents_of, jsonl, shop_contracts
+from tests.unit.pipeline.shop import book
+from tests.unit.pipeline.tables import query, row_counts
+
+ROOT = Path(__file__).parents[2]
+COMPILED = ["compile.before_transaction", "deploy.moved", "compile.before_commit", "compile.after_commit"]
+CASES = [
+    *(("sync", point) for point in ["deploy.stored", "ingest.after_commit", "deploy.moved", "deploy.compiled"]),
+    *(("same", point) for point in ["deploy.stored", "deploy.moved"]),
+    ("async", "ingest.after_commit"),
+    *(("work", point) for point in ["deploy.begun", "deploy.moved", "deploy.compiled", "deploy.answered"]),
+    ("bad", "deploy.failed"),
+    ("fail", "deploy.failed"),
+    ("retry", "deploy.retried"),
+    ("housekeep", "deploy.after_housekeeping"),
+]
+NEXT_TO_THEM = [
+    *(("sync", point) for point in ["ingest.before_transaction", "ingest.before_commit"]),
+    *(("sync", point) for point in COMPILED if point != "deploy.moved"),
+    *(("async", point) for point in ["ingest.before_transaction", "deploy.stored", "ingest.before_commit"]),
+    *(("work", point) for point in COMPILED if point != "deploy.moved"),
+    *(("work", point) for point in ["ship.after_read", "ship.after_answer", "ship.before_settle"]),
+    ("same", "deploy.compiled"),
+]
+"""Points of those whose work a deploy is made of."""
+
+
+def open_app(store: Store, base: Path) -> App:
+    return store.open(outbox_lease_s=1, ship_base=str(base), ship_rest_s=0.05, outbox_backoff_base_s=0.01)
+
+
+def sinks() -> list[dict[str, Any]]:
+    """Two files; a call takes no longer than a lease."""
+    quick: dict[str, Any] = {"commit": {"batchSize": 100, "timeoutMs": 1000}}
+    return [jsonl(**quick), jsonl("sink.other", "other.jsonl", **quick)]
+
+
+def prepare(app: App, verb: str) -> None:
+    app.contracts.load(shop_contracts(*sinks()))
+    shop = app.tenant("shop")
+    shop.ingest("AUTHOR", "lem", {"name": "Lem"})
+    for isbn in "1", "2":
+        shop.ingest("BOOK", isbn, {**BOOK, "isbn": isbn, "title": "Old"})
+    app.worker(1).drain()
+    if verb == "same":
+        # Stored already, and neither served nor shipped.
+        shop.deploy("BOOK", "2", {**BOOK, "isbn": "2"}, cutover="done", compile="async")
+    if verb == "work":
+        VERBS["async"](app)
+    if verb == "fail":
+        shop.deploy("BOOK", "1", book("1", weight=1), compile="async")
+    if verb == "retry":
+        assert shop.deploy("BOOK", "1", book("1", weight=1)).state is DeployState.FAILED
+        app.worker(1).drain()
+    if verb == "housekeep":
+        for number in range(3):
+            shop.deploy("BOOK", "3", book("3", title=f"{number}"), ship=[])
+        app.worker(1).drain()
+
+
+def check_history(store: Store) -> None:
+    """Every deploy went from state to state as states follow each other, to where it is."""
+    rows = query(store, "SELECT deploy, before, state FROM deploy_step ORDER BY deploy, place")
+    ends: dict[int, str] = {}
+    for deploy, before, state in rows:
+        assert before == ends.get(deploy)
+        assert before is None or DeployState(state) in TRANSITIONS[DeployState(before)]
+        ends[deploy] = state
+    assert ends == dict(query(store, "SELECT number, state FROM deploy"))
+
+
+def drain(store: Store, app: App) -> None:
+    """Until nothing is left to do; a lane that the dead one held is free when its lease is over."""
+    deadline = time.monotonic() + 30
+    pending = "SELECT count(*) FROM outbox WHERE status IN ('PENDING', 'PROCESSING', 'FAILED')"
+    while app.worker(1).drain().delivered or query(store, pending) != [(0,)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("verb", "point"), [*CASES, *(pytest.param(*each, marks=pytest.mark.soak) for each in NEXT_TO_THEM)]
+)
+def test_a_kill_leaves_what_somebody_can_go_on_with(verb: str, point: str, store: Store, tmp_path: Path) -> None:
+    with open_app(store, tmp_path) as app:
+        prepare(app, verb)
+    before, deploys = row_counts(store), query(store, "SELECT count(*) FROM deploy")[0][0]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.crash.deploy_worker", store.url, store.objects or "", str(tmp_path)),
+            "work" if verb == "fail" else verb,
+        ],
+        cwd=ROOT,
+        env={**os.environ, failpoints.VARIABLE: point},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, ""), done.stderr
+    check_history(store)
+    if verb in ("sync", "async"):
+        # The document, its deploy and the event by which somebody goes on are there together, or none of them.
+        stored = point == "ingest.after_commit" or point in (*COMPILED, "deploy.compiled")
+        assert row_counts(store)["raw"] - before["raw"] == int(stored)
+        assert query(store, "SELECT count(*) FROM deploy")[0][0] - deploys == int(stored)
+        assert row_counts(store)["outbox"] - before["outbox"] >= int(stored)
+    with open_app(store, tmp_path) as app:
+        shop = app.tenant("shop")
+        drain(store, app)
+        check_history(store)
+        found = app.deploys.list().deploys
+        wanted = {"bad": ["FAILED"], "fail": ["FAILED"], "retry": ["FAILED"]}.get(verb, [])
+        assert [app.deploys.get(each.id).state for each in found] == (wanted or ["DONE"] * len(found))
+        if verb in ("sync", "async", "same"):
+            # Whoever was killed does it again; and then it is done, whatever was done of it before.
+            again = VERBS[verb](app)
+            drain(store, app)
+            assert app.deploys.get(again.id).state is DeployState.DONE  # type: ignore[attr-defined]
+        if verb in ("sync", "async", "work", "same"):
+            isbn = "2" if verb == "same" else "1"
+            assert shop.slices("BOOK", isbn)["CORE"].data == {"isbn": isbn, "title": "New", "tags": ["new"]}
+            for name in "books.jsonl", "other.jsonl":
+                assert documents_of(tmp_path / name)[f"shop__{isbn}"]["title"] == "New"
+        if verb in ("bad", "fail", "retry"):
+            # What failed stands in nobody's way.
+            better = shop.deploy("BOOK", "1", BOOK, compile="async")
+            drain(store, app)
+            assert app.deploys.get(better.id).state is DeployState.DONE
+        if verb == "retry":
+            # Not retried: the transaction was undone.
+            assert found[0].attempt == 1
+        check_everything(store, app)
+        check_history(store)
+        assert query(store, "SELECT count(*) FROM index_entry WHERE waiting <> 0") == [(0,)]

@@ -1,0 +1,402 @@
+"""Groups: items and branches that run beside one another, are recorded one by one, and are put together in order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from analemma.app import App
+from analemma.canon.identity import BlockId
+from analemma.flows.building import Flow
+from analemma.flows.groups import batches_of
+from analemma.flows.runs import Run
+from tests.group_program import PLACE, merged, squares
+from tests.stores import Store
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
+
+
+@pytest.fixture
+def app(store: Store) -> Iterator[App]:
+    with store.open() as app:
+        yield app
+
+
+def root(app: App) -> str:
+    return app.kernel.history(**PLACE)[0].root_hash
+
+
+def tasks(app: App, run: Run, seq: int = 0) -> list[tuple[int, str]]:
+    number = app.flows._row(run.execution_id).number
+    rows = app.catalog.engine.all("run_tasks", run=number, incarnation=run.incarnation, seq=seq, after=-1, limit=1000)
+    return [(row[0], row[1]) for row in rows]
+
+
+def numbers(count: int) -> dict[str, Any]:
+    return {"numbers": [{"n": number} for number in range(count)], "factor": 2}
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 40, 250])
+def test_results_of_items_are_a_list_in_the_order_of_the_items(count: int, app: App) -> None:
+    run = app.flows.run(squares, numbers(count), **PLACE)
+    assert run.status == "COMPLETED", run.error
+    assert run.state == {**numbers(count), "squares": [2 * number**2 for number in range(count)]}
+    assert tasks(app, run) == [(number, "DONE") for number in range(count)]
+    assert [(each.segment_id, each.status) for each in run.segments] == [("each", "COMPLETE")]
+    assert app.kernel.verify(**PLACE).problems == []
+
+
+def test_without_a_result_path_an_item_comes_to_what_it_wrote(app: App) -> None:
+    flow = Flow("wrote")
+
+    @flow.step(reads=["item"], writes=["double", "deep", "item"])
+    def work(state: Any, ctx: Any) -> None:
+        state["double"] = state["item"] * 2
+        state["deep"]["seen"] = True
+        state["item"] = 0
+
+    flow.for_each("each", over="/deep/numbers", step=work, into="results")
+    run = app.flows.run(flow, {"deep": {"numbers": [1, 2]}}, **PLACE)
+    deep = {"numbers": [1, 2], "seen": True}
+    assert run.state == {
+        "deep": {"numbers": [1, 2]},
+        "results": [{"double": 2, "deep": deep}, {"double": 4, "deep": deep}],
+    }
+
+
+@pytest.mark.parametrize("given", [{}, {"numbers": {"0": 1}}, {"numbers": "123"}])
+def test_what_is_no_list_cannot_be_gone_over(given: dict[str, Any], app: App) -> None:
+    run = app.flows.run(squares, given, **PLACE)
+    assert run.status == "FAILED" and run.error is not None
+    assert (run.error.kind, "each goes over numbers" in run.error.message) == ("invalid", True)
+
+
+def test_more_items_than_allowed_are_refused(app: App) -> None:
+    flow = Flow("few")
+
+    @flow.step(reads=["item"], writes=["x"])
+    def work(state: Any, ctx: Any) -> None:
+        raise AssertionError("nothing may run")
+
+    flow.for_each("each", over="numbers", step=work, max_items=2)
+    run = app.flows.run(flow, {"numbers": [1, 2, 3]}, **PLACE)
+    assert run.error is not None and (run.status, run.error.kind) == ("FAILED", "limit")
+
+
+def test_branches_begin_with_the_same_state_and_are_merged(app: App) -> None:
+    run = app.flows.run(merged, {"text": "one two three four"}, **PLACE)
+    assert run.status == "COMPLETED", run.error
+    assert {**run.state, "size": len(run.state["size"])} == {
+        "text": "one two three four",
+        "words": 4,
+        "long": True,
+        "letters": 18,
+        "size": 300_000,
+    }
+    assert [each.segment_id for each in run.segments] == ["both", "both.merge"]
+    # The group itself makes no version; its merge makes one, with what was emitted.
+    assert len(app.kernel.history(**PLACE)) == 2
+    assert app.outbox.status().pending == 1
+    assert app.kernel.verify(**PLACE).problems == []
+
+
+def clashing(**merge: Any) -> Flow:
+    flow = Flow("clashing", **merge)
+
+    def writer(name: str) -> Any:
+        def write(state: Any, ctx: Any) -> dict[str, Any]:
+            time.sleep({"a": 0.05, "b": 0.02, "c": 0}[name])
+            return {"log": [*state["log"], name], "who": name}
+
+        write.__name__ = f"write_{name}"
+        return flow.step(reads=["log"], writes=["log", "who"])(write)
+
+    flow.parallel("all", {name: [writer(name)] for name in "cab"})
+    return flow
+
+
+def test_a_conflict_fails_the_run_and_names_the_path_and_the_branches(app: App) -> None:
+    run = app.flows.run(clashing(merge={"strategies": {"log": "append"}}), {"log": ["x"]}, **PLACE)
+    assert (run.status, run.segment_id) == ("FAILED", "all.merge")
+    assert run.error is not None
+    assert (run.error.kind, run.error.message) == ("conflict", "a and b changed /who differently")
+    assert run.state == {"log": ["x"]}
+
+
+@pytest.mark.parametrize(("strategy", "who"), [("last_write_wins", "c"), ("ours", "a"), ("collect", ["a", "b", "c"])])
+def test_strategies_decide_in_the_order_of_the_names_and_not_of_the_ends(strategy: str, who: Any, app: App) -> None:
+    flow = clashing(merge={"strategies": {"log": "append", "who": strategy}})
+    run = app.flows.run(flow, {"log": ["x"]}, **PLACE)
+    assert run.status == "COMPLETED", run.error
+    assert run.state == {"log": ["x", "a", "b", "c"], "who": who}
+
+
+def test_an_aggregator_merges_by_its_own_strategies_and_then_calls_its_function(app: App) -> None:
+    flow = clashing()
+
+    def count(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"log": len(state["log"])}
+
+    flow.aggregate(
+        "sum",
+        of="all",
+        strategy="last_write_wins",
+        strategies={"log": "append"},
+        function=count,
+        reads=["log"],
+        writes=["log"],
+    )
+    run = app.flows.run(flow, {"log": []}, **PLACE)
+    assert run.status == "COMPLETED", run.error
+    assert run.state == {"log": 3, "who": "c"}
+
+
+def test_branches_loops_and_groups_run_inside_of_tasks(app: App) -> None:
+    flow = Flow("inside")
+
+    @flow.step(reads=["item", "n"], writes=["n"])
+    def add(state: Any, ctx: Any) -> None:
+        state["n"] = state.get("n", 0) + state["item"]
+
+    flow.loop("thrice", [add], times=3)
+
+    @flow.step(reads=["n"], writes=["size"])
+    def large(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"size": "large"}
+
+    @flow.step(reads=["n"], writes=["left"])
+    def left(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"left": ctx.once("look", lambda key: [state["n"], key.split(":", 2)[2]])}
+
+    @flow.step(reads=["n", "letter", "position"], writes=["found"])
+    def inner(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"found": f"{state['letter']}{state['position']}{state['n']}{ctx.item_index}"}
+
+    flow.branch("how", [(Flow.where("n").at_least(6), [large])], default=[])
+    flow.parallel(
+        "beside",
+        {
+            "one": [left],
+            "two": [
+                flow.for_each(
+                    "letters", over="letters", step=inner, item="letter", index="position", result="found", into="all"
+                )
+            ],
+        },
+    )
+    flow.for_each("each", over="numbers", steps=["thrice", "how", "beside"], into="results")
+    run = app.flows.run(flow, {"numbers": [1, 2], "letters": ["a", "b"]}, **PLACE)
+    assert run.status == "COMPLETED", run.error
+    looked = "each/body/beside@{0}/one/left:-:0:left:look:0"
+    assert run.state["results"] == [
+        {"n": 3, "left": [3, looked.format(0)], "all": ["a030", "b131"]},
+        {"n": 6, "size": "large", "left": [6, looked.format(1)], "all": ["a060", "b161"]},
+    ]
+
+
+def test_a_task_may_not_run_more_segments_than_the_document_says(app: App) -> None:
+    flow = Flow("endless", limits={"max_branch_iterations": 5})
+
+    @flow.step(writes=["x"])
+    def work(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"x": ctx.iteration}
+
+    flow.loop("again", [work], times=50)
+    flow.parallel("group", {"one": ["again"]})
+    run = app.flows.run(flow, **PLACE)
+    assert run.error is not None and (run.status, run.error.kind) == ("FAILED", "limit")
+
+
+@pytest.mark.parametrize("where", ["node", "document"])
+def test_no_more_tasks_run_at_a_time_than_allowed(where: str, app: App) -> None:
+    running, most, lock = 0, 0, threading.Lock()
+    flow = Flow("narrow", limits={"max_parallel": 2} if where == "document" else None)
+
+    @flow.step(reads=["item"], writes=["x"])
+    def work(state: Any, ctx: Any) -> dict[str, Any]:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        return {"x": 1}
+
+    flow.for_each("each", over="n", step=work, max_parallel=2 if where == "node" else None)
+    assert app.flows.run(flow, {"n": list(range(9))}, **PLACE, executor="threads:6").status == "COMPLETED"
+    assert most == 2
+
+
+def test_a_failed_task_fails_the_run_and_the_others_are_not_run_again(app: App) -> None:
+    calls: Counter[int | str] = Counter()
+    broken = True
+    flow = Flow("broken")
+
+    @flow.step(reads=["item"], writes=["x"])
+    def work(state: Any, ctx: Any) -> dict[str, Any]:
+        item = state["item"]
+        calls[item] += 1
+
+        def pay(key: str) -> str:
+            calls["paid"] += 1
+            return key
+
+        effect = ctx.once("pay", pay)
+        if item == 3 and broken:
+            raise OSError("no luck")
+        ctx.emit({"type": "Worked", "payload": {"item": item}})
+        return {"x": effect.rsplit(":", 4)[1]}
+
+    flow.for_each("each", over="n", step=work, result="x", max_parallel=1)
+    run = app.flows.run(flow, {"n": list(range(6))}, **PLACE)
+    assert run.status == "FAILED" and run.error is not None
+    assert (run.error.message, run.error.node, run.segment_id) == ("no luck", "work", "each")
+    known = dict(tasks(app, run))
+    assert known == {0: "DONE", 1: "DONE", 2: "DONE", 3: "FAILED"}
+    assert app.outbox.status().pending == 0
+    broken = False
+    run = app.flows.resume(run.execution_id)
+    assert (run.status, run.state["each"]) == ("COMPLETED", [str(item) for item in range(6)])
+    assert calls == {0: 1, 1: 1, 2: 1, 3: 2, 4: 1, 5: 1, "paid": 6}
+    assert app.outbox.status().pending == 6
+
+
+def test_a_result_that_is_damaged_is_an_error_and_not_skipped(app: App) -> None:
+    flow = Flow("damaged")
+
+    @flow.step(reads=["item"], writes=["x"])
+    def work(state: Any, ctx: Any) -> dict[str, Any]:
+        if state["item"] == 2 and not damaged:
+            raise OSError("later")
+        return {"x": state["item"]}
+
+    damaged = False
+    flow.for_each("each", over="n", step=work, max_parallel=1)
+    run = app.flows.run(flow, {"n": list(range(4))}, **PLACE)
+    assert run.status == "FAILED"
+    row = app.flows._row(run.execution_id)
+    other = app.flows._parts.kernel.trees.build({"something": "else"}).root.id
+    engine = app.catalog.engine
+    engine.execute("forget_run_tasks", number=row.number)
+    gone = [(row.number, 1, 0, item, "DONE", BlockId(other), None, 1) for item in range(4)]
+    # As nobody but a damaged disk, or a stranger, would.
+    engine.write(lambda tx: tx.execute_many("put_run_task", gone))
+    damaged = True
+    run = app.flows.resume(run.execution_id)
+    assert run.error is not None and (run.status, run.error.kind) == ("FAILED", "corrupt")
+
+
+def test_a_cancelled_run_records_no_task_any_more(app: App) -> None:
+    flow = Flow("cancelled")
+
+    @flow.step(reads=["item"], writes=["x"])
+    def work(state: Any, ctx: Any) -> dict[str, Any]:
+        if state["item"] == 1:
+            app.flows.cancel(ctx.execution_id)
+        return {"x": 1}
+
+    flow.for_each("each", over="n", step=work, max_parallel=1)
+    run = app.flows.run(flow, {"n": list(range(5))}, **PLACE)
+    assert run.status == "CANCELLED"
+    assert tasks(app, run) == [(0, "DONE")]
+    assert len(app.kernel.history(**PLACE)) == 1
+
+
+def test_what_others_save_between_group_and_merge_stays(app: App) -> None:
+    flow = clashing(merge={"strategies": {"log": "append", "who": "ours"}})
+
+    @flow.step(reads=["who"], writes=["end"])
+    def end(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"end": state["who"]}
+
+    def told(segment: str, status: str, error: Any) -> None:
+        if segment == "all":
+            app.kernel.save_state_delta({"beside": 1}, **PLACE)
+
+    run = app.flows.run(flow, {"log": []}, **PLACE, told=told)
+    assert run.status == "COMPLETED", run.error
+    assert run.state == {"log": ["a", "b", "c"], "who": "a", "beside": 1, "end": "a"}
+
+
+def test_a_rerun_from_the_merge_runs_the_branches_again(app: App) -> None:
+    run = app.flows.run(merged, {"text": "a b"}, **PLACE)
+    before = root(app)
+    again = app.flows.rerun(run.execution_id, from_segment="both.merge")
+    assert (again.status, again.incarnation, root(app)) == ("COMPLETED", 2, before)
+    fork = app.flows.rerun(run.execution_id, from_segment="both.merge", fork=True)
+    assert (fork.status, fork.state) == ("COMPLETED", run.state)
+
+
+def test_an_unknown_effect_in_a_task_asks_somebody(app: App) -> None:
+    flow = Flow("asking")
+    died = False
+
+    @flow.step(reads=["item"], writes=["x"])
+    def work(state: Any, ctx: Any) -> dict[str, Any]:
+        nonlocal died
+
+        def pay(key: str) -> str:
+            nonlocal died
+            died = True
+            raise KeyboardInterrupt
+
+        if state["item"] == 1 and not died:
+            return {"x": ctx.once("pay", pay, on_unknown="ask")}
+        return {"x": ctx.once("pay", lambda key: "paid", on_unknown="ask")}
+
+    flow.for_each("each", over="n", step=work, result="x", max_parallel=1)
+    with pytest.raises(KeyboardInterrupt):
+        app.flows.run(flow, {"n": [0, 1, 2]}, **PLACE)
+    (run,) = app.flows.runs()
+    run = app.flows.resume(run.execution_id)
+    assert run.waiting is not None and (run.status, run.waiting.node) == ("WAITING_HUMAN", "work")
+    run = app.flows.approve(run.execution_id, "happened", "me", "paid before")
+    assert (run.status, run.state["each"]) == ("COMPLETED", ["paid", "paid before", "paid"])
+
+
+def test_a_worker_that_lost_its_run_records_no_task(app: App) -> None:
+    flow = Flow("lost")
+    taken: list[Run] = []
+
+    @flow.step(reads=["item"], writes=["x"])
+    def work(state: Any, ctx: Any) -> dict[str, Any]:
+        if state["item"] == 1 and not taken:
+            taken.append(app.flows.get(ctx.execution_id))
+            # Somebody else takes it over, and runs all of it.
+            taken.append(app.flows.resume(ctx.execution_id, take_over=True))
+            return {"x": "late"}
+        return {"x": state["item"]}
+
+    flow.for_each("each", over="n", step=work, result="x", max_parallel=1)
+    run = app.flows.run(flow, {"n": [0, 1, 2]}, **PLACE)
+    assert (run.status, run.state["each"]) == ("COMPLETED", [0, 1, 2])
+    assert taken[1].status == "COMPLETED"
+    assert len(app.kernel.history(**PLACE)) == 2
+
+
+def test_coroutines_run_in_tasks(app: App) -> None:
+    flow = Flow("coroutines")
+
+    @flow.step(reads=["item"], writes=["x"])
+    async def work(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"x": state["item"] + 1}
+
+    flow.for_each("each", over="n", step=work, result="x")
+    assert app.flows.run(flow, {"n": list(range(30))}, **PLACE).state["each"] == list(range(1, 31))
+
+
+def test_items_are_handed_out_one_by_one_or_in_batches() -> None:
+    assert [len(batch) for batch in batches_of(range(10), 4)] == [1] * 10
+    assert {len(batch) for batch in batches_of(range(100), 4)} == {7, 2}
+    assert {len(batch) for batch in batches_of(range(100_000), 4)} == {100}
+    assert [item for batch in batches_of(range(977), 3) for item in batch] == list(range(977))

@@ -1,0 +1,523 @@
+"""Fanouts as jobs: pages, changes that come meanwhile, the limit, failures, and what is told of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from analemma.app import Tenant
+from analemma.catalog.engine import Transaction
+from analemma.contracts.loading import load_contracts
+from analemma.errors import Conflict, Invalid, NotFound, Unavailable
+from analemma.outbox.handlers import Event
+from analemma.pipeline.fanout_results import FanoutState
+from analemma.pipeline.handlers import handlers
+from analemma.slicing.incremental import CompileMode
+from tests.stores import Store
+from tests.unit.contracts.bookshop import EXAMPLE
+from tests.unit.pipeline.shop import book, put_author, put_book
+from tests.unit.pipeline.tables import query
+
+COUNT = 25
+
+
+@contextmanager
+def shop_with_books(store: Store, count: int = COUNT, contracts: Any = EXAMPLE, **settings: Any) -> Iterator[Tenant]:
+    """Books of one author, compiled, and nothing under way."""
+    with store.open(**{"fanout_page": 10, **settings}) as app:
+        app.contracts.load(contracts)
+        shop = app.tenant("shop")
+        shop.ingest("AUTHOR", "lem", {"name": "Lem"})
+        shop.ingest_many([("BOOK", f"{number:03}", book(f"{number:03}", authorId="lem")) for number in range(count)])
+        app.worker(1).drain()
+        # Whoever was compiled before the author came.
+        app.worker(1).drain()
+        yield shop
+
+
+def names(shop: Tenant, count: int = COUNT) -> set[Any]:
+    found = [shop.slices("BOOK", f"{number:03}")["ENRICHED"].data or {} for number in range(count)]
+    return {each.get("author", {}).get("name") for each in found}
+
+
+def slice_rows(store: Store) -> dict[str, int]:
+    return dict(query(store, "SELECT type, count(*) FROM slice GROUP BY type"))
+
+
+def change(shop: Tenant, name: str) -> None:
+    """Rename the author, and tell the fanout, without a worker."""
+    version = put_author(shop, "lem", name)
+    shop.pipeline.fanout.on_entity_change("AUTHOR", "lem", version)
+
+
+def go_on(shop: Tenant, **options: Any) -> Any:
+    """One page."""
+    fanout = shop.pipeline.fanout
+    (step,) = query_one(shop, "SELECT step FROM fanout")
+    return fanout.advance("AUTHOR", "lem", step, **options)
+
+
+def query_one(shop: Tenant, sql: str) -> Any:
+    place = shop._app._place
+    objects = None if place.backend == "sqlite" else place.objects
+    return query(Store(place.url, objects), sql)[0]
+
+
+def test_a_fanout_compiles_its_dependants_in_pages_and_nothing_else(store: Store) -> None:
+    with shop_with_books(store) as shop:
+        before = slice_rows(store)
+        change(shop, "Stanislaw")
+        counted = [go_on(shop) for _ in range(3)]
+        assert [each.processed for each in counted] == [10, 20, 25]
+        assert [each.status for each in counted] == [FanoutState.RUNNING, FanoutState.RUNNING, FanoutState.DONE]
+        done = counted[-1]
+        assert (done.affected, done.processed, done.skipped, done.failed, done.passes) == (25, 25, 0, 0, 1)
+        (part,) = done.dependencies
+        assert (part.entity_type, part.index_type, part.affected, part.processed) == ("BOOK", "author", 25, 25)
+        assert (part.limit, part.deferred, part.finished, done.alert) == (10_000, False, True, None)
+        assert names(shop) == {"Stanislaw"}
+        after = slice_rows(store)
+        assert {kind: after[kind] - before[kind] for kind in after} == {
+            "SUMMARY": 1,
+            "PROFILE": 1,
+            "ENRICHED": 25,
+            "CORE": 0,
+            "PRICE": 0,
+            "INVENTORY": 0,
+        }
+        # The compile's own event comes after that: it finds that all have followed.
+        shop._app.worker(2).drain()
+        assert slice_rows(store) == after
+        again = shop._app.fanouts.get("AUTHOR", "lem", tenant="shop")
+        assert (again.status, again.processed, again.skipped) == (FanoutState.DONE, 0, 25)
+
+
+def test_two_renames_in_quick_succession_end_with_the_second(store: Store) -> None:
+    with shop_with_books(store) as shop:
+        for name in "Second", "Third":
+            shop.ingest("AUTHOR", "lem", {"name": name})
+        done = shop._app.worker(2).drain()
+        assert (done.failed, done.dead) == (0, 0)
+        assert names(shop) == {"Third"}
+        result = shop._app.fanouts.get("AUTHOR", "lem", tenant="shop")
+        assert result.status is FanoutState.DONE
+        assert result.processed + result.skipped <= 2 * COUNT
+
+
+def test_changes_while_nothing_moves_are_one_pass(store: Store) -> None:
+    with shop_with_books(store) as shop:
+        for number in range(7):
+            change(shop, f"Name {number}")
+        result = shop.pipeline.fanout.run("AUTHOR", "lem")
+        assert (result.passes, result.processed, result.skipped) == (1, COUNT, 0)
+        assert names(shop) == {"Name 6"}
+
+
+def test_a_change_on_the_way_goes_around_once_more_from_there(store: Store) -> None:
+    with shop_with_books(store) as shop:
+        change(shop, "Second")
+        go_on(shop)
+        change(shop, "Third")
+        change(shop, "Fourth")
+        result = shop.pipeline.fanout.run("AUTHOR", "lem")
+        # Ten had seen the second name; the others see the last one only.
+        assert (result.passes, result.processed, result.skipped) == (2, COUNT + 10, 0)
+        assert names(shop) == {"Fourth"}
+        rows = query(store, "SELECT revision, count(*) FROM slice WHERE type = 'ENRICHED' GROUP BY revision ORDER BY 1")
+        assert sum(count for revision, count in rows if revision >= 3) >= 10
+
+
+def test_whoever_nobody_joins_has_no_fanout(store: Store) -> None:
+    with shop_with_books(store, 1) as shop:
+        version = put_author(shop, "other", "Other")
+        assert shop.pipeline.fanout.on_entity_change("AUTHOR", "other", version).status == "NOTHING"
+        assert shop.pipeline.fanout.on_entity_change("AUTHOR", "nobody", version).status == "NOTHING"
+        with pytest.raises(NotFound, match="AUTHOR#shop#other has no fanout"):
+            shop._app.fanouts.get("AUTHOR", "other", tenant="shop")
+
+
+def test_beyond_the_limit_the_rest_waits_with_an_alert_and_is_done(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    contracts = [each.document for each in load_contracts(EXAMPLE).contracts]
+    (ruleset,) = [each for each in contracts if each["id"] == "ruleset.book.v1"]
+    limited = {**ruleset, "indexes": [{**ruleset["indexes"][0], "maxFanout": 12}, ruleset["indexes"][1]]}
+    limited.pop("checksum", None)
+    chosen = [limited if each["id"] == "ruleset.book.v1" else each for each in contracts]
+    with shop_with_books(store, contracts=chosen) as shop:
+        app = shop._app
+        change(shop, "Stanislaw")
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "analemma.pipeline"):
+            assert go_on(shop).status is FanoutState.RUNNING
+        (said,) = [each.getMessage() for each in caplog.records]
+        assert said.startswith("fanout of AUTHOR#shop#lem: 25 BOOK.author follow it, of which 12 at once")
+        result = go_on(shop)
+        assert (result.status, result.processed, result.priority) == (FanoutState.DEFERRED, 12, 100)
+        (alerted,) = app.fanouts.alerts("shop").fanouts
+        assert alerted.alert is not None and alerted.alert in said
+        status = app.fanouts.status()
+        assert (status.deferred, status.running, status.alerts, status.visited, status.affected) == (1, 0, 1, 12, 25)
+        assert status.alerts_under_way == 1
+        # It comes after everything else.
+        lanes = query(
+            store, "SELECT aggregateid, priority FROM lane WHERE due_at IS NOT NULL AND channel = '' ORDER BY 2"
+        )
+        assert lanes[-1] == ("shop:AUTHOR#shop#lem#deferred", 100) and lanes[-2][1] == 0
+        app.worker(2).drain()
+        assert names(shop) == {"Stanislaw"}
+        done = app.fanouts.get("AUTHOR", "lem", tenant="shop")
+        assert (done.status, done.processed, done.alert) == (FanoutState.DONE, 25, alerted.alert)
+        assert len(app.fanouts.alerts().fanouts) == 1 and not app.fanouts.list(under_way=True).fanouts
+        assert (app.fanouts.status().alerts, app.fanouts.status().alerts_under_way) == (1, 0)
+
+
+def test_the_limit_of_the_settings_is_for_indexes_without_one(store: Store) -> None:
+    documents = three_levels(required=False)
+    with store.open(fanout_page=2, fanout_limit=3) as app:
+        app.contracts.load(documents)
+        shop = app.tenant("shop")
+        shop.ingest_many([("TOWN", str(number), {"name": "x", "landId": "l"}) for number in range(7)])
+        app.worker(1).drain()
+        shop.ingest("LAND", "l", {"name": "Land"})
+        app.worker(1).drain()
+        result = app.fanouts.get("LAND", "l", tenant="shop")
+        assert (result.status, result.processed) == (FanoutState.DONE, 7)
+        assert result.alert == "7 TOWN.land follow it, of which 3 at once and the others when there is time"
+
+
+def three_levels(*, required: bool) -> list[dict[str, Any]]:
+    """A house is in a town, which is in a land."""
+    common = {"version": "1.0.0", "status": "ACTIVE"}
+    fields = [{"name": each, "type": "string"} for each in ("name", "landId", "townId")]
+
+    def ruleset(kind: str, joined: str | None) -> dict[str, Any]:
+        slices: dict[str, Any] = {"type": "OWN", "buildRules": {"type": "PassThrough", "fields": ["name"]}}
+        made: dict[str, Any] = {"kind": "RULESET", "id": f"ruleset.{kind.lower()}.v1", "entityType": kind, **common}
+        if joined is None:
+            return {**made, "slices": [{**slices, "type": "ALL"}, slices], "ignore": ["/landId", "/townId"]}
+        field = f"{joined.lower()}Id"
+        join = {
+            "name": joined.lower(),
+            "type": "LOOKUP",
+            "sourceFieldPath": field,
+            "targetEntityType": joined,
+            "targetSliceType": "ALL",
+            "targetKeyPattern": f"{joined}#{{tenantId}}#{{value}}",
+            "required": required,
+        }
+        rules = {"type": "PassThrough", "fields": ["name", joined.lower()]}
+        other = "/townId" if joined == "LAND" else "/landId"
+        return {
+            **made,
+            "slices": [{"type": "ALL", "buildRules": rules, "joins": [join]}, slices],
+            "indexes": [{"type": joined.lower(), "selector": f"$.{field}", "references": joined}],
+            "ignore": [other],
+        }
+
+    kinds = {"LAND": None, "TOWN": "LAND", "HOUSE": "TOWN"}
+    schemas = [
+        {"kind": "ENTITY_SCHEMA", "id": f"entity.{kind.lower()}.v1", "entityType": kind, "fields": fields, **common}
+        for kind in kinds
+    ]
+    return [*schemas, *(ruleset(kind, joined) for kind, joined in kinds.items())]
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_change_arrives_through_several_levels(store: Store, required: bool) -> None:
+    with store.open(fanout_page=2) as app:
+        app.contracts.load(three_levels(required=required))
+        shop = app.tenant("shop")
+        # Everything before what it refers to.
+        for number in range(5):
+            shop.ingest("HOUSE", str(number), {"name": f"h{number}", "townId": str(number % 3)})
+        for number in range(3):
+            shop.ingest("TOWN", str(number), {"name": f"t{number}", "landId": "l"})
+        app.worker(2).drain()
+
+        def land_of(house: int) -> Any:
+            data = shop.slices("HOUSE", str(house))["ALL"].data
+            assert data is not None
+            return data["town"].get("land")
+
+        if required:
+            assert all(shop.slices("HOUSE", str(number))["ALL"].tombstone for number in range(5))
+        else:
+            assert [land_of(number) for number in range(5)] == [None] * 5
+        shop.ingest("LAND", "l", {"name": "Poland"})
+        app.worker(2).drain()
+        assert [land_of(number) for number in range(5)] == [{"name": "Poland"}] * 5
+        shop.ingest("LAND", "l", {"name": "Polska"})
+        app.worker(2).drain()
+        assert [land_of(number) for number in range(5)] == [{"name": "Polska"}] * 5
+        shop.delete("LAND", "l")
+        app.worker(2).drain()
+        if required:
+            assert all(shop.slices("HOUSE", str(number))["ALL"].tombstone for number in range(5))
+            assert all(shop.slices("TOWN", str(number))["ALL"].tombstone for number in range(3))
+        else:
+            assert [land_of(number) for number in range(5)] == [None] * 5
+        shop.ingest("LAND", "l", {"name": "Again"})
+        app.worker(2).drain()
+        assert [land_of(number) for number in range(5)] == [{"name": "Again"}] * 5
+
+
+def test_what_is_served_and_what_is_newest_both_follow(store: Store) -> None:
+    with shop_with_books(store, 3) as shop:
+        slicing = shop.pipeline.slicing
+        served = shop.slices("BOOK", "001")["CORE"].version
+        newer = shop.ingest("BOOK", "001", book("001", authorId="lem", title="Newer")).version
+        slicing.compile("BOOK", "001", newer, CompileMode.AUTO, serve=False)
+        change(shop, "Stanislaw")
+        result = go_on(shop)
+        assert (result.status, result.processed) == (FanoutState.DONE, 3)
+        for version in None, served, newer:
+            data = shop.slices("BOOK", "001", version)["ENRICHED"].data
+            assert data is not None and data["author"]["name"] == "Stanislaw"
+        core = shop.slices("BOOK", "001")["CORE"].data
+        assert core is not None and core["title"] == "Book 001"
+
+
+def test_one_that_cannot_be_compiled_is_a_dead_letter_and_the_others_go_on(store: Store) -> None:
+    with shop_with_books(store, 5) as shop:
+        pass
+    query(
+        store,
+        "UPDATE raw SET hash = ? WHERE entity = (SELECT id FROM entity WHERE type = 'BOOK' AND key = '002')",
+        b"x" * 32,
+    )
+    with store.open() as app:
+        shop = app.tenant("shop")
+        shop.ingest("AUTHOR", "lem", {"name": "Stanislaw"})
+        done = app.worker(2).drain()
+        assert done.dead == 1
+        result = app.fanouts.get("AUTHOR", "lem", tenant="shop")
+        assert (result.status, result.affected, result.processed, result.failed) == (FanoutState.DONE, 5, 4, 1)
+        (letter,) = app.outbox.dead_letters(type="CompileRequested").entries
+        assert letter.aggregate_id == "shop:BOOK#shop#002"
+        assert letter.failure_reason is not None and letter.failure_reason.startswith("corrupt")
+        assert names(shop, 5) == {"Stanislaw", "Lem"}
+
+
+def test_a_page_that_failed_often_is_asked_for_one_by_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shop_with_books(store, 12) as shop:
+        change(shop, "Stanislaw")
+        compiler = shop.pipeline.fanout._compiler
+
+        def refuse(*_: Any) -> Any:
+            raise Unavailable("out of reach")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(compiler, "evaluate", refuse)
+            with pytest.raises(Unavailable):
+                go_on(shop, attempts=1)
+            result = go_on(shop, attempts=2)
+            assert (result.failed, result.processed) == (10, 0)
+        asked = query(store, "SELECT count(*) FROM outbox WHERE type = 'CompileRequested' AND status = 'PENDING'")
+        assert asked == [(10,)]
+        done = shop._app.worker(2).drain()
+        assert (done.failed, done.dead) == (0, 0)
+        assert names(shop, 12) == {"Stanislaw"}
+
+
+def test_whoever_is_compiled_by_others_meanwhile_is_compiled_from_what_is_then(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with shop_with_books(store, 5) as shop, store.open() as elsewhere:
+        other = elsewhere.tenant("shop")
+        change(shop, "Second")
+        compiler = shop.pipeline.fanout._compiler
+        tries: list[frozenset[int]] = []
+        write = compiler.write
+
+        def write_later(*arguments: Any, **options: Any) -> frozenset[int]:
+            overtaken = write(*arguments, **options)
+            tries.append(overtaken)
+            return overtaken
+
+        evaluate = compiler.evaluate
+
+        def evaluate_and_wait(rows: Any) -> Any:
+            page = evaluate(rows)
+            put_book(other, "001", authorId="lem", title="Meanwhile")
+            put_book(other, "002", authorId="other")
+            put_author(other, "lem", "Third")
+            return page
+
+        monkeypatch.setattr(compiler, "write", write_later)
+        monkeypatch.setattr(compiler, "evaluate", evaluate_and_wait)
+        result = go_on(shop)
+        assert (result.status, len(tries[0]), len(tries[-1])) == (FanoutState.DONE, 5, 0)
+        for number in (0, 1, 3, 4):
+            data = shop.slices("BOOK", f"{number:03}")["ENRICHED"].data
+            assert data is not None and data["author"]["name"] == "Third"
+        assert shop.slices("BOOK", "002")["ENRICHED"].data == {}
+        core = shop.slices("BOOK", "001")["CORE"].data
+        assert core is not None and core["title"] == "Meanwhile"
+        monkeypatch.undo()
+        shop._app.worker(2).drain()
+        assert shop._app.fanouts.get("AUTHOR", "lem", tenant="shop").status is FanoutState.DONE
+
+
+def test_two_who_go_on_with_one_step_make_it_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with shop_with_books(store, 15) as shop, store.open(fanout_page=10) as elsewhere:
+        change(shop, "Stanislaw")
+        compiler = shop.pipeline.fanout._compiler
+        evaluate = compiler.evaluate
+        settled: list[Transaction] = []
+
+        def after_the_other(rows: Any) -> Any:
+            page = evaluate(rows)
+            monkeypatch.undo()
+            elsewhere.tenant("shop").pipeline.fanout.advance("AUTHOR", "lem", step)
+            return page
+
+        (step,) = query_one(shop, "SELECT step FROM fanout")
+        before = slice_rows(store)["ENRICHED"]
+        monkeypatch.setattr(compiler, "evaluate", after_the_other)
+        result = shop.pipeline.fanout.advance("AUTHOR", "lem", step, within=settled.append)
+        assert (result.processed, result.skipped, len(settled)) == (10, 0, 1)
+        assert slice_rows(store)["ENRICHED"] == before + 10
+        shop._app.worker(2).drain()
+        assert shop._app.fanouts.get("AUTHOR", "lem", tenant="shop").processed == 15
+
+
+def test_a_page_and_its_acknowledgement_are_one(store: Store) -> None:
+    with shop_with_books(store, 3) as shop:
+        change(shop, "Stanislaw")
+        before = query(store, "SELECT step, progress FROM fanout"), slice_rows(store)
+
+        def refuse(tx: Transaction) -> None:
+            raise Conflict("the lease is lost")
+
+        with pytest.raises(Conflict):
+            go_on(shop, within=refuse)
+        assert (query(store, "SELECT step, progress FROM fanout"), slice_rows(store)) == before
+        version = put_author(shop, "lem", "Third")
+        asked = query(store, "SELECT asked FROM fanout")
+        with pytest.raises(Conflict):
+            shop.pipeline.fanout.on_entity_change("AUTHOR", "lem", version, within=refuse)
+        assert query(store, "SELECT asked FROM fanout") == asked
+
+
+def test_a_fanout_whose_event_was_discarded_is_resumed(store: Store) -> None:
+    with shop_with_books(store, 5) as shop:
+        app = shop._app
+        change(shop, "Stanislaw")
+        query(store, "UPDATE lane SET done_seq = next_seq - 1, due_at = NULL")
+        query(store, "UPDATE outbox SET status = 'DEAD', processed_at = 1 WHERE processed_at IS NULL")
+        app.worker(1).drain()
+        assert app.fanouts.get("AUTHOR", "lem", tenant="shop").status is FanoutState.QUEUED
+        assert app.fanouts.resume("AUTHOR", "lem", tenant="shop").status is FanoutState.QUEUED
+        app.worker(1).drain()
+        assert names(shop, 5) == {"Stanislaw"}
+        # Nothing is under way: nothing is added.
+        app.fanouts.resume("AUTHOR", "lem", tenant="shop")
+        assert app.worker(1).drain().delivered == 0
+
+
+def test_another_change_makes_it_go_on_whatever_became_of_the_event_before(store: Store) -> None:
+    with shop_with_books(store, 5) as shop:
+        change(shop, "Second")
+        query(store, "UPDATE lane SET done_seq = next_seq - 1, due_at = NULL")
+        shop.ingest("AUTHOR", "lem", {"name": "Third"})
+        shop._app.worker(1).drain()
+        assert names(shop, 5) == {"Third"}
+
+
+@pytest.mark.parametrize("step", [None, 1, "", "-1", "1 or 1=1", "9" * 19, "x", ["1"]])
+def test_events_that_go_on_from_nowhere_are_refused(store: Store, step: Any) -> None:
+    with shop_with_books(store, 1) as shop:
+        found = handlers(lambda name: shop.pipeline)
+        payload = {"tenantId": "shop", "entityKey": "AUTHOR#shop#lem", "version": "0000000000001", "step": step}
+        event = Event("e", "shop", "CHANGESET", "", 1, "FanoutContinued", payload)
+        with pytest.raises(Invalid, match="goes on from nowhere"):
+            found["FanoutContinued"](event, lambda tx: None)
+        other = Event("e", "other", "CHANGESET", "", 1, "FanoutContinued", {**payload, "step": "1"})
+        with pytest.raises(Invalid, match="another tenant"):
+            found["FanoutContinued"](other, lambda tx: None)
+
+
+def test_steps_that_are_over_and_entities_that_are_not_there_do_nothing(store: Store) -> None:
+    with shop_with_books(store, 3) as shop:
+        fanout = shop.pipeline.fanout
+        change(shop, "Stanislaw")
+        (step,) = query_one(shop, "SELECT step FROM fanout")
+        before = slice_rows(store)
+        for wrong in step - 1, step + 1, 10**17:
+            assert fanout.advance("AUTHOR", "lem", wrong).status is FanoutState.QUEUED
+        assert fanout.advance("AUTHOR", "nobody", 1).status is FanoutState.NOTHING
+        assert slice_rows(store) == before
+
+
+def test_an_event_of_an_earlier_release_tells_all_again(store: Store) -> None:
+    with shop_with_books(store, 3) as shop:
+        version = put_author(shop, "lem", "Stanislaw")
+        found = handlers(lambda name: shop.pipeline)
+        payload = {"tenantId": "shop", "entityKey": "AUTHOR#shop#lem", "version": version, "cursor": "2"}
+        event = Event("e", "shop", "CHANGESET", "", 1, "FanoutRequested", {**payload, "sliceTypes": ["SUMMARY"]})
+        found["FanoutRequested"](event, lambda tx: None)
+        shop._app.worker(1).drain()
+        assert names(shop, 3) == {"Stanislaw"}
+
+
+def test_tenants_have_fanouts_of_their_own(store: Store) -> None:
+    with shop_with_books(store, 2) as shop:
+        app = shop._app
+        other = app.tenant("other")
+        other.ingest("AUTHOR", "lem", {"name": "Theirs"})
+        other.ingest("BOOK", "000", book("000", authorId="lem"))
+        app.worker(1).drain()
+        shop.ingest("AUTHOR", "lem", {"name": "Ours"})
+        app.worker(1).drain()
+        data = other.slices("BOOK", "000")["ENRICHED"].data
+        assert data is not None and data["author"]["name"] == "Theirs"
+        assert names(shop, 2) == {"Ours"}
+        assert {each.key.tenant for each in app.fanouts.list("shop").fanouts} == {"shop"}
+        assert {each.key.tenant for each in app.fanouts.list().fanouts} <= {"shop", "other"}
+        with pytest.raises(NotFound):
+            app.fanouts.get("AUTHOR", "lem", tenant="nobody")
+        with pytest.raises(NotFound):
+            app.fanouts.list("nobody")
+
+
+def test_lists_go_on_where_they_ended_and_housekeeping_forgets_what_is_done(store: Store) -> None:
+    with store.open() as app:
+        app.contracts.load(EXAMPLE)
+        shop = app.tenant("shop")
+        for name in "abcde":
+            shop.ingest("BOOK", name, book(name, authorId=name))
+        app.worker(1).drain()
+        for name in "abcde":
+            shop.ingest("AUTHOR", name, {"name": name})
+        app.worker(1).drain()
+        found, cursor = [], None
+        while True:
+            page = app.fanouts.list("shop", limit=2, cursor=cursor)
+            found += [each.key.id for each in page.fanouts]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert sorted(found) == list("abcde")
+        page = app.fanouts.list("shop", limit=2)
+        with pytest.raises(Invalid):
+            app.fanouts.list(limit=2, cursor=page.cursor)
+        with pytest.raises(Invalid):
+            app.fanouts.list(limit=0)
+        assert app.fanouts.housekeep() == 0
+        assert app.fanouts.housekeep(done_after_s=-60) == 5
+        assert not app.fanouts.list().fanouts
+
+
+def test_the_record_is_json(store: Store) -> None:
+    with shop_with_books(store, 2) as shop:
+        change(shop, "Stanislaw")
+        result = shop.pipeline.fanout.run("AUTHOR", "lem")
+        told = json.loads(json.dumps(result.as_dict()))
+        assert (told["key"], told["status"], told["processed"]) == ("AUTHOR#shop#lem", "DONE", 2)
+        assert told["dependencies"][0]["index_type"] == "author"

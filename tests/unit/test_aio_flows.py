@@ -1,0 +1,48 @@
+"""Runs for asyncio: the same verbs with the same parameters, as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analemma.aio
+from analemma.aio_flows import AsyncFlows
+from analemma.flows.building import Flow
+from analemma.flows.flows import Flows
+
+VERBS = [name for name, _ in inspect.getmembers(Flows, inspect.isfunction) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_is_here_with_the_same_signature(name: str) -> None:
+    verb, original = getattr(AsyncFlows, name), getattr(Flows, name)
+    assert inspect.signature(verb).parameters == inspect.signature(original).parameters
+    assert verb.__doc__ == original.__doc__
+    assert inspect.iscoroutinefunction(verb)
+
+
+def test_runs_go_on_side_by_side(tmp_path: Path) -> None:
+    flow = Flow("side")
+
+    @flow.step(reads=["n"], writes=["n"])
+    async def wait(state: Any, ctx: Any) -> dict[str, int]:
+        await asyncio.sleep(0.01)
+        return {"n": state["n"] + 1}
+
+    flow.human("ask", choices=["yes"])
+
+    async def one(flows: AsyncFlows, number: int) -> int:
+        run = await flows.run(flow, {"n": number}, workflow_id=f"w-{number}", owner_id="me")
+        run = await flows.read(await flows.approve(run.execution_id, "yes", "me"))
+        assert run.status == "COMPLETED"
+        return int(run.state["n"])
+
+    async def all_of_them() -> list[int]:
+        async with analemma.aio.open(tmp_path / "store") as app:
+            return await asyncio.gather(*[one(app.flows, number) for number in range(6)])
+
+    assert asyncio.run(all_of_them()) == [1, 2, 3, 4, 5, 6]
