@@ -92,7 +92,8 @@ class Leases:
     def _renew(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait(self._every_s)
+                # It may have been closed before this thread came to wait.
+                self._changed.wait_for(lambda: self._closed, self._every_s)
                 held = list(self._held)
                 if self._closed or not held:
                     self._thread = None
