@@ -93,6 +93,8 @@ def test_what_is_pending_is_told_with_its_versions(point: str, store: Store) -> 
 
 @pytest.mark.parametrize("point", INGEST)
 def test_what_was_told_has_its_effect_once(point: str, store: Store) -> None:
+    if point == "ingest.after_blocks" and store.url.startswith("postgresql"):
+        pytest.skip("on PostgreSQL one statement writes the blocks and what names them")
     with store.open() as app:
         prepare(app)
         VERBS["save"](app)
