@@ -57,6 +57,10 @@ class TestDask(ExecutorSuite):
     def executor(self, dask_executor: CallExecutor) -> CallExecutor:
         return dask_executor
 
+    def test_two_clusters_live_side_by_side(self, executor: CallExecutor) -> None:
+        with resolve_executor("dask:1") as other:
+            assert list(other.map(abs, [-1])) == list(executor.map(abs, [-1])) == [(-1, 1)]
+
 
 @pytest.fixture(scope="module")
 def ray_executor() -> Iterator[CallExecutor]:

@@ -93,15 +93,15 @@ def test_what_is_pending_is_told_with_its_versions(point: str, store: Store) -> 
 
 @pytest.mark.parametrize("point", INGEST)
 def test_what_was_told_has_its_effect_once(point: str, store: Store) -> None:
-    if point == "ingest.after_blocks" and store.url.startswith("postgresql"):
-        pytest.skip("on PostgreSQL one statement writes the blocks and what names them")
     with store.open() as app:
         prepare(app)
         VERBS["save"](app)
     done = run(store, "work", point)
-    assert done.returncode == -signal.SIGKILL, (done.stdout, done.stderr)
+    # On PostgreSQL one statement writes the blocks and what names them: nobody dies between the two.
+    unreached = store.url.startswith("postgresql") and point == "ingest.after_blocks"
+    assert done.returncode == (0 if unreached else -signal.SIGKILL), (done.stdout, done.stderr)
     with store.open(outbox_lease_s=1) as app:
-        assert raws(store) == (2 if point.endswith("after_commit") else 1)
+        assert raws(store) == (2 if unreached or point.endswith("after_commit") else 1)
         agents = app.tenant("agents")
         deadline = time.monotonic() + 20
         # Until the lease of the one that was killed has run out, there is nothing to do.

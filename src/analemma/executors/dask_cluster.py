@@ -65,7 +65,14 @@ def open_dask(where: str) -> CallExecutor:
     from analemma.executors.pools import default_processes
 
     workers = int(where) if where else default_processes()
-    cluster = dask.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
+    # The scheduler always opens an HTTP port, by default 8787; with any free one two clusters can live side by side.
+    cluster = dask.LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": False},
+    )
     client = dask.Client(cluster, set_as_default=False)
     return DaskCalls(client, name=f"dask:{workers}", owned=[client, cluster])
 
