@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -23,6 +26,12 @@ if (memory := memory_folder()) is not None:
 settings.register_profile("same", derandomize=True, database=None, deadline=None, print_blob=True)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("same")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half of the time a test waits: for a process to come forward, a lease to end, a server to answer."""
+    return 2 * (os.cpu_count() or 1)
 
 
 @pytest.fixture(scope="session")
@@ -68,9 +77,28 @@ def migrated_url(
     postgres_server.drop_database(url)
 
 
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the schema, for copying: running the migrations takes ten times as long."""
+    directory = tmp_path_factory.mktemp("migrated")
+    Store(str(directory)).open().close()
+    return directory / "catalog.db"
+
+
+@pytest.fixture
+def migrated_directory(migrated_file: Path, tmp_path: Path) -> Path:
+    """A directory as opening a new one leaves it."""
+    directory = tmp_path / "store"
+    directory.mkdir()
+    shutil.copyfile(migrated_file, directory / migrated_file.name)
+    with closing(sqlite3.connect(directory / migrated_file.name, isolation_level=None)) as connection:
+        connection.execute("UPDATE store SET id = lower(hex(randomblob(16)))")
+    return directory
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """An empty store: a directory with SQLite, or PostgreSQL with objects in a directory."""
     if request.param == "sqlite":
-        return Store(str(tmp_path / "store"))
+        return Store(str(request.getfixturevalue("migrated_directory")))
     return Store(request.getfixturevalue("migrated_url"), str(tmp_path / "objects"))

@@ -36,6 +36,12 @@ _armed, _left = _parse(os.environ.get(VARIABLE))
 _action: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
 
 
+def arm(text: str | None) -> None:
+    """Stop at another place than the one the process was started with, or at none."""
+    global _armed, _left
+    _armed, _left = _parse(text)
+
+
 def hit(name: str) -> None:
     """Pass a failpoint; does not return if it is the armed one and its turn has come."""
     global _left

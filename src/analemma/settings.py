@@ -15,9 +15,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from analemma.errors import Invalid
 
@@ -31,14 +30,14 @@ MIB = 1024 * 1024
 Place = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Everything that can be configured. Immutable; passwords do not show in its repr.
 
     >>> Settings(tenant="shop").tenant
     'shop'
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: Place | None = Field(None, description="The store: a directory, `sqlite:///path` or `postgresql://...`.")
     objects: Place | None = Field(
@@ -284,20 +283,9 @@ class Settings(BaseSettings):
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**{**_read_file(), **_read_variables(), **values})
         except ValidationError as exc:
             raise _explained(exc, values) from None
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, InitSettingsSource(settings_cls, _read_file())
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
@@ -359,6 +347,11 @@ def redact(url: str) -> str:
     return _SECRET_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
+def _read_variables() -> dict[str, str]:
+    found = ((name, os.environ.get(_variable(name))) for name in Settings.model_fields)
+    return {name: value for name, value in found if value}
+
+
 def _read_file() -> dict[str, Any]:
     path = _file_path()
     if path is None:
@@ -402,8 +395,7 @@ def _explained(error: ValidationError, arguments: dict[str, Any]) -> Invalid:
 def _source(name: str, arguments: dict[str, Any]) -> str:
     if name in arguments:
         return f"setting {name}"
-    variables = {variable.upper() for variable, value in os.environ.items() if value}
-    if name in Settings.model_fields and _variable(name) in variables:
+    if name in Settings.model_fields and os.environ.get(_variable(name)):
         return _variable(name)
     return f"{name} in {_file_path()}"
 

@@ -79,6 +79,14 @@ def test_what_one_process_saves_from_its_input_another_reads(here: CommandLine) 
     assert here.process("load", "-w", "trip").stdout == here.text("load", "-w", "trip")
 
 
+def test_the_command_is_there_as_a_module_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "analemma", "gc", "nonsense"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (CODES["invalid"], "")
+    assert done.stderr.startswith("error: No such command 'nonsense'.\n")
+
+
 def loaded_by(program: str, directory: Path) -> set[str]:
     """The modules that a new interpreter has after a program, and the packages that they are in."""
     code = f"{program}\nimport sys\nprint(*sys.modules, file=sys.stderr)"

@@ -9,6 +9,7 @@ import random
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import Any
 import psycopg
 
 from analemma.app import App
-from tests.acceptance.command_line import PROGRAM
+from tests import programs
 from tests.stores import Store
 from tests.unit.contracts.bookshop import TEXT
 from tests.unit.pipeline.shop import VIEW, book
@@ -140,8 +141,8 @@ class Workers:
             "ANALEMMA_OUTBOX_BACKOFF_BASE_S": "0.1",
             **({"ANALEMMA_OBJECTS": self._store.objects} if self._store.objects else {}),
         }
-        return subprocess.Popen(
-            [PROGRAM, "worker", "--concurrency", "2"],
+        return programs.Program(
+            [sys.executable, "-m", "analemma", "worker", "--concurrency", "2"],
             env=variables,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -56,7 +56,7 @@ def append(saver: AnalemmaSaver, name: str, count: int, told: Path) -> None:
 
 def work(url: str, objects: str | None, point: str | None, verb: str, *rest: str) -> None:
     if point is not None:
-        failpoints._armed, failpoints._left = point, 1
+        failpoints.arm(point)
     with Store(url, objects).open() as app:
         saver = AnalemmaSaver(app)
         if verb == "append":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from analemma import failpoints
 from analemma.app import App
 from analemma.archives.archives import Archives
 from analemma.catalog.workspaces import SqlWorkspaces
+from tests import programs
 from tests.crash.test_archive_kill import ROOT
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3
 from tests.stores import Store
@@ -50,7 +50,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def die_at(store: Store, point: str) -> None:
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.archive_worker", store.url, store.objects or "", "collect", "", "tar"],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

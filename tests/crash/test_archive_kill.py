@@ -18,6 +18,7 @@ import pytest
 from analemma import failpoints
 from analemma.app import App
 from analemma.archives.archives import Archives
+from tests import programs
 from tests.crash.archive_worker import LEASE_S
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3
 from tests.stores import Store
@@ -84,7 +85,7 @@ def prepare(store: Store, verb: str, volume: Path, format: str) -> dict[str, Any
 
 
 def run_worker(store: Store, verb: str, volume: Path, format: str, point: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return programs.run(
         [sys.executable, "-m", "tests.crash.archive_worker", store.url, store.objects or "", verb, str(volume), format],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},
@@ -220,7 +221,7 @@ def test_a_kill_at_any_moment_loses_nothing(seed: int, tmp_path: Path) -> None:
     for turn in range(4):
         verb = "restore" if turn % 2 else "archive"
         command = [sys.executable, "-m", "tests.crash.archive_worker", store.url, "", verb, str(volume)]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        process = programs.Program(command, cwd=ROOT, stdout=subprocess.PIPE)
         assert process.stdout is not None
         with process.stdout:
             assert process.stdout.readline() == b"ready\n"

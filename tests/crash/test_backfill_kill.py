@@ -17,6 +17,7 @@ from analemma import failpoints
 from analemma.app import App
 from analemma.errors import Conflict
 from analemma.pipeline.backfill_reports import Backfill, Counts
+from tests import programs
 from tests.stores import Store
 from tests.unit.pipeline.backfill_shop import TENANT, book, fill
 from tests.unit.pipeline.tables import query
@@ -42,7 +43,7 @@ def start(
     if point is not None:
         environment[failpoints.VARIABLE] = point
     arguments = [store.url, store.objects or "", verb, backfill, executor, str(LEASE_S)]
-    return subprocess.Popen(
+    return programs.Program(
         [sys.executable, "-m", "tests.crash.backfill_worker", *arguments],
         cwd=ROOT,
         env=environment,

@@ -12,6 +12,7 @@ import pytest
 
 from analemma.catalog.opening import FILE_NAME, open_catalog
 from analemma.catalog.port import BranchKey, KernelCatalog, TenantId
+from tests import programs
 
 PROCESSES = 8
 ROOT = Path(__file__).parents[2]
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def run_workers(scenario: str, url: str, argument: str) -> list[int]:
     """Start them all, let them go at the same moment, and collect what each prints."""
     workers = [
-        subprocess.Popen(
+        programs.Program(
             [sys.executable, "-m", "tests.crash.catalog_worker", scenario, url, f"worker-{number}", argument],
             cwd=ROOT,
             stdin=subprocess.PIPE,

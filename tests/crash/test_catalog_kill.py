@@ -17,6 +17,7 @@ from analemma.catalog import commits
 from analemma.catalog.opening import FILE_NAME, open_catalog
 from analemma.catalog.port import BranchKey, UploadId
 from analemma.testing.commits import make_block, make_request
+from tests import programs
 
 ROOT = Path(__file__).parents[2]
 KEY = BranchKey("ann", "report")
@@ -28,7 +29,7 @@ POINTS = sorted({"commit.before_transaction"} | INSIDE_THE_TRANSACTION | NEW_STA
 
 def crash_at(point: str, url: str) -> list[str]:
     """Run one commit in a process that dies at `point`; what it printed before."""
-    done = subprocess.run(
+    done: subprocess.CompletedProcess[str] = programs.run(
         [sys.executable, "-m", "tests.crash.catalog_worker", "crash", url],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

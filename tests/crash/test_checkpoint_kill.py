@@ -16,6 +16,7 @@ import pytest
 
 from analemma import failpoints
 from analemma.app import App
+from tests import programs
 from tests.crash.checkpoint_worker import NAME, WORKFLOWS, field_of
 from tests.stores import Store
 
@@ -46,7 +47,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged(
 ) -> None:
     with store.open() as app:
         app.kernel.save_state_delta({"first": True}, **NAME)
-    done = subprocess.run(
+    done = programs.run(
         worker(store, "few"),
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},
@@ -84,7 +85,7 @@ def test_a_kill_loses_nothing_that_was_acknowledged(
 def test_the_next_save_applies_what_a_dead_process_left(store: Store) -> None:
     with store.open() as app:
         app.kernel.save_state_delta({"first": True}, **NAME)
-    subprocess.run(
+    programs.run(
         worker(store, "few"),
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: "apply.before_commit"},
@@ -106,7 +107,7 @@ def run_producers(store: Store, log: Path, *, numbers: int, kills: int, seed: in
 
     def start(number: int) -> None:
         command = worker(store, "produce", log, number * each, each, numbers)
-        running[number] = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+        running[number] = programs.Program(command, cwd=ROOT, stderr=subprocess.PIPE)
 
     for number in range(PROCESSES):
         start(number)

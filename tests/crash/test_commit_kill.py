@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from analemma import failpoints
 from analemma.canon.tree import Operation
+from tests import programs
 from tests.crash.commit_worker import large_value
 from tests.declared_failpoints import declared_failpoints
 from tests.stores import Store, commit_change, commit_value, state_of
@@ -156,7 +156,7 @@ def test_a_kill_leaves_the_old_state_or_the_new(point: str, size: str, store: St
     with store.open() as app:
         commit_value(app.default, old)
 
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.commit_worker", store.url, store.objects or "", size],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from analemma import failpoints
+from tests import programs
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE, bookshop
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(("point", "loaded"), [("contracts.before_commit", False), ("contracts.after_commit", True)])
 def test_a_kill_leaves_all_contracts_or_none(point: str, loaded: bool, store: Store) -> None:
     store.open().close()
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.contract_worker", store.url, store.objects or ""],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

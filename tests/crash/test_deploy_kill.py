@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from analemma import failpoints
 from analemma.app import App
 from analemma.catalog.deploy_states import TRANSITIONS, DeployState
+from tests import programs
 from tests.crash.deploy_worker import BOOK, VERBS
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
@@ -105,7 +105,7 @@ def test_a_kill_leaves_what_somebody_can_go_on_with(verb: str, point: str, store
     with open_app(store, tmp_path) as app:
         prepare(app, verb)
     before, deploys = row_counts(store), query(store, "SELECT count(*) FROM deploy")[0][0]
-    done = subprocess.run(
+    done = programs.run(
         [
             *(sys.executable, "-m", "tests.crash.deploy_worker", store.url, store.objects or "", str(tmp_path)),
             "work" if verb == "fail" else verb,

@@ -13,6 +13,7 @@ import pytest
 
 from analemma.app import App
 from analemma.catalog.deploy_states import DeployState
+from tests import programs
 from tests.crash.test_deploy_kill import check_history, drain, open_app, sinks
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
@@ -48,7 +49,7 @@ def run_race(store: Store, base: Path, *, count: int, turns: int, seed: int) -> 
         app.contracts.load(shop_contracts(*sinks()))
         app.tenant("shop")
         processes = [
-            subprocess.Popen(
+            programs.Program(
                 [
                     *(sys.executable, "-m", "tests.crash.deploy_worker", store.url, store.objects or "", str(base)),
                     *("race", str(seed + number), str(turns)),

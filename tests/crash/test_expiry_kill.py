@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from analemma import failpoints
 from analemma.catalog.port import BranchKey
 from analemma.errors import Expired
+from tests import programs
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def test_a_kill_expires_everything_or_nothing(point: str, store: Store) -> None:
         first, *_ = [app.kernel.save_state_delta({"n": number}, **PLACE) for number in range(5)]
         app.kernel.set_retention(**PLACE, keep_last=2)
 
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.expiry_worker", store.url, store.objects or ""],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

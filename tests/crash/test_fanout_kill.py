@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from analemma import failpoints
 from analemma.app import App
 from analemma.pipeline.fanout_results import FanoutState
+from tests import programs
 from tests.crash.fanout_worker import document
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
@@ -66,7 +66,7 @@ def test_a_kill_loses_nobody_and_counts_nobody_twice(store: Store, point: str, t
         prepare(app)
         before = slice_rows(store)
         app.tenant("shop").ingest("AUTHOR", "lem", {"name": "Stanislaw"})
-    done = subprocess.run(
+    done = programs.run(
         [
             sys.executable,
             "-m",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from analemma.pipeline.fanout_results import FanoutState
+from tests import programs
 from tests.acceptance.command_line import PROGRAM
 from tests.crash.fanout_worker import document
 from tests.crash.test_fanout_kill import drain_at_last, prepare, slice_rows
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(store: Store, role: str, *, page: int, count: float, seed: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return programs.Program(
         [
             sys.executable,
             "-m",
@@ -98,7 +99,7 @@ def rename_all(store: Store, *, books: int, workers: int) -> None:
         for name in "Second", "Third":
             shop.ingest("AUTHOR", "lem", {"name": name})
     processes = [
-        subprocess.Popen(
+        programs.Program(
             [PROGRAM, "worker", "--drain", "-u", store.url, *(["--objects", store.objects] if store.objects else [])],
             cwd=ROOT,
             stdout=subprocess.PIPE,

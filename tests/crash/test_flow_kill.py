@@ -15,6 +15,7 @@ import pytest
 
 from analemma import failpoints
 from analemma.app import App
+from tests import programs
 from tests.flow_program import EFFECTS, EVENTS, INPUT, KEY, PLACE, drive, make_flow, to_file
 from tests.stores import Store, local
 
@@ -46,7 +47,7 @@ def launch(store: Store, log: Path, failpoint: str | None) -> subprocess.Complet
     environment = {key: value for key, value in os.environ.items() if key != failpoints.VARIABLE}
     if failpoint is not None:
         environment[failpoints.VARIABLE] = failpoint
-    return subprocess.run(
+    return programs.run(
         [sys.executable, "-m", "tests.crash.flow_worker", store.url, store.objects or "", str(log)],
         cwd=ROOT,
         env=environment,
@@ -122,7 +123,7 @@ def test_a_cancellation_that_is_killed_has_happened_or_has_not(point: str, statu
         run = app.flows.start(make_flow(lambda name, key: None), INPUT, **PLACE)
     opened = f"Store({store.url!r}, {store.objects!r}).open()"
     program = f"from tests.stores import Store; {opened}.flows.cancel({run.execution_id!r})"
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-c", program], cwd=ROOT, env={**os.environ, failpoints.VARIABLE: point}, timeout=120
     )
     assert done.returncode == -signal.SIGKILL

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from analemma.app import App
+from tests import programs
 from tests.flow_program import EFFECTS, EVENTS, INPUT, drive, make_flow, to_file
 from tests.stores import Store, local
 
@@ -23,7 +24,7 @@ WORKERS = 3
 
 def launch(store: Store, log: Path, how: str) -> subprocess.Popen[str]:
     """A worker that has begun to look for runs."""
-    worker = subprocess.Popen(
+    worker = programs.Program(
         [sys.executable, "-m", "tests.crash.flow_pool_worker", store.url, store.objects or "", str(log), how],
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from analemma.app import App
 from analemma.blocks.metrics import LIST
 from analemma.catalog.port import BranchKey, UploadId
 from analemma.gc.uploads import COMMIT_TIMEOUT
+from tests import programs
 from tests.stores import Store
 from tests.unit.gc.collections import DAY_S, PLACE, blocks_of, later, save_versions, text
 
@@ -46,7 +46,7 @@ SAVE = [
 
 def run_killed(store: Store, job: str, point: str) -> bool:
     """Run a job until the failpoint; whether it got there."""
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.gc_worker", store.url, store.objects or "", job, "0", "0"],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

@@ -16,6 +16,7 @@ import pytest
 from analemma.catalog.packing import SqlPacking
 from analemma.catalog.port import BranchKey
 from analemma.gc.repacking import is_wasteful
+from tests import programs
 from tests.crash.gc_worker import SETTINGS
 from tests.property.gc_world import World
 from tests.stores import Store
@@ -37,7 +38,7 @@ def start(store: Store, job: str, seconds: float, seed: int) -> subprocess.Popen
         str(seconds),
         str(seed),
     ]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return programs.Program(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def churn(store: Store, seconds: float, seed: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import programs
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
@@ -25,9 +26,9 @@ def start(
     command = [sys.executable, "-m", "tests.crash.kernel_worker"]
     command += [store.url, store.objects or "", workflow, name, str(count), mode]
     if told is None:
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return programs.Program(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with told.open("w") as file:
-        return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.PIPE, text=True)
+        return programs.Program(command, cwd=ROOT, stdout=file, stderr=subprocess.PIPE, text=True)
 
 
 def acknowledged(worker: subprocess.Popen[str]) -> list[int]:

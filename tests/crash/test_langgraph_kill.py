@@ -17,6 +17,7 @@ import pytest
 
 from analemma.app import App
 from analemma.langgraph import AnalemmaSaver
+from tests import programs
 from tests.crash.langgraph_worker import ITEMS
 from tests.langgraph.graphs import put, thread
 from tests.stores import Store
@@ -84,7 +85,7 @@ class Workers:
     """The process that forks others."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
+        self._process: subprocess.Popen[str] = programs.Program(
             [sys.executable, "-m", "tests.crash.langgraph_worker"],
             cwd=ROOT,
             stdin=subprocess.PIPE,

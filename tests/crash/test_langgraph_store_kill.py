@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from langgraph.store.base import PutOp
 
 from analemma import failpoints
 from analemma.langgraph import AnalemmaStore
+from tests import programs
 from tests.crash.langgraph_store_worker import BATCH, EXPIRING
 from tests.stores import Store
 
@@ -26,7 +26,7 @@ def command(store: Store, mode: str, name: str = "") -> list[str]:
 
 
 def killed_at(point: str, store: Store, mode: str) -> None:
-    done = subprocess.run(
+    done = programs.run(
         command(store, mode),
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},
@@ -81,7 +81,7 @@ def test_processes_killed_at_random_lose_nothing_they_acknowledged(store: Store,
     workers = []
     for name in names:
         with told[name].open("w") as file:
-            workers.append(subprocess.Popen(command(store, "forever", name), cwd=ROOT, stdout=file))
+            workers.append(programs.Program(command(store, "forever", name), cwd=ROOT, stdout=file))
     try:
         deadline = time.monotonic() + 60
         while not all(len(path.read_text().splitlines()) > 20 for path in told.values()):

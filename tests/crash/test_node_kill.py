@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from analemma import failpoints
+from tests import programs
 from tests.crash.node_worker import BOOK, PLACE
 from tests.model_server import Answering, ModelServer
 from tests.stores import Store
@@ -55,7 +56,7 @@ def launch(store: Store, host: ModelServer, failpoint: str | None) -> subprocess
     environment["ANALEMMA_FLOW_API"] = host.url
     if failpoint is not None:
         environment[failpoints.VARIABLE] = failpoint
-    return subprocess.run(
+    return programs.run(
         [sys.executable, "-m", "tests.crash.node_worker", store.url, store.objects or ""],
         cwd=ROOT,
         env=environment,

@@ -20,6 +20,7 @@ from analemma.app import App
 from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent
+from tests import programs
 from tests.crash.outbox_worker import (
     DEADLY,
     POISON_ATTEMPTS,
@@ -39,7 +40,7 @@ SETTLE_POINTS = ["outbox.before_settle", "outbox.after_settle"]
 
 
 def start(store: Store, job: str, point: str | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return programs.Program(
         [sys.executable, "-m", "tests.crash.outbox_worker", store.url, store.objects or "", job],
         cwd=ROOT,
         env={**os.environ, **({} if point is None else {failpoints.VARIABLE: point})},

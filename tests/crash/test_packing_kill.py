@@ -16,6 +16,7 @@ from analemma import failpoints
 from analemma.app import App
 from analemma.blocks.packs import pack_key, read_footer
 from analemma.canon.nodes import block_links
+from tests import programs
 from tests.crash.packing_worker import WORKS
 from tests.stores import Store
 from tests.unit.gc.packing_stores import OWNER, SMALL, assert_whole, block_rows, converse, query, states
@@ -42,7 +43,7 @@ def test_every_failpoint_of_packing_is_tried_here() -> None:
 
 def work(store: Store, what: str, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.crash.packing_worker", store.url, store.objects or "", what]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    return programs.Program(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
 def prepare(app: App, store: Store, what: str) -> None:

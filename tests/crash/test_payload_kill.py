@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from analemma import failpoints
 from analemma.app import App
 from analemma.blocks.packs import read_footer
 from analemma.errors import Denied
+from tests import programs
 from tests.crash.payload_worker import NAMES, state
 from tests.stores import Store
 
@@ -45,7 +45,7 @@ def rows(store: Store, sql: str) -> list[tuple[Any, ...]]:
 def test_a_kill_leaves_all_of_it_or_nothing(point: str, size: str, store: Store) -> None:
     with store.open() as app:
         assert app.payloads.leases(owner_id="ann", workflow_id="report") == []
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.payload_worker", store.url, store.objects or "", size],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},
@@ -72,7 +72,7 @@ def test_a_kill_leaves_all_of_it_or_nothing(point: str, size: str, store: Store)
 def test_a_kill_leaves_an_execution_ended_or_not(point: str, store: Store) -> None:
     with store.open() as app:
         payload = app.payloads.dehydrate(state("small"), **NAMES)
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.payload_worker", store.url, store.objects or "", "release"],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

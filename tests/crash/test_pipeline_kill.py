@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from analemma import failpoints
 from analemma.app import App
+from tests import programs
 from tests.crash.pipeline_verb_worker import AUTHOR, VERBS
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
@@ -51,7 +51,7 @@ def test_a_kill_leaves_all_of_it_or_nothing(verb: str, point: str, store: Store)
         if verb == "work":
             app.tenant("shop").ingest("AUTHOR", "lem", AUTHOR)
     before = row_counts(store)
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.pipeline_verb_worker", store.url, store.objects or "", verb],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

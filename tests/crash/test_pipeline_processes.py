@@ -17,6 +17,7 @@ from analemma.catalog.entities import EntityPlace, find_entity
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import evaluate
 from analemma.slicing.joining import SliceContent
+from tests import programs
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
 from tests.unit.pipeline.tables import query
@@ -69,7 +70,7 @@ def run_processes(store: Store, count: int, turns: int, seed: int, *, race: bool
         app.tenant("shop")
     begin = str(time.time() + 2) if race else ""
     processes = [
-        subprocess.Popen(
+        programs.Program(
             [
                 sys.executable,
                 "-m",

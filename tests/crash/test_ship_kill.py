@@ -14,6 +14,7 @@ import pytest
 
 from analemma import failpoints
 from analemma.app import App
+from tests import programs
 from tests.stores import Store
 from tests.unit.pipeline.ship_shop import documents_of, jsonl, lines_of, open_ship_shop, rows_of, table
 from tests.unit.pipeline.shop import put_book
@@ -61,7 +62,7 @@ def test_a_kill_while_shipping_loses_nothing(point: str, store: Store, tmp_path:
     with open_ship_shop(store, tmp_path, jsonl(), table(tmp_path / "t.db")) as (app, shop):
         for number in range(BOOKS):
             put_book(shop, f"{number:02}", price=number)
-    done = subprocess.run(
+    done = programs.run(
         command(store, tmp_path),
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},
@@ -89,7 +90,7 @@ def test_workers_that_are_killed_all_the_time_ship_everything(store: Store, tmp_
     with open_ship_shop(store, tmp_path, jsonl(), table(tmp_path / "t.db"), ship_max_attempts=1000) as (app, shop):
         for _ in range(5):
             workers = [
-                subprocess.Popen(command(store, tmp_path, "forever"), cwd=ROOT, stdout=subprocess.PIPE)
+                programs.Program(command(store, tmp_path, "forever"), cwd=ROOT, stdout=subprocess.PIPE)
                 for _ in range(2)
             ]
             try:

@@ -20,6 +20,7 @@ import pytest
 from analemma import failpoints
 from analemma.sinks.jsonl import FLUSHED, WRITTEN
 from analemma.sinks.snapshot import read_lines
+from tests import programs
 from tests.crash.sink_worker import BATCH
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,7 @@ def test_every_failpoint_of_sinks_is_tried_here() -> None:
 
 
 def _start(target: dict[str, Any], first: int, point: str = "") -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return programs.Program(
         [sys.executable, "-m", "tests.crash.sink_worker", json.dumps(target), str(first)],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point} if point else dict(os.environ),

@@ -15,6 +15,7 @@ import pytest
 from analemma import failpoints
 from analemma.app import App
 from analemma.catalog.port import BranchKey
+from tests import programs
 from tests.crash.state_source_worker import NAME, VERBS
 from tests.stores import Store
 from tests.unit.pipeline.tables import query
@@ -36,7 +37,7 @@ def prepare(app: App) -> None:
 
 
 def run(store: Store, verb: str, point: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return programs.run(
         [sys.executable, "-m", "tests.crash.state_source_worker", store.url, store.objects or "", verb],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},

@@ -14,6 +14,7 @@ import pytest
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import BranchKey
+from tests import programs
 from tests.crash.bookshop_chain import wait_until_quiet, workers
 from tests.stores import Store
 from tests.unit.pipeline.tables import query
@@ -26,7 +27,7 @@ EVERY = {**SOURCE, "constants": {"version": "{version}"}, "when": "EVERY_COMMIT"
 
 def start(store: Store, number: int, turns: int) -> subprocess.Popen[str]:
     given = [store.url, store.objects or "", str(number), str(turns)]
-    return subprocess.Popen(
+    return programs.Program(
         [sys.executable, "-m", "tests.crash.test_state_source_processes", *given],
         cwd=ROOT,
         stdout=subprocess.PIPE,

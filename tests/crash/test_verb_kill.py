@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from analemma import failpoints
 from analemma.app import App
+from tests import programs
 from tests.crash.verb_worker import NAME, VERBS
 from tests.stores import Store
 
@@ -65,7 +65,7 @@ def test_a_kill_leaves_all_of_it_or_nothing(verb: str, point: str, store: Store)
     with store.open() as app:
         prepare(app)
         before = facts(app)
-    done = subprocess.run(
+    done = programs.run(
         [sys.executable, "-m", "tests.crash.verb_worker", store.url, store.objects or "", verb],
         cwd=ROOT,
         env={**os.environ, failpoints.VARIABLE: point},
