@@ -56,7 +56,7 @@ def main(store: Path) -> None:
         runs = agents.view("view.run.v1")
         for status in ("COMPLETED", "FAILED"):
             found = runs.search("status", status)
-            print(f"{status}: {', '.join(each.entity_id for each in found)}")
+            print(f"{status}: {', '.join(sorted(each.entity_id for each in found))}")
         print("ann-2:", json.dumps(runs.get("ann-2").data, sort_keys=True))
 
         # Back to an earlier version: what that one said is ingested again, as a new version of the entity.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
+from analemma.aio_threads import Hopping as Hopping
+from analemma.aio_threads import hop as hop
 from analemma.pipeline.backfill import BackfillJobs
 from analemma.pipeline.contract_store import Contracts
 from analemma.pipeline.deploys import (
@@ -24,33 +25,10 @@ from analemma.pipeline.querying import PAGE, EntityView
 from analemma.pipeline.sinks import Sinks
 
 if TYPE_CHECKING:
-    from analemma.aio import Threads
     from analemma.contracts.contract_set import ContractSet
     from analemma.pipeline.deploy_records import Deploy
     from analemma.pipeline.view_answers import ViewResponse
     from analemma.slicing.entity_key import EntityKey
-
-P = ParamSpec("P")
-T = TypeVar("T")
-Target = TypeVar("Target")
-
-
-class Hopping(Generic[Target]):
-    """Something whose verbs run in threads."""
-
-    def __init__(self, target: Target, threads: Threads) -> None:
-        self._target = target
-        self._threads = threads
-
-
-def hop(verb: Callable[Concatenate[Target, P], T]) -> Callable[Concatenate[Hopping[Target], P], Coroutine[Any, Any, T]]:
-    """The verb as a coroutine that waits for a thread."""
-
-    @functools.wraps(verb)
-    async def awaited(self: Hopping[Target], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.run(functools.partial(verb, self._target, *args, **kwargs))
-
-    return awaited
 
 
 class AsyncView(Hopping[EntityView]):

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import analemma.aio
-from analemma.aio import AsyncKernel, Threads, default_threads, stream
+from analemma.aio import AsyncKernel, Threads, default_threads
+from analemma.aio_kernel import stream
 from analemma.bag.kernel import BagKernel as Kernel
 from analemma.clock import SystemClock
 from analemma.errors import HeadMoved, Invalid, NotFound

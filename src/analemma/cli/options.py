@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 import typer
@@ -92,18 +92,21 @@ def on_store(
     commands: typer.Typer, example: str, *, name: str | None = None
 ) -> Callable[[Callable[Concatenate[StoreOptions, P], T]], Callable[..., T]]:
     """Make a command of a function whose first parameter is the store: it gets the options of `StoreOptions` beside its
-    own."""
+    own. A parameter whose type is another such dataclass stands for the options that are its fields."""
 
     def register(function: Callable[Concatenate[StoreOptions, P], T]) -> Callable[..., T]:
-        @functools.wraps(function)
-        def command(*args: P.args, **given: P.kwargs) -> T:
-            shared: dict[str, Any] = {option: given.pop(option) for option in StoreOptions.__dataclass_fields__}
-            return function(StoreOptions(**shared), *args, **given)
-
         signature = inspect.signature(function, eval_str=True)
-        _, *own = signature.parameters.values()
-        _, *shared = inspect.signature(StoreOptions.__init__, eval_str=True).parameters.values()
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*own, *shared)]
+        store, *own = signature.parameters.values()
+        groups: dict[str, Any] = {each.name: each.annotation for each in (store, *own) if is_dataclass(each.annotation)}
+        call: Callable[..., T] = function
+
+        @functools.wraps(function)
+        def command(**given: Any) -> T:
+            for parameter, group in groups.items():
+                given[parameter] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            return call(**given)
+
+        parameters = [option for each in (*own, store) for option in _options_of(each)]
         # What Typer makes options of.
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -111,6 +114,13 @@ def on_store(
         return command
 
     return register
+
+
+def _options_of(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    found, group = [parameter], parameter.annotation
+    if isinstance(group, type) and is_dataclass(group):
+        found = list(inspect.signature(group, eval_str=True).parameters.values())
+    return [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in found]
 
 
 def command_group(help: str) -> typer.Typer:

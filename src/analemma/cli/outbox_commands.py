@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 commands = command_group("Events: how their delivery is doing, and what failed.")
 
-EventType = Annotated[str | None, typer.Option("--type", help="Only events of this type.", metavar="TYPE")]
-AggregateType = Annotated[
-    str | None, typer.Option("--aggregate-type", help="Only events of aggregates of this type.", metavar="TYPE")
-]
-AggregateId = Annotated[str | None, typer.Option("--aggregate", help="Only events of this aggregate.", metavar="ID")]
 Limit = Annotated[int, typer.Option("--limit", "-n", help="At most so many.", metavar="N", min=1, max=10_000)]
 Cursor = Annotated[
     str | None, typer.Option("--cursor", help="Go on where the page before ended, as it said.", metavar="CURSOR")
@@ -30,6 +25,31 @@ Cursor = Annotated[
 Events = Annotated[list[str] | None, typer.Argument(help="Ids of events.", metavar="[EVENT]...")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 All = Annotated[bool, typer.Option("--all", help="Every dead letter that the other options allow.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Which events a command is about."""
+
+    type: Annotated[str | None, typer.Option("--type", help="Only events of this type.", metavar="TYPE")] = None
+    aggregate_type: Annotated[
+        str | None, typer.Option("--aggregate-type", help="Only events of aggregates of this type.", metavar="TYPE")
+    ] = None
+    aggregate: Annotated[
+        str | None, typer.Option("--aggregate", help="Only events of this aggregate.", metavar="ID")
+    ] = None
+
+    def within(self, tenant: str | None) -> dict[str, str | None]:
+        """As the outbox is asked for them."""
+        return {
+            "tenant": tenant,
+            "type": self.type,
+            "aggregate_type": self.aggregate_type,
+            "aggregate_id": self.aggregate,
+        }
+
+
+ANY = Matching()
 
 
 @on_store(commands, "analemma outbox status -u ./store", name="status")
@@ -58,33 +78,17 @@ def status(store: StoreOptions) -> int:
 
 
 @on_store(commands, "analemma outbox failed -u ./store", name="failed")
-def failed(
-    store: StoreOptions,
-    type: EventType = None,
-    aggregate_type: AggregateType = None,
-    aggregate: AggregateId = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> None:
+def failed(store: StoreOptions, matching: Matching = ANY, limit: Limit = 100, cursor: Cursor = None) -> None:
     """List events that failed and will be tried again."""
-    chosen = {"tenant": store.tenant, "type": type, "aggregate_type": aggregate_type, "aggregate_id": aggregate}
     with store.open() as app:
-        _show_page(store, app.outbox.failed(**chosen, limit=limit, cursor=cursor))
+        _show_page(store, app.outbox.failed(**matching.within(store.tenant), limit=limit, cursor=cursor))
 
 
 @on_store(commands, "analemma outbox dead -u ./store --type RawDataIngested", name="dead")
-def dead(
-    store: StoreOptions,
-    type: EventType = None,
-    aggregate_type: AggregateType = None,
-    aggregate: AggregateId = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-) -> None:
+def dead(store: StoreOptions, matching: Matching = ANY, limit: Limit = 100, cursor: Cursor = None) -> None:
     """List dead letters: events that were given up on and park their aggregate."""
-    chosen = {"tenant": store.tenant, "type": type, "aggregate_type": aggregate_type, "aggregate_id": aggregate}
     with store.open() as app:
-        _show_page(store, app.outbox.dead_letters(**chosen, limit=limit, cursor=cursor))
+        _show_page(store, app.outbox.dead_letters(**matching.within(store.tenant), limit=limit, cursor=cursor))
 
 
 @on_store(commands, "analemma outbox show -u ./store 01HZX-1", name="show")
@@ -101,21 +105,13 @@ def show(store: StoreOptions, event: Annotated[str, typer.Argument(help="The id 
 
 
 @on_store(commands, "analemma outbox replay -u ./store --all --type RawDataIngested", name="replay")
-def replay(
-    store: StoreOptions,
-    events: Events = None,
-    type: EventType = None,
-    aggregate_type: AggregateType = None,
-    aggregate: AggregateId = None,
-    all: All = False,
-) -> None:
+def replay(store: StoreOptions, events: Events = None, matching: Matching = ANY, all: All = False) -> None:
     """Deliver events again: those named, or with --all every dead letter that matches.
 
     What failed is tried again in its place; what was delivered before is added anew, behind the rest."""
-    ids = _ids(events, all, type, aggregate_type, aggregate)
-    chosen = {"tenant": store.tenant, "type": type, "aggregate_type": aggregate_type, "aggregate_id": aggregate}
+    ids = _ids(events, all, matching)
     with store.open() as app:
-        done = app.outbox.replay(ids, **chosen)
+        done = app.outbox.replay(ids, **matching.within(store.tenant))
     if store.json:
         print_json({"replayed": asdict(done)})
     else:
@@ -126,20 +122,17 @@ def replay(
 def discard(
     store: StoreOptions,
     events: Events = None,
-    type: EventType = None,
-    aggregate_type: AggregateType = None,
-    aggregate: AggregateId = None,
+    matching: Matching = ANY,
     all: All = False,
     reason: Annotated[str | None, typer.Option("--reason", help="Kept with the event.", metavar="TEXT")] = None,
     yes: Yes = False,
 ) -> int:
     """Give up events that failed: those named, or with --all every dead letter that matches. Their aggregates go on."""
-    ids = _ids(events, all, type, aggregate_type, aggregate)
-    chosen = {"tenant": store.tenant, "type": type, "aggregate_type": aggregate_type, "aggregate_id": aggregate}
+    ids = _ids(events, all, matching)
     with store.open() as app:
         if ids is None and not yes and not confirm("Give up every dead letter that matches?"):
             return 1
-        count = app.outbox.discard(ids, **chosen, reason=reason)
+        count = app.outbox.discard(ids, **matching.within(store.tenant), reason=reason)
     if store.json:
         print_json({"discarded": count})
     else:
@@ -182,8 +175,8 @@ def housekeep(
         print(f"{count} deleted")
 
 
-def _ids(events: list[str] | None, all: bool, *filters: str | None) -> list[str] | None:
-    if events and (all or any(each is not None for each in filters)):
+def _ids(events: list[str] | None, all: bool, matching: Matching) -> list[str] | None:
+    if events and (all or matching != ANY):
         raise Invalid("events are named, and others are described", hint="give ids, or --all with what they must match")
     if not events and not all:
         raise Invalid("it is not said which events", hint="give ids, or --all for every dead letter that matches")

@@ -22,6 +22,7 @@ from analemma.sinks.batching import Parcel
 from analemma.sinks.port import SHIPPED, Shipped, refused, retry
 from tests.scripted_sink import Script, install
 from tests.stores import Store
+from tests.unit.pipeline.scripted_shop import scripted
 from tests.unit.pipeline.ship_shop import (
     documents_of,
     drain,
@@ -29,7 +30,6 @@ from tests.unit.pipeline.ship_shop import (
     lines_of,
     open_ship_shop,
     rows_of,
-    rule,
     shop_contracts,
     table,
 )
@@ -37,15 +37,6 @@ from tests.unit.pipeline.shop import book, put_book
 
 BY_ENTITY = {"pattern": "{entityId}"}
 HOUR_US = 3_600_000_000
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
-    return install(tmp_path, monkeypatch, "one")[0]
-
-
-def scripted(script: str = "one", sink: str = "sink.scripted", *, guards: bool = False, **more: Any) -> dict[str, Any]:
-    return rule(sink, {"type": "SCRIPTED", "script": script, "guards": guards}, **more)
 
 
 def answer_once(script: Script, first: Any) -> None:

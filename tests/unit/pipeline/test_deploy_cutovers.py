@@ -1,0 +1,176 @@
+"""When readers get what was deployed: at once or when the sinks have it, and which of several versions."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analemma.catalog.deploy_states import DeployState
+from analemma.catalog.sink_states import ShippedRow
+from analemma.pipeline.deploy_serving import DeployAnswers
+from analemma.pipeline.events import Events
+from tests.sink_servers import WebhookReceiver
+from tests.stores import Store
+from tests.unit.pipeline.deploy_shop import hook, title, working
+from tests.unit.pipeline.ship_shop import documents_of, drain, jsonl, open_ship_shop
+from tests.unit.pipeline.shop import VIEW, book
+from tests.unit.pipeline.tables import query
+
+
+@pytest.mark.parametrize("compiling", ["sync", "async"])
+def test_at_cutover_done_readers_get_it_when_the_sinks_have_it(
+    compiling: str, store: Store, tmp_path: Path, receiver: WebhookReceiver
+) -> None:
+    with open_ship_shop(store, tmp_path, jsonl(), hook(receiver)) as (app, shop):
+        old = shop.deploy("BOOK", "1", book("1", title="Old", tags=["old", "both"]))
+        drain(app)
+        receiver.is_down = True
+        new = shop.deploy("BOOK", "1", book("1", title="New", tags=["new", "both"]), cutover="done", compile=compiling)
+        drain(app)
+        # One sink has it, the other does not answer: readers get the old one, and by version both.
+        assert documents_of(tmp_path / "books.jsonl")["shop__1"]["title"] == "New"
+        assert shop.deploys.get(new.id).state is DeployState.SINKING
+        assert shop.deploys.explain(new.id).waits_for == "an answer of sink.hook"
+        assert title(shop) == "Old"
+        view = shop.view(VIEW)
+        assert view.get("1", old.version).data["CORE"]["title"] == "Old"
+        assert view.get("1", new.version).data["CORE"]["title"] == "New"
+        assert view.get("1").meta.staleness.is_stale
+        found = {tag: [each.entity_id for each in view.search("tag", tag)] for tag in ("old", "new", "both")}
+        assert found == {"old": ["1"], "new": [], "both": ["1"]}
+        assert [view.count(index="tag", value=tag) for tag in ("old", "new", "both")] == [1, 0, 1]
+        receiver.is_down = False
+        with working(app):
+            done = shop.deploys.await_(new.id, timeout_s=30)
+        assert (done.state, done.served, done.superseded_by) == ("DONE", True, None)
+        assert title(shop) == "New" and receiver.documents["shop__1"]["body"]["title"] == "New"
+        found = {tag: [each.entity_id for each in view.search("tag", tag)] for tag in ("old", "new", "both")}
+        assert found == {"old": [], "new": ["1"], "both": ["1"]}
+        assert query(store, "SELECT count(*) FROM index_entry WHERE waiting <> 0") == [(0,)]
+
+
+def test_without_sinks_cutover_done_is_at_once(store: Store, tmp_path: Path) -> None:
+    with open_ship_shop(store, tmp_path, jsonl()) as (_, shop):
+        done = shop.deploy("BOOK", "1", book("1", title="A"), ship=[], cutover="done")
+        assert (done.state, done.served) == ("DONE", True) and title(shop) == "A"
+
+
+def test_a_newer_version_that_is_served_stays(store: Store, tmp_path: Path, receiver: WebhookReceiver) -> None:
+    with open_ship_shop(store, tmp_path, hook(receiver)) as (app, shop):
+        receiver.is_down = True
+        late = shop.deploy("BOOK", "1", book("1", title="Late"), cutover="done")
+        newer = shop.ingest("BOOK", "1", book("1", title="Newer"))
+        drain(app)
+        assert title(shop) == "Newer"
+        receiver.is_down = False
+        with working(app):
+            done = shop.deploys.await_(late.id)
+        assert (done.state, done.served, done.superseded_by) == ("DONE", False, newer.version)
+        assert title(shop) == "Newer"
+        assert shop.deploys.explain(late.id).steps[-1].reason == "superseded"
+
+
+def test_of_two_that_wait_the_newer_one_is_served(store: Store, tmp_path: Path, receiver: WebhookReceiver) -> None:
+    with open_ship_shop(store, tmp_path, hook(receiver)) as (app, shop):
+        receiver.is_down = True
+        first = shop.deploy("BOOK", "1", book("1", title="First"), cutover="done")
+        second = shop.deploy("BOOK", "1", book("1", title="Second"), cutover="done")
+        assert title(shop) is None
+        receiver.is_down = False
+        with working(app):
+            ended = [shop.deploys.await_(each.id) for each in (first, second)]
+        assert [(each.state, each.superseded_by) for each in ended] == [("DONE", second.version), ("DONE", None)]
+        assert title(shop) == "Second"
+
+
+def test_an_older_version_is_superseded_at_once(store: Store, tmp_path: Path) -> None:
+    with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
+        newest = shop.deploy("BOOK", "1", book("1", title="Newest"))
+        drain(app)
+        old = shop.deploy("BOOK", "1", book("1", title="Old"), version="0000000000001")
+        assert (old.state, old.served, old.superseded_by) == ("DONE", False, newest.version)
+        assert title(shop) == "Newest"
+        (sink,) = shop.deploys.explain(old.id).sinks
+        assert (sink.asked, sink.why) == (False, "a newer version is compiled, and sinks follow that one")
+
+
+def test_who_joins_a_document_follows_at_its_cutover(store: Store, tmp_path: Path, receiver: WebhookReceiver) -> None:
+    authors = {**hook(receiver), "input": {"type": "SLICE", "sliceTypes": ["SUMMARY"], "entityTypes": ["AUTHOR"]}}
+    with open_ship_shop(store, tmp_path, authors) as (app, shop):
+
+        def author() -> str:
+            name: str = shop.view(VIEW).get("1").data["ENRICHED"]["author"]["name"]
+            return name
+
+        shop.ingest("AUTHOR", "lem", {"name": "Lem"})
+        shop.ingest("BOOK", "1", book("1", authorId="lem"))
+        drain(app)
+        receiver.is_down = True
+        deploy = shop.deploy("AUTHOR", "lem", {"name": "Stanislaw"}, cutover="done")
+        drain(app)
+        # Also who is compiled meanwhile joins what is served.
+        shop.ingest("BOOK", "1", book("1", title="Again", authorId="lem"))
+        drain(app)
+        assert (author(), title(shop)) == ("Lem", "Again")
+        receiver.is_down = False
+        with working(app):
+            shop.deploys.await_(deploy.id)
+        drain(app)
+        assert author() == "Stanislaw"
+        assert shop.deploys.explain(deploy.id).told == ("PROFILE", "SUMMARY")
+
+
+def test_both_versions_follow_what_they_join_and_only_a_cutover_serves(
+    store: Store, tmp_path: Path, receiver: WebhookReceiver
+) -> None:
+    with open_ship_shop(store, tmp_path, hook(receiver)) as (app, shop):
+        for author in "ab":
+            shop.ingest("AUTHOR", author, {"name": author})
+        old = shop.ingest("BOOK", "1", book("1", title="Old", authorId="a"))
+        drain(app)
+        receiver.is_down = True
+        new = shop.deploy("BOOK", "1", book("1", title="New", authorId="b"), cutover="done")
+        for author in "ab":
+            shop.ingest("AUTHOR", author, {"name": author.upper()})
+        drain(app)
+        view = shop.view(VIEW)
+        assert title(shop) == "Old"
+        assert view.get("1", old.version).data["ENRICHED"]["author"]["name"] == "A"
+        assert view.get("1", new.version).data["ENRICHED"]["author"]["name"] == "B"
+        receiver.is_down = False
+        with working(app):
+            assert shop.deploys.await_(new.id).served
+        assert title(shop) == "New"
+        assert receiver.documents["shop__1"]["body"]["author"]["name"] == "B"
+
+
+def test_of_two_sinks_that_answer_at_the_same_moment_the_second_ends_it(store: Store, tmp_path: Path) -> None:
+    with open_ship_shop(store, tmp_path, jsonl(), jsonl("sink.other", "other.jsonl")) as (app, shop):
+        shop.deploy("BOOK", "1", book("1", title="Old"), ship=[])
+        deploy = shop.deploy("BOOK", "1", book("1", title="New"), cutover="done")
+        engine, answers = app.catalog.engine, DeployAnswers(Events(app._entropy), clock=app._clock)
+        ((entity, ship_seq),) = query(store, "SELECT id, ship_seq FROM entity")
+
+        def answer(sink: str, seq: int, outcome: Any = "shipped") -> ShippedRow:
+            return ShippedRow(shop.id, entity, sink, "", "shop__1", 1, seq, False, outcome)
+
+        # What a sink took before that answers nothing.
+        engine.write(lambda tx: answers(tx, [answer("sink.file", ship_seq - 1), answer("sink.nope", ship_seq)]))
+        assert shop.deploys.explain(deploy.id).waits_for == "an answer of sink.file, sink.other"
+        second = threading.Thread(
+            target=lambda: engine.write(lambda tx: answers(tx, [answer("sink.other", ship_seq + 1, "stale")]))
+        )
+        with engine.transaction(write=True) as first:
+            answers(first, [answer("sink.file", ship_seq)])
+            second.start()
+            second.join(0.3)
+            # Neither would know of the other, and both would go on waiting.
+            assert second.is_alive()
+        second.join()
+        done = shop.deploys.get(deploy.id)
+        assert (done.state, done.served) == ("DONE", True) and title(shop) == "New"
+        told = {each.rule: (each.answered_seq, each.reason) for each in shop.deploys.explain(deploy.id).sinks}
+        assert told == {"sink.file": (ship_seq, "shipped"), "sink.other": (ship_seq + 1, "stale")}
