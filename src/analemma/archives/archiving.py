@@ -133,8 +133,7 @@ class Archiver:
         total = None
         if self._job.watched:
             look = Walk(self._held.volume.path, only_look=True)
-            for _ in look:
-                pass
+            look.skim()
             total = look.totals.bytes
         for attempt in range(1, MOST_ATTEMPTS + 1):
             try:

@@ -196,7 +196,7 @@ def walk_index(fetch: Fetch, root: BlockId) -> Iterator[tuple[bytes, list[Wire]]
         below: list[tuple[bytes, list[BlockId]]] = []
         for link in links:
             if link not in ahead:
-                ahead = _fetch_ahead(fetch, link, links, stack)
+                ahead = _fetch_ahead(fetch, link, links, stack, ahead)
             wires = read_block(link, ahead[link], DIRECTORY)
             yield path, wires
             below += [(_entry(each, path).path, _directory(each)) for each in wires if each[1] == 1]
@@ -204,15 +204,21 @@ def walk_index(fetch: Fetch, root: BlockId) -> Iterator[tuple[bytes, list[Wire]]
 
 
 def _fetch_ahead(
-    fetch: Fetch, link: BlockId, links: list[BlockId], stack: list[tuple[bytes, list[BlockId]]]
+    fetch: Fetch,
+    link: BlockId,
+    links: list[BlockId],
+    stack: list[tuple[bytes, list[BlockId]]],
+    ahead: dict[BlockId, bytes],
 ) -> dict[BlockId, bytes]:
-    """A block with those that are asked for next: a request for each directory would take most of the time."""
+    """A block with those that are asked for next: a request for each directory would take most of the time. What is
+    here already is not asked for again."""
     wanted = dict.fromkeys(links[links.index(link) :][:BLOCKS_AHEAD])
     for _, others in reversed(stack):
         if len(wanted) >= BLOCKS_AHEAD:
             break
         wanted.update(dict.fromkeys(others[:BLOCKS_AHEAD]))
-    return fetch(list(wanted))
+    fetched = fetch([block for block in wanted if block not in ahead])
+    return {block: fetched[block] if block in fetched else ahead[block] for block in wanted}
 
 
 class _Reader:
@@ -223,12 +229,19 @@ class _Reader:
         self._waiting: list[_File] = []
         self._bytes = 0
         self._links: list[Entry] = []
+        self._worker = ThreadPoolExecutor(1, "archive-fetch")
+        self._under_way: deque[tuple[list[_File], Future[dict[BlockId, bytes]]]] = deque()
 
     def run(self, root: BlockId) -> None:
-        for directory, wires in walk_index(self._fetch, root):
-            for wire in wires:
-                self._add(_entry(wire, directory), wire)
-        self._write()
+        try:
+            for directory, wires in walk_index(self._fetch, root):
+                for wire in wires:
+                    self._add(_entry(wire, directory), wire)
+            self._send()
+            while self._under_way:
+                self._write()
+        finally:
+            self._worker.shutdown(cancel_futures=True)
         # The file that a hard link is another name of may come after it here: directories are read one by one.
         for link in self._links:
             self._extractor.add(link)
@@ -240,28 +253,38 @@ class _Reader:
         elif entry.kind != "file":
             self._extractor.add(entry)
         elif type(wire[7]) is bytes:
-            self._waiting.append(_File(entry, [], wire[7][1:]))
+            self._wait(_File(entry, [], wire[7][1:]), len(wire[7]))
         else:
             chunks = _chunks(self._fetch, entry, wire)
             size = data_length(entry)
             if size > BATCH_BYTES:
                 self._extractor.add(entry, self._stream(chunks))
                 return
-            self._waiting.append(_File(entry, chunks, None))
-            self._bytes += size
-            if self._bytes >= BATCH_BYTES:
-                self._write()
+            self._wait(_File(entry, chunks, None), size)
+
+    def _wait(self, file: _File, size: int) -> None:
+        self._waiting.append(file)
+        self._bytes += size
+        if self._bytes >= BATCH_BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        """Have the chunks of the files that wait read, while those before them are written."""
+        files, self._waiting, self._bytes = self._waiting, [], 0
+        wanted = dict.fromkeys(chunk.id for file in files for chunk in file.chunks)
+        self._under_way.append((files, self._worker.submit(self._fetch, list(wanted))))
+        if len(self._under_way) > 1:
+            self._write()
 
     def _write(self) -> None:
-        wanted = dict.fromkeys(chunk.id for file in self._waiting for chunk in file.chunks)
-        blocks = self._fetch(list(wanted)) if wanted else {}
-        for file in self._waiting:
+        files, fetched = self._under_way.popleft()
+        blocks = fetched.result()
+        for file in files:
             data = [file.inline] if file.inline is not None else [_piece(chunk, blocks) for chunk in file.chunks]
             self._extractor.add(file.entry, data)
             self._job.advance(bytes=file.entry.size)
-        self._waiting, self._bytes = [], 0
 
-    def _stream(self, chunks: list[Chunk]) -> Iterator[bytes]:
+    def _stream(self, chunks: list[Chunk]) -> Iterator[bytes | memoryview]:
         for batch in _batches(chunks):
             blocks = self._fetch(list(dict.fromkeys(chunk.id for chunk in batch)))
             for chunk in batch:
@@ -269,8 +292,8 @@ class _Reader:
                 self._job.advance(bytes=chunk.length)
 
 
-def _piece(chunk: Chunk, blocks: dict[BlockId, bytes]) -> bytes:
-    data = chunk_data(chunk.id, blocks[chunk.id])
+def _piece(chunk: Chunk, blocks: dict[BlockId, bytes]) -> bytes | memoryview:
+    data = chunk_data(chunk.id, blocks[chunk.id], chunk.length)
     if len(data) != chunk.length:
         raise Corrupt(f"chunk {chunk.id.hex()} has another length than its file says", block=chunk.id.hex())
     return data

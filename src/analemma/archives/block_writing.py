@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 
 import orjson
 
-from analemma.archives.block_reading import Shared
+from analemma.archives.block_reading import BLOCKS_AHEAD, Shared
 from analemma.archives.change_cache import read_cache
 from analemma.archives.entries import Entry, data_length
 from analemma.archives.index_blocks import (
@@ -61,6 +61,8 @@ class _Frame:
     wires: list[Wire]
     before: dict[bytes, Wire]
     """Its entries in the archive that the volume was restored from."""
+    ahead: dict[BlockId, bytes] = field(default_factory=dict)
+    """Blocks of directories in it, as they were in that archive."""
 
 
 class BlockWriter:
@@ -187,8 +189,24 @@ class BlockWriter:
                 return {}
             wire = found
         blocks = read_links(wire[7])
-        fetched = self._fetch(blocks)
+        fetched = self._fetch(blocks) if not frames else self._fetch_ahead(frames, wire_name(wire), blocks)
         return {wire_name(each): each for block in blocks for each in read_block(block, fetched[block], DIRECTORY)}
+
+    def _fetch_ahead(self, frames: list[_Frame], name: bytes, blocks: list[BlockId]) -> dict[BlockId, bytes]:
+        """The blocks of a directory, with those of the next ones beside it: a request for each would take most of the
+        time."""
+        above = frames[-1]
+        if any(block not in above.ahead for block in blocks):
+            # Each directory on the way holds its own, so the deeper, the fewer: together twice as many at most.
+            most = BLOCKS_AHEAD >> (len(frames) - 1)
+            wanted = dict.fromkeys(blocks)
+            for other, wire in above.before.items():
+                if len(wanted) >= most:
+                    break
+                if other > name and wire[1] == 1:
+                    wanted.update(dict.fromkeys(read_links(wire[7])[:most]))
+            above.ahead = self._fetch([*wanted])
+        return above.ahead
 
     def _wire(self, found: Found, frame: _Frame) -> Wire:
         entry = found.entry
@@ -219,21 +237,21 @@ class BlockWriter:
 
     def _cut(self, source: Iterator[bytes]) -> Iterator[bytes]:
         """A file in content-defined pieces, in bounded memory. The last piece of what has been read may go on."""
-        held = bytearray()
+        held: list[bytes] = []
+        length = 0
         for data in source:
             self._job.advance(bytes=len(data))
-            held += data
-            if len(held) >= READ_AHEAD_BYTES:
-                *ends, _ = text_cuts(bytes(held))
-                start = 0
-                for end in ends:
-                    yield bytes(held[start:end])
-                    start = end
-                del held[:start]
-        start = 0
-        for end in text_cuts(bytes(held)) if held else ():
-            yield bytes(held[start:end])
-            start = end
+            held.append(data)
+            length += len(data)
+            if length >= READ_AHEAD_BYTES:
+                joined = b"".join(held)
+                *ends, _ = text_cuts(joined)
+                yield from _pieces(joined, ends)
+                held = [joined[ends[-1] :]] if ends else [joined]
+                length = len(held[0])
+        if held:
+            joined = held[0] if len(held) == 1 else b"".join(held)
+            yield from _pieces(joined, text_cuts(joined))
 
     def _fetch(self, blocks: list[BlockId]) -> dict[BlockId, bytes]:
         return self._parts.blocks.fetch(blocks)
@@ -311,7 +329,8 @@ class _Batches:
             self._under_way = None
 
     def _write(self, batch: list[Block]) -> None:
-        prepared = self._parts.blocks.prepare(batch, self._key, None)
+        # Each was named by its bytes a moment ago, and none counts before all of them were read back.
+        prepared = self._parts.blocks.prepare(batch, self._key, None, read_back=True)
         again = self._damaged(batch) if self._repair else set()
         try:
             self.stored += self._parts.catalog.write_blocks(
@@ -324,6 +343,13 @@ class _Batches:
     def _damaged(self, batch: list[Block]) -> set[BlockId]:
         ids = [block.id for block in batch]
         return {*ids} - self._parts.blocks.audit(ids)[0].keys()
+
+
+def _pieces(data: bytes, ends: Sequence[int]) -> Iterator[bytes]:
+    start = 0
+    for end in ends:
+        yield data[start:end]
+        start = end
 
 
 def _is_in(path: bytes, directory: bytes) -> bool:

@@ -3,6 +3,7 @@ A cache, beside the volume: without it, or with one of another archive, every fi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 
@@ -11,12 +12,15 @@ from analemma.archives.walking import FileVersion, Walk, file_version
 _RECORD = struct.Struct("<IQqqq")
 _TIME = struct.Struct("<q")
 _MAGIC = b"ANLMCACHE2 "
+_SECOND_NS = 1_000_000_000
 
 
 def write_cache(path: str, op_id: str, directory: str, *, verified_at_us: int) -> int:
     """Remember all files below a directory, as those of this archive, all of which was read from the store at this time
-    or later; the newest ctime among them, or 0."""
+    or later; the newest ctime among them, or 0. Nothing is remembered where a file system counts whole seconds: what is
+    written to within the second of the restore would look as it was restored."""
     newest = 0
+    exact = False
     draft = path + ".draft"
     with open(draft, "wb") as file:
         file.write(_head(op_id) + _TIME.pack(verified_at_us))
@@ -24,8 +28,14 @@ def write_cache(path: str, op_id: str, directory: str, *, verified_at_us: int) -
             if found.entry.kind == "file":
                 version, name = file_version(found.facts), found.entry.path
                 newest = max(newest, version.ctime_ns)
+                exact = exact or version.ctime_ns % _SECOND_NS != 0
                 file.write(_RECORD.pack(len(name), *version) + name)
-    os.replace(draft, path)
+    if exact:
+        os.replace(draft, path)
+    else:
+        for each in (draft, path):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(each)
     return newest
 
 

@@ -37,7 +37,7 @@ class _Small:
     """A descriptor of its own."""
     name: bytes
     entry: Entry
-    data: list[bytes]
+    data: list[bytes | memoryview]
 
 
 class Extractor:
@@ -78,7 +78,7 @@ class Extractor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def add(self, entry: Entry, data: Iterable[bytes] = ()) -> None:
+    def add(self, entry: Entry, data: Iterable[bytes | memoryview] = ()) -> None:
         """One more entry, with the data of a file: extent by extent, if it is sparse."""
         names = check_path(entry.path)
         self._check_limits(entry)
@@ -142,7 +142,7 @@ class Extractor:
                 raise
         return self._open[-1][1] if self._open else self._root
 
-    def _place_apart(self, folder: int, name: bytes, entry: Entry, data: Iterable[bytes]) -> None:
+    def _place_apart(self, folder: int, name: bytes, entry: Entry, data: Iterable[bytes | memoryview]) -> None:
         small = _Small(os.dup(folder), name, entry, [*data])
         self._batch.append(small)
         self._batch_bytes += entry.size
@@ -173,7 +173,7 @@ class Extractor:
             for small in batch:
                 os.close(small.folder)
 
-    def _place(self, folder: int, name: bytes, entry: Entry, data: Iterable[bytes]) -> None:
+    def _place(self, folder: int, name: bytes, entry: Entry, data: Iterable[bytes | memoryview]) -> None:
         if entry.kind == "file":
             file = os.open(name, _NEW_FILE, 0o600, dir_fd=folder)
             try:
@@ -233,7 +233,7 @@ def _refused(entry: Entry, error: OSError) -> AnalemmaError:
     return Unavailable(f"{shown(entry.path)} cannot be written: {error.strerror}")
 
 
-def _write(file: int, entry: Entry, data: Iterable[bytes]) -> None:
+def _write(file: int, entry: Entry, data: Iterable[bytes | memoryview]) -> None:
     extents = list(entry.extents) if entry.extents is not None else [(0, entry.size)]
     if entry.extents is not None:
         os.ftruncate(file, entry.size)

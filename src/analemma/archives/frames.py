@@ -23,6 +23,13 @@ STATE_BYTES = 32 << 20
 """How far apart the states of the checksum are kept."""
 MOST_THREADS = 4
 _FRAMES_AHEAD = 8
+_QUICK_LEVEL = 1
+_SAMPLED_LEVELS = range(2, 4)
+"""Whoever asks for more than the usual level wants few bytes, whatever that takes."""
+_SAMPLES = 16
+_SAMPLE_BYTES = 4096
+_WORTH_TRYING = 0.98
+"""The usual level takes twice as long as the quickest. A frame gets it if that makes its sample so much smaller."""
 
 
 @dataclass(slots=True)
@@ -60,24 +67,30 @@ class Fill(Protocol):
 
 
 class FrameWriter:
-    """Where a stream goes that is made of small and large pieces. What is full comes out of `put` and `advance`."""
+    """Where a stream goes that is made of small and large pieces. What is full comes out of `put` and `advance`, and
+    belongs to somebody else from then on."""
 
     def __init__(self, free: queue.SimpleQueue[Frame]) -> None:
         self.size = 0
         self._free = free
-        self._frame = free.get()
+        self._frame: Frame | None = None
 
     def room(self) -> memoryview:
-        """Where the next bytes belong; never empty."""
+        """Where the next bytes belong; never empty. Waits until a frame is free."""
+        if self._frame is None:
+            self._frame = self._free.get()
         return self._frame.room()
 
-    def advance(self, count: int) -> Iterator[Frame]:
-        """So many bytes were put there."""
+    def advance(self, count: int) -> Frame | None:
+        """So many bytes were put there: the frame, if it is full by now."""
+        frame = self._frame
+        assert frame is not None
         self.size += count
-        self._frame.used += count
-        if self._frame.used == FRAME_BYTES:
-            yield self._frame
-            self._frame = self._free.get()
+        frame.used += count
+        if frame.used < FRAME_BYTES:
+            return None
+        self._frame = None
+        return frame
 
     def put(self, data: bytes) -> Iterator[Frame]:
         """Add some bytes."""
@@ -86,12 +99,14 @@ class FrameWriter:
             room = self.room()
             count = min(len(room), len(data) - offset)
             room[:count] = data[offset : offset + count]
-            yield from self.advance(count)
+            full = self.advance(count)
+            if full is not None:
+                yield full
             offset += count
 
     def rest(self) -> Iterator[Frame]:
         """What was begun last."""
-        if self._frame.used:
+        if self._frame is not None and self._frame.used:
             yield self._frame
 
 
@@ -105,7 +120,7 @@ def compressed(fill: Fill, written: Written, level: int) -> Generator[bytes]:
 
     def compress(frame: Frame) -> bytes:
         if not hasattr(kept, "compressor"):
-            kept.compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+            kept.compressor = _Compressor(level)
         try:
             data: bytes = kept.compressor.compress(frame.data())
         finally:
@@ -123,6 +138,28 @@ def compressed(fill: Fill, written: Written, level: int) -> Generator[bytes]:
 
         with closing(read_ahead(submitted(), _FRAMES_AHEAD)) as pieces:
             yield from _hashed((piece.result() for piece in pieces), written)
+
+
+class _Compressor:
+    """One thread's. What hardly shrinks, as pictures and archives do, is not tried hard."""
+
+    def __init__(self, level: int) -> None:
+        self._usual = zstandard.ZstdCompressor(level=level, write_checksum=True)
+        self._quick = zstandard.ZstdCompressor(level=_QUICK_LEVEL, write_checksum=True)
+        self._samples = level in _SAMPLED_LEVELS
+
+    def compress(self, data: memoryview) -> bytes:
+        """One frame."""
+        worth_trying = not self._samples or self._is_worth_trying(data)
+        return (self._usual if worth_trying else self._quick).compress(data)
+
+    def _is_worth_trying(self, data: memoryview) -> bool:
+        step = len(data) // _SAMPLES
+        if step < _SAMPLE_BYTES:
+            return True
+        sample = b"".join([data[start : start + _SAMPLE_BYTES] for start in range(0, step * _SAMPLES, step)])
+        quick = len(self._quick.compress(sample))
+        return quick < len(sample) and len(self._usual.compress(sample)) < quick * _WORTH_TRYING
 
 
 def _hashed(pieces: Iterator[bytes], written: Written) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from analemma.archives.entries import Entry, EntryKind, check_extents, data_length
 from analemma.canon.identity import BlockId, block_id, from_cid, to_cid
-from analemma.canon.nodes import Block, block_links, decode, decode_node, encode, long_block
+from analemma.canon.nodes import SPECIALS, Block, block_links, decode, decode_node, encode, head_bytes, long_block
 from analemma.errors import AnalemmaError, Corrupt
 
 FORMAT = 1
@@ -36,6 +36,8 @@ _LARGEST_DIRECTORY_BLOCK = 262_144
 _ENTRIES_MASK = 0x3F
 """One name in 64 ends a block that is large enough."""
 
+_CHUNK_HEAD: bytes = b"\x84" + encode("bytes") + bytes((0, SPECIALS))
+"""How the block of every chunk begins; its length comes next."""
 _KINDS: tuple[EntryKind, ...] = ("file", "directory", "symlink", "hardlink")
 
 Wire = list[Any]
@@ -55,8 +57,11 @@ def chunk_block(data: bytes) -> Block:
     return long_block("bytes", data)
 
 
-def chunk_data(block: BlockId, data: bytes) -> bytes:
-    """The piece that a chunk's verified bytes hold."""
+def chunk_data(block: BlockId, data: bytes, length: int) -> bytes | memoryview:
+    """The piece that a chunk's verified bytes hold, which should be of this length."""
+    head = _CHUNK_HEAD + head_bytes(2, length + 1) + b"\0"
+    if len(data) == len(head) + length and data.startswith(head):
+        return memoryview(data)[len(head) :]  # As `chunk_block` wrote it; there is no need to copy it twice.
     node = decode_node(block, data)
     if node.kind != "bytes" or node.level != 0:
         raise Corrupt(f"block {block.hex()} is no chunk of a file", block=block.hex())

@@ -135,20 +135,27 @@ def check_foreign_tar(objects: ObjectStore, key: str, meta: Meta, job: Job) -> N
 
 def _tar(walk: Walk, job: Job, outside_links: OutsideLinks, frames: FrameWriter) -> Iterator[Frame]:
     root: Entry | None = None
+    gap = b""
     for found in walk:
         entry = found.entry
         root = root or entry
         if entry.kind == "symlink":
             check_archived_link(entry, outside_links)
-        yield from frames.put(entry_header(entry))
+        yield from frames.put(gap + entry_header(entry))
+        gap = b""
+        untold = 0
         if entry.kind == "file":
             for count in found.read_into(frames.room):
-                yield from frames.advance(count)
-                job.advance(bytes=count)
-            yield from frames.put(padding(data_length(entry)))
-        job.advance(files=1)
+                full = frames.advance(count)
+                if full is not None:
+                    yield full
+                    job.advance(bytes=untold)
+                    untold = 0
+                untold += count
+            gap = padding(data_length(entry))
+        job.advance(bytes=untold, files=1)
     assert root is not None
-    yield from frames.put(end_of_archive(walk.totals, root))
+    yield from frames.put(gap + end_of_archive(walk.totals, root))
     yield from frames.rest()
 
 
@@ -161,7 +168,7 @@ class _Chunks(io.RawIOBase):
         self._key = key
         self._job = job
         self._source = read_ahead(self._hashed())
-        self._held = memoryview(b"")
+        self._held: bytes | memoryview = b""
         self._hash = hashlib.sha256()
         self._size = 0
 
@@ -190,9 +197,14 @@ class _Chunks(io.RawIOBase):
             chunk = next(self._source, None)
             if chunk is None:
                 return b""
-            self._held = memoryview(chunk)
-        taken = self._held if size < 0 else self._held[:size]
-        self._held = self._held[len(taken) :]
+            self._held = chunk
+        held = self._held
+        if type(held) is bytes and (size < 0 or size >= len(held)):
+            self._held = b""
+            return held  # All of it, and so without a copy.
+        view = memoryview(held)
+        taken = view if size < 0 else view[:size]
+        self._held = view[len(taken) :]
         return bytes(taken)
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]

@@ -5,6 +5,8 @@ Python's own tarfile takes five times as long for a header, and keeps no nanosec
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from analemma.archives.entries import Entry, Totals, data_length
 
 BLOCK = 512
@@ -107,7 +109,13 @@ def _pax(kind: bytes, records: list[tuple[bytes, bytes]]) -> bytes:
         # Names are bytes to a file system; this says so, and is what GNU tar and Python's tarfile understand.
         records = [(b"hdrcharset", b"BINARY"), *records]
     body = b"".join(_record(key, value) for key, value in records)
-    return _header(b"././@PaxHeader", 0o644, 0, 0, len(body), 0, kind) + body + padding(len(body))
+    return _pax_header(kind, len(body)) + body + padding(len(body))
+
+
+@lru_cache(maxsize=256)
+def _pax_header(kind: bytes, length: int) -> bytes:
+    # Most entries need records for nothing but the fractions of their time, and so the very same header.
+    return _header(b"././@PaxHeader", 0o644, 0, 0, length, 0, kind)
 
 
 def _record(key: bytes, value: bytes) -> bytes:
@@ -135,6 +143,8 @@ def _is_plain(name: bytes) -> bool:
 
 
 def _is_text(value: bytes) -> bool:
+    if value.isascii():
+        return True
     try:
         value.decode()
     except UnicodeDecodeError:

@@ -73,13 +73,14 @@ class PackWriter:
     """Collects stored blocks; `size` tells when to stop."""
 
     def __init__(self) -> None:
-        self._data = bytearray(HEADER)
+        self._parts: list[bytes] = [HEADER]
+        self._size = len(HEADER)
         self._entries: dict[BlockId, PackEntry] = {}
 
     @property
     def size(self) -> int:
         """Bytes so far, without the footer."""
-        return len(self._data)
+        return self._size
 
     def add(self, block: StoredBlock) -> PackEntry:
         """Append a block; one that is already here is not stored twice."""
@@ -88,8 +89,9 @@ class PackWriter:
             return known
         if len(block.id) != ID_BYTES or not block.stored or not 0 <= block.size <= MAX_BLOCK_BYTES:
             raise Invalid(f"block {block.id.hex()} cannot be packed: {block.size} bytes, {len(block.stored)} stored")
-        entry = PackEntry(block.id, block.codec, len(self._data), len(block.stored), block.size)
-        self._data += block.stored
+        entry = PackEntry(block.id, block.codec, self._size, len(block.stored), block.size)
+        self._parts.append(block.stored)
+        self._size += entry.length
         self._entries[block.id] = entry
         return entry
 
@@ -98,10 +100,15 @@ class PackWriter:
         if not self._entries:
             raise Invalid("a pack needs at least one block")
         entries = tuple(self._entries.values())
-        body = bytes(self._data) + _encode_footer(entries)
-        trailer = (len(body) - len(self._data)).to_bytes(8, "big") + hashlib.sha256(body).digest() + MAGIC
-        data = body + trailer
-        return Pack(data, entries, hashlib.sha256(data).digest())
+        footer = _encode_footer(entries)
+        parts = [*self._parts, footer]
+        # Each byte is hashed once and copied once: packs of archives are large.
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        trailer = len(footer).to_bytes(8, "big") + digest.digest() + MAGIC
+        digest.update(trailer)
+        return Pack(b"".join([*parts, trailer]), entries, digest.digest())
 
 
 def build_pack(blocks: Iterable[StoredBlock]) -> Pack:

@@ -434,3 +434,15 @@ def test_hostile_indexes_are_refused(entry: Entry, tmp_path: Path) -> None:
     ):
         block_reading.read_blocks(lambda ids: {block: blocks[block] for block in ids}, meta, extractor, job)
     assert os.listdir(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize("length", [1, 22, 23, 24, 254, 255, 256, 65_534, 65_535, 393_216])
+def test_a_chunk_is_read_without_decoding_it_if_it_was_written_as_chunks_are(length: int) -> None:
+    data = random.Random(length).randbytes(length)
+    block = index_blocks.chunk_block(data)
+    found = index_blocks.chunk_data(block.id, block.data, length)
+    assert type(found) is memoryview and found == data
+    # Whatever it is said to be, it is what its bytes say.
+    assert index_blocks.chunk_data(block.id, block.data, length + 1) == data
+    with pytest.raises(Corrupt):
+        index_blocks.chunk_data(block.id, block.data[:-1], length - 1)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from analemma.archives import frames, tar_format
 from analemma.archives.deleting import delete_tree
@@ -174,3 +175,23 @@ def test_what_cannot_be_deleted_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises((OSError, AnalemmaError)):
         delete_tree(str(tmp_path / "file"))
+
+
+def test_what_gains_nothing_by_it_is_not_tried_hard() -> None:
+    chance = random.Random(5)
+    noise = chance.randbytes(1_000_000)
+    words = [f"{number * number:x}" for number in range(500)]
+    text = " ".join(chance.choices(words, k=300_000)).encode()
+    levels = {level: zstandard.ZstdCompressor(level=level, write_checksum=True) for level in (1, 3, 9)}
+    usual = frames._Compressor(3)
+    assert len(levels[3].compress(text)) < 0.97 * len(levels[1].compress(text))
+    assert usual.compress(memoryview(text)) == levels[3].compress(text)
+    assert usual.compress(memoryview(noise)) == levels[1].compress(noise)
+    # One part in four can be had for less: that is enough.
+    mixed = b"".join(
+        noise[start : start + 45_000] + text[start : start + 15_000] for start in range(0, 900_000, 60_000)
+    )
+    assert len(usual.compress(memoryview(mixed))) <= len(levels[1].compress(mixed)) < 0.95 * len(mixed)
+    # What is too small to be sampled, and what is asked for in so many words, is done as it was asked for.
+    assert usual.compress(memoryview(noise[:50_000])) == levels[3].compress(noise[:50_000])
+    assert frames._Compressor(9).compress(memoryview(noise)) == levels[9].compress(noise)
