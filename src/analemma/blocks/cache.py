@@ -57,29 +57,35 @@ class BodyCache:
 
     def get_many(self, tenant: int, ids: Iterable[BlockId]) -> dict[BlockId, bytes]:
         found: dict[BlockId, bytes] = {}
-        asked = 0
+        bodies = self._bodies
+        misses = 0
         with self._lock:
             for block in ids:
-                asked += 1
-                body = self._bodies.get((tenant, block))
-                if body is not None:
-                    self._bodies.move_to_end((tenant, block))
+                key = (tenant, block)
+                body = bodies.get(key)
+                if body is None:
+                    misses += 1
+                else:
+                    bodies.move_to_end(key)
                     found[block] = body
             self.hits += len(found)
-            self.misses += asked - len(found)
+            self.misses += misses
         return found
 
     def put_many(self, tenant: int, bodies: Mapping[BlockId, bytes]) -> None:
+        # One body that alone would flush half the cache is not worth the others.
+        heaviest = self.capacity_bytes // 2
+        kept = self._bodies
         with self._lock:
             for block, body in bodies.items():
                 weight = len(body) + _OVERHEAD_BYTES
-                # One body that alone would flush half the cache is not worth the others.
-                if weight > self.capacity_bytes // 2:
+                if weight > heaviest:
                     continue
-                if (tenant, block) in self._bodies:
-                    self._bodies.move_to_end((tenant, block))
+                key = (tenant, block)
+                if key in kept:
+                    kept.move_to_end(key)
                     continue
-                self._bodies[tenant, block] = body
+                kept[key] = body
                 self._bytes += weight
             while self._bytes > self.capacity_bytes:
                 _, dropped = self._bodies.popitem(last=False)

@@ -27,6 +27,8 @@ MAX_BLOCK_BYTES = 64 << 20
 
 _SMALLEST_WORTH_TRYING = 64
 """Below this, a frame's own header eats what compression saves."""
+_SMALLEST_WITH_LINKS = 384
+"""The same for a block with links: it holds hashes, mostly. Of manifests and small roots none shrinks."""
 _LARGEST_RATIO = 0.95
 """A block that shrinks less than this stays raw: every read would pay for decompression and storage gains nothing."""
 
@@ -34,11 +36,16 @@ _LARGEST_RATIO = 0.95
 _local = threading.local()
 
 
-def compress(data: bytes) -> tuple[int, bytes]:
-    """The codec and the bytes to store; raw when zstd does not save at least 5 %."""
-    if len(data) < _SMALLEST_WORTH_TRYING:
+def compress(data: bytes, *, linked: bool = False) -> tuple[int, bytes]:
+    """The codec and the bytes to store; raw when zstd does not save at least 5 %, or cannot be expected to: `linked`
+    says that the block links to others."""
+    if len(data) < (_SMALLEST_WITH_LINKS if linked else _SMALLEST_WORTH_TRYING):
         return RAW, data
-    frame = _compressor().compress(data)
+    try:
+        compressor: zstandard.ZstdCompressor = _local.compressor
+    except AttributeError:
+        compressor = _compressor()
+    frame = compressor.compress(data)
     if len(frame) > len(data) * _LARGEST_RATIO:
         return RAW, data
     return ZSTD, frame + crc32(frame).to_bytes(CRC_BYTES, "big")
@@ -104,10 +111,8 @@ def _inflate(stored: bytes, size: int) -> bytes:
 
 
 def _compressor() -> zstandard.ZstdCompressor:
-    compressor = getattr(_local, "compressor", None)
-    if compressor is None:
-        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True, write_checksum=False)
-        _local.compressor = compressor
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True, write_checksum=False)
+    _local.compressor = compressor
     return compressor
 
 

@@ -26,7 +26,7 @@ from analemma.canon.nodes import (
     wire_links,
 )
 from analemma.canon.pointer import Path
-from analemma.canon.reading import Reader, UnknownTypes, container_kind, root_link
+from analemma.canon.reading import MISSING, Reader, UnknownTypes, container_kind, root_link
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.source import Fetch, NodeSource
 from analemma.errors import Corrupt, Limit
@@ -83,12 +83,24 @@ class _Differ:
 
     def _compare_maps(self, old: Wire, new: Wire, path: Path) -> None:
         before, after = self._differing_fields(old, new)
-        changed = [key for key, wire in after.items() if key in before and _differ(before[key], wire)]
-        self._prefetch([(before[key], after[key]) for key in changed])
+        added: list[_Change] = []
+        changed: list[tuple[str, Wire, Wire]] = []
+        # Most of the fields in leaves that differ are the same, and most of them texts.
+        for key, wire in after.items():
+            held = before.get(key, MISSING)
+            if held is MISSING:
+                added.append(_Change("add", (*path, key), wire))
+            elif (held != wire) if type(held) is type(wire) is str else _differ(held, wire):
+                changed.append((key, held, wire))
+        self._prefetch([(held, wire) for _, held, wire in changed])
         self.changes += [_Change("remove", (*path, key)) for key in before if key not in after]
-        self.changes += [_Change("add", (*path, key), wire) for key, wire in after.items() if key not in before]
-        for key in changed:
-            self.compare(before[key], after[key], (*path, key))
+        self.changes += added
+        for key, held, wire in changed:
+            if type(held) is type(wire) is str and len(path) < DEEPEST_CONTENT:
+                # What `compare` would find, once more.
+                self.changes.append(_Change("replace", (*path, key), wire))
+            else:
+                self.compare(held, wire, (*path, key))
 
     def _compare_lists(self, old: Wire, new: Wire, path: Path) -> None:
         for start, before, after in self._differing_items(old, new):
@@ -113,7 +125,9 @@ class _Differ:
         wanted = [
             link.id
             for pair in pairs
-            if container_kind(pair[0]) is not None and container_kind(pair[0]) == container_kind(pair[1])
+            if dict in (type(pair[0]), type(pair[1]))
+            and container_kind(pair[0]) is not None
+            and container_kind(pair[0]) == container_kind(pair[1])
             for wire in pair
             if is_special(wire)
             for link in wire_links(wire)
@@ -228,21 +242,23 @@ class _Differ:
     def _expanded(self, blocks: Sequence[BlockId], nodes: dict[BlockId, Node], level: int) -> list[BlockId]:
         """These nodes with those of the given level replaced by their children."""
         expanded: list[BlockId] = []
+        known = self._expected
         for block in blocks:
             node = nodes[block]
             if node.level != level:
                 expanded.append(block)
                 continue
             self._look_at(len(node.body))
-            for child in node.body:
-                following: BlockId = child[0][4:]
-                expected = self._expected.get(following)
-                if expected is None:
-                    self._expected[following] = node, child
-                elif entry_facts(*expected) != entry_facts(node, child):
+            following = [child[0][4:] for child in node.body]
+            for target, child in zip(following, node.body, strict=True):
+                expected = known.setdefault(target, (node, child))
+                # Two entries that are equal in nodes of one kind and level say the same.
+                if expected[1] == child and expected[0][:2] == node[:2]:
+                    continue
+                if entry_facts(*expected) != entry_facts(node, child):
                     # Of two entries for one block that differ, at least one lies.
-                    raise broken_promise(following)
-                expanded.append(following)
+                    raise broken_promise(target)
+            expanded += following
         return expanded
 
 

@@ -76,6 +76,8 @@ class _ListDraft:
 
 
 _Draft = _MapDraft | _ListDraft
+_DRAFTS = (_MapDraft, _ListDraft)
+"""Made once: a union in `isinstance` is made anew each time, which takes longer than the question."""
 
 
 def build(value: Any, registry: TypeRegistry) -> Edited:
@@ -206,7 +208,7 @@ class _Editor:
         return draft
 
     def _open(self, slot: Any, path: Path) -> _Draft:
-        if isinstance(slot, _MapDraft | _ListDraft):
+        if isinstance(slot, _DRAFTS):
             return slot
         if type(slot) is Packed:
             slot = slot.wire
@@ -252,7 +254,7 @@ class _Editor:
             old = find_old()
             # What was put by an earlier operation of this batch is stored nowhere: only what the old tree has may be
             # skipped.
-            if not isinstance(old, _MapDraft | _ListDraft | Missing | Packed):
+            if not isinstance(old, (*_DRAFTS, Missing, Packed)):
                 self._learn(old, budget=len(self._source.made) - made)
         return packed
 
@@ -284,7 +286,7 @@ class _Editor:
         root = self._root
         if isinstance(root, Link):
             return root
-        if isinstance(root, _MapDraft | _ListDraft):
+        if isinstance(root, _DRAFTS):
             return self._finish_tree(root)
         link = read_special(root).link
         assert link is not None
@@ -359,14 +361,14 @@ class _Editor:
         return splices
 
     def _map_entry(self, key: str, slot: Any) -> Entry:
-        if isinstance(slot, _MapDraft | _ListDraft):
+        if isinstance(slot, _DRAFTS):
             slot = self._finish(slot)
         if type(slot) is Packed:
             return map_entry(key, slot)
         return encode(key) + encode_stored(slot), wire_flags(slot), slot, key
 
     def _list_entry(self, slot: Any) -> Entry:
-        if isinstance(slot, _MapDraft | _ListDraft):
+        if isinstance(slot, _DRAFTS):
             slot = self._finish(slot)
         if type(slot) is Packed:
             return list_entry(slot)

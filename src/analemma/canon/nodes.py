@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import libipld
 
@@ -45,6 +45,9 @@ LARGEST_NUMBER = 2**63 - 1
 
 encode: Any = libipld.encode_dag_cbor
 decode: Any = libipld.decode_dag_cbor
+
+_new_tuple = tuple.__new__
+"""Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
 
 SortKey = tuple[int, str]
 
@@ -80,6 +83,9 @@ Entry = tuple[bytes, int, Wire, str | None]
 """One entry of a node on its way into bytes: encoded, flags, as wire, and in maps its key (of an index entry: the
 child's last key). A bare tuple, because editing a node makes one for each of its entries."""
 
+Parts = tuple[Kind, int, int, Sequence[Entry], Sequence[Link]]
+"""What a new node was made of: kind, level, the count that links to it give, entries, and the links in its content."""
+
 Child = list[Any]
 """An index entry as stored: CID, count, size, flags, and in maps the last key."""
 
@@ -91,8 +97,8 @@ def child_id(child: Child) -> BlockId:
 
 
 def child_link(kind: Kind, child: Child) -> Link:
-    """An index entry seen as a link of its own."""
-    return Link(from_cid(child[0]), kind, child[1], child[2], bool(child[3] & LINKS))
+    """An index entry seen as a link of its own. (As above: it holds a CID.)"""
+    return _new_tuple(Link, (child[0][4:], kind, child[1], child[2], bool(child[3] & LINKS)))
 
 
 class Node(NamedTuple):
@@ -133,9 +139,9 @@ def read_special(wire: dict[str, Wire]) -> Special:
                 and 0 <= size <= LARGEST_NUMBER
                 and 0 <= branching <= 1
             ):
-                return Special(Link(from_cid(cid), cast("Kind", kind), count, size, branching == 1), None)
+                return _new_tuple(Special, (_new_tuple(Link, (from_cid(cid), kind, count, size, branching == 1)), None))
         elif len(body) == 2 and type(body[0]) is str and body[0]:
-            return Special(None, (body[0], body[1]))
+            return _new_tuple(Special, (None, (body[0], body[1])))
     raise Corrupt("a block holds a malformed tag")
 
 
@@ -222,22 +228,26 @@ def head_bytes(major: int, number: int) -> bytes:
 
 
 _KIND_HEAD = {kind: b"\x84" + encode(kind) for kind in ("list", "map", "text", "bytes", "value")}
+_LEAF_HEADS = {flags: bytes((0, flags)) for flags in (0, SPECIALS, LINKS, LINKS | SPECIALS)}
+"""Level and flags, encoded."""
+_INDEX_FLAGS = bytes((LINKS,))
 
 
-def leaf_block(kind: Kind, entries: Sequence[Entry]) -> tuple[Block, int]:
-    """The leaf of a list or map, and the bytes of all trees it links to. Entries are encoded already: the node is their
-    concatenation."""
+def leaf_block(kind: Kind, entries: Sequence[Entry]) -> tuple[Block, int, list[Link]]:
+    """The leaf of a list or map, the bytes of all trees it links to, and the links. Entries are encoded already: the
+    node is their concatenation."""
     flags = 0
     links: list[Link] = []
-    for _, marked, wire, _ in [entry for entry in entries if entry[1]]:
-        flags |= marked
-        if marked & LINKS:
-            links += wire_links(wire)
-    body = b"".join([entry[0] for entry in entries])
-    data = b"".join(
-        (_KIND_HEAD[kind], b"\x00", bytes((flags,)), head_bytes(5 if kind == "map" else 4, len(entries)), body)
-    )
-    return Block(block_id(data), data, tuple([link.id for link in links])), sum([link.size for link in links])
+    for entry in entries:
+        marked = entry[1]
+        if marked:
+            flags |= marked
+            if marked & LINKS:
+                links += wire_links(entry[2])
+    head = head_bytes(5 if kind == "map" else 4, len(entries))
+    data = b"".join([_KIND_HEAD[kind], _LEAF_HEADS[flags], head, *[entry[0] for entry in entries]])
+    block = _new_tuple(Block, (block_id(data), data, tuple([link.id for link in links])))
+    return block, sum([link.size for link in links]), links
 
 
 def content_block(kind: Kind, wire: Wire, flags: int, links: tuple[BlockId, ...] = ()) -> Block:
@@ -256,20 +266,23 @@ def long_block(kind: Kind, piece: bytes) -> Block:
     return Block(block_id(data), data)
 
 
-def index_block(kind: Kind, level: int, entries: Sequence[Entry]) -> tuple[Block, int]:
-    """An inner node over these index entries, and the bytes of all nodes below it."""
-    body = b"".join([entry[0] for entry in entries])
-    data = b"".join((_KIND_HEAD[kind], encode(level), bytes((LINKS,)), head_bytes(4, len(entries)), body))
-    children = [entry[2] for entry in entries]
-    return Block(block_id(data), data, tuple([BlockId(child[0][4:]) for child in children])), sum(
-        [child[2] for child in children]
+def index_block(kind: Kind, level: int, entries: Sequence[Entry]) -> tuple[Block, int, int]:
+    """An inner node over these index entries, the bytes of all nodes below it, and the items."""
+    # Columns, and not entry by entry: an edit makes each node above it again, and they have a hundred entries.
+    encoded, _, children, _ = zip(*entries, strict=True)
+    data = b"".join((_KIND_HEAD[kind], encode(level), _INDEX_FLAGS, head_bytes(4, len(entries)), *encoded))
+    cids, counts, sizes = list(zip(*children, strict=True))[:3]
+    return (
+        _new_tuple(Block, (block_id(data), data, tuple([cid[4:] for cid in cids]))),
+        sum(sizes),
+        sum(counts),
     )
 
 
 def index_entry(block: Block, *, count: int, below: int, forced: bool = False, last_key: str | None = None) -> Entry:
     """What the level above holds for a node."""
-    flags = (LINKS if block.links else 0) | (FORCED if forced else 0)
-    size = len(block.data) + below
+    flags = (LINKS if block[2] else 0) | (FORCED if forced else 0)
+    size = len(block[1]) + below
     if count > LARGEST_NUMBER or size > LARGEST_NUMBER:
         # Sizes of subtrees that were not read are taken from their links, which a forged block can make add up to this.
         raise Corrupt(f"block {block.id.hex()} promises more than can be counted", block=block.id.hex())
@@ -294,16 +307,16 @@ def node_entries(node: Node) -> list[Entry]:
     return list(zip(map(encode, wires), flags, wires, repeat(None), strict=False))
 
 
-def node_from_entries(kind: Kind, level: int, entries: Sequence[Entry]) -> Node:
-    """The node that was made of these entries, as decoding it would give it."""
-    if level:
-        children = [entry[2] for entry in entries]
-        return Node(kind, level, LINKS, children, sum([child[1] for child in children]))
-    flags = 0
-    for entry in entries:
-        flags |= entry[1]
-    body = {entry[3]: entry[2] for entry in entries} if kind == "map" else [entry[2] for entry in entries]
-    return Node(kind, level, flags, body, len(entries))
+def node_from_parts(parts: Parts) -> Node:
+    """The node that was made of these, as decoding it would give it."""
+    kind, level, count, entries, _ = parts
+    flags = LINKS if level else 0
+    if not level:
+        for entry in entries:
+            flags |= entry[1]
+    keyed = kind == "map" and not level
+    body = {entry[3]: entry[2] for entry in entries} if keyed else [entry[2] for entry in entries]
+    return _new_tuple(Node, (kind, level, flags, body, count))
 
 
 _LEAF_FLAGS = (0, SPECIALS, LINKS | SPECIALS)
@@ -311,7 +324,6 @@ _ENTRY_FLAGS = frozenset({0, LINKS, FORCED, LINKS | FORCED})
 _TEXTS = {str}
 _CID_LENGTHS = {36}
 _CID_PREFIX_COLUMNS = [{byte} for byte in CID_PREFIX]
-_new_tuple = tuple.__new__
 
 
 def decode_node(block: BlockId, data: bytes) -> Node:
@@ -517,5 +529,5 @@ def node_wires(node: Node) -> list[Wire]:
 def node_link_ids(node: Node) -> list[BlockId]:
     """The blocks a node links to."""
     if node.level:
-        return [BlockId(child[0][4:]) for child in node.body]
+        return [child[0][4:] for child in node.body]
     return [link.id for link in node_links(node)]

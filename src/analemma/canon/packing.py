@@ -15,6 +15,7 @@ from analemma.canon.nodes import (
     Entry,
     Kind,
     Link,
+    Parts,
     Wire,
     child_link,
     content_block,
@@ -41,7 +42,7 @@ LONGEST_KEY = 65_536
 """Keys stand whole in every index node above them, so they cannot be cut like values."""
 
 Emit = Callable[[Block], None]
-EmitParts = Callable[[Block, Kind, int, Sequence[Entry]], None]
+EmitParts = Callable[[Block, Parts], None]
 
 
 class Packed(NamedTuple):
@@ -124,15 +125,15 @@ class Packer:
 
     def node(self, kind: Kind, level: int, entries: Sequence[Entry], *, forced: bool) -> Entry:
         """Emit one node; gives its entry for the level above."""
+        links: Sequence[Link] = ()
         if level:
-            block, below = index_block(kind, level, entries)
-            count = sum([entry[2][1] for entry in entries])
+            block, below, count = index_block(kind, level, entries)
         else:
-            block, below = leaf_block(kind, entries)
+            block, below, links = leaf_block(kind, entries)
             count = len(entries)
         self._emit(block)
         if self._emit_parts is not None:
-            self._emit_parts(block, kind, level, entries)
+            self._emit_parts(block, (kind, level, count, entries, links))
         last_key = entries[-1][3] if entries else None
         return index_entry(block, count=count, below=below, forced=forced, last_key=last_key)
 

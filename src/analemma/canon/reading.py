@@ -97,7 +97,9 @@ class Reader:
         return [self._top(wire) for wire in wires]
 
     def _load(self, blocks: Iterable[BlockId]) -> None:
-        frontier = [block for block in dict.fromkeys(blocks) if block not in self._bytes]
+        # Names of their own: the loop runs once for each block of a state.
+        bytes_, nodes, sizes = self._bytes, self._nodes, self._sizes
+        frontier = [block for block in dict.fromkeys(blocks) if block not in bytes_]
         indexes: list[Node] = []
         linked: list[Link] = []
         rounds = 0
@@ -107,10 +109,10 @@ class Reader:
             fetched = self._fetch(frontier)
             following: dict[BlockId, None] = {}
             for block in frontier:
-                data = self._bytes[block] = fetched[block]
-                node = self._nodes[block] = decode_node(block, data)
+                data = bytes_[block] = fetched[block]
+                node = nodes[block] = decode_node(block, data)
                 size = len(data)
-                if node.flags & LINKS:
+                if node[2] & LINKS:
                     if node.level:
                         indexes.append(node)
                         size += sum([child[2] for child in node.body])
@@ -120,8 +122,8 @@ class Reader:
                         linked += links
                         size += sum([link.size for link in links])
                         following.update(dict.fromkeys([link.id for link in links]))
-                self._sizes[block] = size
-            frontier = [block for block in following if block not in self._bytes]
+                sizes[block] = size
+            frontier = [block for block in following if block not in bytes_]
         self._check_links(indexes, linked)
 
     def _check_links(self, indexes: Sequence[Node], linked: Sequence[Link]) -> None:
@@ -171,7 +173,7 @@ class Reader:
         node = self._take(block)
         leaves = [node]
         while leaves[0].level:
-            leaves = [self._take(BlockId(child[0][4:])) for parent in leaves for child in parent.body]
+            leaves = [self._take(child[0][4:]) for parent in leaves for child in parent.body]
         kind = node.kind
         if kind == "text":
             return "".join([leaf.body for leaf in leaves])

@@ -11,14 +11,14 @@ from analemma.canon.nodes import (
     LINKS,
     Block,
     Entry,
-    Kind,
     Link,
     Node,
+    Parts,
     broken_promise,
     decode_node,
     keeps_promise,
     node_entries,
-    node_from_entries,
+    node_from_parts,
     node_link_ids,
     node_links,
 )
@@ -38,13 +38,21 @@ CACHED_NODES = 256
 class Loaded:
     """A node that was decoded or made, with what has been worked out about it since."""
 
-    __slots__ = ("_entries", "_links", "length", "node")
+    __slots__ = ("_entries", "_ids", "_links", "length", "node")
 
-    def __init__(self, node: Node, length: int, entries: Sequence[Entry] | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        length: int,
+        entries: Sequence[Entry] | None = None,
+        ids: Sequence[BlockId] | None = None,
+        links: Sequence[Link] | None = None,
+    ) -> None:
         self.node = node
         self.length = length
         self._entries = entries
-        self._links: list[Link] | None = None
+        self._ids = ids
+        self._links = links
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -54,7 +62,14 @@ class Loaded:
         return self._entries
 
     @property
-    def links(self) -> list[Link]:
+    def ids(self) -> Sequence[BlockId]:
+        """The blocks that an index node links to."""
+        if self._ids is None:
+            self._ids = node_link_ids(self.node)
+        return self._ids
+
+    @property
+    def links(self) -> Sequence[Link]:
         """The links inside the content of a leaf."""
         if self._links is None:
             self._links = node_links(self.node)
@@ -104,7 +119,7 @@ class NodeSource:
         self._cache = cache
         self._loaded: dict[BlockId, Loaded] = {}
         self._promised: dict[BlockId, Link] = {}
-        self._parts: dict[BlockId, tuple[Kind, int, Sequence[Entry]]] = {}
+        self._parts: dict[BlockId, Parts] = {}
         self._expected: Callable[[], object] | None = None
         self.made: dict[BlockId, Block] = {}
         self.known: set[BlockId] = set()
@@ -123,9 +138,9 @@ class NodeSource:
                     raise Corrupt(f"a block has a link to {link.hex()} that its flags deny", block=link.hex())
         self.made[block.id] = block
 
-    def add_parts(self, block: Block, kind: Kind, level: int, entries: Sequence[Entry]) -> None:
+    def add_parts(self, block: Block, parts: Parts) -> None:
         """Tell of what a new block was made, so that reading it needs no decoding."""
-        self._parts[block.id] = (kind, level, entries)
+        self._parts[block.id] = parts
 
     def accept(self, links: Sequence[Link]) -> None:
         """Know these as well, although no node that was met has them: whoever names them holds on to their trees."""
@@ -214,8 +229,11 @@ class NodeSource:
         loaded = self._loaded.get(block.id)
         if loaded is None:
             parts = self._parts.get(block.id)
-            node = decode_node(block.id, block.data) if parts is None else node_from_entries(*parts)
-            loaded = self._loaded[block.id] = Loaded(node, len(block.data), None if parts is None else parts[2])
+            if parts is None:
+                loaded = Loaded(decode_node(block.id, block.data), len(block.data))
+            else:
+                loaded = Loaded(node_from_parts(parts), len(block.data), parts[3], block.links, parts[4])
+            self._loaded[block.id] = loaded
         return loaded
 
     def _load(self, blocks: Sequence[BlockId]) -> None:
@@ -241,7 +259,7 @@ class NodeSource:
             raise broken_promise(block)
         self._loaded[block] = loaded
         if node.level:
-            self.known.update(node_link_ids(node))
+            self.known.update(loaded.ids)
         elif node.flags & LINKS:
             self._remember(loaded.links)
 

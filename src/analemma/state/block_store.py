@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from analemma.blocks.cache import BlockCache
 from analemma.blocks.codec import compress, decode_blocks
@@ -16,6 +17,8 @@ from analemma.canon.tree import check_block
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Corrupt, NotFound
+
+_new_tuple = tuple.__new__
 
 READ_FROM_BODY = b""
 """In a row's `links`: the block has links, and its bytes tell which."""
@@ -31,8 +34,7 @@ class Carried:
     object_keys: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """Blocks ready for the commit's transaction. Large ones are uploaded already, and count for nothing until it."""
 
     rows: tuple[BlockRow, ...]
@@ -117,24 +119,38 @@ class BlockStore:
                 pass
 
     def prepare(
-        self, blocks: Sequence[Block], key: BranchKey, execution: str | None, carried: Carried | None = None
+        self,
+        blocks: Sequence[Block],
+        key: BranchKey,
+        execution: str | None,
+        carried: Carried | None = None,
+        *,
+        read_back: bool = False,
     ) -> Prepared:
-        """Compress the blocks; put them inline, or into one uploaded pack when they are many or large."""
-        carried = carried or Carried()
-        again = [carried.rows[block.id] for block in blocks if block.id in carried.rows]
-        fresh = self._prepare([block for block in blocks if block.id not in carried.rows], key, execution)
+        """Compress the blocks; put them inline, or into one uploaded pack when they are many or large.
+
+        Their ids are checked here, unless the caller will `read_back` all of them before anything counts on them."""
+        known = {} if carried is None else carried.rows
+        new = [block for block in blocks if block.id not in known] if known else blocks
+        fresh = self._prepare(new, key, execution, read_back)
+        if carried is None or not (known or fresh.uploads):
+            return fresh
+        again = [known[block.id] for block in blocks if block.id in known]
         carried.rows.update({row.id: row for row in fresh.rows if row.upload is not None})
         carried.uploads += fresh.uploads
         carried.object_keys += fresh.object_keys
         return Prepared((*again, *fresh.rows), tuple(carried.uploads), tuple(carried.object_keys))
 
-    def _prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None) -> Prepared:
-        stored = {block.id: (block, *compress(verify_block(block.id, block.data))) for block in blocks}
-        rows = [
-            BlockRow(block.id, len(block.data), codec, body, None, None, None, _links(block))
-            for block, codec, body in stored.values()
-        ]
-        if self._objects is None or sum([len(row.body or b"") for row in rows]) <= self._pack_threshold_bytes:
+    def _prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None, read_back: bool) -> Prepared:
+        rows: list[BlockRow] = []
+        total = 0
+        for block, data, links in {block.id: block for block in blocks}.values():
+            codec, body = compress(data if read_back else verify_block(block, data), linked=bool(links))
+            total += len(body)
+            linked = READ_FROM_BODY if links else None
+            # Not BlockRow(...): that takes longer than all else here but hashing and compressing.
+            rows.append(_new_tuple(BlockRow, (block, len(data), codec, body, None, None, None, linked)))
+        if self._objects is None or total <= self._pack_threshold_bytes:
             return Prepared(tuple(rows), (), ())
         # What is stored already would only lie dead in the pack. It stays in the commit all the same, inline: the
         # commit alone can tell whether the stored row is still there.
@@ -190,12 +206,14 @@ class BlockStore:
                 break
             rows = self._catalog.read_blocks(self._tenant, missing)
             packs: dict[UploadId, list[BlockRow]] = {}
-            found |= decode_blocks(
-                [(row.id, row.codec, row.body, row.size) for row in rows.values() if row.body is not None]
-            )
+            inline: list[tuple[BlockId, int, bytes, int]] = []
             for row in rows.values():
-                if row.upload is not None:
-                    packs.setdefault(row.upload, []).append(row)
+                block, size, codec, body, upload, _, _, _ = row
+                if body is not None:
+                    inline.append((block, codec, body, size))
+                elif upload is not None:
+                    packs.setdefault(upload, []).append(row)
+            found |= decode_blocks(inline)
             for upload, packed in packs.items():
                 found.update(self._read_pack(upload, packed))
         for block in blocks:
@@ -221,7 +239,3 @@ class BlockStore:
         except NotFound:
             return {}
         return decode_blocks([(row.id, row.codec, stored[row.id], row.size) for row in rows])
-
-
-def _links(block: Block) -> bytes | None:
-    return READ_FROM_BODY if block.links else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from analemma.canon.identity import BlockId, parse_block_id
@@ -125,7 +124,7 @@ class KernelBase:
     ) -> Outcome | None:
         """None when the guess is wrong, or may be: then the real head tells."""
         try:
-            proposal = replace(propose(guess), guessed=True)
+            proposal = propose(guess).as_guess()
         except AnalemmaError:
             return None
         try:

@@ -5,8 +5,7 @@ saves two manifests. The parent is named, not linked: a version does not keep it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId, block_id, to_cid
 from analemma.canon.nodes import Block, Link, Wire, decode, encode, link_wire, read_special, wire_links
@@ -17,8 +16,7 @@ FORMAT = 1
 KIND = "manifest"
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(NamedTuple):
     """What a manifest block says."""
 
     key: BranchKey

@@ -85,15 +85,20 @@ def commit_of(outcome: Outcome) -> Commit:
     )
 
 
+_new_tuple = tuple.__new__
+_moment = dt.datetime.fromtimestamp
+_UTC = dt.UTC
+
+
 def moment(at_us: int) -> dt.datetime:
     """Microseconds since 1970-01-01Z as a time."""
-    return dt.datetime.fromtimestamp(at_us / 1_000_000, dt.UTC)
+    return _moment(at_us / 1_000_000, _UTC)
 
 
 def version_of(row: ManifestRow) -> Version:
     """The caller's view of a manifest's row."""
     block, (owner, workflow, branch), number, parent, root, created_at_us, execution, segment, message = row
-    return Version(
+    made = (
         block.hex(),
         owner,
         workflow,
@@ -101,8 +106,10 @@ def version_of(row: ManifestRow) -> Version:
         number,
         None if parent is None else parent.hex(),
         root.hex(),
-        moment(created_at_us),
+        _moment(created_at_us / 1_000_000, _UTC),
         execution,
         segment,
         message,
     )
+    # Not Version(...): a log is thousands of them.
+    return _new_tuple(Version, made)
