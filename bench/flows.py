@@ -1,5 +1,6 @@
-"""Runs of workflows beside DBOS, in turns: steps that do nothing, steps that change a counter, and steps that change a
-field of a state of 1 MB. Each of our steps is a segment of its own, as durable when it ends as theirs."""
+"""Runs of workflows beside DBOS and Temporal, in turns: steps that do nothing, steps that change a counter, and steps
+that change a field of a state of 1 MB; and what happens twice outside when processes are killed. Each of our steps is a
+segment of its own, as durable when it ends as theirs."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ import analemma
 from analemma.flows.building import Flow
 from bench.contenders.base import Contender, missing
 from bench.contenders.dbos_flows import PACKAGES, DbosFlows
+from bench.contenders.temporal_flows import TemporalFlows, temporal_missing
+from bench.flow_effects import effect_rows
 from bench.harness import Row, temporary_folder
 from bench.workload import prose
 from tests.servers import PostgresServer, postgres_missing
@@ -23,19 +26,21 @@ LARGE_STEPS = 100
 
 
 def run(quick: bool) -> Iterator[Row]:
-    """On both databases."""
+    """On both databases, with whichever peers there are."""
     steps, rounds = (200, 3) if quick else (400, 7)
     with temporary_folder() as folder:
         yield from on_database("SQLite", str(folder / "ours"), f"sqlite:///{folder / 'dbos.db'}", steps, rounds)
     reason = postgres_missing()
     if reason is not None:
         yield Row.skip("flow steps, PostgreSQL", reason)
-        return
-    server = PostgresServer(durable=True)
-    try:
-        yield from on_database("PostgreSQL", server.create_database(), server.create_database(), steps, rounds)
-    finally:
-        server.stop()
+    else:
+        server = PostgresServer(durable=True)
+        try:
+            yield from on_database("PostgreSQL", server.create_database(), server.create_database(), steps, rounds)
+        finally:
+            server.stop()
+    yield beside_temporal(steps // 4, rounds)
+    yield from effect_rows(quick)
 
 
 class Ours(Contender):
@@ -120,8 +125,22 @@ def on_database(name: str, ours_at: str, theirs_at: str, steps: int, rounds: int
                 peer.close()
 
 
+def beside_temporal(steps: int, rounds: int) -> Row:
+    """Temporal's server has a database of its own, as ours is."""
+    name = "flow, steps that do nothing, SQLite, beside Temporal"
+    reason = temporal_missing()
+    if reason is not None:
+        return Row.skip(name, reason)
+    with (
+        temporary_folder() as folder,
+        closing(Ours(str(folder / "ours"))) as ours,
+        closing(TemporalFlows(folder)) as peer,
+    ):
+        return _rates(name, ours, peer, "steps", (steps,), steps, rounds)
+
+
 def _rates(
-    name: str, ours: Ours, peer: DbosFlows | None, verb: str, arguments: tuple[Any, ...], steps: int, rounds: int
+    name: str, ours: Ours, peer: Contender | None, verb: str, arguments: tuple[Any, ...], steps: int, rounds: int
 ) -> Row:
     """Steps per second; the ratio is the median over neighbours in time."""
     ours.timed(verb, *arguments)
@@ -136,4 +155,4 @@ def _rates(
         return Row(name, rate, "steps/s", skipped=None)
     ratio = statistics.median([other / mine for mine, other in took])
     theirs = steps / statistics.median([other for _, other in took])
-    return Row.at_least(name, rate, "steps/s", ratio=ratio, against=f"DBOS ({theirs:,.3g} steps/s)", limit=GOAL)
+    return Row.at_least(name, rate, "steps/s", ratio=ratio, against=f"{peer.name} ({theirs:,.3g} steps/s)", limit=GOAL)

@@ -51,7 +51,13 @@ class Settings(BaseModel):
     postgres_prepare: bool = Field(
         True, description="Prepare statements on PostgreSQL; off for PgBouncer in transaction mode."
     )
-    statement_timeout_s: float = Field(30, ge=0.1, le=86_400, description="A database statement may take this long.")
+    statement_timeout_s: float = Field(
+        30,
+        ge=0.1,
+        le=86_400,
+        description="A database statement may take this long, and a transaction on PostgreSQL may wait so long for the"
+        " next: whoever is frozen keeps nobody else waiting any longer.",
+    )
     connect_timeout_s: float = Field(10, ge=0.1, le=600, description="Connecting to a database may take this long.")
     auto_migrate: bool | None = Field(
         None, description="Migrate the schema when opening. Unset: yes when embedded (SQLite), no on a server."

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from analemma.cli.exit_codes import CODES
 from tests.acceptance.command_line import CommandLine, at
 from tests.stores import Store
 
@@ -16,6 +22,12 @@ nodes:
   - {id: add_up, type: python, function: order.add_up, reads: [prices], writes: [total]}
   - {id: approve, type: human, choices: ["yes", "no"], prompt: "Pay {{total}}?"}
   - {id: pay, type: python, function: order.pay, reads: [total, broken], writes: [paid]}
+"""
+UNSURE = "tests.acceptance.unsure_program"
+ASKING = """
+workflow: asking
+nodes:
+  - {id: ask, type: http_request, url: "URL", stub: {rate: 3}}
 """
 PLACE = ("-o", "ann", "-w", "o-1")
 
@@ -53,6 +65,78 @@ def test_a_run_that_fails_exits_with_the_code_of_its_error(here: CommandLine) ->
     assert broken.returncode == 1 and "the till is closed" in broken.stdout
     missing = here.run("run", "order.yaml", "--set", "prices=[1]", "-o", "ann", "-w", "o-2")
     assert missing.returncode == 3 and "order.add_up" in missing.stdout
+
+
+@pytest.mark.parametrize(
+    ("told", "receipt", "charged"),
+    [
+        (("--unknown", "happened", "--result", '"as the bank says"'), "as the bank says", 1),
+        (("--unknown", "did-not"), "paid now", 2),
+    ],
+    ids=["happened", "did-not"],
+)
+def test_a_run_that_nobody_knows_about_says_how_it_goes_on(
+    here: CommandLine, told: tuple[str, ...], receipt: str, charged: int
+) -> None:
+    begun = here.run("run", f"{UNSURE}:flow", *PLACE)
+    assert begun.returncode == 1 and "the bank did not answer" in begun.stdout
+    execution = here.answer("runs")["runs"][0]["execution_id"]
+    unsure = here.run("resume", execution, "--module", UNSURE)
+    assert unsure.returncode == CODES["outcome_unknown"]
+    assert f"analemma resume {execution} --unknown happened|did-not" in unsure.stdout
+    wrong = here.run("resume", execution, "--unknown", "did-not", "--result", "1")
+    assert wrong.returncode == 2 and "--result" in wrong.stderr
+    done = here.answer("resume", execution, "--module", UNSURE, *told)
+    assert done["status"] == "COMPLETED" and here.answer("load", *PLACE)["state"]["receipt"] == receipt
+    keys = (here.directory / "bank.txt").read_text().split()
+    assert len(keys) == charged and len(set(keys)) == 1
+    assert here.run("resume", execution, "--unknown", "happened").returncode == 4
+
+
+def test_answers_come_from_a_file_from_stubs_or_from_an_earlier_run(here: CommandLine) -> None:
+    with answering(b'{"rate": 7}') as server:
+        url = f"http://127.0.0.1:{server.server_port}/rate"
+        document = ASKING.replace("URL", url)
+        (here.directory / "ask.yaml").write_text(document)
+        asked = ("run", "ask.yaml", "-o", "ann", "-w")
+        real = here.answer(*asked, "a-1", ANALEMMA_NODE_HOSTS="127.0.0.1")
+    assert real["status"] == "COMPLETED"
+    recorded = here.text("runs", real["execution_id"], "--recorded")
+    (here.directory / "answers.json").write_text(recorded)
+    assert json.loads(recorded) == {"ask": {"rate": 7}}
+    assert here.run("runs", "--recorded").returncode == 2
+    # Nobody is there to be asked any more.
+    for number, (mock, rate) in enumerate((("answers.json", 7), ("stubs", 3), ("recorded", 7)), 2):
+        here.answer(*asked, f"a-{number}", "--mock", mock)
+        assert here.answer("load", "-o", "ann", "-w", f"a-{number}")["state"]["ask"] == {"rate": rate}
+    (here.directory / "list.json").write_text("[]")
+    assert here.run(*asked, "a-9", "--mock", "list.json").returncode == 2
+    assert here.run(*asked, "a-9", "--mock", "nothing.json").returncode == 2
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[HTTPServer]:
+    """A host that gives the same answer to everybody."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_a_worker_goes_on_and_runs_are_cancelled_and_run_again(here: CommandLine) -> None:

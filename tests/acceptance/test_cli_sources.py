@@ -97,6 +97,7 @@ def test_the_demo_ends_by_itself_and_leaves_nothing(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     told = " ".join(run_alone([PROGRAM, "demo"], folder).split())
     assert "leaves the version before" in told
+    assert "of 8 answers are found again" in told and "The two differ in decide, letter, receipt" in told
     assert "The author is renamed." in told and "rows of CORE and PRICE that were written: 0." in told
     assert "200 of 200 documents have the new name" in told
     assert told.endswith("the sink's guard answers: stale.")

@@ -138,6 +138,12 @@ ELSEWHERE = [
     "effect.after_result",
     "task.before_record",
     "task.after_record",
+    "subflow.before_begin",
+    "subflow.after_begin",
+    "subflow.before_resume",
+    "queue.before_claim",
+    "schedule.before_tick",
+    "schedule.after_tick",
 ]
 
 

@@ -10,11 +10,26 @@ from typing import Any
 import pytest
 
 import analemma.aio
-from analemma.aio_flows import AsyncFlows
+from analemma.aio_flows import AsyncFlows, AsyncQueues, AsyncSchedules
 from analemma.flows.building import Flow
 from analemma.flows.flows import Flows
+from analemma.flows.queueing import Queues
+from analemma.flows.scheduling import Schedules
 
 VERBS = [name for name, _ in inspect.getmembers(Flows, inspect.isfunction) if not name.startswith("_")]
+BELOW = [
+    (asynchronous, original, name)
+    for asynchronous, original in ((AsyncQueues, Queues), (AsyncSchedules, Schedules))
+    for name, _ in inspect.getmembers(original, inspect.isfunction)
+    if not name.startswith("_")
+]
+
+
+@pytest.mark.parametrize(("here", "there", "name"), BELOW, ids=[f"{each[1].__name__}.{each[2]}" for each in BELOW])
+def test_queues_and_schedules_have_the_same_verbs(here: type, there: type, name: str) -> None:
+    verb, original = getattr(here, name), getattr(there, name)
+    assert inspect.signature(verb).parameters == inspect.signature(original).parameters
+    assert verb.__doc__ == original.__doc__ and inspect.iscoroutinefunction(verb)
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -46,3 +61,19 @@ def test_runs_go_on_side_by_side(tmp_path: Path) -> None:
             return await asyncio.gather(*[one(app.flows, number) for number in range(6)])
 
     assert asyncio.run(all_of_them()) == [1, 2, 3, 4, 5, 6]
+
+
+def test_queues_and_schedules_are_there_for_coroutines(tmp_path: Path) -> None:
+    flow = Flow("nightly")
+    flow.human("ask", choices=["yes"])
+
+    async def use() -> None:
+        async with analemma.aio.open(tmp_path / "store") as app:
+            assert (await app.flows.queues.set("mail", concurrency=2)).concurrency == 2
+            await app.flows.schedules.add("nightly", flow, owner_id="me", cron="0 3 * * *", queue="mail")
+            run = await app.flows.schedules.run_now("nightly")
+            assert (run.queue, run.status) == ("mail", "PENDING")
+            assert [each.waiting for each in await app.flows.queues.list()] == [1]
+            await app.flows.schedules.remove("nightly")
+
+    asyncio.run(use())

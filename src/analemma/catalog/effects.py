@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from analemma.canon.identity import BlockId
 from analemma.catalog.bodies import add_bodies
 from analemma.catalog.engine import Engine, Transaction
-from analemma.catalog.port import BlockRow, TenantId, UploadId
+from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
 from analemma.catalog.runs import FencedOut, Move, fenced_out
 from analemma.failpoints import declare, hit
 
@@ -120,9 +120,11 @@ def _known(row: EffectRow) -> dict[str, Any]:
     return {"key": row.key, "state": row.state, "result": row.result, "body": row.body}
 
 
-def settle_effect(engine: Engine, tenant: TenantId, move: Move, row: EffectRow, blocks: Blocks) -> None:
-    """Move a run that waits, and say what came of the effect that it waits for, together; FencedOut if somebody else
-    moved it."""
+def settle_effect(
+    engine: Engine, tenant: TenantId, move: Move, row: EffectRow, blocks: Blocks, *beside: RowChange
+) -> None:
+    """Move a run that waits, say what came of the effect that it waits for, and whatever else changes, together;
+    FencedOut if somebody else moved it."""
 
     def settle(tx: Transaction) -> None:
         if tx.execute("move_run", **move.parameters()) != 1:
@@ -130,5 +132,7 @@ def settle_effect(engine: Engine, tenant: TenantId, move: Move, row: EffectRow, 
         fence = move.fence + int(move.raised)
         tx.execute("put_effect", run=move.run, incarnation=move.incarnation, fence=fence, **_known(row))
         add_bodies(tx, tenant, blocks.rows, blocks.uploads)
+        for change in beside:
+            tx.execute(change.statement, **change.parameters)
 
     engine.write(settle)

@@ -37,7 +37,7 @@ class PostgresEngine:
     """One database, through a pool of connections.
 
     `pgbouncer=True` keeps to what a transaction-pooling proxy allows: no prepared statements and no session settings;
-    set statement_timeout on the role instead.
+    set statement_timeout and idle_in_transaction_session_timeout on the role instead.
     """
 
     dialect: Dialect = "postgres"
@@ -62,7 +62,11 @@ class PostgresEngine:
         if not pgbouncer:
             settings = [str(parts.get("options") or "")]
             if statement_timeout_s is not None:
-                settings.append(f"-c statement_timeout={round(statement_timeout_s * 1000)}")
+                limit = round(statement_timeout_s * 1000)
+                # Whoever is frozen inside of a transaction, or cut off, would keep its locks, and with them whatever
+                # it was at, until it is heard of again: nobody could take that over. Only directly behind execute_many
+                # it still does: psycopg ends that with a Flush, which stops PostgreSQL's clock until the next one.
+                settings += [f"-c statement_timeout={limit}", f"-c idle_in_transaction_session_timeout={limit}"]
             parts["options"] = " ".join(filter(None, settings))
         parts.setdefault("connect_timeout", max(2, round(connect_timeout_s)))
         parts.setdefault("application_name", "analemma")
@@ -105,11 +109,14 @@ class PostgresEngine:
     def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
         return self._transaction("begin_write" if write else "begin_read")
 
-    def snapshot(self) -> AbstractContextManager[Transaction]:
-        return self._transaction("begin_snapshot")
+    @contextmanager
+    def snapshot(self) -> Iterator[Transaction]:
+        with self._transaction("begin_snapshot") as tx:
+            tx.control("take_time")
+            yield tx
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[Transaction]:
+    def _transaction(self, begin: str) -> Iterator[PostgresTransaction]:
         try:
             connection, tx = self._begin(begin)
         except ConnectionDropped:

@@ -118,6 +118,8 @@ def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:
             return Timeout("PostgreSQL cancelled a statement that ran too long", hint="raise the statement timeout")
         case "55P03":
             return Timeout("a lock in PostgreSQL did not become free in time", hint="try again")
+        case "25P03":
+            return Unavailable("PostgreSQL ended a transaction that waited too long for its next", hint="try again")
         case "25006":
             return Unavailable(f"PostgreSQL at {server} is read-only", hint="connect to the primary server")
         case "42501":

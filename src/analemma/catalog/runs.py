@@ -3,7 +3,7 @@ has its fence, so that where it stands and what it did are visible together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -60,6 +60,8 @@ class RunRow(NamedTuple):
     created_at_us: int
     updated_at_us: int
     ended_at_us: int | None
+    parent: int | None = None
+    """The number of the run that began it and waits for it."""
 
     @property
     def key(self) -> BranchKey:
@@ -105,6 +107,7 @@ class NewRun:
     incarnation: int = 1
     queue: str = ""
     priority: int = 0
+    parent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,11 @@ class RunRows:
         row = self._engine.one("run", tenant=self._tenant, execution=execution)
         return None if row is None else run_row(row)
 
+    def of_number(self, number: int) -> RunRow | None:
+        """One run by its number."""
+        row = self._engine.one("run_of_number", number=number)
+        return None if row is None else run_row(row)
+
     def of_key(self, idempotency_key: str) -> RunRow | None:
         """The run that was born under a key."""
         row = self._engine.one("run_of_key", tenant=self._tenant, key=idempotency_key)
@@ -262,8 +270,23 @@ class RunRows:
                 "fingerprint": new.fingerprint,
                 "queue": new.queue,
                 "priority": new.priority,
+                "parent": new.parent,
             },
         )
+
+    def hold(self, row: RunRow) -> RowChange:
+        """For a commit that begins another run: whoever begins it still has this one."""
+        return RowChange("hold_parent", {"run": row.number, "fence": row.fence})
+
+    def wake(self, row: RunRow, status: Status) -> list[RowChange]:
+        """For a commit, or a move, before what it does to the run itself: whoever waits for it, if this ends it."""
+        if row.parent is None or status not in ENDED:
+            return []
+        return [RowChange("wake_parent", {"run": row.parent}, None)]
+
+    def look_at_child(self, run: int, child: int) -> RowChange:
+        """Behind what makes a run wait: it does not, if the one that it waits for has ended."""
+        return RowChange("look_at_child", {"run": run, "child": child}, None)
 
     def advance(self, move: Move, ended: EndedSegment) -> list[RowChange]:
         """For a commit: where the run stands, and what the segment came to. A commit whose `advance_run` finds no row
@@ -311,6 +334,35 @@ class RunRows:
         hit(BEFORE_MOVE)
         self._engine.write(lambda tx: _change(tx, [self.moved(move), *beside]))
         hit(AFTER_MOVE)
+
+    def end(self, row: RunRow, move: Move, *beside: RowChange) -> None:
+        """End a run where it is, and wake whoever waits for it; FencedOut if it is somebody else's."""
+        hit(BEFORE_MOVE)
+        self._engine.write(lambda tx: _change(tx, [*self.wake(row, move.status), self.moved(move), *beside]))
+        hit(AFTER_MOVE)
+
+    def cancel(self, row: RunRow, move: Move, status_of: Callable[[BranchKey], RowChange]) -> None:
+        """End a run, and those that it waits for, together; FencedOut if it is somebody else's."""
+
+        def end(tx: Transaction) -> None:
+            _change(tx, [*self.wake(row, move.status), self.moved(move), status_of(row.key)])
+            self._cancel_children(tx, row.number, status_of)
+
+        hit(BEFORE_MOVE)
+        self._engine.write(end)
+        hit(AFTER_MOVE)
+
+    def cancel_children(self, run: int, status_of: Callable[[BranchKey], RowChange]) -> None:
+        """End those that a run began, if they go on."""
+        self._engine.write(lambda tx: self._cancel_children(tx, run, status_of))
+
+    def _cancel_children(self, tx: Transaction, run: int, status_of: Callable[[BranchKey], RowChange]) -> None:
+        level = [run]
+        while level:
+            # From above, one by one: whoever is about to begin another finds itself cancelled, or that one is seen.
+            children = [row for each in level for row in tx.all("cancel_children", run=each)]
+            _change(tx, [status_of(BranchKey(*row[1:])) for row in children])
+            level = [row[0] for row in children]
 
     def moved(self, move: Move) -> RowChange:
         """The same for a commit."""

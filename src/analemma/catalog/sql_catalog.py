@@ -147,7 +147,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         else:
             rows = self.engine.all("history", **asked)
         # All of one branch: a long log need not make its key again for each row.
-        return [ManifestRow(row[0], key, *row[4:]) for row in rows]
+        return [_new_tuple(ManifestRow, (row[0], key, *row[4:])) for row in rows]
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         rows = self.engine.all(

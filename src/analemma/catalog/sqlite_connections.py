@@ -25,6 +25,11 @@ _WRITER_PRAGMAS = (
     "leave_free_pages_alone",
 )
 
+# The driver looks for an adapter of every bytes and None that it binds, and makes and drops an error if there is none.
+# One that gives back what it was given spares that; for whoever else uses the driver here nothing changes.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(type(None), {None: None}.get)
+
 
 class SqliteConnector:
     """Knows where the database is and how it is to be used."""

@@ -28,6 +28,8 @@ MODULES = {
     "contracts": "analemma.cli.contract_commands",
     "flow": "analemma.cli.flow_commands",
     **dict.fromkeys(("run", "resume", "approve", "cancel", "rerun", "runs"), "analemma.cli.flow_run_commands"),
+    "schedule": "analemma.cli.schedule_commands",
+    "queue": "analemma.cli.queue_commands",
     "workspace": "analemma.cli.workspace_commands",
     **dict.fromkeys(("archive", "restore"), "analemma.cli.archive_commands"),
     "ingest": "analemma.cli.ingest_commands",

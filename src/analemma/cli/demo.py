@@ -1,5 +1,5 @@
 """`analemma demo`: an agent's state through a few hundred versions, a conflict, a way back, a crash and a check; then a
-bookshop, whose views and sinks follow what they are made of."""
+flow that is killed and goes on; then a bookshop, whose views and sinks follow what they are made of."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.console import Console
 
 import analemma
 from analemma.app import App
+from analemma.cli.demo_agent import tell_agent_story
 from analemma.cli.demo_bookshop import tell_bookshop_story
 from analemma.cli.output import bytes_for_people
 from analemma.errors import HeadMoved
@@ -47,7 +48,10 @@ def run_demo(console: Console) -> None:
         _crash(console, store)
         with analemma.open(store) as app:
             _check(console, app)
-            console.print()
+        console.print()
+        tell_agent_story(console, store, Path(directory))
+        console.print()
+        with analemma.open(store) as app:
             tell_bookshop_story(console, app, Path(directory))
 
 

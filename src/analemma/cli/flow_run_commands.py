@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -35,6 +36,13 @@ Executor = Annotated[
 ]
 
 
+class Unknown(StrEnum):
+    """What somebody has found out about an effect."""
+
+    happened = "happened"
+    did_not = "did-not"
+
+
 @on_store(
     commands,
     "analemma run triage.yaml --module triage --set 'ticket=\"it is broken\"' -o ann -w t-1 -u ./store",
@@ -62,8 +70,22 @@ def run_flow(
         typer.Option("--idempotency-key", help="Given again, it is the same run, not another.", metavar="KEY"),
     ] = None,
     executor: Executor = None,
-    mock: Annotated[bool, typer.Option("--mock", help="Models and HTTP give their recorded or stub answers.")] = False,
+    mock: Annotated[
+        str | None,
+        typer.Option(
+            "--mock",
+            help="Nobody outside is asked. Models and HTTP answer with the stubs of the document, with what the newest "
+            "completed run got, or with a JSON object of answers by node, as `runs EXECUTION --recorded` prints.",
+            metavar="stubs|recorded|FILE",
+        ),
+    ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Begin it, and leave it to a worker.")] = False,
+    queue: Annotated[
+        str | None, typer.Option("--queue", help="With --no-wait: the queue that it waits in.", metavar="QUEUE")
+    ] = None,
+    priority: Annotated[
+        int, typer.Option("--priority", help="With --queue: higher ones come first in it.", metavar="N")
+    ] = 0,
 ) -> int:
     """Run a workflow, segment by segment, until it is over or waits for somebody.
 
@@ -73,7 +95,23 @@ def run_flow(
 
     given = read_changes(set_fields or [], input_file)
     with store.open(new_tenant=True) as app:
-        what = _flow(app, flow, module)
+        what = read_flow(app, flow, module)
+        if queue is not None or priority:
+            if not no_wait:
+                raise Invalid("--queue is given without --no-wait", hint="queues are for runs that workers take")
+            run = app.flows.start(
+                what,
+                given,
+                workflow_id=workflow,
+                owner_id=owner,
+                branch=branch,
+                idempotency_key=idempotency_key,
+                executor=executor,
+                mock=_mock(mock),
+                queue=queue or "",
+                priority=priority,
+            )
+            return _print_run(store, run)
         run = app.flows.run(
             what,
             given,
@@ -82,7 +120,7 @@ def run_flow(
             branch=branch,
             idempotency_key=idempotency_key,
             executor=executor,
-            mock=mock,
+            mock=_mock(mock),
             wait=not no_wait,
             told=_telling(store),
         )
@@ -98,13 +136,34 @@ def resume_run(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="The worker that has it is dead: what it still does is refused.")
     ] = False,
+    unknown: Annotated[
+        Unknown | None,
+        typer.Option("--unknown", help="What you found out about the effect that nobody knew of.", show_choices=True),
+    ] = None,
+    result: Annotated[
+        str | None, typer.Option("--result", help="With --unknown happened: what it answered.", metavar="JSON")
+    ] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Leave it to a worker.")] = False,
 ) -> int:
-    """Go on with a run that failed, or whose worker died, from where it stands."""
+    """Go on with a run that failed, or whose worker died, from where it stands.
+
+    One that failed with outcome_unknown goes on with --unknown: happened, and it is not called again; did-not, and it
+    is."""
+    from analemma.cli.json_input import parse_json
+
+    if result is not None and unknown is not Unknown.happened:
+        raise Invalid("--result is given without --unknown happened", hint="what did not happen has no result")
+    value = None if result is None else parse_json(result, "--result", hint="give JSON: text needs quotes")
     with store.open() as app:
         _load(app, module)
         run = app.flows.resume(
-            execution, executor=executor, take_over=take_over, wait=not no_wait, told=_telling(store)
+            execution,
+            executor=executor,
+            take_over=take_over,
+            unknown=_found_out(unknown),
+            result=value,
+            wait=not no_wait,
+            told=_telling(store),
         )
         return _print_run(store, run)
 
@@ -191,9 +250,17 @@ def list_runs(
         int | None,
         typer.Option("--after", help="The number of the last run of the page before.", metavar="N", min=0),
     ] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Of one run: what models and hosts answered, as JSON for --mock.")
+    ] = False,
 ) -> int:
     """List runs, newest first, or show one with everything that it executed."""
+    if recorded and execution is None:
+        raise Invalid("--recorded is of one run", hint="analemma runs EXECUTION --recorded")
     with store.open() as app:
+        if execution is not None and recorded:
+            print_json(app.flows.recorded(execution))
+            return OK
         if execution is not None:
             run = app.flows.get(execution)
             _print_run(store, run, segments=True)
@@ -208,7 +275,7 @@ def list_runs(
     return OK
 
 
-def _flow(app: App, text: str, modules: list[str] | None) -> RunsOn:
+def read_flow(app: App, text: str, modules: list[str] | None) -> RunsOn:
     """A document in a file, or a flow of a module."""
     from analemma.flows.loading import load_workflow, parse_workflow
     from analemma.flows.programs import find_flow
@@ -223,11 +290,26 @@ def _flow(app: App, text: str, modules: list[str] | None) -> RunsOn:
     return find_flow(app.handlers, text)
 
 
+def _mock(text: str | None) -> bool | str | dict[str, Any]:
+    """Who answers for models and hosts."""
+    from analemma.cli.json_input import read_object
+
+    if text is None or text == "recorded":
+        return text or False
+    return True if text == "stubs" else read_object(text, hint='give answers by node: {"ask": "hello"}')
+
+
 def _load(app: App, modules: list[str] | None) -> None:
     from analemma.flows.programs import load_program
 
     for module in modules or ():
         load_program(app.handlers, module)
+
+
+def _found_out(unknown: Unknown | None) -> Literal["happened", "did not"] | None:
+    if unknown is None:
+        return None
+    return "happened" if unknown is Unknown.happened else "did not"
 
 
 def _segment(text: str | None) -> int | str | None:
@@ -256,7 +338,8 @@ def _print_run(store: StoreOptions, run: Run, *, segments: bool = False) -> int:
             print(f"{each.seq:>4}  {each.segment_id}  {each.status.lower()}  {took:.3f} s{more}")
     fields: dict[str, Any] = {"execution": run.execution_id, "status": run.status, "manifest": run.manifest_id}
     said = _said(run)
-    print_fields(fields | ({"because": said} if said else {}))
+    hint = _hint(run)
+    print_fields(fields | ({"because": said} if said else {}) | ({"hint": hint} if hint else {}))
     return code
 
 
@@ -267,6 +350,15 @@ def _said(run: Run) -> str:
     if run.waiting is not None and run.waiting.choices:
         return f"{run.waiting.node}: {run.waiting.prompt or 'decide'} ({', '.join(run.waiting.choices)})"
     return ""
+
+
+def _hint(run: Run) -> str:
+    """What to do next, in the words of the command line."""
+    if run.error is None:
+        return ""
+    if run.error.effect is not None:
+        return f"find out, and: analemma resume {run.execution_id} --unknown happened|did-not"
+    return run.error.hint or ""
 
 
 def _segment_value(each: RunSegment) -> dict[str, Any]:

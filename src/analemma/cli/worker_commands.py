@@ -53,7 +53,8 @@ def worker(
 ) -> int:
     """Deliver events, collect garbage and pack cold blocks, in one tenant or in all, until SIGTERM or Ctrl-C.
 
-    With --module, also go on with runs of workflows: those that nobody began, whose worker died, whose time has come.
+    Begin the runs of schedules that are due. With --module, also go on with runs of workflows: those that nobody began,
+    whose worker died, whose time has come.
 
     Also finish what was interrupted on workspaces of this machine, and collect their old archives.
 
@@ -87,6 +88,8 @@ def worker(
                     raise ended[0]
         if delivered != type(delivered)(polls=delivered.polls):
             tell("events", _said(delivered))
+        if runs.worked.begun:
+            tell("schedules", f"began {runs.worked.begun} runs")
         if runs.worked.runs or runs.worked.failed:
             tell("runs", f"went on {runs.worked.runs} times, {runs.worked.failed} failed")
     if store.json:
@@ -123,7 +126,7 @@ def _jobs(app: App, tenant: str | None, *, always: bool) -> list[Job]:
 
 
 def _run_worker(app: App, tenant: str | None, modules: list[str] | None) -> RunWorker:
-    """Without modules it does nothing: every node would be missing."""
+    """Without modules it begins the runs of schedules, and goes on with none: every node would be missing."""
     from analemma.flows.programs import load_program
 
     for module in modules or ():

@@ -11,16 +11,19 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import format_pointer
 from analemma.catalog.port import BranchKey, RowChange
+from analemma.catalog.queues import add_lane
 from analemma.catalog.runs import NewRun, RunRow
 from analemma.contracts.field_types import mismatches, parse_field_type
 from analemma.errors import Conflict, Internal, Invalid
 from analemma.flows.building import Flow
 from analemma.flows.document import Workflow
+from analemma.flows.keeping import position_text
 from analemma.flows.node_types.mocking import RECORDED, read_mock
+from analemma.flows.queueing import check_place
 from analemma.flows.reading import read_workflow
 from analemma.flows.recording import recorded_mock
 from analemma.flows.run_kernel import Standing
-from analemma.flows.running import RunnerParts, position_text
+from analemma.flows.running import RunnerParts
 from analemma.flows.walking import begin
 from analemma.flows.working_state import check_field
 from analemma.state.arguments import branch_key, check_name
@@ -49,6 +52,10 @@ class Asked:
     queue: str = ""
     priority: int = 0
     delay_s: float = 0.0
+    parent: int | None = None
+    """The number of the run that begins it and waits for it."""
+    beside: tuple[RowChange, ...] = ()
+    """What else its first commit changes."""
 
 
 def workflow_of(flow: RunsOn) -> Workflow:
@@ -123,6 +130,7 @@ class Beginning:
         if isinstance(flow, Flow):
             self._parts.handlers.add_all(flow)
         key = branch_key(owner_id, workflow_id, branch)
+        check_place(queue, priority)
         update = read_input(workflow, {} if given is None else given)
         if idempotency_key is not None:
             check_name(idempotency_key, "idempotency key")
@@ -174,11 +182,13 @@ class Beginning:
             idempotency_key=asked.idempotency_key,
             queue=asked.queue,
             priority=asked.priority,
+            parent=asked.parent,
         )
+        lane = add_lane(parts.tenant, asked.queue, asked.priority)
 
         def rows(manifest: BlockId) -> list[RowChange]:
             status = parts.rows.workflow_status(asked.key, "RUNNING", parts.clock.now_us())
-            return [parts.rows.add(new, manifest), status]
+            return [*asked.beside, parts.rows.add(new, manifest), *lane, status]
 
         try:
             standing = parts.kernel.begin(asked.key, prepared, asked.given, new.execution, rows)

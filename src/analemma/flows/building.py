@@ -117,6 +117,8 @@ class Flow:
         self.name = name
         self.functions: dict[str, Function] = {}
         """Every function of the flow, by the name that the document calls it by."""
+        self.subflows: dict[str, Flow] = {}
+        """The flows that it runs, by their names."""
         self._head: dict[str, Any] = _given(
             description=description,
             state=_state(state, additional),
@@ -340,6 +342,8 @@ class Flow:
     ) -> str:
         """Run another workflow; `document` pins its hash."""
         name = workflow.name if isinstance(workflow, Flow) else workflow
+        if isinstance(workflow, Flow):
+            self.subflows[name] = workflow
         own = _given(workflow=name, inputs=inputs, outputs=outputs, document=document)
         return self._add(id, "subflow", own, common)
 
@@ -363,13 +367,15 @@ class Flow:
         id: str,
         *,
         view: str,
-        entity_id: str,
+        entity_id: str | None = None,
+        search: Mapping[str, Any] | None = None,
         missing: Literal["fail", "null"] | None = None,
         into: str | None = None,
         **common: Unpack[Common],
     ) -> str:
-        """Ask a view."""
-        return self._add(id, "view", _given(view=view, entity_id=entity_id, missing=missing, into=into), common)
+        """Ask a view for an entity, or for what an index finds: `search={"index": "author", "value": "{{author}}"}`."""
+        own = _given(view=view, entity_id=entity_id, search=search, missing=missing, into=into)
+        return self._add(id, "view", own, common)
 
     def archive(
         self,

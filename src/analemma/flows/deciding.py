@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId
 from analemma.catalog.effects import Blocks, EffectRow, settle_effect
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs import Move, RunRow, Status
-from analemma.errors import Conflict, Denied, Timeout
-from analemma.flows.effects import HAPPENED, result_row
+from analemma.catalog.runs import FencedOut, Move, RunRow, Status
+from analemma.errors import Conflict, Denied, Invalid, Timeout
+from analemma.flows.effects import DID_NOT, HAPPENED, result_row
+from analemma.flows.keeping import ended_segment, position_text
 from analemma.flows.nodes import HumanNode
 from analemma.flows.run_kernel import SegmentCommit
-from analemma.flows.running import Held, Runner, RunnerParts, ended_segment, position_text
-from analemma.flows.runs import EFFECT, Waiting, error_of, read_waiting
+from analemma.flows.running import Held, Runner, RunnerParts
+from analemma.flows.runs import EFFECT, Waiting, error_of, read_error, read_waiting
 from analemma.flows.walking import advance
+
+Unknown = Literal["happened", "did not"]
+"""What somebody has found out about an effect."""
 
 
 def waiting_of(row: RunRow) -> Waiting:
@@ -38,7 +42,8 @@ class Deciding:
         """Commit a decision as what the segment came to, and let the run go on; FencedOut if somebody else decided."""
         waiting = waiting_of(row)
         if waiting.kind == EFFECT:
-            self._decide_effect(row, waiting, choice, payload)
+            assert waiting.effect is not None
+            self.settle(row, waiting.effect, choice, payload)
         else:
             self._decide_step(self._runner.hold(row, entering=False), waiting, choice, actor, payload)
 
@@ -55,7 +60,8 @@ class Deciding:
         move = moved(row, "FAILED", from_status="WAITING_HUMAN", error=error.to_text())
         ended = ended_segment(held, segment, "FAILED", manifest, manifest, attempts=0, error=error)
         status = self._parts.rows.workflow_status(row.key, "FAILED", self._parts.clock.now_us())
-        self._parts.rows.change_alone([*self._parts.rows.advance(move, ended), status])
+        rows = self._parts.rows
+        rows.change_alone([*rows.wake(row, "FAILED"), *rows.advance(move, ended), status])
 
     def _decide_step(self, held: Held, waiting: Waiting, choice: str, actor: str | None, payload: Any) -> None:
         parts, row = self._parts, held.row
@@ -84,24 +90,35 @@ class Deciding:
             )
             ended = ended_segment(held, segment, "COMPLETE" if over else "CONTINUE", before, manifest, attempts=0)
             status = [parts.rows.workflow_status(row.key, "COMPLETED", parts.clock.now_us())] if over else []
-            return [*parts.rows.advance(move, ended), *status]
+            return [*parts.rows.wake(row, move.status), *parts.rows.advance(move, ended), *status]
 
         said = f"{waiting.node}: {choice}" + ("" if actor is None else f", by {actor}")
         parts.kernel.commit_segment(
             held.standing, SegmentCommit(row.execution, held.plan.numbers[segment.id], rows, said)
         )
 
-    def _decide_effect(self, row: RunRow, waiting: Waiting, choice: str, payload: Any) -> None:
-        """What is known of an effect from now on: that it happened, with the payload as its result, or did not."""
+    def find_out(self, row: RunRow, unknown: Unknown, result: Any, *beside: RowChange) -> None:
+        """Somebody has found out whether what a run failed because of happened; Conflict if it failed otherwise."""
+        if unknown not in (HAPPENED, DID_NOT):
+            raise Invalid(f"unknown is {unknown!r}", hint=f"{HAPPENED!r} or {DID_NOT!r}")
+        error = read_error(row.error)
+        if row.status != "FAILED" or error is None or error.effect is None:
+            hint = "approve decides what it waits for" if row.status == "WAITING_HUMAN" else "leave out unknown"
+            raise Conflict(f"the run {row.execution} did not fail because of an effect that nobody knows of", hint=hint)
+        try:
+            self.settle(row, error.effect, unknown, result, *beside)
+        except FencedOut as exc:
+            raise Conflict(f"the run {row.execution} was moved meanwhile", hint="look at where it stands") from exc
+
+    def settle(self, row: RunRow, effect: str, choice: str, payload: Any, *beside: RowChange) -> None:
+        """What is known of an effect from now on: that it happened, with the payload as its result, or did not. The run
+        waits for that, or failed because nobody knew, and can go on."""
         parts = self._parts
-        assert waiting.effect is not None
-        known, blocks = EffectRow(waiting.effect, "failed"), Blocks()
+        known, blocks = EffectRow(effect, "failed"), Blocks()
         if choice == HAPPENED:
-            known, blocks = result_row(
-                parts.kernel.trees, parts.blocks, row.key, row.execution, waiting.effect, payload
-            )
-        move = moved(row, "RUNNING", from_status="WAITING_HUMAN", due_in_s=0.0)
-        settle_effect(parts.engine, parts.tenant, move, known, blocks)
+            known, blocks = result_row(parts.kernel.trees, parts.blocks, row.key, row.execution, effect, payload)
+        move = moved(row, "RUNNING", from_status=row.status, due_in_s=0.0)
+        settle_effect(parts.engine, parts.tenant, move, known, blocks, *beside)
 
 
 def moved(

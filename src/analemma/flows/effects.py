@@ -5,7 +5,8 @@ later calls it again under the same key, gives up, or asks."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from analemma.catalog.engine import Transaction
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.catalog.runs import FencedOut
 from analemma.clock import Clock, Entropy
-from analemma.errors import Corrupt, Invalid, OutcomeUnknown
+from analemma.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
 from analemma.flows.context import Chance, Facts, OnUnknown, Settle
 from analemma.state.block_store import BlockStore
 from analemma.tracing import current_trace
@@ -207,12 +208,15 @@ class AttemptEffects:
         self._counts: dict[str, int] = {}
         self.events: list[OutboxEvent] = []
         self.asked: AskHuman | None = None
+        self.away: Unavailable | None = None
+        """What the store itself did not answer with: no fault of the node's."""
 
     def once(self, name: str, function: Callable[[str], Any], on_unknown: OnUnknown) -> Any:
         key, row = self._find(name, on_unknown)
         if row is not None:
             return self._segment.value(row)
-        begun = self._segment.begin(key)
+        with self._asking():
+            begun = self._segment.begin(key)
         if begun.state == "done":
             return self._segment.value(begun)
         try:
@@ -221,15 +225,18 @@ class AttemptEffects:
             # The intent stands: the next attempt does what on_unknown says.
             raise
         except Exception:
-            self._segment.failed(begun)
+            with self._asking():
+                self._segment.failed(begun)
             raise
-        return self._segment.done(key, value)
+        with self._asking():
+            return self._segment.done(key, value)
 
     async def once_async(self, name: str, function: Callable[[str], Awaitable[Any]], on_unknown: OnUnknown) -> Any:
         key, row = self._find(name, on_unknown)
         if row is not None:
             return self._segment.value(row)
-        begun = self._segment.begin(key)
+        with self._asking():
+            begun = self._segment.begin(key)
         if begun.state == "done":
             return self._segment.value(begun)
         try:
@@ -238,9 +245,11 @@ class AttemptEffects:
             # The intent stands: the next attempt does what on_unknown says.
             raise
         except Exception:
-            self._segment.failed(begun)
+            with self._asking():
+                self._segment.failed(begun)
             raise
-        return self._segment.done(key, value)
+        with self._asking():
+            return self._segment.done(key, value)
 
     def once_here(self, name: str, function: Callable[[Settle], Any]) -> Any:
         key, row = self._find(name, "retry")
@@ -253,11 +262,13 @@ class AttemptEffects:
 
         try:
             # No intent: what it does and what says so are there together, or neither is.
-            answer = function(settle)
+            with self._asking():
+                answer = function(settle)
         except FencedOut:
             self._segment.forget()
             # Not a second time: an attempt that was late may have done it, and then its answer is the answer.
-            found = self._segment.standing(key)
+            with self._asking():
+                found = self._segment.standing(key)
             if found.state != "done":
                 raise
             return self._segment.value(found)
@@ -272,27 +283,41 @@ class AttemptEffects:
         key, row = self._find(name, "retry")
         if row is not None:
             return self._segment.value(row)
-        return self._segment.done(key, function(), begun=False)
+        answer = function()
+        with self._asking():
+            return self._segment.done(key, answer, begun=False)
 
     def chance(self) -> Chance:
         key = self._segment.key(self._place, "", 0)
-        row = self._segment.known(key)
+        with self._asking():
+            row = self._segment.known(key)
         if row is not None and row.state == "done":
             seed, at_us = self._segment.value(row)
             return Chance(seed, at_us)
         made = self._segment.new_chance()
-        seed, at_us = self._segment.done(key, [made.seed, made.at_us], begun=False)
+        with self._asking():
+            seed, at_us = self._segment.done(key, [made.seed, made.at_us], begun=False)
         return Chance(seed, at_us)
 
     def emit(self, event: Mapping[str, Any]) -> None:
         self.events.append(self._segment.event(self._place, len(self.events), event))
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Whoever asks the store may get no answer."""
+        try:
+            yield
+        except Unavailable as exc:
+            self.away = exc
+            raise
 
     def _find(self, name: str, on_unknown: OnUnknown) -> tuple[str, EffectRow | None]:
         """The effect's key, and its row if it was done."""
         count = self._counts.get(name, 0)
         self._counts[name] = count + 1
         key = self._segment.key(self._place, name, count)
-        row = self._segment.known(key)
+        with self._asking():
+            row = self._segment.known(key)
         if row is None or row.state == "failed":
             return key, None
         if row.state == "done":
@@ -300,9 +325,11 @@ class AttemptEffects:
         if on_unknown == "fail":
             raise NobodyKnows(
                 f"{name} was begun, and nobody knows whether it happened",
-                hint="let on_unknown be ask, and resume: the run then waits for somebody who knows",
+                hint="find out, and resume the run with unknown='happened' or unknown='did not'; or let on_unknown be "
+                "ask, and resume: the run then waits for somebody who knows",
                 effect=name,
                 key=self._segment.text(key),
+                effect_key=key,
             )
         if on_unknown == "ask":
             self.asked = AskHuman(key, name, self._node)

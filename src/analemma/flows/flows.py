@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import warnings
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 from analemma.canon.identity import BlockId
@@ -15,16 +14,19 @@ from analemma.catalog.collecting import database_clock
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs import LAST, FencedOut, RunRow, SegmentRow, Status
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Unavailable
-from analemma.flows.beginning import Beginning, Mock, RunsOn
-from analemma.flows.deciding import Deciding, moved, waiting_of
+from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
+from analemma.flows.continuing import Family, beginning_again, is_dead, workflow_status
+from analemma.flows.deciding import Deciding, Unknown, moved, waiting_of
 from analemma.flows.handlers import HasFunctions
 from analemma.flows.partitioning import partition
+from analemma.flows.queueing import Queues
 from analemma.flows.reading import read_workflow
 from analemma.flows.recording import recorded_answers
 from analemma.flows.rerunning import Rerunning
 from analemma.flows.run_kernel import Standing
-from analemma.flows.running import Runner, RunnerParts, Told
+from analemma.flows.running import Held, Runner, RunnerParts, Told
 from analemma.flows.runs import Run, RunError, RunSegment, error_of, run_of_row, segment_of_row
+from analemma.flows.scheduling import Schedules
 from analemma.state.arguments import check_name
 from analemma.state.kernel_base import MAIN
 
@@ -62,9 +64,23 @@ class Flows:
         self.handlers = parts.handlers
         """The functions of this program, and what nodes of each type do: `add`, `add_all`, `allow`, `bind`."""
 
-    def register(self, flow: HasFunctions) -> None:
-        """Make a flow's functions known, so that runs of it can go on here."""
-        self.handlers.add_all(flow)
+    @cached_property
+    def queues(self) -> Queues:
+        """The queues that runs may wait in: `set()`, `list()`, `get()`, `remove()`."""
+        return Queues(self._parts)
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """What is run when: `add()`, `list()`, `get()`, `pause()`, `resume()`, `remove()`, `run_now()`."""
+        return Schedules(self._parts, view=self._view)
+
+    def register(self, flow: HasFunctions | RunsOn) -> None:
+        """Make a flow's functions and its document known, so that runs of it can go on here, and subflows can run it;
+        or a document alone."""
+        if isinstance(flow, HasFunctions):
+            self.handlers.add_all(flow)
+        else:
+            self.handlers.add_document(workflow_of(flow))
 
     def run(
         self,
@@ -101,7 +117,10 @@ class Flows:
         if standing is None or not wait:
             return self._view(row)
         held = self._runner.hold(row, standing, fresh=True, executor=executor)
+        held.here = True
         self._runner.go_on(held, told=told)
+        if held.begun is not None:
+            self._family(executor, told).below(held)
         return self.get(row.execution)
 
     def start(
@@ -120,7 +139,7 @@ class Flows:
         priority: int = 0,
         delay_s: float = 0.0,
     ) -> Run:
-        """Begin a run, and leave it to a worker."""
+        """Begin a run, and leave it to a worker. In a `queue`, runs of a higher `priority` come first."""
         asked = self._beginning.asked(
             flow,
             input,
@@ -143,6 +162,8 @@ class Flows:
         *,
         executor: Any = None,
         take_over: bool = False,
+        unknown: Unknown | None = None,
+        result: Any = None,
         segment_config: Mapping[str, Any] | None = None,
         workflow_config: Mapping[str, Any] | None = None,
         wait: bool = True,
@@ -154,20 +175,26 @@ class Flows:
         may be slow and not dead. A worker on this machine that is dead is known to be; otherwise `take_over` says that
         it is, and what it still does is refused.
 
+        A run that failed because nobody knows whether an effect happened (`on_unknown="fail"`) goes on when somebody
+        has found out: with `unknown` "happened", and perhaps its `result`, or "did not", and then it is called.
+
         With `segment_config`, that is what the next segment is thought to be, and with `workflow_config` the whole
         document (as callers used to pass it): Denied, and nothing is run, if the run's manifest says otherwise."""
         row = self._row(execution_id)
         self._check_given(row, segment_config, workflow_config)
+        if unknown is not None:
+            self._deciding.find_out(row, unknown, result, *beginning_again(self._parts, row))
+            row = self._row(execution_id)
         if row.status in ("COMPLETED", "CANCELLED", "WAITING_HUMAN"):
             return self._view(row)
         if not wait:
             if row.holder is None:
                 waiting = row.waiting if row.status == "RUNNING" else None
                 move = moved(row, "RUNNING", from_status=row.status, due_in_s=0.0, waiting=waiting)
-                self._parts.rows.move(move, *self._beginning_again(row))
+                self._parts.rows.move(move, *beginning_again(self._parts, row))
             return self.get(execution_id)
-        gone = row.holder if row.holder is not None and (take_over or _is_dead(row.holder)) else None
-        claimed = self._claim(row, *self._beginning_again(row), failed=True, gone=gone)
+        gone = row.holder if row.holder is not None and (take_over or is_dead(row.holder)) else None
+        claimed = self._claim(row, *beginning_again(self._parts, row), failed=True, gone=gone)
         if claimed is None:
             row = self._row(execution_id)
             if row.status in ("COMPLETED", "CANCELLED", "WAITING_HUMAN"):
@@ -177,7 +204,7 @@ class Flows:
                 hint="wait, or say take_over if that worker is dead",
                 holder=row.holder,
             )
-        self._continue(claimed, executor=executor, told=told)
+        self._run_here(claimed, executor=executor, told=told)
         return self.get(execution_id)
 
     def approve(
@@ -211,7 +238,8 @@ class Flows:
         return self.get(execution_id)
 
     def cancel(self, execution_id: str) -> Run:
-        """End a run. What a worker that is at it does from here on is refused; what it committed stays."""
+        """End a run, and the subflows that it waits for. What a worker that is at it does from here on is refused; what
+        it committed stays."""
         for _ in range(MOST_TRIES):
             row = self._row(execution_id)
             if row.status == "CANCELLED":
@@ -252,7 +280,7 @@ class Flows:
             raise Conflict(f"the run {execution_id} was moved meanwhile", hint="look at where it stands") from exc
         claimed = self._claim(row) if wait else None
         if claimed is not None:
-            self._continue(claimed, standing=standing, fresh=True, executor=executor, told=told)
+            self._run_here(claimed, standing=standing, fresh=True, executor=executor, told=told)
         return self.get(row.execution)
 
     def get(self, execution_id: str) -> Run:
@@ -360,24 +388,6 @@ class Flows:
             row.number, *beside, holder=self._parts.holder, lease_s=self._parts.lease_s, failed=failed, gone=gone
         )
 
-    def _beginning_again(self, row: RunRow) -> list[RowChange]:
-        """What else changes when a run that failed goes on: its workflow runs, and one whose time was over gets it
-        anew."""
-        if row.status != "FAILED":
-            return []
-        status = self._workflow_status(row, "RUNNING")
-        if row.deadline_us is None:
-            return [status]
-        try:
-            kernel = self._parts.kernel
-            limit = kernel.plan(kernel.stand_on(row.head)).timeout_s
-        except Unavailable:
-            raise
-        except AnalemmaError:
-            # Its manifest is damaged, or not its own: whoever takes it up says so.
-            return [status]
-        return [*self._parts.rows.restart_deadline(row.number, limit, late=True), status]
-
     def _continue(
         self,
         row: RunRow,
@@ -390,7 +400,8 @@ class Flows:
         quietly: bool = False,
         stop: Callable[[], bool] = lambda: False,
         leaving: bool = False,
-    ) -> None:
+        here: bool = False,
+    ) -> Held | None:
         """Run what was claimed. What cannot even be taken up, because its manifest is damaged or not its own, fails."""
         try:
             held = self._runner.hold(row, standing, fresh=fresh, executor=executor)
@@ -401,24 +412,66 @@ class Flows:
             self._end(row, "FAILED", error_of(exc))
             if not quietly:
                 raise
-            return
+            return None
+        held.here = here
         self._runner.go_on(held, longest_wait_s=longest_wait_s, told=told, stop=stop, leaving=leaving)
+        return held
+
+    def _run_here(
+        self,
+        row: RunRow,
+        *,
+        standing: Standing | None = None,
+        fresh: bool = False,
+        executor: Any = None,
+        told: Told | None = None,
+        leaving: bool = False,
+    ) -> None:
+        """Run what was claimed, the subflows that it waits for, and whoever waits for it."""
+        held = self._continue(
+            row, standing=standing, fresh=fresh, executor=executor, told=told, leaving=leaving, here=True
+        )
+        family = self._family(executor, told, leaving=leaving)
+        if held is not None:
+            family.below(held)
+        family.above(row)
+
+    def _family(self, executor: Any, told: Told | None, *, leaving: bool = False) -> Family:
+        def claim(row: RunRow) -> RunRow | None:
+            gone = row.holder if row.holder is not None and is_dead(row.holder) else None
+            return self._claim(row, gone=gone)
+
+        def go_on(row: RunRow, standing: Standing | None) -> Held | None:
+            return self._continue(
+                row,
+                standing=standing,
+                fresh=standing is not None,
+                executor=executor,
+                told=told,
+                quietly=True,
+                leaving=leaving,
+                here=True,
+            )
+
+        return Family(self._parts, claim, go_on)
 
     def _end(self, row: RunRow, status: Literal["FAILED", "CANCELLED"], error: RunError | None = None) -> None:
         """End a run where it is, and say so beside its workflow."""
         kept = None if error is None else error.to_text()
-        move = moved(row, status, from_status=row.status, error=kept)
-        self._parts.rows.move(move, self._workflow_status(row, "IDLE" if status == "CANCELLED" else status))
-
-    def _workflow_status(self, row: RunRow, status: str) -> RowChange:
-        return self._parts.rows.workflow_status(row.key, status, self._parts.clock.now_us())
+        move, parts = moved(row, status, from_status=row.status, error=kept), self._parts
+        if status == "CANCELLED":
+            parts.rows.cancel(row, move, lambda key: workflow_status(parts, key, "IDLE"))
+        else:
+            parts.rows.end(row, move, workflow_status(parts, row.key, status))
 
     def _go_on_if_possible(self, row: RunRow, told: Told | None) -> None:
         """Run on, unless what comes next is not here: then a worker that has it does."""
         claimed = self._claim(row) if row.status == "RUNNING" else None
-        if claimed is None:
-            return
-        self._continue(claimed, told=told, leaving=True)
+        if claimed is not None:
+            self._run_here(claimed, told=told, leaving=True)
+        else:
+            # It may be over with the decision, and somebody may wait for that.
+            self._family(None, told, leaving=True).above(row)
 
     def _check_given(
         self, row: RunRow, segment_config: Mapping[str, Any] | None, workflow_config: Mapping[str, Any] | None
@@ -445,18 +498,3 @@ def _by_name(executor: Any) -> str | None:
             hint="name the executor by a text, as processes:4",
         )
     return executor
-
-
-def _is_dead(holder: str) -> bool:
-    """Whether a holder is a process of this machine that is no more."""
-    host, _, rest = holder.partition(":")
-    process, _, _ = rest.partition(":")
-    if host != socket.gethostname() or not process.isdigit() or int(process) == os.getpid():
-        return False
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -17,7 +17,7 @@ from analemma.canon.nodes import is_special, read_special
 from analemma.canon.parts import Parts
 from analemma.canon.reading import MISSING, container_kind
 from analemma.catalog.runs import FencedOut
-from analemma.errors import Internal, Invalid, Limit
+from analemma.errors import Internal, Invalid, Limit, Unavailable
 from analemma.executors.pools import ThreadCalls
 from analemma.executors.port import AHEAD, Call, CallExecutor, Next
 from analemma.executors.resolving import THREADS, resolve_executor
@@ -26,10 +26,10 @@ from analemma.flows.context import Cancelled
 from analemma.flows.naming import path_tokens
 from analemma.flows.nodes import ForEachNode
 from analemma.flows.remote_tasks import batch_call
-from analemma.flows.segment_running import Ended, Ending, SegmentRun
+from analemma.flows.segment_running import Ended, Ending, NodeFailed, SegmentRun
 from analemma.flows.segments import Segment
 from analemma.flows.task_results import TaskResult, events_of, read_results
-from analemma.flows.tasks import BatchAnswer, Failure, Group, GroupRun, Question
+from analemma.flows.tasks import Away, BatchAnswer, Failure, Group, GroupRun, Problem
 from analemma.flows.working_state import WorkingState, check_writes
 
 FEW: Final = 10
@@ -129,24 +129,28 @@ def _run_tasks(run: SegmentRun, work: GroupRun, left: Sequence[int]) -> None:
     said = [each for each in (work.group.node.max_parallel, run.max_parallel) if each is not None]
     most = min(said, default=None)
     with ExitStack() as stack:
-        executor = _executor(run, most, len(left))
+        executor = _executor(run, work.group, most, len(left))
         if executor is not run.executor:
             stack.callback(executor.close)
         slots = executor.slots if most is None else min(most, executor.slots)
         _hand_out(run, work, executor, batches_of(left, slots), most)
 
 
-def _executor(run: SegmentRun, most: int | None, count: int) -> CallExecutor:
+def _executor(run: SegmentRun, group: Group, most: int | None, count: int) -> CallExecutor:
     if run.executor is None:
         return ThreadCalls(max(1, min(most or THREADS, count, LARGEST_BATCH)))
-    return resolve_executor(run.executor)
+    try:
+        return resolve_executor(run.executor)
+    except Unavailable as exc:
+        # What is to run the tasks, and not the store, which would let go of the run.
+        raise NodeFailed(group.id, 1) from exc
 
 
 def _hand_out(
     run: SegmentRun, work: GroupRun, executor: CallExecutor, batches: Iterable[tuple[int, ...]], most: int | None
 ) -> None:
     rest = iter(batches)
-    problems: list[Failure | Question] = []
+    problems: list[Problem] = []
     errors: list[BaseException] = []
     call = batch_call(work, executor) if executor.apart else None
 
@@ -159,17 +163,23 @@ def _hand_out(
         return Next.OVER
 
     ahead = executor.slots * AHEAD
-    for outcome in executor.run(source, ahead=ahead if most is None else min(most, ahead)):
-        if outcome.error is not None:
-            errors.append(outcome.error)
-        elif isinstance(outcome.result, BatchAnswer) and outcome.result.problem is not None:
-            problems.append(outcome.result.problem)
-        work.given_up = bool(problems or errors)
+    try:
+        for outcome in executor.run(source, ahead=ahead if most is None else min(most, ahead)):
+            if outcome.error is not None:
+                errors.append(outcome.error)
+            elif isinstance(outcome.result, BatchAnswer) and outcome.result.problem is not None:
+                problems.append(outcome.result.problem)
+            work.given_up = bool(problems or errors)
+    except Unavailable as exc:
+        errors.append(exc)
     for error in errors:
         if isinstance(error, Cancelled | FencedOut):
             raise error
     run.check()
     for error in errors:
+        if isinstance(error, Unavailable):
+            # What runs the tasks is away, not the store: that is a problem of theirs.
+            raise NodeFailed(work.group.id, 1) from error
         raise error
     for problem in sorted(problems, key=_order):
         if isinstance(problem, Failure):
@@ -177,9 +187,12 @@ def _hand_out(
         problem.throw()
 
 
-def _order(problem: Failure | Question) -> int:
-    """Which of several problems is told: the first failure, and a question only where nothing failed."""
-    return problem.item if isinstance(problem, Failure) else 1 << 62
+def _order(problem: Problem) -> tuple[int, int]:
+    """Which of several problems is told: the first failure; else that the store was away; and a question only where
+    there is nothing else."""
+    if isinstance(problem, Failure):
+        return 0, problem.item
+    return (1, 0) if isinstance(problem, Away) else (2, 0)
 
 
 def _changes(run: SegmentRun, group: Group, results: Sequence[TaskResult]) -> list[BranchChange]:

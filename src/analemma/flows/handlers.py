@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from analemma.errors import Denied, Invalid, NotFound
 from analemma.flows.context import NodeContext
+from analemma.flows.document import Workflow
 
 Handler = Callable[[Any, NodeContext], Any]
 """`(state, ctx) -> result`, def or async def. `state` is a bag with the fields that the node may see. The result is
@@ -37,8 +38,19 @@ class HasFunctions(Protocol):
         """By the names under which its document refers to them."""
 
 
+@runtime_checkable
+class HasDocument(Protocol):
+    """Something that is a workflow, and may bring along others that it runs: a `Flow`."""
+
+    name: str
+    subflows: Mapping[str, Any]
+
+    def workflow(self) -> Workflow:
+        """The workflow, checked."""
+
+
 class Handlers:
-    """The functions and handlers of a program. Safe to share between threads.
+    """The functions and handlers of a program, and the documents that subflows run. Safe to share between threads.
 
     A name of the form `module:function` is imported, but only from modules that were allowed, or from inside of
     packages that were: otherwise whoever writes documents could run anything that is installed.
@@ -64,6 +76,7 @@ class Handlers:
         self._modules: set[str] = set()
         self._types: dict[str, Handler] = dict(types or {})
         self._defaults: dict[str, Handler] = {}
+        self._documents: dict[str, Callable[[], Workflow]] = {}
         for name, function in (functions or {}).items():
             self.add(name, function)
         for module in modules:
@@ -77,9 +90,20 @@ class Handlers:
             self._functions[name] = function
 
     def add_all(self, source: HasFunctions) -> None:
-        """Register all functions of a flow."""
+        """Register all functions of a flow, and its document, with those of the flows that it runs."""
         for name, function in source.functions.items():
             self.add(name, function)
+        if not isinstance(source, HasDocument) or self._documents.get(source.name) == source.workflow:
+            return
+        with self._lock:
+            self._documents[source.name] = source.workflow
+        for each in source.subflows.values():
+            self.add_all(each)
+
+    def add_document(self, workflow: Workflow) -> None:
+        """Let subflows run a workflow by its name; in the place of one that had it before."""
+        with self._lock:
+            self._documents[workflow.workflow] = lambda: workflow
 
     def allow(self, module: str) -> None:
         """Let names of the form `module:function` be imported from this module, or from anything inside of it."""
@@ -110,6 +134,26 @@ class Handlers:
             raise NotFound(f"node {node} calls {name}, which is not registered", hint=known, node=node, function=name)
         return self._imported(module, place, name, node)
 
+    def document(self, name: str, node: str, pinned: str | None = None) -> Workflow:
+        """The workflow of this name that a subflow runs; NotFound if there is none, or not the one that is `pinned`."""
+        found = self._document(name)
+        if found is None:
+            raise NotFound(
+                f"node {node} runs {name}, and there is no such document here",
+                hint="register the flow or the document, and resume the run",
+                node=node,
+                workflow=name,
+            )
+        workflow = found()
+        if pinned is not None and workflow.hash != pinned:
+            raise NotFound(
+                f"node {node} runs {name} as {pinned[:12]}, and here it is {workflow.hash[:12]}",
+                hint="register the document of that hash, and resume the run",
+                node=node,
+                workflow=name,
+            )
+        return workflow
+
     def of_type(self, node_type: str, node: str) -> Handler:
         """The handler for nodes of a type."""
         found = self.bound(node_type) or self._defaults.get(node_type)
@@ -130,6 +174,10 @@ class Handlers:
     def _find(self, name: str) -> Callable[..., Any] | None:
         found = self._functions.get(name)
         return self._parent._find(name) if found is None and self._parent is not None else found
+
+    def _document(self, name: str) -> Callable[[], Workflow] | None:
+        found = self._documents.get(name)
+        return self._parent._document(name) if found is None and self._parent is not None else found
 
     def _names(self) -> list[str]:
         return [*self._functions, *([] if self._parent is None else self._parent._names())]

@@ -18,6 +18,7 @@ from analemma.flows.nodes import (
     LoopNode,
     ParallelGroupNode,
     TriggerNode,
+    ViewNode,
 )
 from analemma.flows.problems import WorkflowReporter
 from analemma.flows.texts import secret_problem, texts_in
@@ -49,6 +50,8 @@ def check_node(node: AnyNode, at: Place, reporter: WorkflowReporter) -> None:
                 reporter.at((*at, "usage_into"), f"the answer and its usage would both be {node.target}")
         case CodeInterpreterNode() if (node.code is None) == (node.code_path is None):
             reporter.at(at, "needs either code or code_path")
+        case ViewNode() if (node.entity_id is None) == (node.search is None):
+            reporter.at(at, "needs either entity_id or search")
         case IngestNode() if (node.payload is None) != node.delete:
             reporter.at(at, "needs either payload or delete: true")
         case ForEachNode() if node.item == node.index:

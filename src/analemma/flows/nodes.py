@@ -343,16 +343,26 @@ class IngestNode(_Answering):
         return (*placeholders(self.entity_id), *(() if self.payload is None else (self.payload,)))
 
 
+class Search(Part):
+    """Which entities an index is asked for."""
+
+    index: Annotated[str, StringConstraints(pattern=f"^(?:{TYPE_NAME})$")]
+    value: FilledJson
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+
+
 class ViewNode(_Answering):
-    """Asks a view."""
+    """Asks a view for one entity, or for those that an index finds."""
 
     type: Literal["view"]
     view: Annotated[str, StringConstraints(pattern=f"^(?:{CONTRACT_ID})$")]
-    entity_id: Template
+    entity_id: Template | None = None
+    search: Search | None = None
     missing: Literal["fail", "null"] = "fail"
 
     def implied_reads(self) -> tuple[str, ...]:
-        return placeholders(self.entity_id)
+        texts = [text for _, text in texts_in([self.entity_id, None if self.search is None else self.search.value])]
+        return tuple(chain.from_iterable(map(placeholders, texts)))
 
 
 class ArchiveNode(_Answering):

@@ -9,17 +9,21 @@ from types import ModuleType
 
 from analemma.errors import Invalid, NotFound
 from analemma.flows.building import Flow
+from analemma.flows.document import Workflow
 from analemma.flows.handlers import Handlers
 
 
 def load_program(handlers: Handlers, module: str) -> list[Flow]:
-    """Import a module (also from the current directory), register the functions of every flow in it, and allow
+    """Import a module (also from the current directory), register every flow and document in it, and allow
     documents to name what else is in it; the flows."""
     found = _imported(module)
     handlers.allow(module)
     flows = [each for each in vars(found).values() if isinstance(each, Flow)]
     for flow in flows:
         handlers.add_all(flow)
+    for each in vars(found).values():
+        if isinstance(each, Workflow):
+            handlers.add_document(each)
     return flows
 
 

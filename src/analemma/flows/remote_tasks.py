@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.runs import RunRow
-from analemma.errors import Invalid, NotFound
+from analemma.errors import Invalid, NotFound, Unavailable
 from analemma.executors.guarding import portable
 from analemma.executors.port import Call, CallExecutor
 from analemma.flows.context import Facts
 from analemma.flows.handlers import Handlers
 from analemma.flows.leases import Lease
 from analemma.flows.segments import segment_of
-from analemma.flows.tasks import BatchAnswer, Failure, Group, GroupRun
+from analemma.flows.tasks import Away, BatchAnswer, Failure, Group, GroupRun
 
 if TYPE_CHECKING:
     from analemma.flows.running import RunnerParts
@@ -76,13 +76,17 @@ def run_batch_call(parts: RunnerParts, call: BatchCall) -> BatchAnswer:
     functions = {name: _found(address) for name, address in call.functions.items()}
     types = {name: _found(address) for name, address in call.types.items()}
     lease = Lease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=clock)
+    try:
+        state = parts.kernel.state_of(call.manifest)
+    except Unavailable as exc:
+        return BatchAnswer(Away(exc.message))
     work = GroupRun(
         parts,
         row,
         Group(segment_of(call.config)),
         call.facts,
         call.seq,
-        parts.kernel.state_of(call.manifest),
+        state,
         Handlers(functions, types=types, parent=parts.handlers),
         lease.is_lost,
         None if call.left_s is None else clock.monotonic() + call.left_s,

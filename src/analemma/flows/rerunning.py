@@ -75,6 +75,10 @@ class Rerunning:
             return [parts.rows.moved(move), parts.rows.take_over_segments(row, at.seq), *restarted, status]
 
         standing = parts.kernel.roll_back(target, target.state.version, row.execution, rows)
+        # Those of the incarnation before, if they go on: what they come to is nobody's any more.
+        parts.rows.cancel_children(
+            row.number, lambda key: parts.rows.workflow_status(key, "IDLE", parts.clock.now_us())
+        )
         return self._found(row.execution), standing
 
     def forked(self, row: RunRow, at: SegmentRow, branch: str | None) -> tuple[RunRow, Standing]:

@@ -9,26 +9,28 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.effects import EffectRows
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import RowChange, TenantId
-from analemma.catalog.runs import EndedSegment, FencedOut, Move, RunRow, RunRows, SegmentStatus, Status
+from analemma.catalog.runs import FencedOut, Move, RunRow, RunRows, SegmentStatus, Status
 from analemma.clock import Clock, Entropy
-from analemma.errors import AnalemmaError, Denied, Unavailable
+from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller
 from analemma.flows.context import Cancelled, Facts
 from analemma.flows.effects import DID_NOT, HAPPENED, AskHuman, SegmentEffects
 from analemma.flows.handlers import Handlers
+from analemma.flows.keeping import ended_segment, position_text
 from analemma.flows.leases import Lease, Leases
 from analemma.flows.run_kernel import ReadyPlan, RunKernel, SegmentCommit, Standing, check_place
 from analemma.flows.runs import EFFECT, RETRY, RunError, Waiting, error_of, read_waiting
 from analemma.flows.segment_running import (
     Ended,
     Ending,
+    Follows,
     NodeFailed,
     ReadyNode,
     SegmentRun,
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
 
 BEFORE_SEGMENT = declare("run.before_segment", "a segment is about to run, and nothing of it was done")
 AFTER_SEGMENT = declare("run.after_segment", "a segment has run, and nothing of it is committed")
-
-GROUPS: Final = frozenset({"parallel", "for_each", "merge"})
-"""Segments whose tasks may run on what is unavailable for reasons of its own."""
 
 log = logging.getLogger("analemma.flows")
 
@@ -98,6 +97,10 @@ class Held:
     waiting: Waiting | None = None
     status: Status = "RUNNING"
     kept_position: tuple[Position, str] | None = None
+    here: bool = False
+    """Whether what it begins is run here, too."""
+    begun: tuple[RunRow, Standing] | None = None
+    """A run that it has begun and waits for, held by us."""
 
     @property
     def plan(self) -> Plan:
@@ -226,13 +229,21 @@ class Runner:
             # The run is ours: what was refused was something that its node tried to do.
             return self._failed(held, segment, exc, run, began, told)
         except Exception as exc:
-            if isinstance(exc, Unavailable) and segment.type not in GROUPS:
-                # Not from a node, whose errors are NodeFailed: our own store is away, as it may be at the commit.
+            if isinstance(exc, Unavailable):
+                # Not from a node or an executor, whose errors are NodeFailed: our own store is away, as it may be at
+                # the commit.
                 raise
             return self._failed(held, segment, exc, run, began, told)
         hit(AFTER_SEGMENT)
         if isinstance(ending, Sleeps):
             self._sleep(held, ending)
+            return False
+        if isinstance(ending, Follows):
+            assert run is not None
+            self._follow(held, segment, ending, round((self._parts.clock.monotonic() - began) * 1_000_000))
+            held.begun = run.begun
+            if told is not None:
+                told(segment.id, "PAUSED", None)
             return False
         status: SegmentStatus = "PAUSED"
         if isinstance(ending, Ended):
@@ -240,7 +251,8 @@ class Runner:
         took_us = round((self._parts.clock.monotonic() - began) * 1_000_000)
         try:
             injected = self._commit(held, segment, run, ending, after, status, took_us)
-        except (FencedOut, Unavailable):
+        except (FencedOut, Unavailable, Timeout):
+            # Timeout: whoever lost the run may still hold what the commit waits for. That passes.
             raise
         except AnalemmaError as exc:
             # What it changed does not fit what is there by now, or cannot be stored.
@@ -331,6 +343,8 @@ class Runner:
             row=row,
             parts=parts,
             fresh=held.fresh,
+            waiting=waiting,
+            here=held.here,
             max_parallel=held.ready.max_parallel,
         )
 
@@ -376,7 +390,11 @@ class Runner:
             ended = ended_segment(
                 held, segment, status, before, manifest, attempts=1 if run is None else run.attempts, took_us=took_us
             )
-            return [*parts.rows.advance(move, ended), *self._workflow_status(held, run_status)]
+            return [
+                *parts.rows.wake(held.row, run_status),
+                *parts.rows.advance(move, ended),
+                *self._workflow_status(held, run_status),
+            ]
 
         if run is not None and not waits and (run.state.is_changed or run.events):
             commit = SegmentCommit(
@@ -421,7 +439,8 @@ class Runner:
         ended = ended_segment(
             held, segment, "FAILED", manifest, manifest, attempts=attempts, took_us=took_us, error=told
         )
-        parts.rows.change_alone([*parts.rows.advance(move, ended), *self._workflow_status(held, "FAILED")])
+        woken = parts.rows.wake(held.row, "FAILED")
+        parts.rows.change_alone([*woken, *parts.rows.advance(move, ended), *self._workflow_status(held, "FAILED")])
         held.status = "FAILED"
         return told
 
@@ -440,44 +459,28 @@ class Runner:
         )
         self._parts.rows.move(move)
 
+    def _follow(self, held: Held, segment: Segment, ending: Follows, took_us: int) -> None:
+        """Let go of the run until another has ended, which may be by now."""
+        rows, manifest = self._parts.rows, held.standing.state.manifest
+        move = Move(
+            held.row.number,
+            held.row.fence,
+            held.position_text(),
+            held.own,
+            "RUNNING",
+            held.row.incarnation,
+            waiting=ending.waiting.to_text(),
+            kept=False,
+            due_in_s=ending.timeout_s,
+        )
+        ended = ended_segment(held, segment, "PAUSED", manifest, manifest, attempts=0, took_us=took_us)
+        rows.change_alone([*rows.advance(move, ended), rows.look_at_child(held.row.number, ending.child)])
+
     def _let_go(self, held: Held, *, due_in_s: float = 0.0) -> None:
         try:
             self._parts.rows.release(held.row.number, held.row.fence, due_in_s=due_in_s)
         except AnalemmaError as exc:
             log.warning("run %s could not be released: %s", held.row.execution, exc)
-
-
-def ended_segment(
-    held: Held,
-    segment: Segment,
-    status: SegmentStatus,
-    before: BlockId,
-    after: BlockId,
-    *,
-    attempts: int = 1,
-    took_us: int = 0,
-    error: RunError | None = None,
-) -> EndedSegment:
-    """What the segment at hand came to, as it is kept."""
-    iterations = iterations_at(held.plan, held.position)
-    return EndedSegment(
-        seq=held.position.executed,
-        segment=segment.id,
-        place=held.plan.numbers[segment.id],
-        iteration=iterations[-1] if iterations else 0,
-        before=held.position_text(),
-        status=status,
-        input=before,
-        output=after,
-        attempts=attempts,
-        error=None if error is None else error.to_text(),
-        took_us=took_us,
-    )
-
-
-def position_text(position: Position, segments: BlockId) -> str:
-    """A position as it is kept, with the list of segments that it is a place in."""
-    return json.dumps({**position.to_value(), "segments": segments.hex()}, separators=(",", ":"))
 
 
 def _question(segment: Segment, asked: AskHuman) -> Waiting:

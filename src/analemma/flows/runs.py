@@ -10,12 +10,13 @@ from functools import cached_property
 from typing import Any, Final
 
 from analemma.catalog.runs import RunRow, SegmentRow, SegmentStatus, Status
-from analemma.errors import AnalemmaError
+from analemma.errors import AnalemmaError, OutcomeUnknown
 from analemma.state.versions import moment
 
 HUMAN: Final = "human"
 EFFECT: Final = "effect"
 RETRY: Final = "retry"
+SUBFLOW: Final = "subflow"
 LONGEST_MESSAGE: Final = 2000
 
 
@@ -24,7 +25,8 @@ class Waiting:
     """What a run waits for."""
 
     kind: str
-    """human: a step of the document. effect: whether something happened that nobody knows of. retry: time."""
+    """human: a step of the document. effect: whether something happened that nobody knows of. retry: time. subflow: the
+    end of another run."""
     segment: str
     node: str
     choices: tuple[str, ...] = ()
@@ -32,6 +34,8 @@ class Waiting:
     default: str | None = None
     effect: str | None = None
     attempt: int = 0
+    child: str | None = None
+    """The run that has to end."""
     since: dt.datetime | None = None
     until: dt.datetime | None = None
     """When the default is chosen, or the run fails."""
@@ -47,6 +51,7 @@ class Waiting:
             "default": self.default,
             "effect": self.effect,
             "attempt": self.attempt or None,
+            "child": self.child,
         }
         return _text({key: value for key, value in kept.items() if value is not None})
 
@@ -75,6 +80,8 @@ class RunError:
     segment: str | None = None
     node: str | None = None
     attempts: int | None = None
+    effect: str | None = None
+    """What was begun, and nobody knows whether it happened: `resume` is told, as `unknown`."""
 
     def to_text(self) -> str:
         """As it is kept."""
@@ -95,6 +102,7 @@ def error_of(
         segment=segment,
         node=node,
         attempts=attempts,
+        effect=error.facts.get("effect_key") if isinstance(error, OutcomeUnknown) else None,
     )
 
 
@@ -178,6 +186,8 @@ class Run:
     queue: str
     priority: int
     idempotency_key: str | None
+    parent: str | None
+    """The run that began it as a subflow."""
     created_at: dt.datetime
     updated_at: dt.datetime
     ended_at: dt.datetime | None
@@ -215,6 +225,7 @@ class Run:
             "queue": self.queue,
             "priority": self.priority,
             "idempotency_key": self.idempotency_key,
+            "parent": self.parent,
             "created_at": self.created_at.isoformat(),
             "updated_at": self.updated_at.isoformat(),
             "ended_at": None if self.ended_at is None else self.ended_at.isoformat(),
@@ -247,6 +258,7 @@ def run_of_row(
         queue=row.queue,
         priority=row.priority,
         idempotency_key=row.idempotency_key,
+        parent=json.loads(row.options).get("parent", {}).get("execution_id") if row.parent is not None else None,
         created_at=moment(row.created_at_us),
         updated_at=moment(row.updated_at_us),
         ended_at=None if row.ended_at_us is None else moment(row.ended_at_us),

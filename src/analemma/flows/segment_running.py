@@ -14,13 +14,13 @@ from analemma.bag.state_bag import SmartStateBag
 from analemma.catalog.port import OutboxEvent
 from analemma.catalog.runs import FencedOut, RunRow
 from analemma.clock import Clock
-from analemma.errors import Denied, Invalid, Timeout
+from analemma.errors import Denied, Invalid, Timeout, Unavailable
 from analemma.flows.calling import Caller, may_help, wait_before
 from analemma.flows.conditions import Condition, holds
 from analemma.flows.context import Cancelled, Context, Facts
 from analemma.flows.effects import AttemptEffects, SegmentEffects
 from analemma.flows.handlers import Handlers
-from analemma.flows.nodes import AggregatorNode, AnyNode, PythonNode, TriggerNode
+from analemma.flows.nodes import AggregatorNode, AnyNode, PythonNode, SubflowNode, TriggerNode
 from analemma.flows.runs import Waiting, said
 from analemma.flows.segments import Plan, Segment
 from analemma.flows.walking import DONE, Outcome, Position
@@ -61,7 +61,18 @@ class Sleeps:
     waiting: Waiting | None = None
 
 
-Ending = Ended | Waits | Sleeps
+@dataclass(frozen=True, slots=True)
+class Follows:
+    """Another run has to end before it can; nobody holds the run meanwhile."""
+
+    waiting: Waiting
+    child: int
+    """The number of that run."""
+    timeout_s: float | None = None
+    """When somebody has to look if it has not ended."""
+
+
+Ending = Ended | Waits | Sleeps | Follows
 
 
 class NodeFailed(Exception):
@@ -142,6 +153,12 @@ class SegmentRun:
     """The store, for segments whose nodes run elsewhere."""
     fresh: bool = False
     """Whether it has never begun before, so that nothing of it can be recorded."""
+    waiting: Waiting | None = None
+    """What the run waited for in this segment when it was taken."""
+    here: bool = False
+    """Whether whoever runs this also runs what it begins."""
+    begun: tuple[RunRow, Any] | None = None
+    """The run that it has begun, held by us, and where that stands."""
     max_parallel: int | None = None
     """How many tasks of a group may run at a time, if the document says."""
     within: TaskWalk | None = None
@@ -178,6 +195,8 @@ class SegmentRun:
                 raise
             except Exception as exc:
                 if attempt > node.retries.times or not may_help(exc) or isinstance(exc, _NoHandler):
+                    if isinstance(exc, _StoreAway):
+                        raise exc.error from exc
                     cause = exc.error if isinstance(exc, _NoHandler) else exc
                     raise NodeFailed(node.id, attempt) from cause
                 seconds = wait_before(node.retries, attempt, self.chance)
@@ -210,6 +229,8 @@ class SegmentRun:
             except (Cancelled, FencedOut):
                 raise
             except Exception as exc:
+                if exc is effects.away:
+                    raise
                 raise NodeFailed(ready.node.id, 1) from exc
             self._settle(effects)
             if type(answer) is not bool:
@@ -230,6 +251,10 @@ class SegmentRun:
         context, effects = self._context(ready, attempt)
         try:
             result = self.caller.call(function, bag, context, timeout_s=ready.node.timeout_s)
+        except Unavailable as exc:
+            if exc is effects.away:
+                raise _StoreAway(exc) from exc
+            raise
         finally:
             context.close()
             if effects.asked is not None:
@@ -267,6 +292,15 @@ class SegmentRun:
         self.events += effects.events
 
 
+class _StoreAway(Exception):
+    """The store did not answer what a node asked of its context. If trying again does not help, the run waits for it:
+    nothing of the run is known to be wrong."""
+
+    def __init__(self, error: Unavailable) -> None:
+        super().__init__(said(error))
+        self.error = error
+
+
 class _NoHandler(Exception):
     """What a node does is not there, or not allowed: trying again does not help."""
 
@@ -284,6 +318,8 @@ def missing_functions(handlers: Handlers, nodes: Sequence[ReadyNode]) -> Excepti
         try:
             for name in ready.node.functions():
                 handlers.function(name, ready.node.id)
+            if isinstance(ready.node, SubflowNode):
+                handlers.document(ready.node.workflow, ready.node.id, ready.node.document)
         except Exception as exc:
             return exc
     return None

@@ -9,6 +9,7 @@ from analemma.flows.groups import merge_group, run_for_each, run_parallel
 from analemma.flows.nodes import BranchNode, HumanNode, LoopNode
 from analemma.flows.runs import HUMAN, Waiting
 from analemma.flows.segment_running import Ended, Ending, ReadyNode, SegmentRun, SegmentRunner, Waits
+from analemma.flows.subflows import run_subflow
 from analemma.flows.texts import fill
 from analemma.flows.walking import Again, Took
 
@@ -79,6 +80,7 @@ SEGMENT_RUNNERS: Final[dict[str, SegmentRunner]] = {
     "merge": run_merge,
     "parallel": run_parallel,
     "for_each": run_for_each,
+    "subflow": run_subflow,
 }
 """By segment type."""
 

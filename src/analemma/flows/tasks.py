@@ -15,7 +15,7 @@ from analemma.catalog.effects import Blocks, EffectRows
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.catalog.run_tasks import TaskRow, TaskRows
 from analemma.catalog.runs import FencedOut, RunRow
-from analemma.errors import Denied
+from analemma.errors import Denied, Unavailable
 from analemma.flows.branch_merging import BranchChange
 from analemma.flows.calling import Caller
 from analemma.flows.context import Cancelled, Facts
@@ -89,10 +89,24 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Away:
+    """The store did not answer a task. Nothing of the run is known to be wrong."""
+
+    message: str
+
+    def throw(self) -> None:
+        """Raise it, as if the run itself had not been answered."""
+        raise Unavailable(self.message, hint="the run goes on where it stands, when the store is there again")
+
+
+Problem = Failure | Question | Away
+
+
+@dataclass(frozen=True, slots=True)
 class BatchAnswer:
     """How a batch ended. Results are in the store, and not here: they may be of any size."""
 
-    problem: Failure | Question | None = None
+    problem: Problem | None = None
 
 
 @dataclass(slots=True)
@@ -125,7 +139,7 @@ class GroupRun:
         """Run tasks one after the other, and record each; the first problem ends the batch."""
         clock = self.parts.clock
         done: list[tuple[int, TaskResult, int]] = []
-        problem: Failure | Question | None = None
+        problem: Problem | None = None
         since = clock.monotonic()
         with Caller(clock) as caller:
             for item in items:
@@ -139,6 +153,9 @@ class GroupRun:
                 except NodeFailed as exc:
                     cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
                     problem = Failure(item, cause, exc.node, exc.attempts)
+                except Unavailable as exc:
+                    # Not from a node, whose errors are NodeFailed.
+                    problem = Away(exc.message)
                 except Exception as exc:
                     problem = Failure(item, exc)
                 else:
@@ -146,10 +163,11 @@ class GroupRun:
                 if problem is not None or self.given_up:
                     break
                 if clock.monotonic() - since > RECORD_S:
-                    self._record(done, None)
+                    problem = self._record(done, None)
+                    if problem is not None:
+                        return BatchAnswer(problem)
                     done, since = [], clock.monotonic()
-        self._record(done, problem)
-        return BatchAnswer(problem)
+        return BatchAnswer(self._record(done, problem))
 
     def group_in(self, segment: Segment) -> Group:
         """A group inside of a task, read once."""
@@ -158,7 +176,15 @@ class GroupRun:
             found = self.inner[segment.id] = Group(segment)
         return found
 
-    def _record(self, done: Sequence[tuple[int, TaskResult, int]], problem: Failure | Question | None) -> None:
+    def _record(self, done: Sequence[tuple[int, TaskResult, int]], problem: Problem | None) -> Problem | None:
+        """Record what tasks came to; the problem with them, which may be that they could not be recorded."""
+        try:
+            self._write(done, problem)
+            return problem
+        except Unavailable as exc:
+            return Away(exc.message)
+
+    def _write(self, done: Sequence[tuple[int, TaskResult, int]], problem: Problem | None) -> None:
         parts, row = self.parts, self.row
         blocks: dict[BlockId, Block] = {}
         rows: list[TaskRow] = []

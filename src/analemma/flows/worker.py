@@ -1,4 +1,5 @@
-"""Goes on with runs that somebody has to look at: that nobody has begun, whose worker died, whose time has come."""
+"""Goes on with runs that somebody has to look at: that nobody has begun, whose worker died, whose time has come; and
+begins those of schedules."""
 
 from __future__ import annotations
 
@@ -9,9 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from analemma.catalog.collecting import database_clock
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import TenantId
-from analemma.catalog.runs import RunRow, claim_due
+from analemma.catalog.queues import claim_next
+from analemma.catalog.runs import RunRow
+from analemma.catalog.schedules import due_schedules
 from analemma.errors import AnalemmaError, Conflict, Internal, Unavailable
 from analemma.flows.flows import Flows
 
@@ -30,6 +34,8 @@ class Worked:
     """How often it went on with one."""
     failed: int = 0
     """How often that ended with an error of its own, not of the run."""
+    begun: int = 0
+    """How many runs of schedules it began."""
 
 
 class RunWorker:
@@ -46,8 +52,11 @@ class RunWorker:
         tenant: TenantId | None = None,
         concurrency: int = 4,
         poll_s: float = 1.0,
+        now: Callable[[], int] | None = None,
     ) -> None:
-        """`flows_of` gives the flows of a tenant; `tenant` None is all of them."""
+        """`flows_of` gives the flows of a tenant; `tenant` None is all of them. `now` is what schedules go by, in the
+        place of the database's time."""
+        self._now = now or (lambda: database_clock(engine))
         self._engine = engine
         self._flows_of = flows_of
         self._holder = holder
@@ -85,10 +94,14 @@ class RunWorker:
             raise Conflict("this worker is running already", hint="make another one")
         try:
             self._worked = Worked()
+            if drain:
+                self._tend()
             threads = [
                 threading.Thread(target=self._thread, args=(drain,), name=f"analemma-runs-{number}", daemon=True)
                 for number in range(self._concurrency)
             ]
+            if not drain:
+                threads.append(threading.Thread(target=self._schedules, name="analemma-schedules", daemon=True))
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -118,13 +131,32 @@ class RunWorker:
                     return
                 self._pause(TICK_S if drain else self._poll_s)
 
+    def _schedules(self) -> None:
+        """Begin what schedules say, until asked to stop."""
+        while not self._stopping:
+            self._tend()
+            self._pause(self._poll_s)
+
+    def _tend(self) -> None:
+        try:
+            now = self._now()
+            for row in due_schedules(self._engine, now_us=now, tenant=self._tenant):
+                self._note(begun=self._flows_of(self._name(row.tenant)).schedules.tend_one(row, now))
+        except AnalemmaError as exc:
+            log.warning("schedules are out of reach: %s", exc)
+            self._note(failed=1)
+        except BaseException:
+            # As for runs: whatever it is, the next look may do better.
+            log.exception("schedules could not be looked after")
+            self._note(failed=1)
+
     def _one(self) -> bool:
         """Take one run and go on with it; whether there was one."""
         with self._lock:
             # Counted before it is claimed, so that a drain does not end between the two.
             self._busy += 1
         try:
-            claimed = claim_due(self._engine, holder=self._holder, lease_s=self._lease_s, tenant=self._tenant, limit=1)
+            claimed = claim_next(self._engine, holder=self._holder, lease_s=self._lease_s, tenant=self._tenant)
             for tenant, row in claimed:
                 self._go_on(tenant, row)
             return bool(claimed)
@@ -151,9 +183,10 @@ class RunWorker:
             raise Internal(f"there is a run of tenant {tenant}, which there is not")
         return self._names[tenant]
 
-    def _note(self, *, runs: int = 0, failed: int = 0) -> None:
+    def _note(self, *, runs: int = 0, failed: int = 0, begun: int = 0) -> None:
         with self._lock:
-            self._worked = Worked(self._worked.runs + runs, self._worked.failed + failed)
+            worked = self._worked
+            self._worked = Worked(worked.runs + runs, worked.failed + failed, worked.begun + begun)
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds

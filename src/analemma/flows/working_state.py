@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from analemma.bag.base import BagStore
 from analemma.bag.changes import find_changes
@@ -32,6 +32,15 @@ FEW_FIELDS: Final = 64
 """A state of so many fields is read as a whole to find some of them."""
 
 
+class _Part(NamedTuple):
+    """Some fields of a state, as a state of its own. Nothing changes it."""
+
+    of: BlockId
+    fields: frozenset[str]
+    trees: Trees
+    root: Link
+
+
 class WorkingState:
     """A version, and what was changed since; nothing of that is stored. Belongs to one thread."""
 
@@ -48,6 +57,8 @@ class WorkingState:
         self._trees = trees
         self._guard = guard
         self._made: dict[BlockId, Block] = {}
+        self._viewed: _Part | None = None
+        """What the last node saw: the next one often may see the same, and nothing has changed."""
 
     @property
     def is_changed(self) -> bool:
@@ -61,15 +72,20 @@ class WorkingState:
 
     def view(self, fields: Iterable[str]) -> SmartStateBag:
         """A bag with these fields, and nothing else to be found in it. What is done to it changes nothing here."""
-        trees = self.trees
-        wires = _fields(trees, self.root, frozenset(fields))
-        root = self.root
+        wanted, known = frozenset(fields), self._viewed
+        if known is None or known.of != self.root.id or known.fields != wanted:
+            known = self._viewed = self._part(wanted)
+        store = BagStore(object(), Parts(known.trees), self._guard)
+        return SmartStateBag._of_version(store, self.key, manifest=self.manifest, version=self.version, root=known.root)
+
+    def _part(self, wanted: frozenset[str]) -> _Part:
+        trees, root = self.trees, self.root
+        wires = _fields(trees, root, wanted)
         if len(wires) != root.count:
             # A state of its own, which shares what is below its fields: what is not granted is not there to be found.
             made = trees.assemble({name: Stored(wire, DEEPEST_CONTENT - 1) for name, wire in wires.items()})
             trees, root = _over(trees, {block.id: block for block in made.blocks}), made.root
-        store = BagStore(object(), Parts(trees), self._guard)
-        return SmartStateBag._of_version(store, self.key, manifest=self.manifest, version=self.version, root=root)
+        return _Part(self.root.id, wanted, trees, root)
 
     def apply(self, operations: Sequence[Operation]) -> None:
         """Change it; Invalid, and nothing is changed, if the operations do not fit."""

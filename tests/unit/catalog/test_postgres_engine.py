@@ -292,6 +292,28 @@ def test_a_statement_that_takes_too_long_is_cut_off(postgres_url: str) -> None:
     engine.close()
 
 
+def test_a_transaction_that_nobody_goes_on_with_keeps_no_locks(postgres_url: str) -> None:
+    """Whoever is frozen inside of one is told when it comes back; a snapshot locks nothing, and may take its time."""
+    engine = PostgresEngine(postgres_url, statement_timeout_s=0.2)
+    other = PostgresEngine(postgres_url, statement_timeout_s=10)
+    engine.write(lambda tx: tx.script("CREATE TABLE one (n integer); INSERT INTO one VALUES (1)"))
+
+    def freeze(tx: Transaction) -> None:
+        tx.script("UPDATE one SET n = 2")
+        # Waits for the lock, which nobody gives back.
+        other.write(lambda tx: tx.script("UPDATE one SET n = n + 10"))
+        tx.script("UPDATE one SET n = 3")
+
+    with pytest.raises(Unavailable, match="try again"):
+        engine.write(freeze)
+    with engine.snapshot() as tx:
+        tx.script("SELECT n FROM one")
+        time.sleep(0.4)
+        tx.script("DO $$ BEGIN ASSERT (SELECT n FROM one) = 11; END $$")
+    engine.close()
+    other.close()
+
+
 def test_an_exhausted_pool_says_so(postgres_url: str) -> None:
     catalog = PostgresCatalog(PostgresEngine(postgres_url, max_connections=1, connect_timeout_s=0.3))
     with catalog.engine.transaction(), pytest.raises(Unavailable, match="pool"):

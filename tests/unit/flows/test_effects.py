@@ -13,6 +13,7 @@ import pytest
 from analemma.app import App
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees, no_blocks
+from analemma.errors import Conflict, Invalid
 from analemma.flows.building import Flow
 from analemma.flows.context import Cancelled
 from tests.stores import Store
@@ -132,6 +133,37 @@ def test_nobody_knows_and_the_run_fails(app: App) -> None:
     run = app.flows.resume(execution)
     assert run.error is not None and (run.status, run.error.kind) == ("FAILED", "outcome_unknown")
     assert len(outside.calls) == 1
+
+
+@pytest.mark.parametrize("unknown", ["happened", "did not"])
+def test_a_run_that_failed_because_nobody_knew_goes_on_when_somebody_has_found_out(app: App, unknown: Any) -> None:
+    outside = Outside()
+    _, execution = interrupted(app, outside, "fail")
+    failed = app.flows.resume(execution)
+    assert failed.error is not None and failed.error.effect is not None and "unknown=" in (failed.error.hint or "")
+    # Told nothing, it ends the same, as often as one likes.
+    assert app.flows.resume(execution).error == failed.error and len(outside.calls) == 1
+    big = {"id": "y" * 20_000}
+    run = app.flows.resume(execution, unknown=unknown, result=big if unknown == "happened" else None)
+    assert (run.status, run.error, run.incarnation) == ("COMPLETED", None, 1)
+    assert run.state == {"paid": big if unknown == "happened" else 2}
+    assert len(outside.calls) == (1 if unknown == "happened" else 2) and len(set(outside.calls)) == 1
+    assert app.kernel.get_workflow(**PLACE).status == "COMPLETED"
+    with pytest.raises(Conflict, match="nobody knows of"):
+        app.flows.resume(execution, unknown="happened")
+
+
+def test_only_what_nobody_knows_of_is_found_out(app: App) -> None:
+    outside = Outside()
+    _, execution = interrupted(app, outside, "fail")
+    with pytest.raises(Conflict, match="leave out unknown"):
+        app.flows.resume(execution, unknown="happened")
+    app.flows.resume(execution)
+    with pytest.raises(Invalid, match="'did not'"):
+        app.flows.resume(execution, unknown="perhaps")  # type: ignore[arg-type]
+    left = app.flows.resume(execution, unknown="did not", wait=False)
+    assert (left.status, left.holder, len(outside.calls)) == ("RUNNING", None, 1)
+    assert app.flows.resume(execution).state == {"paid": 2}
 
 
 @pytest.mark.parametrize("happened", [True, False], ids=["happened", "did not"])

@@ -13,9 +13,13 @@ import pytest
 
 from analemma.app import App
 from analemma.canon.identity import BlockId
+from analemma.catalog.run_tasks import TaskRows
+from analemma.errors import Unavailable
+from analemma.executors.pools import ThreadCalls
 from analemma.flows.building import Flow
 from analemma.flows.groups import batches_of
 from analemma.flows.runs import Run
+from analemma.flows.tasks import TaskWalk
 from tests.group_program import PLACE, merged, squares
 from tests.stores import Store
 
@@ -362,6 +366,68 @@ def test_an_unknown_effect_in_a_task_asks_somebody(app: App) -> None:
     assert run.waiting is not None and (run.status, run.waiting.node) == ("WAITING_HUMAN", "work")
     run = app.flows.approve(run.execution_id, "happened", "me", "paid before")
     assert (run.status, run.state["each"]) == ("COMPLETED", ["paid", "paid before", "paid"])
+
+
+def test_effects_of_several_tasks_that_nobody_knows_of_are_found_out_about_one_by_one(app: App) -> None:
+    asked: list[int] = []
+    flow = Flow("unsure")
+
+    def pay(state: Any, ctx: Any) -> dict[str, Any]:
+        def charge(key: str) -> str:
+            asked.append(state["item"])
+            if len(asked) <= 2:
+                raise TimeoutError("no answer")
+            return "paid now"
+
+        return {"paid": ctx.once("charge", charge, on_unknown="fail")}
+
+    flow.step(pay, reads=["item"], writes=["paid"], retries={"times": 1, "delay_s": 0.001})
+    flow.for_each("each", over="n", step=pay, result="paid", max_parallel=1)
+    run = app.flows.run(flow, {"n": [0, 1]}, **PLACE)
+    effects = []
+    for unknown, result in (("happened", "paid before"), ("did not", None)):
+        assert run.error is not None and (run.status, run.error.kind) == ("FAILED", "outcome_unknown")
+        effects.append(run.error.effect)
+        run = app.flows.resume(run.execution_id, unknown=unknown, result=result)  # type: ignore[arg-type]
+    assert effects == [f"each/body/pay:-:{item}:pay:charge:0" for item in (0, 1)]
+    assert (run.status, run.state["each"], asked) == ("COMPLETED", ["paid before", "paid now"], [0, 1, 1])
+
+
+@pytest.mark.parametrize("where", ["task", "record"])
+def test_a_store_that_is_away_in_a_task_lets_the_run_go(app: App, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [3]
+
+    def away(real: Any) -> Any:
+        def asked(self: Any, *arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] <= 0:
+                raise Unavailable("the database is away")
+            return real(self, *arguments, **options)
+
+        return asked
+
+    owner, verb = (TaskWalk, "_segment_run") if where == "task" else (TaskRows, "record")
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, verb, away(getattr(owner, verb)))
+        with pytest.raises(Unavailable, match="the database is away"):
+            app.flows.run(squares, numbers(8), **PLACE)
+    (run,) = app.flows.runs()
+    assert (run.status, run.holder, run.error) == ("RUNNING", None, None)
+    recorded = tasks(app, run)
+    assert {status for _, status in recorded} <= {"DONE"} and len(recorded) < 8
+    done = app.flows.resume(run.execution_id)
+    assert done.state["squares"] == [2 * number**2 for number in range(8)]
+
+
+def test_what_runs_the_tasks_being_away_fails_the_group(app: App) -> None:
+    class Gone(ThreadCalls):
+        def submit(self, function: Any, *arguments: Any) -> Any:
+            raise Unavailable("the cluster is gone")
+
+    run = app.flows.run(squares, numbers(3), **PLACE, executor=Gone(2))
+    assert run.error is not None and (run.status, run.error.kind) == ("FAILED", "unavailable")
+    assert (run.error.node, run.error.message) == ("each", "the cluster is gone")
+    assert app.flows.resume(run.execution_id).status == "COMPLETED"
 
 
 def test_a_worker_that_lost_its_run_records_no_task(app: App) -> None:

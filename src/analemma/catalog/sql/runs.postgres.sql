@@ -1,11 +1,11 @@
 -- add_run --
 -- A run, beside the commit of the version that it begins with. No row touched means that its execution or its key is taken.
 INSERT INTO run (tenant, execution, owner, workflow, branch, name, document, born, head, status, position, options, incarnation, fence, holder,
-                 due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at)
+                 due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, parent)
 SELECT :tenant, :execution, :owner, :workflow, :branch, :name, :document, :manifest, :manifest, :status, :position, :options, :incarnation, 1,
        :holder::text, analemma_now() + :due_in,
        analemma_now() + :deadline_in::bigint, :key::text, :fingerprint, :queue, :priority,
-       analemma_now(), analemma_now()
+       analemma_now(), analemma_now(), :parent::bigint
 ON CONFLICT DO NOTHING
 
 -- advance_run --
@@ -128,10 +128,10 @@ SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease, statu
 WHERE number = :run AND (status IN ('PENDING', 'RUNNING') OR (status = 'FAILED' AND :failed = 1))
   AND (holder IS NULL OR due_at <= analemma_now() OR holder = :gone::text)
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
 
 -- claim_due_runs --
--- Take runs that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
+-- Take runs of no queue that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
 UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
     status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, updated_at = analemma_now()
@@ -139,12 +139,12 @@ WHERE number IN (
     SELECT number FROM run
     -- As a query of its own the time is asked for once, and is a condition of the index.
     WHERE due_at <= (SELECT analemma_now()) AND tenant = coalesce(:tenant::integer, tenant)
-      AND status IN ('PENDING', 'RUNNING', 'WAITING_HUMAN')
+      AND queue = '' AND status IN ('PENDING', 'RUNNING', 'WAITING_HUMAN')
     ORDER BY due_at LIMIT :limit
     FOR UPDATE SKIP LOCKED
 )
 RETURNING tenant, number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
 
 -- renew_run --
 -- No row touched means that it is somebody else's, or was cancelled.
@@ -187,3 +187,25 @@ RETURNING 1
 -- hold_run --
 -- No row means that the run is somebody else's, or was cancelled; a row, that it stays ours until the transaction ends.
 SELECT number FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE
+
+-- hold_parent --
+-- A run that is about to begin another stays its holder's until that is there. No row touched means that it is somebody else's, or was cancelled.
+UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = 'RUNNING'
+
+-- wake_parent --
+-- The run that waits for one that has ended, beside its end. Before it in every transaction: whoever waits is locked before whom it waits for.
+UPDATE run SET due_at = analemma_now()
+WHERE number = :run AND holder IS NULL AND status = 'RUNNING' AND waiting LIKE '{"kind":"subflow"%'
+
+-- look_at_child --
+-- A run that begins to wait for another, which may have ended since it was looked at.
+UPDATE run SET due_at = analemma_now()
+WHERE number = :run AND EXISTS (SELECT 1 FROM run AS child WHERE child.number = :child AND child.ended_at IS NOT NULL)
+
+-- cancel_children --
+-- The runs that one has begun and waits for, when it is cancelled.
+UPDATE run
+SET status = 'CANCELLED', fence = fence + 1, holder = NULL, due_at = NULL, waiting = NULL, error = NULL,
+    updated_at = analemma_now(), ended_at = analemma_now()
+WHERE parent = :run AND ended_at IS NULL
+RETURNING number, owner, workflow, branch

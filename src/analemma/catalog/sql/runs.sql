@@ -1,25 +1,25 @@
 -- run --
 -- One run by its execution.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
 FROM run WHERE tenant = :tenant AND execution = :execution
 
 -- run_of_number --
 -- One run by its number.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
 FROM run WHERE number = :number
 
 -- run_of_key --
 -- The run that was born under an idempotency key.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
 FROM run WHERE tenant = :tenant AND idempotency_key = :key
 
 -- runs --
 -- A page of runs, newest first. What is empty is not asked for.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
 FROM run
 WHERE tenant = :tenant AND number < :before AND (:status = '' OR status = :status) AND (:workflow = '' OR workflow = :workflow)
   AND (:owner = '' OR owner = :owner) AND (:name = '' OR name = :name)
@@ -74,8 +74,11 @@ FROM (SELECT number FROM run WHERE tenant = :tenant AND number > :after ORDER BY
 ORDER BY page.number
 
 -- ended_runs --
--- Runs that ended before a time.
-SELECT number FROM run WHERE tenant = :tenant AND ended_at < :before ORDER BY ended_at LIMIT :limit
+-- Runs that ended before a time, without those that another run still needs to go on.
+SELECT number FROM run
+WHERE tenant = :tenant AND ended_at < :before
+  AND NOT EXISTS (SELECT 1 FROM run AS above WHERE above.number = run.parent AND above.status NOT IN ('COMPLETED', 'CANCELLED'))
+ORDER BY ended_at LIMIT :limit
 
 -- forget_run --
 -- One that ended before a time, unless it was resumed meanwhile.

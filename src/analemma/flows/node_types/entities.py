@@ -7,12 +7,13 @@ from typing import Any
 
 from analemma.catalog.engine import Transaction
 from analemma.catalog.raws import Fate, Written
-from analemma.errors import AnalemmaError, NotFound
+from analemma.errors import NotFound
 from analemma.flows.context import NodeContext, Settle
 from analemma.flows.nodes import IngestNode, ViewNode
-from analemma.flows.texts import MISSING, fill, plain_data, value_at
+from analemma.flows.texts import MISSING, fill, fill_value, plain_data, value_at
 from analemma.pipeline.ingest import IngestWorkflow
-from analemma.pipeline.querying import QueryViewWorkflow
+from analemma.pipeline.querying import EntityView, QueryViewWorkflow
+from analemma.pipeline.view_answers import ViewPage
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.tsid import Version, format_version
 
@@ -59,14 +60,33 @@ class View:
         assert isinstance(node, ViewNode)
         # A view that is not there is no missing answer.
         view = self._views.view(node.view)
-        entity_id = fill(node.entity_id, state)
+        search = node.search
+        if search is None:
+            entity_id = fill(node.entity_id or "", state)
+            return {node.target: ctx.reading("view", lambda: _answer(node, view, entity_id))}
+        value = fill_value(search.value, state)
+        return {
+            node.target: ctx.reading("view", lambda: _found(node, view.search(search.index, value, limit=search.limit)))
+        }
 
-        def ask() -> Any:
-            try:
-                return dict(view.get(entity_id).data)
-            except AnalemmaError as exc:
-                if isinstance(exc, NotFound) and node.missing == "null":
-                    return None
-                raise
 
-        return {node.target: ctx.reading("view", ask)}
+def _answer(node: ViewNode, view: EntityView, entity_id: str) -> Any:
+    try:
+        return dict(view.get(entity_id).data)
+    except NotFound:
+        if node.missing == "null":
+            return None
+        raise
+
+
+def _found(node: ViewNode, page: ViewPage) -> list[dict[str, Any]]:
+    """The answers for what a search found, each with its entity; NotFound for an entity that the view has none for,
+    unless the node leaves such out."""
+    if page.unanswered and node.missing == "fail":
+        first = page.unanswered[0]
+        raise NotFound(
+            f"{node.view} has no answer for {first.entity_id}: {first.reason}",
+            hint="let missing be null to leave out what has none",
+            node=node.id,
+        )
+    return [{"entity_id": each.entity_id, "data": dict(each.data)} for each in page.items]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analemma.app import Tenant
-from analemma.errors import NotFound
+from analemma.errors import Invalid, NotFound
 from analemma.flows.runs import Run
 from tests.stores import Store
 from tests.unit.pipeline.shop import VIEW, book, open_shop, put_book
@@ -128,6 +128,39 @@ def test_a_missing_entity_fails_or_is_null(shop: Tenant) -> None:
     assert made.error is not None and made.error.kind == "not_found"
     made = run(shop, {**LOOK, "missing": "null"}, workflow_id="t-2")
     assert (made.status, made.state["look"]) == ("COMPLETED", None)
+
+
+def test_a_search_is_a_list_of_what_its_index_finds(shop: Tenant) -> None:
+    for isbn, tags in (("1", ["sf"]), ("2", ["crime", "sf"]), ("3", ["crime"])):
+        put_book(shop, isbn, tags=tags)
+    look = {"id": "look", "type": "view", "view": VIEW, "search": {"index": "tag", "value": "{{tag}}"}}
+    made = run(shop, look, tag="sf")
+    assert made.error is None
+    assert made.state["look"] == [
+        {"entity_id": isbn, "data": dict(shop.view(VIEW).get(isbn).data)} for isbn in ("1", "2")
+    ]
+    first = {**look, "search": {"index": "tag", "value": "sf", "limit": 1}}
+    assert [each["entity_id"] for each in run(shop, first, workflow_id="t-2").state["look"]] == ["1"]
+    assert run(shop, look, workflow_id="t-3", tag="poems").state["look"] == []
+    for problem in ({"index": "nope", "value": "sf"}, {"index": "tag", "value": ["sf"]}):
+        failed = run(shop, {**look, "search": problem}, workflow_id="t-4")
+        assert failed.error is not None and failed.error.kind in ("invalid", "not_found")
+
+
+def test_a_search_is_the_same_when_the_segment_runs_again(shop: Tenant) -> None:
+    put_book(shop, "1", tags=["sf"])
+    failing_once(shop)
+    look = {"id": "look", "type": "view", "view": VIEW, "search": {"index": "tag", "value": "sf"}}
+    made = run(shop, look, FAIL)
+    put_book(shop, "2", tags=["sf"])
+    made = shop.flows.resume(made.execution_id)
+    assert [each["entity_id"] for each in made.state["look"]] == ["1"]
+
+
+@pytest.mark.parametrize("more", [{}, {"entity_id": "1", "search": {"index": "tag", "value": "sf"}}])
+def test_a_view_is_asked_for_an_entity_or_an_index(shop: Tenant, more: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match="either entity_id or search"):
+        run(shop, {"id": "look", "type": "view", "view": VIEW, **more})
 
 
 def test_a_missing_view_is_no_missing_entity(shop: Tenant) -> None:

@@ -1,0 +1,67 @@
+-- Runs that others wait for, queues with limits, and schedules.
+
+-- The run that began this one and waits for it.
+ALTER TABLE run ADD COLUMN parent bigint;
+CREATE INDEX run_parent ON run (parent) WHERE parent IS NOT NULL;
+
+-- Runs of no queue are looked for by when they are due; those of a queue, in the order of their lane, so that what waits costs nobody anything.
+DROP INDEX run_due;
+CREATE INDEX run_due ON run (due_at) WHERE due_at IS NOT NULL AND queue = '';
+CREATE INDEX run_queued ON run (tenant, queue, priority, due_at, number)
+    WHERE due_at IS NOT NULL AND queue <> '' AND status = 'PENDING';
+CREATE INDEX run_begun ON run (tenant, queue, priority, due_at, number)
+    WHERE due_at IS NOT NULL AND queue <> '' AND status <> 'PENDING';
+-- Who has a place in a queue: whoever holds a run, until the lease is over.
+CREATE INDEX run_held ON run (tenant, queue, due_at) WHERE holder IS NOT NULL AND queue <> '';
+
+-- The limits of a queue; one that has none has no row. `started` counts the runs that were begun under a rate.
+CREATE TABLE run_queue (
+    tenant      integer NOT NULL REFERENCES tenant,
+    name        text COLLATE "C" NOT NULL,
+    -- How many runs may be worked on at a time.
+    concurrency bigint,
+    -- How many may begin within a period, in microseconds.
+    rate        bigint,
+    period      bigint,
+    started     bigint NOT NULL,
+    updated_at  bigint NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+
+-- When the last runs of a queue with a rate began: no more of them than the rate counts.
+CREATE TABLE run_start (
+    tenant integer NOT NULL,
+    queue  text COLLATE "C" NOT NULL,
+    seq    bigint NOT NULL,
+    at     bigint NOT NULL,
+    PRIMARY KEY (tenant, queue, seq)
+);
+
+-- The priorities that a queue was ever used with.
+CREATE TABLE run_lane (
+    tenant   integer NOT NULL,
+    queue    text COLLATE "C" NOT NULL,
+    priority bigint NOT NULL,
+    PRIMARY KEY (tenant, queue, priority)
+);
+INSERT INTO run_lane (tenant, queue, priority) SELECT DISTINCT tenant, queue, priority FROM run WHERE queue <> '';
+
+-- What is to be run when. next_at is the next tick, look_at when somebody has to look, which is later after something went wrong. A revision is
+-- another definition.
+CREATE TABLE schedule (
+    tenant     integer NOT NULL REFERENCES tenant,
+    name       text COLLATE "C" NOT NULL,
+    -- JSON.
+    document   text NOT NULL,
+    definition text NOT NULL,
+    revision   bigint NOT NULL,
+    paused     bigint NOT NULL,
+    next_at    bigint,
+    look_at    bigint,
+    last_at    bigint,
+    error      text,
+    created_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+CREATE INDEX schedule_look ON schedule (look_at) WHERE look_at IS NOT NULL;

@@ -1,0 +1,79 @@
+-- due_lanes --
+-- Every queue and priority with when its first run became due that goes on, and its first that begins: one look into an index each, however many
+-- wait; and the limits of the queue.
+SELECT lane.tenant, lane.queue, lane.priority,
+       (SELECT run.due_at FROM run
+        WHERE run.tenant = lane.tenant AND run.queue = lane.queue AND run.queue <> '' AND run.priority = lane.priority
+          AND run.status <> 'PENDING' AND run.due_at <= (SELECT analemma_now())
+        ORDER BY run.due_at LIMIT 1),
+       (SELECT run.due_at FROM run
+        WHERE run.tenant = lane.tenant AND run.queue = lane.queue AND run.queue <> '' AND run.priority = lane.priority
+          AND run.status = 'PENDING' AND run.due_at <= (SELECT analemma_now())
+        ORDER BY run.due_at LIMIT 1),
+       limits.concurrency, limits.rate
+FROM run_lane AS lane LEFT JOIN run_queue AS limits ON limits.tenant = lane.tenant AND limits.name = lane.queue
+WHERE lane.tenant = coalesce(:tenant::integer, lane.tenant)
+
+-- first_due --
+-- When the first run of no queue became due.
+SELECT min(due_at) FROM run WHERE queue = '' AND due_at <= (SELECT analemma_now()) AND tenant = coalesce(:tenant::integer, tenant)
+
+-- claim_begun --
+-- Take the run of a lane that has begun and is due the longest.
+UPDATE run
+SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
+    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, updated_at = analemma_now()
+WHERE number IN (
+    SELECT number FROM run
+    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority AND status <> 'PENDING'
+      AND due_at <= (SELECT analemma_now())
+    ORDER BY due_at, number LIMIT 1
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+
+-- claim_queued --
+-- Take the run of a lane that has not begun and is due the longest.
+UPDATE run
+SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
+    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, updated_at = analemma_now()
+WHERE number IN (
+    SELECT number FROM run
+    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority AND status = 'PENDING'
+      AND due_at <= (SELECT analemma_now())
+    ORDER BY due_at, number LIMIT 1
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+
+-- hold_queue --
+-- The limits of a queue, for one claim at a time; and what time it is.
+SELECT concurrency, rate, period, started, analemma_now() FROM run_queue WHERE tenant = :tenant AND name = :queue FOR UPDATE
+
+-- queue_held --
+-- How many runs of a queue somebody works on. One whose lease is over has no place any more.
+SELECT count(*) FROM run WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND holder IS NOT NULL AND due_at > (SELECT analemma_now())
+
+-- put_start --
+-- When a run of a queue began.
+INSERT INTO run_start (tenant, queue, seq, at) VALUES (:tenant, :queue, :seq, :at)
+
+-- put_queue --
+-- The limits of a queue, in the place of those that it had.
+INSERT INTO run_queue (tenant, name, concurrency, rate, period, started, updated_at)
+VALUES (:tenant, :queue, :concurrency, :rate, :period, 0, analemma_now())
+ON CONFLICT (tenant, name) DO UPDATE
+SET concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period, updated_at = excluded.updated_at
+
+-- queues --
+-- Every queue that has limits, or was ever used, with what waits in it and what is worked on.
+SELECT names.name, limits.concurrency, limits.rate, limits.period,
+       (SELECT count(*) FROM run WHERE run.tenant = :tenant AND run.queue = names.name AND run.queue <> '' AND run.status = 'PENDING'
+          AND run.due_at IS NOT NULL),
+       (SELECT count(*) FROM run WHERE run.tenant = :tenant AND run.queue = names.name AND run.queue <> '' AND run.holder IS NOT NULL
+          AND run.due_at > (SELECT analemma_now()))
+FROM (SELECT name FROM run_queue WHERE tenant = :tenant UNION SELECT queue FROM run_lane WHERE tenant = :tenant) AS names
+    LEFT JOIN run_queue AS limits ON limits.tenant = :tenant AND limits.name = names.name
+ORDER BY names.name

@@ -1,0 +1,122 @@
+"""What goes with a run's going on or ending, whoever sees to it; and the runs that stand above and below one that is
+run here: a run that waits for another is not held, so whoever runs it in one process has to run both."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from analemma.catalog.port import BranchKey, RowChange
+from analemma.catalog.runs import ENDED, RunRow
+from analemma.errors import AnalemmaError, Unavailable
+from analemma.flows.run_kernel import Standing
+from analemma.flows.running import Held, RunnerParts
+from analemma.flows.runs import SUBFLOW, read_waiting
+
+
+def workflow_status(parts: RunnerParts, key: BranchKey, status: str) -> RowChange:
+    """What a workflow's own row says of its run."""
+    return parts.rows.workflow_status(key, status, parts.clock.now_us())
+
+
+def beginning_again(parts: RunnerParts, row: RunRow) -> list[RowChange]:
+    """What else changes when a run that failed goes on: its workflow runs, and one whose time was over gets it anew."""
+    if row.status != "FAILED":
+        return []
+    status = workflow_status(parts, row.key, "RUNNING")
+    if row.deadline_us is None:
+        return [status]
+    try:
+        limit = parts.kernel.plan(parts.kernel.stand_on(row.head)).timeout_s
+    except Unavailable:
+        raise
+    except AnalemmaError:
+        # Its manifest is damaged, or not its own: whoever takes it up says so.
+        return [status]
+    return [*parts.rows.restart_deadline(row.number, limit, late=True), status]
+
+
+class GoOn(Protocol):
+    """Runs what was claimed; where it stands then, or None if it could not be taken up."""
+
+    def __call__(self, row: RunRow, standing: Standing | None) -> Held | None: ...
+
+
+class Family:
+    """Runs here what a run waits for, and then the run itself, until nothing of them can go on."""
+
+    def __init__(self, parts: RunnerParts, claim: Callable[[RunRow], RunRow | None], go_on: GoOn) -> None:
+        self._parts = parts
+        self._claim = claim
+        self._go_on = go_on
+
+    def below(self, held: Held) -> None:
+        """What a run waits for, which may wait for others; and then what is left of it."""
+        current: Held | None = held
+        while current is not None:
+            begun, current.begun = current.begun, None
+            row = self._parts.rows.get(current.row.execution)
+            if row is None or not self._child(row, begun):
+                return
+            row = self._parts.rows.get(row.execution)
+            claimed = None if row is None or not _follows(row) else self._claim(row)
+            current = None if claimed is None else self._go_on(claimed, None)
+
+    def above(self, row: RunRow) -> None:
+        """Whoever waits for a run that has ended here."""
+        number = row.parent
+        while number is not None:
+            child = self._parts.rows.get(row.execution)
+            parent = self._parts.rows.of_number(number)
+            if child is None or child.status not in ENDED or parent is None or not _follows(parent):
+                return
+            claimed = self._claim(parent)
+            held = None if claimed is None else self._go_on(claimed, None)
+            if held is None:
+                return
+            self.below(held)
+            row, number = parent, parent.parent
+
+    def _child(self, row: RunRow, begun: tuple[RunRow, Any] | None) -> bool:
+        """Run the child that a run waits for; whether it has ended."""
+        waiting = read_waiting(row)
+        if not _follows(row) or waiting is None or waiting.child is None:
+            return False
+        if begun is not None:
+            held = self._go_on(*begun)
+        else:
+            child = self._parts.rows.get(waiting.child)
+            if child is None or child.status in ENDED:
+                return True
+            if child.status == "RUNNING" and child.holder is None and child.waiting is None:
+                # It failed, and is tried again after a while.
+                self._parts.clock.sleep(max(0.0, ((child.due_at_us or 0) - child.updated_at_us) / 1_000_000))
+            claimed = self._claim(child) if child.status in ("PENDING", "RUNNING") else None
+            held = None if claimed is None else self._go_on(claimed, None)
+        if held is not None:
+            self.below(held)
+        child = self._parts.rows.get(waiting.child)
+        return child is None or child.status in ENDED
+
+
+def _follows(row: RunRow) -> bool:
+    """Whether it waits for another run."""
+    waiting = read_waiting(row)
+    return row.status == "RUNNING" and row.holder is None and waiting is not None and waiting.kind == SUBFLOW
+
+
+def is_dead(holder: str) -> bool:
+    """Whether a holder is a process of this machine that is no more."""
+    host, _, rest = holder.partition(":")
+    process, _, _ = rest.partition(":")
+    if host != socket.gethostname() or not process.isdigit() or int(process) == os.getpid():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

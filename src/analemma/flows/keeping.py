@@ -1,0 +1,49 @@
+"""How it is kept where a run stands, and what its segments came to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.runs import EndedSegment, SegmentStatus
+from analemma.flows.runs import RunError
+from analemma.flows.segments import Segment
+from analemma.flows.walking import Position, iterations_at
+
+if TYPE_CHECKING:
+    from analemma.flows.running import Held
+
+
+def ended_segment(
+    held: Held,
+    segment: Segment,
+    status: SegmentStatus,
+    before: BlockId,
+    after: BlockId,
+    *,
+    attempts: int = 1,
+    took_us: int = 0,
+    error: RunError | None = None,
+) -> EndedSegment:
+    """What the segment at hand came to, as it is kept."""
+    iterations = iterations_at(held.plan, held.position)
+    return EndedSegment(
+        seq=held.position.executed,
+        segment=segment.id,
+        place=held.plan.numbers[segment.id],
+        iteration=iterations[-1] if iterations else 0,
+        before=held.position_text(),
+        status=status,
+        input=before,
+        output=after,
+        attempts=attempts,
+        error=None if error is None else error.to_text(),
+        took_us=took_us,
+    )
+
+
+def position_text(position: Position, segments: BlockId) -> str:
+    """A position as it is kept, with the list of segments that it is a place in."""
+    return orjson.dumps({**position.to_value(), "segments": segments.hex()}).decode()

@@ -1,0 +1,103 @@
+"""Queues as callers see them: limits on the runs that are left to workers under a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from analemma.catalog.queues import QueueRow, QueueRows
+from analemma.errors import Invalid, NotFound
+from analemma.state.arguments import check_name
+
+if TYPE_CHECKING:
+    from analemma.flows.running import RunnerParts
+
+PRIORITIES: Final = range(-100, 101)
+"""Each that is used costs every claim one look into an index."""
+MOST: Final = 1_000_000
+LONGEST_PERIOD_S: Final = 31_536_000
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue, as it was when it was looked at."""
+
+    name: str
+    concurrency: int | None
+    """How many of its runs may be worked on at a time, by all workers together; None: any number."""
+    rate: int | None
+    """How many may begin within `per_s`; None: any number."""
+    per_s: float | None
+    waiting: int
+    """Runs that nobody has begun."""
+    working: int
+    """Runs that somebody works on."""
+
+    def to_value(self) -> dict[str, Any]:
+        """As JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Queues:
+    """One tenant's queues. A queue is there as soon as a run is started in it; one without limits takes any number.
+
+    >>> import analemma
+    >>> app = analemma.open("sqlite:///:memory:")
+    >>> app.flows.queues.set("mail", concurrency=2, rate=100, per_s=60).rate
+    100
+    >>> app.close()
+    """
+
+    def __init__(self, parts: RunnerParts) -> None:
+        self._rows = QueueRows(parts.engine, parts.tenant)
+
+    def set(
+        self, name: str, *, concurrency: int | None = None, rate: int | None = None, per_s: float | None = None
+    ) -> Queue:
+        """Say what the limits of a queue are, in the place of those that it had: at most `concurrency` runs at a time,
+        and at most `rate` that begin within any `per_s` seconds. What is left out is not limited."""
+        check_name(name, "queue")
+        for what, value in (("concurrency", concurrency), ("rate", rate)):
+            if value is not None and (type(value) is not int or not 1 <= value <= MOST):
+                raise Invalid(
+                    f"a {what} of {value!r}", hint=f"from 1 to {MOST}; pause what feeds the queue instead of 0"
+                )
+        if (rate is None) != (per_s is None):
+            raise Invalid("a rate needs both rate and per_s", hint="rate=10, per_s=60: ten runs a minute")
+        if per_s is not None and not (isinstance(per_s, int | float) and 0.001 <= per_s <= LONGEST_PERIOD_S):
+            raise Invalid(f"a period of {per_s!r} s", hint=f"from 0.001 to {LONGEST_PERIOD_S}")
+        self._rows.put(name, concurrency=concurrency, rate=rate, period_s=per_s)
+        return self.get(name)
+
+    def list(self) -> list[Queue]:
+        """Every queue that has limits or was used, by name."""
+        return [_queue(row) for row in self._rows.all()]
+
+    def get(self, name: str) -> Queue:
+        """One queue; NotFound if it has no limits and was never used."""
+        check_name(name, "queue")
+        for row in self._rows.all():
+            if row.name == name:
+                return _queue(row)
+        raise NotFound(f"there is no queue {name}", hint="it is there once it is set, or a run is started in it")
+
+    def remove(self, name: str) -> None:
+        """Forget the limits of a queue; runs that wait in it go on without any. NotFound if it has none."""
+        check_name(name, "queue")
+        if not self._rows.remove(name):
+            raise NotFound(f"the queue {name} has no limits", queue=name)
+
+
+def check_place(queue: Any, priority: Any) -> None:
+    """Invalid unless a run can stand there."""
+    if queue != "":
+        check_name(queue, "queue")
+    if type(priority) is not int or priority not in PRIORITIES:
+        raise Invalid(f"a priority of {priority!r}", hint=f"from {PRIORITIES[0]} to {PRIORITIES[-1]}")
+    if priority and not queue:
+        raise Invalid("a priority without a queue", hint="name a queue: runs of none go by when they are due")
+
+
+def _queue(row: QueueRow) -> Queue:
+    per_s = None if row.period_us is None else row.period_us / 1_000_000
+    return Queue(row.name, row.concurrency, row.rate, per_s, row.waiting, row.working)

@@ -1,0 +1,132 @@
+"""When schedules tick: pure, from a definition and two times. Times are microseconds since 1970-01-01Z.
+
+Cron goes by the clock on the wall of its time zone, as Debian's does: what is at a fixed time runs once on the day on
+which clocks are set forward (as soon as there is such a time) and once on the day on which they are set back; what is
+hourly or more often (`*` in the minutes or hours) goes by elapsed time."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from analemma.errors import Invalid
+
+CatchUp = Literal["skip", "one", "all"]
+CATCH_UPS: Final = get_args(CatchUp)
+SECOND_US: Final = 1_000_000
+SHORTEST_S: Final = 1.0
+LONGEST_S: Final = 366 * 86_400
+EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """When something ticks: a cron expression in a time zone, or an interval from an anchor on."""
+
+    cron: str | None = None
+    zone: str = "UTC"
+    every_s: float | None = None
+    anchor_us: int = 0
+
+    def after(self, time_us: int) -> Iterator[int]:
+        """Every tick behind a time, in order.
+
+        >>> nine = Ticks("0 9 * * *", "Europe/Berlin").after(1_711_753_200_000_000)
+        >>> [iso(next(nine)), iso(next(nine))]
+        ['2024-03-30T08:00:00Z', '2024-03-31T07:00:00Z']
+        """
+        if self.every_s is not None:
+            every_us = round(self.every_s * SECOND_US)
+            tick = self.anchor_us + ((time_us - self.anchor_us) // every_us + 1) * every_us
+            while True:
+                yield tick
+                tick += every_us
+        assert self.cron is not None
+        last = time_us
+        for found in CronSim(self.cron, _moment(time_us).astimezone(ZoneInfo(self.zone))):
+            tick = _us(found)
+            # The hour that there is twice is begun from its first time, whichever it was: what is over is left out.
+            if tick > last:
+                yield tick
+                last = tick
+
+    def next(self, time_us: int) -> int | None:
+        """The first tick behind a time; None: there is none any more."""
+        return next(self.after(time_us), None)
+
+    def between(self, first_us: int, last_us: int, most: int) -> list[int]:
+        """The last `most` ticks from one time to another, both counted, without walking through all before them."""
+        if self.every_s is not None:
+            every_us = round(self.every_s * SECOND_US)
+            first_us = max(first_us, last_us - most * every_us + 1)
+        span_us = 60 * SECOND_US * (most + 1)
+        while True:
+            begin_us = max(first_us, last_us - span_us)
+            found: list[int] = []
+            for tick in self.after(begin_us - 1):
+                if tick > last_us:
+                    break
+                found.append(tick)
+            if len(found) >= most or begin_us == first_us:
+                return found[-most:] if most else []
+            span_us *= 8
+
+
+def check_ticks(ticks: Ticks) -> None:
+    """Invalid unless it says when to tick, in one way."""
+    if (ticks.cron is None) == (ticks.every_s is None):
+        raise Invalid("a schedule has either cron or every_s", hint='cron="0 9 * * MON-FRI", or every_s=3600')
+    if ticks.every_s is not None:
+        if not isinstance(ticks.every_s, int | float) or not SHORTEST_S <= ticks.every_s <= LONGEST_S:
+            raise Invalid(f"an interval of {ticks.every_s!r} s", hint=f"from {SHORTEST_S:g} to {LONGEST_S}")
+        return
+    try:
+        ZoneInfo(ticks.zone)
+    except (KeyError, OSError, ValueError, TypeError) as exc:
+        raise Invalid(f"there is no time zone {ticks.zone!r}", hint="a name as Europe/Berlin, or UTC") from exc
+    if not isinstance(ticks.cron, str) or len(ticks.cron.split()) != 5:
+        raise Invalid(f"{ticks.cron!r} is no schedule", hint="minute hour day month weekday")
+    try:
+        found = next(iter(CronSim(ticks.cron, EPOCH)), None)
+    except CronSimError as exc:
+        raise Invalid(f"{ticks.cron!r} is no schedule: {exc}", hint="minute hour day month weekday") from exc
+    if found is None:
+        raise Invalid(f"{ticks.cron!r} never comes", hint="such a day is in no month")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What becomes of ticks at which nobody was there."""
+
+    catch_up: CatchUp = "one"
+    limit: int = 10
+    """With `all`: of how many, the newest."""
+    grace_s: float = 60.0
+    """A tick that is no older than this was not missed."""
+
+
+def due_ticks(ticks: Ticks, policy: Policy, next_us: int, now_us: int, most: int) -> list[int]:
+    """The ticks to run now, in order, of all from the next one on: those that are not older than the grace allows, at
+    most so many; and of those that were missed none, the last, or the last few."""
+    missed_us = now_us - round(policy.grace_s * SECOND_US) - 1
+    missed = {"skip": 0, "one": 1, "all": policy.limit}[policy.catch_up]
+    late = ticks.between(next_us, missed_us, missed) if missed and next_us <= missed_us else []
+    return [*late, *ticks.between(max(next_us, missed_us + 1), now_us, most)]
+
+
+def iso(time_us: int) -> str:
+    """A tick as text, as keys and inputs have it."""
+    return _moment(time_us).isoformat().replace("+00:00", "Z")
+
+
+def _moment(time_us: int) -> dt.datetime:
+    return EPOCH + dt.timedelta(microseconds=time_us)
+
+
+def _us(moment: dt.datetime) -> int:
+    return (moment.astimezone(dt.UTC) - EPOCH) // dt.timedelta(microseconds=1)
