@@ -6,16 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
+from tests import programs
 from tests.stores import Store
 from tests.unit.gc.packing_stores import block_rows, converse, query, states
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [Path(sys.executable).with_name("analemma"), *arguments],
+    return programs.run(
+        [sys.executable, "-m", "analemma", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
