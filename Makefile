@@ -7,6 +7,9 @@ BENCH_STAMP := $(VENV)/.installed-bench
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 JOBS ?= auto
 
+# The tests start many programs: they find what they import compiled, even if the shell would rather have no such files.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format bench-quick bench soak clean
 
