@@ -286,7 +286,7 @@ class DeployWorkflow:
 
         def move_on(tx: Transaction, result: CompileResult, held: HeldEntity) -> None:
             # Of transactions that are tried again, the last one counts.
-            after[0] = self._move_on(tx, contracts, deploy, result, held)
+            after[0] = self._move_on(tx, contracts, deploy, result, held, alone=settle is None)
 
         result = self._slicing.compile(
             deploy.type,
@@ -312,7 +312,14 @@ class DeployWorkflow:
         return after[0]
 
     def _move_on(
-        self, tx: Transaction, contracts: ContractSet, deploy: DeployRow, result: CompileResult, held: HeldEntity
+        self,
+        tx: Transaction,
+        contracts: ContractSet,
+        deploy: DeployRow,
+        result: CompileResult,
+        held: HeldEntity,
+        *,
+        alone: bool,
     ) -> DeployRow | None:
         """What is compiled becomes READY, and SINKING or DONE at once; as it is then, or None and nothing is done if
         somebody else saw to that."""
@@ -324,6 +331,9 @@ class DeployWorkflow:
         asked = [each.rule for each in sinks if each.asked]
         planned = None
         changes: dict[str, Any] = {"ship_seq": held.ship_seq}
+        if alone:
+            # Its event is still to be delivered. Should a sink have failed it by then, that is no other attempt.
+            changes["event"] = self._events.new_id()
         if deploy.cutover == "ready" or not asked:
             planned = plan_cutover(tx, deploy.entity, held, deploy.version, (*result.written, *result.unchanged))
             changes |= {"served": planned.served, "superseded_by": planned.superseded_by}

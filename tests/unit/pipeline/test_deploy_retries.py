@@ -86,6 +86,26 @@ def test_a_retry_does_not_wait_for_a_sink_that_answered_while_the_deploy_was_ove
         assert titles(a)[-1] == titles(b)[-1] == "New"
 
 
+def test_an_event_that_is_late_is_no_other_attempt_at_what_a_sink_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = install(tmp_path, monkeypatch, "a")
+    with open_ship_shop(store, tmp_path, scripted("a")) as (app, shop):
+        a.answering = always(refused("no"))
+        deploy = shop.deploy("BOOK", "1", book("1", title="New"), compile="sync", cutover="done")
+        due = query(store, "SELECT due_at FROM lane WHERE aggregatetype = 'RAW_DATA'")
+        query(store, "UPDATE lane SET due_at = 4000000000000000 WHERE aggregatetype = 'RAW_DATA'")
+        drain(app)
+        assert recorded(app, shop, deploy.id)[:2] == ("FAILED", 1)
+        query(store, "UPDATE lane SET due_at = ? WHERE aggregatetype = 'RAW_DATA'", due[0][0])
+        assert drain(app).delivered == 1
+        assert recorded(app, shop, deploy.id)[:2] == ("FAILED", 1)
+        a.answering = always(SHIPPED)
+        shop.deploys.retry(deploy.id)
+        drain(app)
+        assert recorded(app, shop, deploy.id)[:2] == ("DONE", 2) and served(shop) == "New"
+
+
 def test_what_a_sink_refused_in_an_earlier_attempt_does_not_fail_a_later_one(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
