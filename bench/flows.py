@@ -155,4 +155,6 @@ def _rates(
         return Row(name, rate, "steps/s", skipped=None)
     ratio = statistics.median([other / mine for mine, other in took])
     theirs = steps / statistics.median([other for _, other in took])
-    return Row.at_least(name, rate, "steps/s", ratio=ratio, against=f"{peer.name} ({theirs:,.3g} steps/s)", limit=GOAL)
+    return Row.at_least(
+        name, rate, "steps/s", ratio=ratio, against=f"{peer.name} ({theirs:,.3g} steps/s{peer.remark})", limit=GOAL
+    )

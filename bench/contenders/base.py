@@ -13,6 +13,8 @@ class Contender:
     """A store with some of the verbs that benchmarks know. Timing happens beside the work, whatever process that is."""
 
     name = ""
+    remark = ""
+    """What else has to be known of how it was run, for the line of its result."""
 
     def timed(self, verb: str, *arguments: Any) -> tuple[float, Any]:
         """Run a verb; the seconds it took, and its answer."""

@@ -32,6 +32,7 @@ class TemporalFlows(Contender):
     """A running server whose history is on disk, and a client and a worker connected to it."""
 
     name = "Temporal"
+    remark = "; ordinary activities, local ones would be quicker"
 
     def __init__(self, folder: Path) -> None:
         program = _program()

@@ -334,7 +334,9 @@ def open_app(
     place = _place(url, file, objects or settings.objects)
     embedded = file is not None
     if file is not None and file != MEMORY and not create and not Path(file).is_file():
-        raise NotFound(f"there is no store at {place.url}", hint="run `analemma init` there, or check the path")
+        raise NotFound(
+            f"there is no store at {place.url}", hint="run `analemma init -u` with its path, or check the path"
+        )
     if migrate is None:
         migrate = embedded if settings.auto_migrate is None else settings.auto_migrate
     # Objects first: an unusable object store should not leave a fresh catalog behind.

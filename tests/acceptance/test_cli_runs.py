@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -81,9 +82,13 @@ def test_a_run_that_nobody_knows_about_says_how_it_goes_on(
     begun = here.run("run", f"{UNSURE}:flow", *PLACE)
     assert begun.returncode == 1 and "the bank did not answer" in begun.stdout
     execution = here.answer("runs")["runs"][0]["execution_id"]
+    hint = f"analemma resume {execution} --unknown happened|did-not --module MODULE"
+    assert hint in begun.stdout
     unsure = here.run("resume", execution, "--module", UNSURE)
     assert unsure.returncode == CODES["outcome_unknown"]
-    assert f"analemma resume {execution} --unknown happened|did-not" in unsure.stdout
+    assert hint in unsure.stdout
+    # Nothing is settled where the program is not named.
+    assert here.run("resume", execution, *told).returncode == CODES["not_found"]
     wrong = here.run("resume", execution, "--unknown", "did-not", "--result", "1")
     assert wrong.returncode == 2 and "--result" in wrong.stderr
     done = here.answer("resume", execution, "--module", UNSURE, *told)
@@ -112,6 +117,13 @@ def test_answers_come_from_a_file_from_stubs_or_from_an_earlier_run(here: Comman
     (here.directory / "list.json").write_text("[]")
     assert here.run(*asked, "a-9", "--mock", "list.json").returncode == 2
     assert here.run(*asked, "a-9", "--mock", "nothing.json").returncode == 2
+    assert here.error("invalid", *asked, "a-9", "--mock", "") == "--mock is empty"
+    (here.directory / "strange.json").write_text('{"aks": 1}')
+    assert "'aks', which is no node" in here.error("invalid", *asked, "a-9", "--mock", "strange.json")
+    (here.directory / "bare.yaml").write_text(document.replace(", stub: {rate: 3}", "").replace("asking", "bare"))
+    bare = ("run", "bare.yaml", "-o", "ann", "-w", "b-1", "--mock")
+    assert 'or say --mock FILE, with {"NODE": answer} in it' in here.run(*bare, "stubs").stdout
+    assert "without --mock, or say --mock FILE" in here.run(*bare, "recorded").stderr
 
 
 @contextmanager
@@ -156,3 +168,22 @@ def test_a_worker_goes_on_and_runs_are_cancelled_and_run_again(here: CommandLine
     assert here.run("rerun", other).returncode == 2
     assert here.run("runs", "nobody").returncode == 3
     assert here.run("run", "nothing_there:flow", *PLACE).returncode == 3
+
+
+def test_a_node_that_fails_is_one_line_and_not_a_traceback(here: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a process of its own: those of the test are not there.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    failing = ("run", "order.yaml", "--module", PROGRAM, "-o", "ann", "-w")
+    failed = here.run(*failing, "f-1")
+    assert "because    add_up: KeyError: 'prices'" in failed.stdout
+    (line,) = failed.stderr.splitlines()
+    assert line.endswith("failed in segment add_up: KeyError: 'prices'")
+    assert "Traceback" in here.run(*failing, "f-2", ANALEMMA_DEBUG="1").stderr
+
+
+def test_a_run_that_is_not_there_is_looked_for_in_the_list(here: CommandLine) -> None:
+    assert "hint: analemma runs lists them" in here.run("runs", "nope").stderr
+
+
+def test_a_store_that_is_not_there_is_made_with_an_option(tmp_path: Path) -> None:
+    assert "hint: run `analemma init -u`" in CommandLine(tmp_path, {}).run("runs", "-u", "./store").stderr

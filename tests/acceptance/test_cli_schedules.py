@@ -89,3 +89,33 @@ def test_queues_are_set_listed_used_and_removed(here: CommandLine) -> None:
     assert here.answer("runs", run["execution_id"])["status"] == "COMPLETED"
     assert "no limits" in here.text("queue", "remove", "mail")
     assert here.run("queue", "remove", "mail").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ((), "a schedule has either --cron or --every", "--cron '0 9 * * MON-FRI', or --every 3600"),
+        (("--every", "5", "--zone", "Mars/X"), "--zone is of --cron, and --every has none", "leave out --zone"),
+        (("--every", "5", "-w", "x-{tock}"), "nothing is put in the place of {tock}", "there is {tick}"),
+    ],
+    ids=["neither", "zone of an interval", "placeholder"],
+)
+def test_schedules_that_make_no_sense_are_refused_in_words_of_the_command_line(
+    here: CommandLine, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
+    done = here.run("schedule", "add", "odd", "order.yaml", "-o", "ann", "--set", "prices=[1]", *arguments)
+    assert done.returncode == 2 and f"error: {message}" in done.stderr and f"hint: {hint}" in done.stderr
+    assert here.answer("schedule", "list") == {"schedules": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("schedule", "show", "nope"), "analemma schedule list has"),
+        (("queue", "remove", "nope"), "analemma queue list has"),
+        (("queue", "set", "mail", "--rate", "3"), "--rate 10 --per 60"),
+    ],
+    ids=["schedule", "queue", "rate"],
+)
+def test_errors_say_what_to_type_next(here: CommandLine, arguments: tuple[str, ...], hint: str) -> None:
+    assert f"hint: {hint}" in here.run(*arguments).stderr

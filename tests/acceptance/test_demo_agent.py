@@ -37,5 +37,8 @@ def test_the_agent_is_killed_goes_on_and_takes_two_ways(tmp_path: Path) -> None:
         assert drafts[0] != drafts[1] == run.state["letter"]
         assert app.kernel.verify(**NAME).ok
         assert all(f"{version.version:>7}  " in told.getvalue() for version in versions.values())
+    twice = sum(searched.values()) - len(QUESTIONS)
+    sent = "1 search was" if twice == 1 else f"{twice} searches were"
+    assert f"{sent} sent twice: nobody could know whether" in told.getvalue()
     for said in ("killed with kill -9 (exit -9)", "plan is not run again", "roll back to version 5", "by eve"):
         assert said in told.getvalue()

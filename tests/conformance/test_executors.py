@@ -1,4 +1,4 @@
-"""Every executor passes the same suite: threads, processes, a caller's own, a real Dask cluster, a real Ray."""
+"""Every executor passes the same suite: threads, processes, a caller's own; clusters do so in `test_clusters`."""
 
 from __future__ import annotations
 
@@ -43,36 +43,6 @@ class TestGivenProcesses(ExecutorSuite):
         pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
         with pool, resolve_executor(pool) as executor:
             yield executor
-
-
-@pytest.fixture(scope="module")
-def dask_executor() -> Iterator[CallExecutor]:
-    pytest.importorskip("distributed", reason="Dask is not installed: pip install 'analemma[dask]'")
-    with resolve_executor("dask:2") as executor:
-        yield executor
-
-
-class TestDask(ExecutorSuite):
-    @pytest.fixture
-    def executor(self, dask_executor: CallExecutor) -> CallExecutor:
-        return dask_executor
-
-    def test_two_clusters_live_side_by_side(self, executor: CallExecutor) -> None:
-        with resolve_executor("dask:1") as other:
-            assert list(other.map(abs, [-1])) == list(executor.map(abs, [-1])) == [(-1, 1)]
-
-
-@pytest.fixture(scope="module")
-def ray_executor() -> Iterator[CallExecutor]:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'analemma[ray]'")
-    with resolve_executor("ray:2") as executor:
-        yield executor
-
-
-class TestRay(ExecutorSuite):
-    @pytest.fixture
-    def executor(self, ray_executor: CallExecutor) -> CallExecutor:
-        return ray_executor
 
 
 def test_a_given_executor_stays_open() -> None:

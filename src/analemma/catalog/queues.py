@@ -1,13 +1,14 @@
 """Queues: how many of their runs may be worked on at a time, how many may begin within a period, and which is next.
 
 A place in a queue is the lease of a run, and nothing else: whoever dies gives it back when the lease is over. Runs of
-one priority stand in a lane, in the order in which they became due; those that have begun before those that have
-not."""
+one priority stand in a lane, in the order in which they became due; those that have begun, and those that these wait
+for, before those that have not. A run whose lane is not there is found by nobody: a lane goes when no run has it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 from analemma.catalog.engine import Engine, Row, Transaction
@@ -25,9 +26,9 @@ class Lane(NamedTuple):
     queue: str
     priority: int
     begun_us: int | None
-    """When the first became due of those that go on; None: none is."""
+    """When the first became due of those that go on, or that one which has begun waits for; None: none is."""
     queued_us: int | None
-    """The same of those that have not begun."""
+    """The same of the others, which have not begun."""
     concurrency: int | None
     rate: int | None
 
@@ -72,15 +73,25 @@ class QueueRows:
         asked = {"tenant": self._tenant, "queue": name}
 
         def drop(tx: Transaction) -> bool:
-            had = tx.execute("drop_queue", **asked) == 1
+            if tx.execute("drop_queue", **asked) != 1:
+                return False
             tx.execute("drop_starts", seq=1 << 62, **asked)
-            tx.execute("drop_lanes", **asked)
-            return had
+            return True
+
+        return self._engine.write(drop)
+
+    def tidy(self) -> int:
+        """Drop the lanes that no run has any more, of whatever status; how many."""
+
+        def drop(tx: Transaction) -> int:
+            # First: whoever is about to commit a run into one of them has done so then, and nobody else begins to.
+            tx.execute("hold_lanes")
+            return tx.execute("drop_lanes", tenant=self._tenant)
 
         return self._engine.write(drop)
 
     def all(self) -> list[QueueRow]:
-        """Every one that has limits, or was ever used."""
+        """Every one that has limits, or runs."""
         return [QueueRow(*row) for row in self._engine.all("queues", tenant=self._tenant)]
 
 
@@ -108,10 +119,9 @@ def claim_next(
             if claimed:
                 return claimed
             plain_us = None
-        for lane in lanes:
-            row = _claim(engine, lane, holder=holder, lease_s=lease_s)
-            if row is not None:
-                return [(lane.tenant, row)]
+        row = _claim_of(engine, lanes, holder=holder, lease_s=lease_s)
+        if row is not None:
+            return [(lanes[0].tenant, row)]
     return claim_due(engine, holder=holder, lease_s=lease_s, tenant=tenant)
 
 
@@ -125,18 +135,45 @@ def next_lanes(lanes: Iterable[Lane]) -> list[list[Lane]]:
     return sorted(queues.values(), key=lambda found: found[0].since_us or 0)
 
 
-def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow | None:
+class _Refused(Enum):
+    """Why nothing of a lane was taken."""
+
+    NONE_DUE = "none due"
+    """Somebody else was faster."""
+    NO_PLACE = "no place"
+    """As many are worked on as may be."""
+    NO_BEGINNING = "no beginning"
+    """As many have begun as may; those that have may go on."""
+
+
+def _claim_of(engine: Engine, lanes: Iterable[Lane], *, holder: str, lease_s: float) -> RunRow | None:
+    """The next run of a queue, if it has a place for it. What one lane was told holds for the others: it is not asked
+    for each of them again."""
+    may_begin = True
+    for lane in lanes:
+        if not may_begin and lane.begun_us is None:
+            continue
+        taken = _claim(engine, lane, holder=holder, lease_s=lease_s)
+        if isinstance(taken, RunRow):
+            return taken
+        if taken is _Refused.NO_PLACE:
+            return None
+        may_begin = may_begin and taken is not _Refused.NO_BEGINNING
+    return None
+
+
+def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow | _Refused:
     """The next run of a lane, if its queue has a place: counted and taken in one transaction, one claim at a time."""
     place = {"tenant": lane.tenant, "queue": lane.queue}
     taking = {**place, "priority": lane.priority, "holder": holder, "lease": round(lease_s * SECOND_US)}
 
-    def take(tx: Transaction) -> Row | None:
+    def take(tx: Transaction) -> Row | _Refused:
         limits = tx.one("hold_queue", **place) if lane.is_limited else None
         concurrency, rate, period, started, now = limits or (None, None, None, 0, 0)
         if concurrency is not None:
             held = tx.one("queue_held", **place)
             if held is not None and held[0] >= concurrency:
-                return None
+                return _Refused.NO_PLACE
         hit(BEFORE_CLAIM)
         begun = tx.all("claim_begun", **taking)
         if begun:
@@ -144,16 +181,16 @@ def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow
         if rate is not None:
             before = tx.one("queue_starts", seq=started + 1 - rate, **place)
             if before is not None and before[0] > now - period:
-                return None
+                return _Refused.NO_BEGINNING
         queued = tx.all("claim_queued", **taking)
         if queued and rate is not None:
             tx.execute("count_start", **place)
             tx.execute("put_start", seq=started + 1, at=now, **place)
             tx.execute("drop_starts", seq=started + 1 - rate, **place)
-        return queued[0] if queued else None
+        return queued[0] if queued else _Refused.NONE_DUE
 
-    row = engine.write(take)
-    if row is None:
-        return None
+    taken = engine.write(take)
+    if isinstance(taken, _Refused):
+        return taken
     hit(AFTER_CLAIM)
-    return run_row(row)
+    return run_row(taken)

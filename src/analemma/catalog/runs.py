@@ -62,6 +62,8 @@ class RunRow(NamedTuple):
     ended_at_us: int | None
     parent: int | None = None
     """The number of the run that began it and waits for it."""
+    begun_at_us: int | None = None
+    """When somebody first took it."""
 
     @property
     def key(self) -> BranchKey:
@@ -102,7 +104,8 @@ class NewRun:
     holder: str | None = None
     due_in_s: float = 0.0
     """With a holder: how long the lease is. Without: when somebody is to begin it."""
-    deadline_in_s: float | None = None
+    limit_s: float | None = None
+    """How long it may take, from when somebody takes it."""
     idempotency_key: str | None = None
     incarnation: int = 1
     queue: str = ""
@@ -265,7 +268,7 @@ class RunRows:
                 "incarnation": new.incarnation,
                 "holder": new.holder,
                 "due_in": _us(new.due_in_s),
-                "deadline_in": _us(new.deadline_in_s),
+                "limit": _us(new.limit_s),
                 "key": new.idempotency_key,
                 "fingerprint": new.fingerprint,
                 "queue": new.queue,
@@ -335,6 +338,13 @@ class RunRows:
         self._engine.write(lambda tx: _change(tx, [self.moved(move), *beside]))
         hit(AFTER_MOVE)
 
+    def revive(self, parent: RunRow, move: Move, *beside: RowChange) -> None:
+        """Let a run that failed go on for whoever waits for it; FencedOut with the number of the one that is somebody
+        else's as its `run`: of the parent, or of the run."""
+        hit(BEFORE_MOVE)
+        self._engine.write(lambda tx: _change(tx, [self.hold(parent), self.moved(move), *beside]))
+        hit(AFTER_MOVE)
+
     def end(self, row: RunRow, move: Move, *beside: RowChange) -> None:
         """End a run where it is, and wake whoever waits for it; FencedOut if it is somebody else's."""
         hit(BEFORE_MOVE)
@@ -352,17 +362,39 @@ class RunRows:
         self._engine.write(end)
         hit(AFTER_MOVE)
 
-    def cancel_children(self, run: int, status_of: Callable[[BranchKey], RowChange]) -> None:
-        """End those that a run began, if they go on."""
-        self._engine.write(lambda tx: self._cancel_children(tx, run, status_of))
+    def cancel_children(
+        self, run: int, status_of: Callable[[BranchKey], RowChange], *beside: RowChange, last: int = LAST
+    ) -> set[int]:
+        """End those that a run began, up to a number, if they go on, whoever holds them; which these were. What is
+        `beside` comes first."""
 
-    def _cancel_children(self, tx: Transaction, run: int, status_of: Callable[[BranchKey], RowChange]) -> None:
+        def end(tx: Transaction) -> set[int]:
+            _change(tx, beside)
+            return self._cancel_children(tx, run, status_of, last)
+
+        hit(BEFORE_MOVE)
+        ended = self._engine.write(end)
+        hit(AFTER_MOVE)
+        return ended
+
+    def last_child(self, run: int) -> int | None:
+        """The newest of those that a run began and that go on."""
+        row = self._engine.one("last_child", run=run)
+        return None if row is None else row[0]
+
+    def _cancel_children(
+        self, tx: Transaction, run: int, status_of: Callable[[BranchKey], RowChange], last: int = LAST
+    ) -> set[int]:
+        ended: set[int] = set()
         level = [run]
         while level:
             # From above, one by one: whoever is about to begin another finds itself cancelled, or that one is seen.
-            children = [row for each in level for row in tx.all("cancel_children", run=each)]
+            children = [row for each in level for row in tx.all("cancel_children", run=each, last=last)]
             _change(tx, [status_of(BranchKey(*row[1:])) for row in children])
             level = [row[0] for row in children]
+            ended.update(level)
+            last = LAST
+        return ended
 
     def moved(self, move: Move) -> RowChange:
         """The same for a commit."""

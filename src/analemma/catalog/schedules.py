@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.engine import Engine, Row
 from analemma.catalog.port import RowChange, TenantId
 
 
@@ -41,16 +41,15 @@ class ScheduleRows:
         """By their names."""
         return [ScheduleRow._make(row) for row in self._engine.all("schedules", tenant=self._tenant)]
 
-    def put(self, name: str, *, document: str, definition: str, next_us: int | None, replace: bool) -> bool:
-        """A new one; with `replace`, perhaps in the place of one of the same name. False: the name is taken."""
-        asked = self._named(name) | {"document": document, "definition": definition, "next": next_us}
-
-        def add(tx: Transaction) -> bool:
-            if replace and tx.execute("replace_schedule", **asked) == 1:
-                return True
-            return tx.execute("add_schedule", **asked) == 1
-
-        return self._engine.write(add)
+    def put(
+        self, name: str, *, document: str, definition: str, next_us: int | None, instead: ScheduleRow | None = None
+    ) -> bool:
+        """A new one, or one in the place of another as it was seen. False: the name is taken, or that is another by
+        now."""
+        asked = {"document": document, "definition": definition, "next": next_us}
+        if instead is None:
+            return self._engine.write(lambda tx: tx.execute("add_schedule", **asked, **self._named(name))) == 1
+        return self._engine.write(lambda tx: tx.execute("replace_schedule", **asked, **self._seen(instead))) == 1
 
     def advanced(self, row: ScheduleRow, *, tick_us: int | None, next_us: int | None) -> RowChange:
         """For the commit of a tick's run: the schedule goes on to the next."""

@@ -149,7 +149,12 @@ def _go_on(console: Console, app: App, outside: Outside) -> Run:
         f"  Resumed here: plan is not run again (the model was asked {len(outside.asked('think'))} time), "
         f"{len(QUESTIONS) - now} of {len(QUESTIONS)} answers are found again, {now} looked up."
     )
-    console.print(f"  Searches sent twice: {repeated}, of which nobody could know, under the key that it had.\n")
+    sent, known = f"{repeated} searches were", "they had arrived. They had the same keys"
+    if repeated == 1:
+        sent, known = "1 search was", "it had arrived. It had the same key"
+    console.print(
+        f"  {sent} sent twice: nobody could know whether {known}, so a receiver that looks at keys does it once.\n"
+    )
     return run
 
 

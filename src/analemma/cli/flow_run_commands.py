@@ -12,6 +12,7 @@ import typer
 from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.options import LARGEST_NUMBER, MAIN, Branch, Owner, StoreOptions, Workflow, on_store
 from analemma.cli.output import print_fields, print_json
+from analemma.cli.wording import in_cli_words
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -294,6 +295,8 @@ def _mock(text: str | None) -> bool | str | dict[str, Any]:
     """Who answers for models and hosts."""
     from analemma.cli.json_input import read_object
 
+    if text == "":
+        raise Invalid("--mock is empty", hint="stubs, recorded, or a file with answers by node")
     if text is None or text == "recorded":
         return text or False
     return True if text == "stubs" else read_object(text, hint='give answers by node: {"ask": "hello"}')
@@ -357,8 +360,8 @@ def _hint(run: Run) -> str:
     if run.error is None:
         return ""
     if run.error.effect is not None:
-        return f"find out, and: analemma resume {run.execution_id} --unknown happened|did-not"
-    return run.error.hint or ""
+        return f"find out, and: analemma resume {run.execution_id} --unknown happened|did-not --module MODULE"
+    return in_cli_words(run.error.hint or "")
 
 
 def _segment_value(each: RunSegment) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from analemma.cli.wording import in_cli_words
 from analemma.errors import AnalemmaError, Invalid
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ def print_error(error: AnalemmaError, *, as_json: bool) -> None:
         facts = {**error.facts, "kind": error.kind, "message": error.message, "hint": error.hint}
         print(json.dumps({"error": facts}, default=_fact), file=sys.stderr)
         return
-    print(f"error: {one_line(error.message)}", file=sys.stderr)
+    print(f"error: {one_line(in_cli_words(error.message))}", file=sys.stderr)
     if error.hint:
-        print(f"hint: {one_line(error.hint)}", file=sys.stderr)
+        print(f"hint: {one_line(in_cli_words(error.hint))}", file=sys.stderr)
 
 
 def _fact(fact: Any) -> Any:

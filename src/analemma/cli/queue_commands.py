@@ -20,7 +20,7 @@ Name = Annotated[str, typer.Argument(help="The queue.", metavar="QUEUE")]
 
 @on_store(commands, "analemma queue list -u ./store", name="list")
 def list_queues(store: StoreOptions) -> int:
-    """List the queues that have limits or were used, with what waits in each and what is worked on."""
+    """List the queues that have limits or runs, with what waits in each and what is worked on."""
     with store.open() as app:
         found = app.flows.queues.list()
     if store.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -24,6 +25,7 @@ _USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns its exit code."""
+    _log_briefly()
     try:
         result = application(args=list(arguments), prog_name="analemma", standalone_mode=False)
         sys.stdout.flush()
@@ -45,6 +47,25 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         print_error(error, as_json="--json" in arguments)
         return exit_code(error)
+
+
+class _Brief(logging.Handler):
+    """Shows log records on stderr, warnings without where they come from: the command says what went wrong itself. A
+    program that has a way of its own of logging keeps it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if logging.getLogger().handlers:
+            return
+        shown = logging.makeLogRecord(record.__dict__)
+        if record.levelno < logging.ERROR and not os.environ.get(DEBUG_VARIABLE):
+            shown.exc_info = shown.exc_text = None
+        print(self.format(shown), file=sys.stderr)
+
+
+def _log_briefly() -> None:
+    ours = logging.getLogger("analemma")
+    if not any(isinstance(each, _Brief) for each in ours.handlers):
+        ours.addHandler(_Brief(logging.WARNING))
 
 
 def _as_ours(error: Exception) -> AnalemmaError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -32,6 +32,9 @@ _CONTEXT: Final = {
     "string_pattern_mismatch": "does not have the form {pattern}",
 }
 
+Meant = Callable[[Place], str | None]
+"""A hint for an unknown key, by its place."""
+
 
 def read_shape(reporter: Reporter) -> ContractDocument | None:
     """The document, if its shape is right; otherwise all that is wrong with it was reported."""
@@ -51,17 +54,28 @@ def read_shape(reporter: Reporter) -> ContractDocument | None:
     try:
         return known.model_validate(plain)
     except ValidationError as exc:
-        report_errors(exc, reporter, known_keys())
+        report_errors(exc, reporter, lambda place: close_key(place, known_keys()))
         return None
 
 
-def report_errors(found: ValidationError, reporter: Reporter, keys: Sequence[str]) -> None:
-    """Say what is wrong with a document, whatever its format; `keys` are those that it could have."""
+def report_errors(found: ValidationError, reporter: Reporter, meant: Meant) -> None:
+    """Say what is wrong with a document, whatever its format; `meant` is asked what an unknown key was to be."""
     for error in found.errors(include_url=False):
-        _report(error, reporter, keys)
+        _report(error, reporter, meant)
 
 
-def _report(error: ErrorDetails, reporter: Reporter, keys: Sequence[str]) -> None:
+def close_key(place: Place, keys: Sequence[str]) -> str | None:
+    """A hint at the key that looks like the one that nobody knows there.
+
+    >>> close_key(("nodes", 0, "retires"), ["retries", "retires"])
+    'did you mean retries?'
+    """
+    name = str(place[-1])
+    close = get_close_matches(name, [each for each in keys if each != name], n=1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def _report(error: ErrorDetails, reporter: Reporter, meant: Meant) -> None:
     place: Place = error["loc"]
     name = f"{place[-1]}" if place and isinstance(place[-1], str) else _name_of(place)
     kind, found, context = error["type"], error["input"], error.get("ctx", {})
@@ -69,9 +83,7 @@ def _report(error: ErrorDetails, reporter: Reporter, keys: Sequence[str]) -> Non
         case "missing":
             reporter.at(place[:-1], f"the key {name} is missing{_inside(place[:-1])}")
         case "extra_forbidden":
-            close = get_close_matches(str(place[-1]), keys, n=1)
-            hint = f"did you mean {close[0]}?" if close else None
-            reporter.at_key(place, f"unknown key {name}{_inside(place[:-1])}", hint)
+            reporter.at_key(place, f"unknown key {name}{_inside(place[:-1])}", meant(place))
         case "literal_error":
             reporter.at(place, f"{name} is {_shown(found)}", f"it is one of {context['expected']}".replace("'", ""))
         case "union_tag_invalid":

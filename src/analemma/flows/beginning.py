@@ -14,11 +14,13 @@ from analemma.catalog.port import BranchKey, RowChange
 from analemma.catalog.queues import add_lane
 from analemma.catalog.runs import NewRun, RunRow
 from analemma.contracts.field_types import mismatches, parse_field_type
-from analemma.errors import Conflict, Internal, Invalid
+from analemma.errors import AnalemmaError, Conflict, Internal, Invalid
 from analemma.flows.building import Flow
 from analemma.flows.document import Workflow
+from analemma.flows.handlers import Handlers
 from analemma.flows.keeping import position_text
-from analemma.flows.node_types.mocking import RECORDED, read_mock
+from analemma.flows.node_types.mocking import RECORDED, check_places, read_mock
+from analemma.flows.nodes import SubflowNode
 from analemma.flows.queueing import check_place
 from analemma.flows.reading import read_workflow
 from analemma.flows.recording import recorded_mock
@@ -103,6 +105,22 @@ def read_input(workflow: Workflow, given: Any) -> DeltaUpdate:
     return update
 
 
+def nodes_of(workflow: Workflow, handlers: Handlers) -> frozenset[str] | None:
+    """The nodes of a workflow and of its subflows, which are mocks too; None if one of them is not there yet."""
+    found, left, seen = set[str](), [workflow], set[str]()
+    while left:
+        each = left.pop()
+        found |= {node.id for node in each.nodes}
+        for node in each.nodes:
+            if isinstance(node, SubflowNode) and node.workflow not in seen:
+                seen.add(node.workflow)
+                try:
+                    left.append(handlers.document(node.workflow, node.id, node.document))
+                except AnalemmaError:
+                    return None
+    return frozenset(found)
+
+
 class Beginning:
     """Begins runs."""
 
@@ -138,6 +156,9 @@ class Beginning:
             raise Invalid(f"the trigger is a {type(trigger).__name__}", hint="pass a dict")
         told = {} if trigger is None else {name: value for name, value in trigger.items() if name != "node"}
         kept_mock = recorded_mock(self._parts, key.owner, workflow.workflow) if mock == RECORDED else read_mock(mock)
+        if mock != RECORDED:
+            # What was recorded may be of an earlier document.
+            check_places(kept_mock, nodes_of(workflow, self._parts.handlers))
         options: dict[str, Any] = {"mock": kept_mock} if kept_mock is not False else {}
         if trigger is not None:
             options["trigger"] = told
@@ -178,7 +199,7 @@ class Beginning:
             fingerprint=asked.fingerprint,
             holder=parts.holder if here else None,
             due_in_s=parts.lease_s if here else asked.delay_s,
-            deadline_in_s=asked.workflow.limits.timeout_s,
+            limit_s=asked.workflow.limits.timeout_s,
             idempotency_key=asked.idempotency_key,
             queue=asked.queue,
             priority=asked.priority,

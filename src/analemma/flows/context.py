@@ -84,9 +84,9 @@ class NodeContext(Protocol):
         """The function's answer, which it records itself, by calling what it is given in the transaction in which it
         does what it does in this store: exactly once, whatever happens."""
 
-    def reading(self, name: str, function: Callable[[], Any]) -> Any:
+    def reading(self, name: str, function: Callable[[], Any], *, here: bool = False) -> Any:
         """The function's answer, recorded, so that it is the same when the segment runs again. For what changes nothing
-        and may be another the next time."""
+        and may be another the next time. `here`: it asks this store, and where that is away the node has not failed."""
 
     def emit(self, event: Mapping[str, Any]) -> None:
         """An event for the outbox, in the transaction of the segment's commit: `type`, `payload`, and where it has them
@@ -137,7 +137,7 @@ class NodeEffects(Protocol):
     def once_here(self, name: str, function: Callable[[Settle], Any]) -> Any:
         """See `NodeContext.once_here`."""
 
-    def reading(self, name: str, function: Callable[[], Any]) -> Any:
+    def reading(self, name: str, function: Callable[[], Any], *, here: bool = False) -> Any:
         """See `NodeContext.reading`."""
 
     def chance(self) -> Chance:
@@ -218,9 +218,9 @@ class Context:
         self._check_effect(name, "retry")
         return self._effects.once_here(name, function)
 
-    def reading(self, name: str, function: Callable[[], Any]) -> Any:
+    def reading(self, name: str, function: Callable[[], Any], *, here: bool = False) -> Any:
         self._check_effect(name, "retry")
-        return self._effects.reading(name, function)
+        return self._effects.reading(name, function, here=here)
 
     def emit(self, event: Mapping[str, Any]) -> None:
         self.check_cancelled()

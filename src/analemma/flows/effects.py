@@ -5,8 +5,8 @@ later calls it again under the same key, gives up, or asks."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,8 +19,10 @@ from analemma.catalog.engine import Transaction
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.catalog.runs import FencedOut
 from analemma.clock import Clock, Entropy
-from analemma.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
+from analemma.errors import Corrupt, Invalid, OutcomeUnknown
 from analemma.flows.context import Chance, Facts, OnUnknown, Settle
+from analemma.flows.runs import EFFECT, FIND_OUT, Waiting
+from analemma.flows.store_errors import StoreErrors
 from analemma.state.block_store import BlockStore
 from analemma.tracing import current_trace
 
@@ -46,6 +48,11 @@ class AskHuman(BaseException):
         self.key = key
         self.name = name
         self.node = node
+
+    def question(self, segment: str) -> Waiting:
+        """What the run waits for then."""
+        prompt = f"did {self.name} happen?"
+        return Waiting(EFFECT, segment, self.node, (HAPPENED, DID_NOT), prompt=prompt, effect=self.key)
 
 
 class NobodyKnows(OutcomeUnknown):
@@ -90,9 +97,10 @@ class SegmentEffects:
         self._entropy = entropy
         self._known: dict[str, EffectRow] | None = {} if fresh else None
 
-    def attempt(self, node: str, part: str = "") -> AttemptEffects:
-        """For one attempt of one node; or of a `part` of it, whose effects are others."""
-        return AttemptEffects(self, node, part)
+    def attempt(self, node: str, part: str = "", store: StoreErrors | None = None) -> AttemptEffects:
+        """For one attempt of one node; or of a `part` of it, whose effects are others. `store` notes what the store
+        does not answer."""
+        return AttemptEffects(self, node, part, store)
 
     def known(self, key: str) -> EffectRow | None:
         """What is known of an effect."""
@@ -200,7 +208,7 @@ class AttemptEffects:
     """Implements `NodeEffects`. A retry is another of these: its names count from the beginning again, and so come to
     the same keys."""
 
-    def __init__(self, segment: SegmentEffects, node: str, part: str = "") -> None:
+    def __init__(self, segment: SegmentEffects, node: str, part: str = "", store: StoreErrors | None = None) -> None:
         self._segment = segment
         self._node = node
         self._place = f"{node}.{part}" if part else node
@@ -208,21 +216,24 @@ class AttemptEffects:
         self._counts: dict[str, int] = {}
         self.events: list[OutboxEvent] = []
         self.asked: AskHuman | None = None
-        self.away: Unavailable | None = None
+        self.unknown: str | None = None
+        """The key of an effect that was begun, that nobody knows of, and that is not to be called again."""
+        self.store = StoreErrors() if store is None else store
         """What the store itself did not answer with: no fault of the node's."""
 
     def once(self, name: str, function: Callable[[str], Any], on_unknown: OnUnknown) -> Any:
         key, row = self._find(name, on_unknown)
         if row is not None:
-            return self._segment.value(row)
+            return self._value(row)
         with self._asking():
             begun = self._segment.begin(key)
         if begun.state == "done":
-            return self._segment.value(begun)
+            return self._value(begun)
         try:
             value = function(self._segment.text(key))
         except NOT_KNOWN:
             # The intent stands: the next attempt does what on_unknown says.
+            self._note_unknown(key, on_unknown)
             raise
         except Exception:
             with self._asking():
@@ -234,15 +245,16 @@ class AttemptEffects:
     async def once_async(self, name: str, function: Callable[[str], Awaitable[Any]], on_unknown: OnUnknown) -> Any:
         key, row = self._find(name, on_unknown)
         if row is not None:
-            return self._segment.value(row)
+            return self._value(row)
         with self._asking():
             begun = self._segment.begin(key)
         if begun.state == "done":
-            return self._segment.value(begun)
+            return self._value(begun)
         try:
             value = await function(self._segment.text(key))
         except NOT_KNOWN:
             # The intent stands: the next attempt does what on_unknown says.
+            self._note_unknown(key, on_unknown)
             raise
         except Exception:
             with self._asking():
@@ -254,7 +266,7 @@ class AttemptEffects:
     def once_here(self, name: str, function: Callable[[Settle], Any]) -> Any:
         key, row = self._find(name, "retry")
         if row is not None:
-            return self._segment.value(row)
+            return self._value(row)
         settled: list[EffectRow] = []
 
         def settle(tx: Transaction, value: Any) -> None:
@@ -262,7 +274,7 @@ class AttemptEffects:
 
         try:
             # No intent: what it does and what says so are there together, or neither is.
-            with self._asking():
+            with self._asking(at_once=False):
                 answer = function(settle)
         except FencedOut:
             self._segment.forget()
@@ -271,7 +283,7 @@ class AttemptEffects:
                 found = self._segment.standing(key)
             if found.state != "done":
                 raise
-            return self._segment.value(found)
+            return self._value(found)
         except Exception:
             self._segment.forget()
             raise
@@ -279,11 +291,12 @@ class AttemptEffects:
             self._segment.note(row)
         return answer
 
-    def reading(self, name: str, function: Callable[[], Any]) -> Any:
+    def reading(self, name: str, function: Callable[[], Any], *, here: bool = False) -> Any:
         key, row = self._find(name, "retry")
         if row is not None:
-            return self._segment.value(row)
-        answer = function()
+            return self._value(row)
+        with self._asking(at_once=False) if here else nullcontext():
+            answer = function()
         with self._asking():
             return self._segment.done(key, answer, begun=False)
 
@@ -292,7 +305,7 @@ class AttemptEffects:
         with self._asking():
             row = self._segment.known(key)
         if row is not None and row.state == "done":
-            seed, at_us = self._segment.value(row)
+            seed, at_us = self._value(row)
             return Chance(seed, at_us)
         made = self._segment.new_chance()
         with self._asking():
@@ -302,14 +315,17 @@ class AttemptEffects:
     def emit(self, event: Mapping[str, Any]) -> None:
         self.events.append(self._segment.event(self._place, len(self.events), event))
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Whoever asks the store may get no answer."""
-        try:
-            yield
-        except Unavailable as exc:
-            self.away = exc
-            raise
+    def _asking(self, *, at_once: bool = True) -> AbstractContextManager[None]:
+        """Whoever asks the store may get no answer. Not `at_once`: perhaps it was somebody else who was asked."""
+        return self.store.asking(at_once=at_once)
+
+    def _value(self, row: EffectRow) -> Any:
+        with self._asking():
+            return self._segment.value(row)
+
+    def _note_unknown(self, key: str, on_unknown: OnUnknown) -> None:
+        if on_unknown == "fail" and self.unknown is None:
+            self.unknown = key
 
     def _find(self, name: str, on_unknown: OnUnknown) -> tuple[str, EffectRow | None]:
         """The effect's key, and its row if it was done."""
@@ -323,10 +339,10 @@ class AttemptEffects:
         if row.state == "done":
             return key, row
         if on_unknown == "fail":
+            self._note_unknown(key, on_unknown)
             raise NobodyKnows(
                 f"{name} was begun, and nobody knows whether it happened",
-                hint="find out, and resume the run with unknown='happened' or unknown='did not'; or let on_unknown be "
-                "ask, and resume: the run then waits for somebody who knows",
+                hint=FIND_OUT,
                 effect=name,
                 key=self._segment.text(key),
                 effect_key=key,

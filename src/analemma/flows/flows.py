@@ -7,25 +7,25 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.collecting import database_clock
-from analemma.catalog.port import RowChange
+from analemma.catalog.queues import QueueRows
 from analemma.catalog.runs import LAST, FencedOut, RunRow, SegmentRow, Status
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Unavailable
 from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
-from analemma.flows.continuing import Family, beginning_again, is_dead, workflow_status
+from analemma.flows.continuing import beginning_again, is_dead
 from analemma.flows.deciding import Deciding, Unknown, moved, waiting_of
 from analemma.flows.handlers import HasFunctions
 from analemma.flows.partitioning import partition
-from analemma.flows.queueing import Queues
+from analemma.flows.queueing import Queues, check_delay
 from analemma.flows.reading import read_workflow
 from analemma.flows.recording import recorded_answers
 from analemma.flows.rerunning import Rerunning
-from analemma.flows.run_kernel import Standing
-from analemma.flows.running import Held, Runner, RunnerParts, Told
-from analemma.flows.runs import Run, RunError, RunSegment, error_of, run_of_row, segment_of_row
+from analemma.flows.running import Runner, RunnerParts, Told
+from analemma.flows.running_here import FOREVER, Here
+from analemma.flows.runs import Run, RunSegment, error_of, run_of_row, segment_of_row
 from analemma.flows.scheduling import Schedules
 from analemma.state.arguments import check_name
 from analemma.state.kernel_base import MAIN
@@ -36,7 +36,6 @@ MOST_TRIES: Final = 20
 MOST_ROWS: Final = 1000
 """A page of runs, at most."""
 STATUSES: Final[tuple[str, ...]] = get_args(Status)
-FOREVER: Final = float("inf")
 
 
 class Flows:
@@ -61,6 +60,8 @@ class Flows:
         self._beginning = Beginning(parts)
         self._deciding = Deciding(parts, self._runner)
         self._rerunning = Rerunning(parts)
+        self._here = Here(parts, self._runner)
+        self._claim, self._continue = self._here.claim, self._here.go_on
         self.handlers = parts.handlers
         """The functions of this program, and what nodes of each type do: `add`, `add_all`, `allow`, `bind`."""
 
@@ -120,7 +121,7 @@ class Flows:
         held.here = True
         self._runner.go_on(held, told=told)
         if held.begun is not None:
-            self._family(executor, told).below(held)
+            self._here.family(executor, told).below(held)
         return self.get(row.execution)
 
     def start(
@@ -140,6 +141,7 @@ class Flows:
         delay_s: float = 0.0,
     ) -> Run:
         """Begin a run, and leave it to a worker. In a `queue`, runs of a higher `priority` come first."""
+        check_delay(delay_s)
         asked = self._beginning.asked(
             flow,
             input,
@@ -182,29 +184,38 @@ class Flows:
         document (as callers used to pass it): Denied, and nothing is run, if the run's manifest says otherwise."""
         row = self._row(execution_id)
         self._check_given(row, segment_config, workflow_config)
+        if unknown is None and result is not None:
+            raise Invalid("there is a result, and nothing that it is of", hint="say unknown='happened' with it")
         if unknown is not None:
+            if wait:
+                self._runner.check_functions(row)
             self._deciding.find_out(row, unknown, result, *beginning_again(self._parts, row))
-            row = self._row(execution_id)
+            if not wait:
+                return self.get(execution_id)
+            # From here on a worker may have it, which then goes on with what was found out.
+            row, take_over = self._row(execution_id), False
         if row.status in ("COMPLETED", "CANCELLED", "WAITING_HUMAN"):
             return self._view(row)
         if not wait:
             if row.holder is None:
                 waiting = row.waiting if row.status == "RUNNING" else None
-                move = moved(row, "RUNNING", from_status=row.status, due_in_s=0.0, waiting=waiting)
+                # One that nobody has begun is still to be: its queue counts it then, and so does its time.
+                status: Status = "PENDING" if row.status == "PENDING" else "RUNNING"
+                move = moved(row, status, from_status=row.status, due_in_s=0.0, waiting=waiting)
                 self._parts.rows.move(move, *beginning_again(self._parts, row))
             return self.get(execution_id)
         gone = row.holder if row.holder is not None and (take_over or is_dead(row.holder)) else None
         claimed = self._claim(row, *beginning_again(self._parts, row), failed=True, gone=gone)
         if claimed is None:
             row = self._row(execution_id)
-            if row.status in ("COMPLETED", "CANCELLED", "WAITING_HUMAN"):
+            if unknown is not None or row.status in ("COMPLETED", "CANCELLED", "WAITING_HUMAN"):
                 return self._view(row)
             raise Conflict(
                 f"the run {execution_id} is being run by {row.holder}",
                 hint="wait, or say take_over if that worker is dead",
                 holder=row.holder,
             )
-        self._run_here(claimed, executor=executor, told=told)
+        self._here.run(claimed, executor=executor, told=told)
         return self.get(execution_id)
 
     def approve(
@@ -234,7 +245,7 @@ class Flows:
         except FencedOut as exc:
             raise Conflict(f"the run {execution_id} was decided already", hint="look at where it stands") from exc
         if wait:
-            self._go_on_if_possible(self._row(execution_id), told)
+            self._here.go_on_if_possible(self._row(execution_id), told)
         return self.get(execution_id)
 
     def cancel(self, execution_id: str) -> Run:
@@ -247,7 +258,7 @@ class Flows:
             if row.status in ("COMPLETED", "FAILED"):
                 raise Conflict(f"the run {execution_id} is {row.status}", hint="there is nothing to cancel")
             try:
-                self._end(row, "CANCELLED")
+                self._here.end(row, "CANCELLED")
                 return self.get(execution_id)
             except FencedOut:
                 continue
@@ -280,7 +291,7 @@ class Flows:
             raise Conflict(f"the run {execution_id} was moved meanwhile", hint="look at where it stands") from exc
         claimed = self._claim(row) if wait else None
         if claimed is not None:
-            self._run_here(claimed, standing=standing, fresh=True, executor=executor, told=told)
+            self._here.run(claimed, standing=standing, fresh=True, executor=executor, told=told)
         return self.get(row.execution)
 
     def get(self, execution_id: str) -> Run:
@@ -322,6 +333,7 @@ class Flows:
         forgotten = 0
         while count := self._parts.rows.forget(ended_before_us=before):
             forgotten += count
+        QueueRows(self._parts.engine, self._parts.tenant).tidy()
         return forgotten
 
     def work_on(
@@ -337,7 +349,8 @@ class Flows:
             if row.status == "WAITING_HUMAN":
                 if not self._decided_late(row):
                     return
-                claimed = self._claim(row)
+                # In a queue it is due from here on, and gets a place when it is its turn.
+                claimed = self._claim(row) if row.queue == "" else None
                 if claimed is None:
                     return
                 row = claimed
@@ -355,7 +368,7 @@ class Flows:
             raise
         except AnalemmaError as exc:
             log.warning("run %s cannot be decided: %s", row.execution, exc)
-            self._end(row, "FAILED", error_of(exc))
+            self._here.end(row, "FAILED", error_of(exc))
             return False
 
     def close(self) -> None:
@@ -365,7 +378,7 @@ class Flows:
     def _row(self, execution_id: str) -> RunRow:
         row = self._parts.rows.get(check_name(execution_id, "execution"))
         if row is None:
-            raise NotFound(f"there is no run {execution_id}", execution=execution_id)
+            raise NotFound(f"there is no run {execution_id}", hint="runs() lists them", execution=execution_id)
         return row
 
     def _view(self, row: RunRow) -> Run:
@@ -382,96 +395,6 @@ class Flows:
         while page := self._parts.rows.segments(row.number, row.incarnation, after=found[-1].seq if found else -1):
             found += page
         return found
-
-    def _claim(self, row: RunRow, *beside: RowChange, failed: bool = False, gone: str | None = None) -> RunRow | None:
-        return self._parts.rows.claim(
-            row.number, *beside, holder=self._parts.holder, lease_s=self._parts.lease_s, failed=failed, gone=gone
-        )
-
-    def _continue(
-        self,
-        row: RunRow,
-        *,
-        standing: Standing | None = None,
-        fresh: bool = False,
-        executor: Any = None,
-        longest_wait_s: float = FOREVER,
-        told: Told | None = None,
-        quietly: bool = False,
-        stop: Callable[[], bool] = lambda: False,
-        leaving: bool = False,
-        here: bool = False,
-    ) -> Held | None:
-        """Run what was claimed. What cannot even be taken up, because its manifest is damaged or not its own, fails."""
-        try:
-            held = self._runner.hold(row, standing, fresh=fresh, executor=executor)
-        except Unavailable:
-            self._parts.rows.release(row.number, row.fence)
-            raise
-        except AnalemmaError as exc:
-            self._end(row, "FAILED", error_of(exc))
-            if not quietly:
-                raise
-            return None
-        held.here = here
-        self._runner.go_on(held, longest_wait_s=longest_wait_s, told=told, stop=stop, leaving=leaving)
-        return held
-
-    def _run_here(
-        self,
-        row: RunRow,
-        *,
-        standing: Standing | None = None,
-        fresh: bool = False,
-        executor: Any = None,
-        told: Told | None = None,
-        leaving: bool = False,
-    ) -> None:
-        """Run what was claimed, the subflows that it waits for, and whoever waits for it."""
-        held = self._continue(
-            row, standing=standing, fresh=fresh, executor=executor, told=told, leaving=leaving, here=True
-        )
-        family = self._family(executor, told, leaving=leaving)
-        if held is not None:
-            family.below(held)
-        family.above(row)
-
-    def _family(self, executor: Any, told: Told | None, *, leaving: bool = False) -> Family:
-        def claim(row: RunRow) -> RunRow | None:
-            gone = row.holder if row.holder is not None and is_dead(row.holder) else None
-            return self._claim(row, gone=gone)
-
-        def go_on(row: RunRow, standing: Standing | None) -> Held | None:
-            return self._continue(
-                row,
-                standing=standing,
-                fresh=standing is not None,
-                executor=executor,
-                told=told,
-                quietly=True,
-                leaving=leaving,
-                here=True,
-            )
-
-        return Family(self._parts, claim, go_on)
-
-    def _end(self, row: RunRow, status: Literal["FAILED", "CANCELLED"], error: RunError | None = None) -> None:
-        """End a run where it is, and say so beside its workflow."""
-        kept = None if error is None else error.to_text()
-        move, parts = moved(row, status, from_status=row.status, error=kept), self._parts
-        if status == "CANCELLED":
-            parts.rows.cancel(row, move, lambda key: workflow_status(parts, key, "IDLE"))
-        else:
-            parts.rows.end(row, move, workflow_status(parts, row.key, status))
-
-    def _go_on_if_possible(self, row: RunRow, told: Told | None) -> None:
-        """Run on, unless what comes next is not here: then a worker that has it does."""
-        claimed = self._claim(row) if row.status == "RUNNING" else None
-        if claimed is not None:
-            self._run_here(claimed, told=told, leaving=True)
-        else:
-            # It may be over with the decision, and somebody may wait for that.
-            self._family(None, told, leaving=True).above(row)
 
     def _check_given(
         self, row: RunRow, segment_config: Mapping[str, Any] | None, workflow_config: Mapping[str, Any] | None

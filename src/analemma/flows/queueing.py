@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,7 @@ PRIORITIES: Final = range(-100, 101)
 """Each that is used costs every claim one look into an index."""
 MOST: Final = 1_000_000
 LONGEST_PERIOD_S: Final = 31_536_000
+LONGEST_DELAY_S: Final = 3_153_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Queues:
     ) -> Queue:
         """Say what the limits of a queue are, in the place of those that it had: at most `concurrency` runs at a time,
         and at most `rate` that begin within any `per_s` seconds. What is left out is not limited."""
-        check_name(name, "queue")
+        check_label(name, "queue")
         for what, value in (("concurrency", concurrency), ("rate", rate)):
             if value is not None and (type(value) is not int or not 1 <= value <= MOST):
                 raise Invalid(
@@ -70,11 +72,11 @@ class Queues:
         return self.get(name)
 
     def list(self) -> list[Queue]:
-        """Every queue that has limits or was used, by name."""
+        """Every queue that has limits or runs, by name."""
         return [_queue(row) for row in self._rows.all()]
 
     def get(self, name: str) -> Queue:
-        """One queue; NotFound if it has no limits and was never used."""
+        """One queue; NotFound if it has neither limits nor runs."""
         check_name(name, "queue")
         for row in self._rows.all():
             if row.name == name:
@@ -85,13 +87,27 @@ class Queues:
         """Forget the limits of a queue; runs that wait in it go on without any. NotFound if it has none."""
         check_name(name, "queue")
         if not self._rows.remove(name):
-            raise NotFound(f"the queue {name} has no limits", queue=name)
+            raise NotFound(f"the queue {name} has no limits", hint="queues.list() has those that have", queue=name)
+
+
+def check_label(name: Any, what: str) -> str:
+    """A name that people and their terminals read."""
+    check_name(name, what)
+    if any(unicodedata.category(letter) == "Cc" for letter in name):
+        raise Invalid(f"the {what} {name!r} has control characters", hint="letters, digits and the like")
+    return str(name)
+
+
+def check_delay(delay_s: Any) -> None:
+    """Invalid unless a run can wait so long."""
+    if type(delay_s) not in (int, float) or not 0 <= delay_s <= LONGEST_DELAY_S:
+        raise Invalid(f"a delay of {delay_s!r} s", hint=f"from 0 to {LONGEST_DELAY_S}")
 
 
 def check_place(queue: Any, priority: Any) -> None:
     """Invalid unless a run can stand there."""
     if queue != "":
-        check_name(queue, "queue")
+        check_label(queue, "queue")
     if type(priority) is not int or priority not in PRIORITIES:
         raise Invalid(f"a priority of {priority!r}", hint=f"from {PRIORITIES[0]} to {PRIORITIES[-1]}")
     if priority and not queue:

@@ -24,6 +24,8 @@ MAXIMUM_DEPTH: Final = 32
 """How deep lists and objects of a document may nest. Groups do not nest: they name their members."""
 MAXIMUM_VALUES: Final = 25_000
 MAXIMUM_PROBLEMS: Final = 200
+OTHER_NAMES: Final = {("llm_chat", "prompt"): "messages: [{role: user, content: ...}]"}
+"""By a type of node and a key that it does not have: where people find what they look for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,9 @@ def _read(document: Located, reporter: WorkflowReporter) -> Workflow | None:
         return Workflow.model_validate(plain)
     except ValidationError as exc:
         # It brings the classes of contracts with it, which a document that is right does not need.
-        from analemma.contracts.shapes import report_errors
+        from analemma.contracts.shapes import close_key, report_errors
 
-        report_errors(exc, reporter, known_keys())
+        report_errors(exc, reporter, lambda place: _elsewhere(place) or close_key(place, _keys_at(place)))
         return None
 
 
@@ -117,6 +119,27 @@ def _too_deep(document: Located) -> tuple[str | int, ...] | None:
         if not level:
             return None
     return level[0][0]
+
+
+def _keys_at(place: tuple[str | int, ...]) -> tuple[str, ...]:
+    """The keys that could stand at a place: in a node, those of its type only."""
+    node_type = _node_type(place)
+    if node_type is None:
+        return known_keys()
+    return tuple(sorted(_written(name, each) for name, each in NODE_TYPES[node_type].model_fields.items()))
+
+
+def _elsewhere(place: tuple[str | int, ...]) -> str | None:
+    """What has another name in a node of this type."""
+    return OTHER_NAMES.get((_node_type(place) or "", str(place[-1])))
+
+
+def _node_type(place: tuple[str | int, ...]) -> str | None:
+    """Of the node whose own key stands there."""
+    if len(place) != 4 or place[0] != "nodes":
+        return None
+    node_type = str(place[2])
+    return node_type if node_type in NODE_TYPES else None
 
 
 @cache

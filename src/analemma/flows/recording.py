@@ -26,14 +26,15 @@ def recorded_answers(parts: RunnerParts, row: RunRow) -> dict[str, Any]:
 def recorded_mock(parts: RunnerParts, owner: str, name: str) -> bool | dict[str, Any]:
     """The answers of an owner's newest run of a workflow that was completed and no mock itself; NotFound if there is
     none."""
-    before = LAST
+    before, mocks = LAST, False
     while page := parts.rows.page(status="COMPLETED", workflow=None, owner=owner, name=name, before=before, limit=PAGE):
         for row in page:
             if not json.loads(row.options).get("mock"):
                 return read_mock(recorded_answers(parts, row))
+            mocks = True
         before = page[-1].number
     raise NotFound(
-        f"no run of {name} was completed, so nothing is recorded",
+        f"no run of {name} was completed, so nothing is recorded" + (" (mocks are left out)" if mocks else ""),
         hint="run it once without mock, or pass answers by node",
         workflow=name,
     )

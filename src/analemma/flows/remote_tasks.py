@@ -19,7 +19,7 @@ from analemma.flows.context import Facts
 from analemma.flows.handlers import Handlers
 from analemma.flows.leases import Lease
 from analemma.flows.segments import segment_of
-from analemma.flows.tasks import Away, BatchAnswer, Failure, Group, GroupRun
+from analemma.flows.tasks import BatchAnswer, Failure, Group, GroupRun, away
 
 if TYPE_CHECKING:
     from analemma.flows.running import RunnerParts
@@ -79,7 +79,7 @@ def run_batch_call(parts: RunnerParts, call: BatchCall) -> BatchAnswer:
     try:
         state = parts.kernel.state_of(call.manifest)
     except Unavailable as exc:
-        return BatchAnswer(Away(exc.message))
+        return BatchAnswer(away(exc))
     work = GroupRun(
         parts,
         row,

@@ -9,8 +9,10 @@ from typing import Final
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import BranchKey, RowChange
+from analemma.catalog.queues import add_lane
 from analemma.catalog.runs import NewRun, RunRow, SegmentRow
 from analemma.errors import Conflict, Invalid, NotFound
+from analemma.flows.continuing import workflow_status
 from analemma.flows.deciding import moved
 from analemma.flows.run_kernel import Standing
 from analemma.flows.running import RunnerParts
@@ -62,6 +64,9 @@ class Rerunning:
         parts = self._parts
         target = self._target(row, at)
         limit = parts.kernel.plan(target).timeout_s
+        # Those of the incarnation before, if they go on: what they come to is nobody's any more. None is begun until
+        # the run moves, and those that its next incarnation begins are newer.
+        last = parts.rows.last_child(row.number)
 
         def rows(manifest: BlockId) -> list[RowChange]:
             move = replace(
@@ -75,10 +80,8 @@ class Rerunning:
             return [parts.rows.moved(move), parts.rows.take_over_segments(row, at.seq), *restarted, status]
 
         standing = parts.kernel.roll_back(target, target.state.version, row.execution, rows)
-        # Those of the incarnation before, if they go on: what they come to is nobody's any more.
-        parts.rows.cancel_children(
-            row.number, lambda key: parts.rows.workflow_status(key, "IDLE", parts.clock.now_us())
-        )
+        if last is not None:
+            parts.rows.cancel_children(row.number, lambda key: workflow_status(parts, key, "IDLE"), last=last)
         return self._found(row.execution), standing
 
     def forked(self, row: RunRow, at: SegmentRow, branch: str | None) -> tuple[RunRow, Standing]:
@@ -97,9 +100,16 @@ class Rerunning:
             position=at.position,
             options=json.dumps(options, separators=(",", ":")),
             fingerprint=row.fingerprint,
-            deadline_in_s=parts.kernel.plan(source).timeout_s,
+            limit_s=parts.kernel.plan(source).timeout_s,
+            queue=row.queue,
+            priority=row.priority,
         )
-        standing = parts.kernel.fork_run(source, key, execution, lambda manifest: [parts.rows.add(new, manifest)])
+        lane = add_lane(parts.tenant, row.queue, row.priority)
+
+        def rows(manifest: BlockId) -> list[RowChange]:
+            return [parts.rows.add(new, manifest), *lane]
+
+        standing = parts.kernel.fork_run(source, key, execution, rows)
         return self._found(execution), standing
 
     def _target(self, row: RunRow, at: SegmentRow) -> Standing:

@@ -21,12 +21,12 @@ from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller
 from analemma.flows.context import Cancelled, Facts
-from analemma.flows.effects import DID_NOT, HAPPENED, AskHuman, SegmentEffects
+from analemma.flows.effects import AskHuman, SegmentEffects
 from analemma.flows.handlers import Handlers
 from analemma.flows.keeping import ended_segment, position_text
 from analemma.flows.leases import Lease, Leases
 from analemma.flows.run_kernel import ReadyPlan, RunKernel, SegmentCommit, Standing, check_place
-from analemma.flows.runs import EFFECT, RETRY, RunError, Waiting, error_of, read_waiting
+from analemma.flows.runs import RETRY, RunError, Waiting, error_of, read_waiting
 from analemma.flows.segment_running import (
     Ended,
     Ending,
@@ -41,6 +41,7 @@ from analemma.flows.segment_running import (
     missing_functions,
 )
 from analemma.flows.segments import Plan, Segment
+from analemma.flows.store_errors import StoreAway
 from analemma.flows.walking import Position, advance, entered, iterations_at, position_from
 from analemma.state.block_store import BlockStore
 
@@ -179,10 +180,11 @@ class Runner:
         """Run segments until the run is over, waits, or is somebody else's; asked to `stop`, leave the rest to others
         after the segment at hand. `leaving`: also before a segment whose functions this program does not have."""
         self._parts.leases.hold(held.lease)
+        unanswered: StoreAway | None = None
         try:
             with Caller(self._parts.clock) as caller:
                 while held.position.at is not None:
-                    if leaving and self._is_elsewhere(held):
+                    if leaving and self._missing(held) is not None:
                         self._let_go(held)
                         break
                     if not self._one(held, caller, longest_wait_s, told):
@@ -195,6 +197,9 @@ class Runner:
             # Still ours, if it was not the run that was refused: then it must not wait for a lease that goes on.
             self._let_go(held, due_in_s=held.lease.lease_s)
             held.lease.lost = True
+        except StoreAway as exc:
+            self._let_go(held, due_in_s=0.0 if exc.at_once else held.lease.lease_s)
+            unanswered = exc
         except (Unavailable, KeyboardInterrupt):
             # The program ends, or the store is away: whoever looks next need not wait for the lease.
             self._let_go(held)
@@ -205,6 +210,9 @@ class Runner:
             raise
         finally:
             self._parts.leases.drop(held.lease)
+        if unanswered is not None:
+            # Not while what holds it is handled, or each would be the other's cause.
+            raise unanswered.error
 
     def _one(self, held: Held, caller: Caller, longest_wait_s: float, told: Told | None) -> bool:
         """Run one segment and commit it; whether there is more to do."""
@@ -219,7 +227,7 @@ class Runner:
             ending = self._runner_of(segment)(run)
             after = advance(held.plan, held.position, ending.outcome) if isinstance(ending, Ended) else held.position
         except AskHuman as asked:
-            ending, after = Waits(_question(segment, asked)), held.position
+            ending, after = Waits(asked.question(segment.id)), held.position
         except TryLater as later:
             waiting = Waiting(RETRY, segment.id, later.node, attempt=later.attempt)
             ending, after = Sleeps(later.seconds, waiting), held.position
@@ -229,7 +237,7 @@ class Runner:
             # The run is ours: what was refused was something that its node tried to do.
             return self._failed(held, segment, exc, run, began, told)
         except Exception as exc:
-            if isinstance(exc, Unavailable):
+            if isinstance(exc, StoreAway | Unavailable):
                 # Not from a node or an executor, whose errors are NodeFailed: our own store is away, as it may be at
                 # the commit.
                 raise
@@ -276,10 +284,16 @@ class Runner:
         held.ready, held.position, held.kept_position = ready, position, None
         return True
 
-    def _is_elsewhere(self, held: Held) -> bool:
-        """Whether this program does not have what the segment at hand calls."""
+    def check_functions(self, row: RunRow) -> None:
+        """Raise what is wrong if this program does not have what a run that failed calls next."""
+        missing = self._missing(self.hold(row, entering=False)) if row.status == "FAILED" else None
+        if missing is not None:
+            raise missing
+
+    def _missing(self, held: Held) -> Exception | None:
+        """Why this program cannot run the segment at hand, if it does not have what that calls."""
         segment = held.plan.segment(held.position.at or "")
-        return missing_functions(self._parts.handlers, held.nodes_of(segment)) is not None
+        return missing_functions(self._parts.handlers, held.nodes_of(segment))
 
     def _failed(
         self,
@@ -420,11 +434,13 @@ class Runner:
     def _fail(self, held: Held, segment: Segment, error: Exception, run: SegmentRun | None, began: float) -> RunError:
         """Say that the run failed, and why. It stays where it was, and can be resumed."""
         parts, manifest = self._parts, held.standing.state.manifest
-        node, attempts, cause = None, 1 if run is None else run.attempts, error
+        node, attempts, cause, effect = None, 1 if run is None else run.attempts, error, None
         if isinstance(error, NodeFailed) and isinstance(error.__cause__, Exception):
-            node, attempts, cause = error.node, error.attempts, error.__cause__
-        told = error_of(cause, segment.id, node, attempts)
-        log.warning("run %s failed in segment %s: %s", held.row.execution, segment.id, told.message, exc_info=cause)
+            node, attempts, cause, effect = error.node, error.attempts, error.__cause__, error.effect
+        told = error_of(cause, segment.id, node, attempts, effect)
+        # Our own errors say all there is to say.
+        where = None if isinstance(cause, AnalemmaError) else cause
+        log.warning("run %s failed in segment %s: %s", held.row.execution, segment.id, told.message, exc_info=where)
         move = Move(
             held.row.number,
             held.row.fence,
@@ -481,14 +497,3 @@ class Runner:
             self._parts.rows.release(held.row.number, held.row.fence, due_in_s=due_in_s)
         except AnalemmaError as exc:
             log.warning("run %s could not be released: %s", held.row.execution, exc)
-
-
-def _question(segment: Segment, asked: AskHuman) -> Waiting:
-    return Waiting(
-        EFFECT,
-        segment.id,
-        asked.node,
-        (HAPPENED, DID_NOT),
-        prompt=f"did {asked.name} happen?",
-        effect=asked.key,
-    )

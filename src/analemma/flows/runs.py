@@ -18,6 +18,11 @@ EFFECT: Final = "effect"
 RETRY: Final = "retry"
 SUBFLOW: Final = "subflow"
 LONGEST_MESSAGE: Final = 2000
+FIND_OUT: Final = (
+    "find out, and resume the run with unknown='happened' or unknown='did not'; or let on_unknown be ask, and resume: "
+    "the run then waits for somebody who knows"
+)
+"""The hint of an error behind which an effect stands that nobody knows of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,9 @@ class Waiting:
     attempt: int = 0
     child: str | None = None
     """The run that has to end."""
+    counted_us: int | None = None
+    """From when a subflow's time counts, if not from its beginning, because it was tried again or its parent resumed:
+    microseconds, as the database tells time."""
     since: dt.datetime | None = None
     until: dt.datetime | None = None
     """When the default is chosen, or the run fails."""
@@ -52,6 +60,7 @@ class Waiting:
             "effect": self.effect,
             "attempt": self.attempt or None,
             "child": self.child,
+            "counted_us": self.counted_us,
         }
         return _text({key: value for key, value in kept.items() if value is not None})
 
@@ -90,10 +99,16 @@ class RunError:
 
 
 def error_of(
-    error: BaseException, segment: str | None = None, node: str | None = None, attempts: int | None = None
+    error: BaseException,
+    segment: str | None = None,
+    node: str | None = None,
+    attempts: int | None = None,
+    effect: str | None = None,
 ) -> RunError:
-    """An error as it is kept."""
-    hint = error.hint if isinstance(error, AnalemmaError) else None
+    """An error as it is kept. `effect` was begun by what failed, and nobody knows whether it happened."""
+    hint = FIND_OUT if effect is not None else error.hint if isinstance(error, AnalemmaError) else None
+    if effect is None and isinstance(error, OutcomeUnknown):
+        effect = error.facts.get("effect_key")
     return RunError(
         kind=error.kind if isinstance(error, AnalemmaError) else "error",
         type=type(error).__name__,
@@ -102,14 +117,18 @@ def error_of(
         segment=segment,
         node=node,
         attempts=attempts,
-        effect=error.facts.get("effect_key") if isinstance(error, OutcomeUnknown) else None,
+        effect=effect,
     )
 
 
 def said(error: BaseException) -> str:
     """What an error says; its name, if that is nothing, or cannot even be asked for."""
     try:
-        text = error.message if isinstance(error, AnalemmaError) else str(error)
+        if isinstance(error, AnalemmaError):
+            text = error.message
+        else:
+            # Of a key that is not there, Python says the key and nothing else.
+            text = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
     except Exception:
         text = ""
     return text if isinstance(text, str) and text else type(error).__name__

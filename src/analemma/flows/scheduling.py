@@ -8,22 +8,24 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from analemma.catalog.collecting import database_clock
 from analemma.catalog.runs import RunRow
 from analemma.catalog.schedules import ScheduleRow, ScheduleRows, due_schedules
-from analemma.errors import AnalemmaError, Conflict, Invalid, NotFound, Unavailable
+from analemma.errors import Conflict, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning, RunsOn, workflow_of
 from analemma.flows.building import Flow
 from analemma.flows.document import Workflow
 from analemma.flows.nodes import TriggerNode
+from analemma.flows.queueing import check_label
 from analemma.flows.reading import read_workflow
 from analemma.flows.running import RunnerParts
-from analemma.flows.runs import Run, RunError, error_of, read_error
+from analemma.flows.runs import Run, RunError, error_of, read_error, said
 from analemma.flows.ticking import CATCH_UPS, SECOND_US, CatchUp, Policy, Ticks, check_ticks, due_ticks, iso
 from analemma.state.arguments import check_name
 from analemma.state.kernel_base import MAIN
@@ -35,10 +37,12 @@ AFTER_TICK = declare("schedule.after_tick", "a tick's run is begun and the sched
 log = logging.getLogger("analemma.flows")
 
 TICK: Final = "{tick}"
+_PLACEHOLDER: Final = re.compile(r"\{[^{}]*\}")
 """Stands in a workflow's id for the tick."""
 AGAIN_S: Final = 60.0
 """A tick that could not be begun is tried again after so long."""
 MOST_AT_ONCE: Final = 1000
+MOST_TRIES: Final = 20
 LONGEST_GRACE_S: Final = 86_400.0
 
 
@@ -71,10 +75,30 @@ class Definition:
             raise Invalid(f"the input is no JSON: {exc}", hint="a schedule's input is plain data") from exc
 
 
-def read_definition(text: str) -> Definition:
-    """The other way round."""
+def read_definition(text: str, *, roughly: bool = False) -> Definition:
+    """The other way round; `roughly`: without what another release added, for whoever only looks."""
     kept = json.loads(text)
-    return Definition(**{**kept, "ticks": Ticks(**kept["ticks"]), "policy": Policy(**kept["policy"])})
+    ticks, policy = kept.pop("ticks"), kept.pop("policy")
+    strange = [*(kept.keys() - _names(Definition)), *(ticks.keys() - _names(Ticks)), *(policy.keys() - _names(Policy))]
+    if strange and not roughly:
+        raise Invalid(
+            f"the schedule says {min(strange)}, which this release does not know",
+            hint="run a newer one",
+            field=min(strange),
+        )
+    return Definition(
+        **_of(Definition, kept),
+        ticks=Ticks(**_of(Ticks, ticks)),
+        policy=Policy(**_of(Policy, policy)),
+    )
+
+
+def _names(of: Any) -> set[str]:
+    return {each.name for each in fields(of)}
+
+
+def _of(known: Any, kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kept.items() if name in _names(known)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +182,18 @@ class Schedules:
         The runs are of one workflow, by default named like the schedule; `{tick}` in `workflow_id` gives each its own.
         `tick_into` names a field of the input that gets the tick. Ticks at which no worker was there, for longer than
         `grace_s`, are left out (`skip`), run once for all (`one`), or each, the newest `limit` of them (`all`).
-        Conflict if there is a schedule of this name, unless told to `replace` it."""
-        check_name(name, "schedule")
+        Conflict if there is a schedule of this name, unless told to `replace` it. One that ticks as the one before goes
+        on with its ticks; a tick that is due already is run as it says."""
+        check_label(name, "schedule")
         workflow = workflow_of(flow)
         if isinstance(flow, Flow):
             self._parts.handlers.add_all(flow)
         own = next((node for node in workflow.nodes if isinstance(node, TriggerNode) and node.on == "schedule"), None)
+        named = zone
         if cron is None and every_s is None and own is not None:
             cron, every_s, zone = own.cron, own.every_s, zone or own.zone
+        if named is not None and every_s is not None:
+            raise Invalid("a zone is of cron, and an interval has none", hint="leave out the zone")
         now = self._now()
         definition = Definition(
             owner_id,
@@ -181,16 +209,15 @@ class Schedules:
             None if own is None else own.id,
         )
         self._check(name, definition, workflow, now)
-        kept = self._rows.put(
-            name,
-            document=json.dumps(workflow.to_document(), separators=(",", ":"), ensure_ascii=False),
-            definition=definition.to_text(),
-            next_us=definition.ticks.next(now),
-            replace=replace,
-        )
-        if not kept:
-            raise Conflict(f"there is a schedule {name} already", hint="remove it, or replace it")
-        return self.get(name)
+        document = json.dumps(workflow.to_document(), separators=(",", ":"), ensure_ascii=False)
+        for _ in range(MOST_TRIES):
+            old = self._rows.get(name)
+            if old is not None and not replace:
+                raise Conflict(f"there is a schedule {name} already", hint="remove it, or replace it")
+            kept, next_us = _following(old, definition, now)
+            if self._rows.put(name, document=document, definition=kept.to_text(), next_us=next_us, instead=old):
+                return self.get(name)
+        raise Conflict(f"the schedule {name} changes too fast", hint="try again")
 
     def get(self, name: str) -> Schedule:
         """One schedule."""
@@ -236,8 +263,10 @@ class Schedules:
             return self._tend(row, now_us)
         except Unavailable:
             raise
-        except AnalemmaError as exc:
-            log.warning("the schedule %s cannot begin its run: %s", row.name, exc)
+        except Exception as exc:
+            # Also a defect, and whatever a zone or a definition raises that this machine does not know: one schedule
+            # must not keep the others from their ticks.
+            log.warning("the schedule %s cannot begin its run: %s", row.name, said(exc))
             newest = self._rows.get(row.name)
             if newest is not None:
                 look_us = now_us + round(AGAIN_S * SECOND_US)
@@ -248,7 +277,9 @@ class Schedules:
         definition = read_definition(row.definition)
         if row.next_at_us is None or row.next_at_us > now_us:
             return 0
-        chosen = due_ticks(definition.ticks, definition.policy, row.next_at_us, now_us, MOST_AT_ONCE)
+        chosen = due_ticks(
+            definition.ticks, definition.policy, row.next_at_us, now_us, MOST_AT_ONCE, look_us=row.look_at_us
+        )
         following = [*chosen[1:], definition.ticks.next(now_us)]
         if not chosen:
             self._rows.advance(row, tick_us=None, next_us=following[0])
@@ -328,6 +359,9 @@ class Schedules:
         if definition.tick_into is not None:
             check_name(definition.tick_into, "field")
         check_name(definition.workflow_id, "workflow")
+        strange = [each for each in _PLACEHOLDER.findall(definition.workflow_id) if each != TICK]
+        if strange:
+            raise Invalid(f"nothing is put in the place of {strange[0]}", hint=f"there is {TICK}, and nothing else")
         self._request(name, definition, workflow, now_us, f"schedule/{name}/{iso(now_us)}")
 
     def _row(self, name: str) -> ScheduleRow:
@@ -338,7 +372,7 @@ class Schedules:
 
 
 def _schedule(row: ScheduleRow) -> Schedule:
-    definition, document = read_definition(row.definition), read_workflow(json.loads(row.document))
+    definition, document = read_definition(row.definition, roughly=True), read_workflow(json.loads(row.document))
     ticks, policy = definition.ticks, definition.policy
     return Schedule(
         name=row.name,
@@ -367,5 +401,16 @@ def _schedule(row: ScheduleRow) -> Schedule:
     )
 
 
+def _following(old: ScheduleRow | None, definition: Definition, now_us: int) -> tuple[Definition, int | None]:
+    """A definition in the place of another, and its next tick: no tick that is due is lost with the one before."""
+    if old is not None and old.next_at_us is not None:
+        before, ticks = read_definition(old.definition, roughly=True).ticks, definition.ticks
+        if (before.cron, before.zone, before.every_s) == (ticks.cron, ticks.zone, ticks.every_s):
+            return replace(definition, ticks=before), old.next_at_us
+        if old.next_at_us <= now_us and not old.paused:
+            return definition, old.next_at_us
+    return definition, definition.ticks.next(now_us)
+
+
 def _missing(name: str) -> NotFound:
-    return NotFound(f"there is no schedule {name}", schedule=name)
+    return NotFound(f"there is no schedule {name}", hint="schedules.list() has those that there are", schedule=name)

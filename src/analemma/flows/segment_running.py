@@ -23,6 +23,7 @@ from analemma.flows.handlers import Handlers
 from analemma.flows.nodes import AggregatorNode, AnyNode, PythonNode, SubflowNode, TriggerNode
 from analemma.flows.runs import Waiting, said
 from analemma.flows.segments import Plan, Segment
+from analemma.flows.store_errors import StoreErrors
 from analemma.flows.walking import DONE, Outcome, Position
 from analemma.flows.working_state import WorkingState, check_writes, fields_of, operations_of
 
@@ -78,10 +79,12 @@ Ending = Ended | Waits | Sleeps | Follows
 class NodeFailed(Exception):
     """A node failed, and is not tried again; the cause says why."""
 
-    def __init__(self, node: str, attempts: int) -> None:
+    def __init__(self, node: str, attempts: int, effect: str | None = None) -> None:
         super().__init__(f"node {node} failed")
         self.node = node
         self.attempts = attempts
+        self.effect = effect
+        """What it had begun, and nobody knows whether it happened."""
 
 
 class TryLater(Exception):
@@ -177,28 +180,31 @@ class SegmentRun:
         if self.deadline is not None and self.clock.monotonic() > self.deadline:
             raise Timeout(f"the run {self.facts.execution_id} took longer than it may", hint="raise limits.timeout_s")
 
-    def view(self, ready: ReadyNode) -> SmartStateBag:
+    def view(self, ready: ReadyNode, store: StoreErrors | None = None) -> SmartStateBag:
         """The state as a node may see it."""
-        return self.state.view(ready.fields)
+        return self.state.view(ready.fields, store)
 
     def run_node(self, ready: ReadyNode) -> None:
-        """Run a node, again where that may help, and apply what it changes; NodeFailed if nothing helps."""
+        """Run a node, again where that may help, and apply what it changes; NodeFailed if nothing helps, StoreAway if
+        nothing is known to be wrong with it."""
         node = ready.node
         attempt = self.first_attempt.get(node.id, 1)
         while True:
             self.check()
             self.attempts = max(self.attempts, attempt)
+            effects = self.effects.attempt(node.id)
             try:
-                self._try(ready, attempt)
+                self._try(ready, attempt, effects)
                 return
             except (Cancelled, FencedOut):
                 raise
             except Exception as exc:
                 if attempt > node.retries.times or not may_help(exc) or isinstance(exc, _NoHandler):
-                    if isinstance(exc, _StoreAway):
-                        raise exc.error from exc
+                    away = effects.store.found(exc)
+                    if away is not None:
+                        raise away from exc
                     cause = exc.error if isinstance(exc, _NoHandler) else exc
-                    raise NodeFailed(node.id, attempt) from cause
+                    raise NodeFailed(node.id, attempt, effects.unknown) from cause
                 seconds = wait_before(node.retries, attempt, self.chance)
                 log.warning("node %s failed, and is tried again in %.2f s: %s", node.id, seconds, said(exc))
             attempt += 1
@@ -216,22 +222,23 @@ class SegmentRun:
     def holds(self, ready: ReadyNode, condition: Condition, number: int = 0) -> bool:
         """Whether the state, as a node may see it, fulfils a condition, which is that of this number among the node's:
         their effects are not each other's."""
-        bag = self.view(ready)
+        store = StoreErrors()
         asked = 0
 
         def ask(name: str) -> bool:
             nonlocal asked
             function = self.handlers.function(name, ready.node.id)
-            context, effects = self._context(ready, 1, f"{number}.{asked}")
+            effects = self.effects.attempt(ready.node.id, f"{number}.{asked}", store)
+            context = self._context(ready, 1, effects)
             asked += 1
             try:
                 answer = self.caller.call(function, bag, context, timeout_s=ready.node.timeout_s)
             except (Cancelled, FencedOut):
                 raise
             except Exception as exc:
-                if exc is effects.away:
+                if store.found(exc) is not None:
                     raise
-                raise NodeFailed(ready.node.id, 1) from exc
+                raise NodeFailed(ready.node.id, 1, effects.unknown) from exc
             self._settle(effects)
             if type(answer) is not bool:
                 raise Invalid(
@@ -241,27 +248,33 @@ class SegmentRun:
                 )
             return answer
 
-        return holds(condition, bag, ask)
+        try:
+            with store.asking():
+                bag = self.view(ready, store)
+            return holds(condition, bag, ask)
+        except (Unavailable, Timeout) as exc:
+            away = store.found(exc)
+            if away is None:
+                raise
+            raise away from exc
 
-    def _try(self, ready: ReadyNode, attempt: int) -> None:
+    def _try(self, ready: ReadyNode, attempt: int, effects: AttemptEffects) -> None:
         function = self._function(ready.node)
         if function is None:
             return
-        bag = self.view(ready)
-        context, effects = self._context(ready, attempt)
+        with effects.store.asking():
+            bag = self.view(ready, effects.store)
+        context = self._context(ready, attempt, effects)
         try:
             result = self.caller.call(function, bag, context, timeout_s=ready.node.timeout_s)
-        except Unavailable as exc:
-            if exc is effects.away:
-                raise _StoreAway(exc) from exc
-            raise
         finally:
             context.close()
             if effects.asked is not None:
                 raise effects.asked
         operations, message = operations_of(ready.node.id, bag, result)
         check_writes(ready.config, self.segment.ring, operations)
-        self.state.apply(operations)
+        with effects.store.asking():
+            self.state.apply(operations)
         self._settle(effects)
         self.message = message or self.message
 
@@ -278,27 +291,16 @@ class SegmentRun:
         except Exception as exc:
             raise _NoHandler(exc) from exc
 
-    def _context(self, ready: ReadyNode, attempt: int, part: str = "") -> tuple[Context, AttemptEffects]:
-        effects = self.effects.attempt(ready.node.id, part)
+    def _context(self, ready: ReadyNode, attempt: int, effects: AttemptEffects) -> Context:
         limit = ready.node.timeout_s
         deadline = None if limit is None else self.clock.monotonic() + limit
-        context = Context(ready.node, self.facts, effects, attempt=attempt, deadline=deadline, stopping=self.stopping)
-        return context, effects
+        return Context(ready.node, self.facts, effects, attempt=attempt, deadline=deadline, stopping=self.stopping)
 
     def _settle(self, effects: AttemptEffects) -> None:
         """What an attempt that succeeded leaves behind."""
         if effects.asked is not None:
             raise effects.asked
         self.events += effects.events
-
-
-class _StoreAway(Exception):
-    """The store did not answer what a node asked of its context. If trying again does not help, the run waits for it:
-    nothing of the run is known to be wrong."""
-
-    def __init__(self, error: Unavailable) -> None:
-        super().__init__(said(error))
-        self.error = error
 
 
 class _NoHandler(Exception):

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from analemma.canon.editing import Operation
-from analemma.catalog.runs import ENDED, FencedOut, RunRow
+from analemma.catalog.runs import ENDED, SECOND_US, FencedOut, RunRow
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, Limit, NotFound, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning
@@ -79,13 +79,19 @@ class _Subflow:
         self._row = row
         self._parts = parts
         waiting = run.waiting
-        self._attempt = waiting.attempt if waiting is not None and waiting.kind == SUBFLOW else 1
+        is_known = waiting is not None and waiting.kind == SUBFLOW
+        self._attempt = waiting.attempt if waiting is not None and is_known else 1
+        self._counted_us = waiting.counted_us if waiting is not None and is_known else None
 
     def go_on(self) -> Ending:
         key = child_key(self._row, self._run.segment.id, self._run.facts.iterations)
         child = self._parts.rows.of_key(key)
         if child is None:
             return self._follow(self._begin(key))
+        return self._look_at(child, key)
+
+    def _look_at(self, child: RunRow, key: str) -> Ending:
+        """What is to be done about a child that there is."""
         if child.parent != self._row.number:
             raise Conflict(
                 f"the idempotency key {key} is that of another run",
@@ -105,6 +111,9 @@ class _Subflow:
             case "FAILED":
                 return self._after_failure(child)
             case _:
+                if self._failed_before():
+                    # Its time was up, or that of the run, which somebody has resumed since.
+                    self._counted_us = self._row.updated_at_us
                 return self._follow(child)
 
     def _begin(self, key: str) -> RunRow:
@@ -201,7 +210,7 @@ class _Subflow:
         where = "" if error.node is None else f" in {error.node}"
         raise NodeFailed(self._node.id, self._attempt) from _CLASSES.get(error.kind, AnalemmaError)(
             f"the subflow {child.name} ({child.execution}) failed{where}: {error.message}",
-            hint=error.hint or "resume this run: the subflow goes on from where it stands",
+            hint=_hint(child, error),
         )
 
     def _failed_before(self) -> bool:
@@ -210,41 +219,61 @@ class _Subflow:
         return bool(found) and found[0].seq == seq and found[0].status == "FAILED"
 
     def _try_again(self, child: RunRow, seconds: float, attempt: int) -> Ending:
-        rows = self._parts.rows
         hit(BEFORE_RESUME)
         try:
             again = moved(child, "RUNNING", from_status="FAILED", due_in_s=seconds)
-            rows.move(again, *beginning_again(self._parts, child))
-        except FencedOut:
+            self._parts.rows.revive(self._row, again, *beginning_again(self._parts, child))
+        except FencedOut as exc:
+            if exc.facts.get("run") == self._row.number:
+                raise
             # Somebody else has resumed it, or is about to.
-            pass
         self._attempt = attempt
+        self._counted_us = self._row.updated_at_us + round(seconds * SECOND_US)
         return self._follow(child)
 
     def _follow(self, child: RunRow) -> Ending:
         """Wait for its end, or until there is no time left."""
         node, left = self._node, list[float]()
         if node.timeout_s is not None:
-            # As of the database, when the run was taken; a child that was born since has all of its time.
-            spent_s = max(0.0, (self._row.updated_at_us - child.created_at_us) / 1_000_000)
-            if spent_s >= node.timeout_s and child.status not in ENDED:
-                self._cancel(child)
-                raise Timeout(
-                    f"the subflow {child.name} ({child.execution}) took longer than {node.timeout_s:g} s",
-                    hint="raise its timeout_s",
-                )
-            left.append(node.timeout_s - spent_s)
+            # As of the database, when the run was taken; a child that was begun since has all of its time. So has one
+            # that nobody has begun: it is looked at again, no later than its time could be over.
+            now_us = self._row.updated_at_us
+            begun_us = now_us if child.begun_at_us is None else min(child.begun_at_us, now_us)
+            left_s = node.timeout_s - (now_us - max(begun_us, self._counted_us or 0)) / SECOND_US
+            if left_s <= 0 and child.status not in ENDED:
+                return self._stop(child)
+            left.append(left_s)
         if self._run.deadline is not None:
             left.append(max(0.0, self._run.deadline - self._run.clock.monotonic()) + 0.001)
-        waiting = Waiting(SUBFLOW, self._run.segment.id, node.id, attempt=self._attempt, child=child.execution)
+        waiting = Waiting(
+            SUBFLOW,
+            self._run.segment.id,
+            node.id,
+            attempt=self._attempt,
+            child=child.execution,
+            counted_us=self._counted_us,
+        )
         return Follows(waiting, child.number, min(left, default=None))
 
-    def _cancel(self, child: RunRow) -> None:
-        parts = self._parts
-        move = moved(child, "CANCELLED", from_status=child.status)
-        # Its parent is awake, and need not be woken.
-        alone = child._replace(parent=None)
-        parts.rows.cancel(alone, move, lambda key: workflow_status(parts, key, "IDLE"))
+    def _stop(self, child: RunRow) -> Ending:
+        """End a child whose time is over, whoever works on it; unless it has ended meanwhile, and then that counts."""
+        parts, row = self._parts, self._row
+        ended = parts.rows.cancel_children(
+            row.number, lambda key: workflow_status(parts, key, "IDLE"), parts.rows.hold(row)
+        )
+        newest = parts.rows.get(child.execution)
+        if child.number not in ended and newest is not None:
+            return self._look_at(newest, child.idempotency_key or "")
+        raise Timeout(
+            f"the subflow {child.name} ({child.execution}) took longer than {self._node.timeout_s:g} s",
+            hint="raise its timeout_s",
+        )
+
+
+def _hint(child: RunRow, error: RunError) -> str:
+    if error.effect is not None:
+        return f"find out, and resume {child.execution} with unknown='happened' or unknown='did not'; then this run"
+    return error.hint or "resume this run: the subflow goes on from where it stands"
 
 
 def _classes(above: type[AnalemmaError]) -> dict[str, type[AnalemmaError]]:

@@ -15,7 +15,7 @@ from analemma.catalog.effects import Blocks, EffectRows
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.catalog.run_tasks import TaskRow, TaskRows
 from analemma.catalog.runs import FencedOut, RunRow
-from analemma.errors import Denied, Unavailable
+from analemma.errors import Denied, Timeout, Unavailable
 from analemma.flows.branch_merging import BranchChange
 from analemma.flows.calling import Caller
 from analemma.flows.context import Cancelled, Facts
@@ -28,6 +28,7 @@ from analemma.flows.run_kernel import ReadyPlan
 from analemma.flows.runs import error_of
 from analemma.flows.segment_running import Ended, NodeFailed, ReadyNode, SegmentRun, SegmentRunner, ready_nodes
 from analemma.flows.segments import Segment
+from analemma.flows.store_errors import StoreAway
 from analemma.flows.task_results import TaskResult, recorded
 from analemma.flows.walking import Position, advance, begin, iterations_at
 from analemma.flows.working_state import WorkingState
@@ -67,12 +68,14 @@ class Failure:
     error: Exception
     node: str | None = None
     attempts: int = 1
+    effect: str | None = None
+    """What was begun, and nobody knows whether it happened."""
 
     def throw(self) -> None:
         """Raise it, as the node's own failure where there is one."""
         if self.node is None:
             raise self.error
-        raise NodeFailed(self.node, self.attempts) from self.error
+        raise NodeFailed(self.node, self.attempts, self.effect) from self.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +96,23 @@ class Away:
     """The store did not answer a task. Nothing of the run is known to be wrong."""
 
     message: str
+    late: bool = False
+    """Whether it answered, but not in time."""
+    at_once: bool = True
+    """Whether whoever looks next may go on with the run."""
 
     def throw(self) -> None:
         """Raise it, as if the run itself had not been answered."""
-        raise Unavailable(self.message, hint="the run goes on where it stands, when the store is there again")
+        kind = Timeout if self.late else Unavailable
+        error = kind(self.message, hint="the run goes on where it stands, when the store is there again")
+        raise StoreAway(error, at_once=self.at_once)
+
+
+def away(error: StoreAway | Unavailable | Timeout) -> Away:
+    """What a task hands on of what the store did not answer."""
+    if not isinstance(error, StoreAway):
+        error = StoreAway(error, at_once=not isinstance(error, Timeout))
+    return Away(error.error.message, isinstance(error.error, Timeout), error.at_once)
 
 
 Problem = Failure | Question | Away
@@ -152,10 +168,10 @@ class GroupRun:
                     problem = Question(asked.key, asked.name, asked.node)
                 except NodeFailed as exc:
                     cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
-                    problem = Failure(item, cause, exc.node, exc.attempts)
-                except Unavailable as exc:
+                    problem = Failure(item, cause, exc.node, exc.attempts, exc.effect)
+                except (StoreAway, Unavailable) as exc:
                     # Not from a node, whose errors are NodeFailed.
-                    problem = Away(exc.message)
+                    problem = away(exc)
                 except Exception as exc:
                     problem = Failure(item, exc)
                 else:
@@ -181,8 +197,8 @@ class GroupRun:
         try:
             self._write(done, problem)
             return problem
-        except Unavailable as exc:
-            return Away(exc.message)
+        except (Unavailable, Timeout) as exc:
+            return away(exc)
 
     def _write(self, done: Sequence[tuple[int, TaskResult, int]], problem: Problem | None) -> None:
         parts, row = self.parts, self.row
@@ -193,7 +209,7 @@ class GroupRun:
             blocks.update({block.id: block for block in made.blocks})
             rows.append(TaskRow(item, "DONE", made.root.id, attempts=attempts))
         if isinstance(problem, Failure):
-            told = error_of(problem.error, self.group.id, problem.node, problem.attempts)
+            told = error_of(problem.error, self.group.id, problem.node, problem.attempts, problem.effect)
             rows.append(TaskRow(problem.item, "FAILED", None, told.to_text(), problem.attempts))
         if not rows:
             return

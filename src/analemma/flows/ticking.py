@@ -21,6 +21,9 @@ CATCH_UPS: Final = get_args(CatchUp)
 SECOND_US: Final = 1_000_000
 SHORTEST_S: Final = 1.0
 LONGEST_S: Final = 366 * 86_400
+NO_ZONES: Final = ("localtime", "posixrules")
+NO_FOLDERS: Final = ("posix/", "right/")
+"""Files beside the zones: what a machine has there is its own matter, and not every one has it."""
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -87,8 +90,11 @@ def check_ticks(ticks: Ticks) -> None:
         return
     try:
         ZoneInfo(ticks.zone)
+        is_known = ticks.zone not in NO_ZONES and not ticks.zone.startswith(NO_FOLDERS)
     except (KeyError, OSError, ValueError, TypeError) as exc:
         raise Invalid(f"there is no time zone {ticks.zone!r}", hint="a name as Europe/Berlin, or UTC") from exc
+    if not is_known:
+        raise Invalid(f"{ticks.zone} is another time zone on every machine", hint="a name as Europe/Berlin, or UTC")
     if not isinstance(ticks.cron, str) or len(ticks.cron.split()) != 5:
         raise Invalid(f"{ticks.cron!r} is no schedule", hint="minute hour day month weekday")
     try:
@@ -110,13 +116,25 @@ class Policy:
     """A tick that is no older than this was not missed."""
 
 
-def due_ticks(ticks: Ticks, policy: Policy, next_us: int, now_us: int, most: int) -> list[int]:
+def due_ticks(
+    ticks: Ticks, policy: Policy, next_us: int, now_us: int, most: int, *, look_us: int | None = None
+) -> list[int]:
     """The ticks to run now, in order, of all from the next one on: those that are not older than the grace allows, at
-    most so many; and of those that were missed none, the last, or the last few."""
-    missed_us = now_us - round(policy.grace_s * SECOND_US) - 1
+    most so many; and of those that were missed none, the last, or the last few.
+
+    The next one is a tick, even if the others are elsewhere by now. It may have been put off until `look_us`: then it
+    was missed if nobody came for so long after that."""
+    grace_us = round(policy.grace_s * SECOND_US)
+    missed_us = now_us - grace_us - 1
     missed = {"skip": 0, "one": 1, "all": policy.limit}[policy.catch_up]
-    late = ticks.between(next_us, missed_us, missed) if missed and next_us <= missed_us else []
-    return [*late, *ticks.between(max(next_us, missed_us + 1), now_us, most)]
+    late = ticks.between(next_us + 1, missed_us, missed) if missed and next_us < missed_us else []
+    recent = ticks.between(max(next_us, missed_us) + 1, now_us, most)
+    put_off = look_us is not None and look_us > next_us and now_us - look_us <= grace_us
+    if next_us > missed_us:
+        recent = [next_us, *recent][-most:]
+    elif len(late) < missed or (put_off and policy.catch_up == "skip"):
+        late = [next_us, *late]
+    return [*late, *recent]
 
 
 def iso(time_us: int) -> str:

@@ -141,7 +141,14 @@ class RunWorker:
         try:
             now = self._now()
             for row in due_schedules(self._engine, now_us=now, tenant=self._tenant):
-                self._note(begun=self._flows_of(self._name(row.tenant)).schedules.tend_one(row, now))
+                try:
+                    self._note(begun=self._flows_of(self._name(row.tenant)).schedules.tend_one(row, now))
+                except Unavailable:
+                    raise
+                except Exception:
+                    # Of this one, or of its tenant: the others have nothing to do with it.
+                    log.exception("the schedule %s could not be looked after", row.name)
+                    self._note(failed=1)
         except AnalemmaError as exc:
             log.warning("schedules are out of reach: %s", exc)
             self._note(failed=1)

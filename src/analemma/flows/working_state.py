@@ -22,6 +22,7 @@ from analemma.catalog.port import BranchKey
 from analemma.errors import Denied, Invalid
 from analemma.flows.handlers import Result
 from analemma.flows.naming import path_tokens
+from analemma.flows.store_errors import StoreErrors
 from analemma.state.deltas import DeltaUpdate, apply_update, read_delta
 from analemma.state.reserved_fields import is_reserved
 
@@ -70,13 +71,20 @@ class WorkingState:
         """Reads also what was changed."""
         return _over(self._trees, self._made) if self._made else self._trees
 
-    def view(self, fields: Iterable[str]) -> SmartStateBag:
-        """A bag with these fields, and nothing else to be found in it. What is done to it changes nothing here."""
+    def view(self, fields: Iterable[str], store: StoreErrors | None = None) -> SmartStateBag:
+        """A bag with these fields, and nothing else to be found in it. What is done to it changes nothing here. `store`
+        notes what the store does not answer, also when the bag is read later."""
         wanted, known = frozenset(fields), self._viewed
         if known is None or known.of != self.root.id or known.fields != wanted:
             known = self._viewed = self._part(wanted)
-        store = BagStore(object(), Parts(known.trees), self._guard)
-        return SmartStateBag._of_version(store, self.key, manifest=self.manifest, version=self.version, root=known.root)
+        guard = self._guard if store is None else _noting(self._guard, store)
+        return SmartStateBag._of_version(
+            BagStore(object(), Parts(known.trees), guard),
+            self.key,
+            manifest=self.manifest,
+            version=self.version,
+            root=known.root,
+        )
 
     def _part(self, wanted: frozenset[str]) -> _Part:
         trees, root = self.trees, self.root
@@ -188,6 +196,14 @@ def _fields(trees: Trees, root: Link, wanted: frozenset[str]) -> dict[str, Wire]
     names = sorted(wanted)
     wires = NodeSource(trees.fetch, trees.nodes).run(locate(root.id, (name,)) for name in names)
     return {name: wire for name, wire in zip(names, wires, strict=True) if wire is not MISSING}
+
+
+def _noting(guard: Any, store: StoreErrors) -> Any:
+    def noting(manifest: BlockId, read: Callable[[], T], /) -> T:
+        with store.asking():
+            return guard(manifest, read)  # type: ignore[no-any-return]
+
+    return noting
 
 
 def _over(trees: Trees, made: Mapping[BlockId, Block]) -> Trees:

@@ -17,6 +17,10 @@ WRONG = {
         f"  - id: a\n    {STEP.replace(', ', chr(10) + '    ')}\n    retires: 3",
         ["6: node a: unknown key retires in python (did you mean retries?)"],
     ),
+    "key of another name": (
+        "  - {id: a, type: llm_chat, model: m, messages: [{role: user, content: x}], prompt: hello}",
+        ["3: node a: unknown key prompt in llm_chat (messages: [{role: user, content: ...}])"],
+    ),
     "missing key": ("  - {id: a, type: python}", ["3: node a: the key function is missing in python"]),
     "wrong type": (f"  - {{id: a, {STEP}, timeout_s: soon}}", ["3: node a: timeout_s is 'soon', not a number"]),
     "no node id": (f"  - {{id: a.b, {STEP}}}", ["3: node a.b: id does not have the form"]),
@@ -330,3 +334,9 @@ def test_branches_that_write_the_same_are_a_warning_unless_a_strategy_says_what_
 def test_a_timeout_without_a_default_is_a_warning() -> None:
     found = warnings(HEAD + "  - {id: h, type: human, choices: [a], timeout_s: 5}\n")
     assert found == ["3: node h: without a default, the run fails when nobody decides in time"]
+
+
+def test_no_key_of_another_type_is_meant() -> None:
+    """`cases` are those of a branch."""
+    (found,) = problems(f"{HEAD}  - {{id: a, {STEP}, case: 3}}")
+    assert str(found).endswith("unknown key case in python")

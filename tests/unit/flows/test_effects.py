@@ -13,7 +13,7 @@ import pytest
 from analemma.app import App
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees, no_blocks
-from analemma.errors import Conflict, Invalid
+from analemma.errors import Conflict, Invalid, NotFound
 from analemma.flows.building import Flow
 from analemma.flows.context import Cancelled
 from tests.stores import Store
@@ -164,6 +164,85 @@ def test_only_what_nobody_knows_of_is_found_out(app: App) -> None:
     left = app.flows.resume(execution, unknown="did not", wait=False)
     assert (left.status, left.holder, len(outside.calls)) == ("RUNNING", None, 1)
     assert app.flows.resume(execution).state == {"paid": 2}
+
+
+def late(calls: list[str], **options: Any) -> Flow:
+    """Pays, and does not hear whether that happened."""
+    flow = Flow("late")
+
+    @flow.step(writes=["paid"], **options)
+    def pay(state: Any, ctx: Any) -> dict[str, Any]:
+        def charge(key: str) -> str:
+            calls.append(key)
+            raise TimeoutError("no answer")
+
+        return {"paid": ctx.once("charge", charge, on_unknown="fail")}
+
+    return flow
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["step", "for_each"])
+def test_the_first_failure_says_already_what_is_to_be_found_out(app: App, group: bool) -> None:
+    calls: list[str] = []
+    flow = late(calls)
+    if group:
+        flow.for_each("each", over="items", step="pay", result="paid", into="all")
+    failed = app.flows.run(flow, {"items": [1]}, **PLACE)
+    assert failed.error is not None and failed.error.message == "no answer"
+    assert failed.error.effect is not None and "unknown=" in (failed.error.hint or "")
+    run = app.flows.resume(failed.execution_id, unknown="happened", result="ok")
+    assert (run.status, run.state.get("all", run.state.get("paid"))) == ("COMPLETED", ["ok"] if group else "ok")
+    assert len(calls) == 1
+
+
+def test_what_was_found_out_is_not_kept_where_the_program_cannot_go_on(store: Store) -> None:
+    flow = late([])
+    with store.open() as app:
+        failed = app.flows.run(flow, **PLACE)
+    with store.open() as app:
+        with pytest.raises(NotFound, match="not registered"):
+            app.flows.resume(failed.execution_id, unknown="happened", result="ok")
+        assert app.flows.get(failed.execution_id).error == failed.error
+        before = app.flows._row(failed.execution_id).fence
+        left = app.flows.resume(failed.execution_id, unknown="happened", result="ok", wait=False)
+        assert (left.status, left.holder) == ("RUNNING", None)
+        # The run is moved once, and not again by what leaves it to workers.
+        assert app.flows._row(failed.execution_id).fence == before + 1
+        app.flows.register(flow)
+        assert app.flows.resume(failed.execution_id).state == {"paid": "ok"}
+
+
+def test_a_worker_may_be_faster_with_what_was_found_out(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = app.flows.run(late([]), **PLACE)
+    real = app.flows._deciding.find_out
+
+    def found_out(*arguments: Any) -> None:
+        real(*arguments)
+        app.run_worker().drain()
+
+    monkeypatch.setattr(app.flows._deciding, "find_out", found_out)
+    run = app.flows.resume(failed.execution_id, unknown="happened", result="ok")
+    assert (run.status, run.state) == ("COMPLETED", {"paid": "ok"})
+
+
+def test_a_worker_that_is_at_it_goes_on_with_what_was_found_out(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = app.flows.run(late([]), **PLACE)
+    real = app.flows._deciding.find_out
+
+    def found_out(*arguments: Any) -> None:
+        real(*arguments)
+        claimed = app.flows._parts.rows.claim(arguments[0].number, holder="another", lease_s=60)
+        assert claimed is not None
+
+    monkeypatch.setattr(app.flows._deciding, "find_out", found_out)
+    run = app.flows.resume(failed.execution_id, unknown="happened", result="ok", take_over=True)
+    assert (run.status, run.holder) == ("RUNNING", "another")
+
+
+def test_a_result_is_of_what_happened(app: App) -> None:
+    failed = app.flows.run(late([]), **PLACE)
+    with pytest.raises(Invalid, match="a result"):
+        app.flows.resume(failed.execution_id, result="ok")
 
 
 @pytest.mark.parametrize("happened", [True, False], ids=["happened", "did not"])

@@ -50,8 +50,10 @@ def test_no_more_runs_are_taken_than_the_queue_has_places(store: Store) -> None:
         app.flows.queues.set("mail", concurrency=2)
         for name in ("a", "b", "c"):
             start(app, name)
-        start(app, "other", queue="letters")
-        start(app, "plain", queue="")
+        for name, place in (("other", "letters"), ("plain", "")):
+            # SQLite tells time in milliseconds.
+            time.sleep(0.002)
+            start(app, name, queue=place)
         assert [claim(app) for _ in range(5)] == ["a", "b", "other", "plain", None]
         queue = app.flows.queues.get("mail")
         assert (queue.working, queue.waiting) == (2, 1)
@@ -231,6 +233,210 @@ def test_removing_a_queue_lifts_its_limits(store: Store) -> None:
             app.flows.queues.remove("mail")
 
 
+def test_a_run_that_failed_is_found_in_a_queue_that_was_removed(store: Store) -> None:
+    fails = ["once"]
+    flow = Flow("fails")
+
+    @flow.step
+    def work(state: Any, ctx: Any) -> None:
+        if fails:
+            raise RuntimeError(fails.pop())
+
+    with store.open() as app:
+        app.flows.register(flow)
+        app.flows.queues.set("mail", concurrency=1)
+        run = app.flows.start(flow, workflow_id="a", owner_id="me", queue="mail")
+        app.run_worker(1).drain()
+        assert app.flows.get(run.execution_id).status == "FAILED"
+        app.flows.queues.remove("mail")
+        assert app.flows.forget(3600) == 0
+        app.flows.resume(run.execution_id, wait=False)
+        app.run_worker(1).drain()
+        assert app.flows.get(run.execution_id).status == "COMPLETED"
+
+
+def test_a_queue_is_forgotten_with_the_last_of_its_runs(store: Store) -> None:
+    with store.open() as app:
+        app.flows.queues.set("limited", concurrency=1)
+        start(app, "a", queue="old")
+        start(app, "b", priority=1)
+        start(app, "c")
+        for name in ("a", "c"):
+            release(app, name)
+        script(app, "UPDATE run SET ended_at = ended_at - 1000000000")
+        assert app.flows.forget(500) == 2
+        assert [queue.name for queue in app.flows.queues.list()] == ["limited", "mail"]
+        lanes = app.catalog.engine.all("due_lanes", tenant=None)
+        assert [(lane[1], lane[2]) for lane in lanes] == [("mail", 1)]
+        assert claim(app) == "b"
+
+
+def test_a_lane_is_not_dropped_under_a_run_that_is_being_started(migrated_url: str) -> None:
+    store = Store(migrated_url)
+    with store.open() as app, store.open() as other:
+        start(app, "a")
+        start(app, "w", queue="other")
+        script(app, "DELETE FROM run WHERE workflow = 'a'")
+        with psycopg.connect(migrated_url) as between:
+            # What a start changes last: it has the lane behind it, and its run is not there for others yet.
+            between.execute("SELECT 1 FROM workflow WHERE workflow = 'w' FOR UPDATE")
+            starting = threading.Thread(target=start, args=(other, "w"))
+            starting.start()
+            wait_until_somebody_waits(migrated_url, 1)
+            tidying = threading.Thread(target=app.flows.forget, args=(3600,))
+            tidying.start()
+            wait_until_somebody_waits(migrated_url, 2)
+            between.rollback()
+        starting.join()
+        tidying.join()
+        assert [claim(app), claim(app), claim(app)] == ["w", "w", None]
+
+
+def wait_until_somebody_waits(url: str, many: int) -> None:
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(1000):
+            (row,) = connection.execute(asked).fetchall()
+            if row[0] >= many:
+                return
+            time.sleep(0.005)
+    raise AssertionError("nobody waits")
+
+
+def test_the_time_of_a_run_begins_when_somebody_takes_it(store: Store) -> None:
+    flow = Flow("short", limits={"timeout_s": 60})
+
+    @flow.step
+    def work(state: Any, ctx: Any) -> None:
+        pass
+
+    with store.open() as app:
+        app.flows.register(flow)
+        runs = [
+            app.flows.start(flow, workflow_id=f"w-{place}", owner_id="me", **place)
+            for place in ({}, {"queue": "mail"}, {"delay_s": 3600})
+        ]
+        # They waited for an hour.
+        script(
+            app,
+            "UPDATE run SET created_at = created_at - 3600000000, due_at = due_at - 3600000000,"
+            " deadline = deadline - 3600000000",
+        )
+        begun = claim_next(app.catalog.engine, holder="test", lease_s=600)[0][1]
+        assert begun.deadline_us is not None and begun.begun_at_us is not None
+        assert abs(begun.updated_at_us - begun.begun_at_us) < 1_000_000
+        assert 59_000_000 < begun.deadline_us - begun.updated_at_us < 61_000_000
+        app.flows.resume(begun.execution, take_over=True)
+        app.run_worker(1).drain()
+        assert [app.flows.get(run.execution_id).status for run in runs] == ["COMPLETED"] * 3
+        # And from then on it does not begin again.
+        late = app.flows.start(flow, workflow_id="late", owner_id="me")
+        claim(app)
+        script(app, "UPDATE run SET deadline = deadline - 61000000, due_at = 1 WHERE workflow = 'late'")
+        app.run_worker(1).drain()
+        error = app.flows.get(late.execution_id).error
+        assert error is not None and error.kind == "timeout"
+
+
+def test_a_run_that_nobody_has_begun_is_not_begun_by_resuming_it(store: Store) -> None:
+    with store.open() as app:
+        app.flows.queues.set("mail", rate=1, per_s=1000)
+        first, second = (start(app, name, delay_s=3600) for name in ("a", "b"))
+        for execution in (first, second):
+            assert app.flows.resume(execution, wait=False).status == "PENDING"
+        assert [claim(app), claim(app)] == ["a", None]
+
+
+def test_who_decides_late_takes_no_place_that_is_not_free(store: Store) -> None:
+    flow = Flow("asks")
+    flow.human("ask", choices=["yes", "no"], timeout_s=600, default="no")
+    worked: list[str] = []
+
+    @flow.step
+    def work(state: Any, ctx: Any) -> None:
+        worked.append(ctx.workflow_id)
+
+    with store.open() as app:
+        app.flows.register(flow)
+        app.flows.queues.set("mail", concurrency=1)
+        for name in ("a", "b"):
+            app.flows.start(flow, workflow_id=name, owner_id="me", queue="mail")
+            ((_, row),) = claim_next(app.catalog.engine, holder="test", lease_s=600)
+            app.flows.work_on(row)
+        script(app, "UPDATE run SET due_at = number")
+        ((_, row),) = claim_next(app.catalog.engine, holder="test", lease_s=600)
+        app.flows.work_on(row)
+        # Decided, and due: the one place is for whoever claims next.
+        assert worked == [] and app.flows.runs(workflow_id="a")[0].status == "RUNNING"
+        assert (claim(app), app.flows.queues.get("mail").working, claim(app)) == ("b", 1, None)
+
+
+def test_children_go_with_what_has_begun_and_do_not_count_for_the_rate(store: Store) -> None:
+    parent = Flow("parent")
+    parent.subflow("send", FLOW, outputs={"sent": "sent"})
+    with store.open() as app:
+        app.handlers.add_all(parent)
+        app.flows.queues.set("mail", rate=2, per_s=1000)
+        runs = [app.flows.start(parent, workflow_id=f"p-{number}", owner_id="me", queue="mail") for number in range(3)]
+        app.run_worker(1).drain()
+        found = [app.flows.get(run.execution_id).status for run in runs]
+        assert found == ["COMPLETED", "COMPLETED", "PENDING"]
+
+
+def test_a_full_queue_is_asked_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.open() as app:
+        app.flows.queues.set("mail", concurrency=1)
+        for priority in range(5):
+            start(app, f"w-{priority}", priority=priority)
+        assert claim(app) == "w-4"
+        engine = app.catalog.engine
+        asked: list[Any] = []
+        write = engine.write
+        monkeypatch.setattr(engine, "write", lambda *given: asked.append(given) or write(*given))  # type: ignore[func-returns-value]
+        assert claim(app) is None
+        # One for the queue, and one for the runs of none.
+        assert len(asked) == 2
+        # Where only beginnings are used up, what has begun goes on, in whichever lane.
+        app.flows.queues.set("mail", rate=1, per_s=1000)
+        assert [claim(app), claim(app)] == ["w-3", None]
+        script(app, "UPDATE run SET due_at = 1 WHERE workflow = 'w-4'")
+        script(app, "UPDATE run SET priority = -5 WHERE workflow = 'w-4'")
+        script(app, "INSERT INTO run_lane (tenant, queue, priority) SELECT tenant, queue, -5 FROM run_lane LIMIT 1")
+        asked.clear()
+        assert claim(app) == "w-4" and len(asked) == 2
+
+
+@pytest.mark.parametrize("delay_s", [float("nan"), float("inf"), "x", -5, 1e30, True, None], ids=str)
+def test_delays_that_there_are_not_are_refused(delay_s: Any, tmp_path: Path) -> None:
+    with Store(str(tmp_path / "store")).open() as app:
+        with pytest.raises(Invalid):
+            start(app, "a", delay_s=delay_s)
+        assert app.flows.runs() == []
+
+
+def test_names_with_control_characters_are_refused(tmp_path: Path) -> None:
+    with Store(str(tmp_path / "store")).open() as app:
+        for name in ("a\nb", "\x1b[2J", "\x7f", "\x9b"):
+            with pytest.raises(Invalid):
+                start(app, "a", queue=name)
+            with pytest.raises(Invalid):
+                app.flows.queues.set(name, concurrency=1)
+            with pytest.raises(Invalid):
+                app.flows.schedules.add(name, FLOW, owner_id="me", workflow_id="w", every_s=60)
+        assert app.flows.queues.list() == [] and app.flows.schedules.list() == []
+
+
+def test_a_fork_stays_in_the_queue(store: Store) -> None:
+    with store.open() as app:
+        app.flows.register(FLOW)
+        run = start(app, "a", priority=3)
+        app.run_worker(1).drain()
+        forked = app.flows.rerun(run, from_segment=0, fork=True, wait=False)
+        assert (forked.queue, forked.priority, forked.status) == ("mail", 3, "PENDING")
+        app.run_worker(1).drain()
+        assert app.flows.get(forked.execution_id).status == "COMPLETED"
+
+
 MANY = 5000
 
 
@@ -253,6 +459,7 @@ def test_what_waits_in_a_queue_costs_a_claim_nothing(migrated_url: str) -> None:
         ("claim_begun", place, "run_begun"),
         ("queue_held", place, "run_held"),
         ("first_due", {"tenant": None}, "run_due"),
+        ("drop_lanes", {"tenant": 1}, "run_begun"),
     ):
         nodes = plan_nodes(migrated_url, name, **parameters)
         assert index in {node.get("Index Name") for node in nodes}, name
@@ -272,6 +479,8 @@ def test_sqlite_uses_the_same_indexes(tmp_path: Path) -> None:
         ("claim_begun", "run_begun"),
         ("queue_held", "run_held"),
         ("first_due", "run_due"),
+        ("drop_lanes", "run_queued"),
+        ("drop_lanes", "run_begun"),
         ("claim_due_runs", "run_due"),
     ):
         statement = load("sqlite")[name]

@@ -264,6 +264,96 @@ def test_a_run_that_cannot_be_begun_is_tried_again_and_says_why(store: Store) ->
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Europe/Berlin", "Europe/Nowhere"),
+        ("0 * * * *", "0 * * * nonsense"),
+        ('"anchor_us"', '"invented_later":1,"anchor_us"'),
+    ],
+    ids=["zone", "cron", "newer"],
+)
+def test_a_schedule_that_cannot_even_be_read_keeps_nobody_from_its_ticks(old: str, new: str, store: Store) -> None:
+    with store.open() as app:
+        for name in ("a-bad", "b-good"):
+            app.flows.schedules.add(name, FLOW, owner_id="me", cron="0 * * * *", zone="Europe/Berlin")
+        script(app, f"UPDATE schedule SET definition = replace(definition, '{old}', '{new}') WHERE name = 'a-bad'")  # noqa: S608
+        script(app, "UPDATE schedule SET next_at = next_at - 3600000000, look_at = 1 WHERE name = 'a-bad'")
+        script(app, "UPDATE schedule SET next_at = next_at - 3600000000, look_at = 2 WHERE name = 'b-good'")
+        app.flows.register(FLOW)
+        worker = app.run_worker(1)
+        worker.drain()
+        assert [run.workflow_id for run in app.flows.runs()] == ["b-good"]
+        bad, good = app.flows.schedules.list()
+        assert bad.error is not None and good.error is None
+        # It is not looked at again at once, and can be paused and removed.
+        assert worker.drain().failed == 0
+        assert app.flows.schedules.pause("a-bad").paused
+        app.flows.schedules.remove("a-bad")
+
+
+def test_a_tenant_that_cannot_be_opened_keeps_no_other_from_its_ticks(store: Store) -> None:
+    clock = Hand("2026-05-01T00:30:00+00:00")
+    with store.open() as app:
+        for tenant in ("a-bad", "b-good"):
+            schedules_of = Schedules(app.tenant(tenant).flows._parts, view=app.flows._view, now=clock)
+            schedules_of.add("hourly", FLOW, owner_id="me", cron="0 * * * *")
+        clock.set("2026-05-01T01:00:00+00:00")
+
+        def flows_of(name: str) -> Any:
+            if name == "a-bad":
+                raise RuntimeError("no such thing")
+            return app.tenant(name).flows
+
+        worker = RunWorker(app.catalog.engine, flows_of, holder="x", lease_s=30, concurrency=1, now=clock)
+        app.handlers.add_all(FLOW)
+        worked = worker.drain()
+        assert (worked.begun, worked.runs, worked.failed) == (1, 1, 1)
+
+
+def test_replacing_loses_no_tick_that_is_due(store: Store) -> None:
+    clock = Hand("2026-05-01T00:30:00+00:00")
+    with store.open() as app:
+        mine = schedules(app, clock)
+        for name, when in (
+            ("same", {"cron": "0 * * * *"}),
+            ("other", {"cron": "0 * * * *"}),
+            ("every", {"every_s": 1800}),
+        ):
+            mine.add(name, FLOW, owner_id="me", **when)
+        clock.set("2026-05-01T01:00:01+00:00")
+        mine.add("same", FLOW, {"n": 2}, owner_id="me", cron="0 * * * *", replace=True)
+        mine.add("other", FLOW, {"n": 2}, owner_id="me", cron="20 * * * *", replace=True)
+        replaced = mine.add("every", FLOW, {"n": 2}, owner_id="me", every_s=1800, replace=True)
+        assert replaced.next_at == dt.datetime(2026, 5, 1, 1, tzinfo=dt.UTC)
+        assert mine.tend() == 3
+        assert ticks(app) == [f"{name}/2026-05-01T01:00:00Z" for name in ("every", "other", "same")]
+        assert {run.state["n"] for run in app.flows.runs()} == {2}
+        assert [each.next_at and each.next_at.minute for each in mine.list()] == [30, 20, 0]
+        # Nothing of the old is due: the new one begins with its own.
+        assert mine.add("same", FLOW, owner_id="me", cron="40 * * * *", replace=True).next_at == dt.datetime(
+            2026, 5, 1, 1, 40, tzinfo=dt.UTC
+        )
+
+
+def test_a_tick_that_was_put_off_was_not_missed(store: Store) -> None:
+    clock = Hand("2026-05-01T00:30:00+00:00")
+    with store.open() as app:
+        mine = schedules(app, clock)
+        mine.add("hourly", FLOW, owner_id="me", cron="0 * * * *", catch_up="skip")
+        whole = mine._row("hourly").document
+        script(app, "UPDATE schedule SET document = replace(document, 'python', 'cobol')")
+        for now in ("2026-05-01T01:00:01+00:00", "2026-05-01T01:01:05+00:00", "2026-05-01T01:02:10+00:00"):
+            clock.set(now)
+            row = mine._row("hourly")
+            assert mine.tend() == 0 and mine._row("hourly").error is not None
+            assert mine._row("hourly").next_at_us == row.next_at_us
+        script(app, f"UPDATE schedule SET document = '{whole}'")  # noqa: S608
+        clock.set("2026-05-01T01:03:15+00:00")
+        assert mine.tend() == 1 and ticks(app) == ["hourly/2026-05-01T01:00:00Z"]
+        assert mine.get("hourly").error is None
+
+
+@pytest.mark.parametrize(
     ("given", "error"),
     [
         ({}, Invalid),

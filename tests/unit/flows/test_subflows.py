@@ -358,6 +358,88 @@ def test_a_child_that_ends_before_its_parent_waits_is_not_waited_for(store: Stor
         assert app.flows.get(run.execution_id).state["said"] == "TO OSLO!"
 
 
+def test_a_rerun_leaves_the_child_that_its_next_incarnation_began_alone(store: Store, meanwhile: Any) -> None:
+    child = Flow("asks")
+    child.human("ask", choices=["yes"])
+    flow = Flow("parent", limits={"timeout_s": 60})
+    flow.subflow("ask", child, outputs={"said": "/ask/choice"})
+    with store.open() as app, store.open() as other:
+        for each in (app, other):
+            each.handlers.add_all(flow)
+        run = app.flows.start(flow, **PLACE)
+        app.run_worker(1).drain()
+        script(app, "UPDATE run SET deadline = 1, due_at = 1 WHERE name = 'parent'")
+        app.run_worker(1).drain()
+        old = child_of(app, run)
+        assert (app.flows.get(run.execution_id).status, old.status) == ("FAILED", "WAITING_HUMAN")
+        # Between the rollback and the end of the child of before, somebody begins that of the next incarnation.
+        meanwhile("run.before_move", lambda: other.run_worker(1).drain())
+        app.flows.rerun(run.execution_id, from_segment="ask", wait=False)
+        assert app.flows.get(old.execution_id).status == "CANCELLED"
+        waits = app.flows.get(run.execution_id)
+        assert waits.waiting is not None and waits.waiting.child not in (None, old.execution_id)
+        app.flows.approve(waits.waiting.child or "", "yes", "me")
+        assert app.flows.get(run.execution_id).state == {"said": "yes"}
+
+
+def test_a_parent_that_was_cancelled_tries_no_child_again(store: Store, meanwhile: Any) -> None:
+    flow = order(shipping(["once"]), retries={"times": 3, "delay_s": 0.001})
+    with store.open() as app:
+        app.handlers.add_all(flow)
+        run = app.flows.start(flow, INPUT, **PLACE)
+        for _ in range(2):
+            ((_, row),) = _claim(app)
+            app.flows.work_on(row)
+        assert child_of(app, run).status == "FAILED"
+        meanwhile("subflow.before_resume", lambda: app.flows.cancel(run.execution_id))
+        ((_, row),) = _claim(app)
+        app.flows.work_on(row)
+        assert [each.status for each in app.flows.runs()] == ["FAILED", "CANCELLED"]
+        assert _claim(app) == []
+
+
+def test_a_child_that_somebody_else_resumes_is_followed(store: Store, meanwhile: Any) -> None:
+    flow = order(shipping(["once"]), retries={"times": 1, "delay_s": 0.001})
+    with store.open() as app:
+        app.handlers.add_all(flow)
+        run = app.flows.start(flow, INPUT, **PLACE)
+        for _ in range(2):
+            ((_, row),) = _claim(app)
+            app.flows.work_on(row)
+        child = child_of(app, run).execution_id
+        meanwhile("subflow.before_resume", lambda: app.flows.resume(child, wait=False))
+        app.run_worker(1).drain()
+        assert app.flows.get(run.execution_id).state["said"] == "TO OSLO!"
+
+
+HOUR = "3600000000"
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["claimed", "ended"])
+def test_a_child_that_moves_while_its_time_runs_out(ends: bool, store: Store, meanwhile: Any) -> None:
+    flow = order(shipping(), timeout_s=60)
+    with store.open() as app, store.open() as other:
+        for each in (app, other):
+            each.handlers.add_all(flow)
+        run = app.flows.start(flow, INPUT, **PLACE)
+        for _ in range(2):
+            ((_, row),) = _claim(app)
+            if row.name == "order":
+                app.flows.work_on(row)
+        script(app, f"UPDATE run SET begun_at = begun_at - {HOUR}, due_at = 1")  # noqa: S608
+        script(app, "UPDATE run SET due_at = 0 WHERE name = 'order'")
+        ((_, row),) = _claim(app)
+        assert row.name == "order"
+        meanwhile("run.before_move", lambda: other.run_worker(1).drain() if ends else _claim(other))
+        app.flows.work_on(row)
+        found = app.flows.get(run.execution_id)
+        if ends:
+            assert (found.status, found.state["said"]) == ("COMPLETED", "TO OSLO!")
+        else:
+            assert found.error is not None and (found.status, found.error.kind) == ("FAILED", "timeout")
+            assert child_of(app, run).status == "CANCELLED"
+
+
 def test_a_parent_whose_time_is_over_does_not_wait_any_longer(store: Store) -> None:
     child = Flow("asks")
     child.human("ask", choices=["yes"])
@@ -377,3 +459,24 @@ def test_a_parent_whose_time_is_over_does_not_wait_any_longer(store: Store) -> N
         assert waits.status == "WAITING_HUMAN"
         app.flows.approve(waits.execution_id, "yes", "me")
         assert app.flows.resume(run.execution_id).state == {"said": "yes"}
+
+
+def test_a_parent_says_which_run_is_to_be_told_what_was_found_out(store: Store) -> None:
+    child = Flow("paying")
+
+    @child.step(writes=["receipt"])
+    def pay(state: Any, ctx: Any) -> dict[str, Any]:
+        def charge(key: str) -> None:
+            raise TimeoutError("no answer")
+
+        return {"receipt": ctx.once("charge", charge, on_unknown="fail")}
+
+    parent = Flow("parent")
+    parent.subflow("sub", child, inputs={}, outputs={"receipt": "receipt"})
+    with store.open() as app:
+        run = app.flows.run(parent, {}, **PLACE)
+        (below,) = [each for each in app.flows.runs() if each.parent == run.execution_id]
+        assert run.error is not None and (run.status, run.error.effect) == ("FAILED", None)
+        assert f"resume {below.execution_id} with unknown='happened'" in (run.error.hint or "")
+        assert app.flows.resume(below.execution_id, unknown="happened", result="ok").status == "COMPLETED"
+        assert app.flows.resume(run.execution_id).state["receipt"] == "ok"

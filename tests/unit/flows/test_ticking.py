@@ -120,6 +120,8 @@ def test_a_year_of_missed_minutes_is_not_walked_through() -> None:
         Ticks("* * * * * *"),
         Ticks("61 * * * *"),
         Ticks("0 0 30 2 *"),
+        Ticks("0 0 * * *", "localtime"),
+        Ticks("0 0 * * *", "posixrules"),
         Ticks("0 0 * * *", "Mars/Olympus"),
         Ticks("0 0 * * *", "../../etc/passwd"),
         Ticks(every_s=0.5),

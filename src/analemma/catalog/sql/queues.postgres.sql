@@ -4,11 +4,11 @@
 SELECT lane.tenant, lane.queue, lane.priority,
        (SELECT run.due_at FROM run
         WHERE run.tenant = lane.tenant AND run.queue = lane.queue AND run.queue <> '' AND run.priority = lane.priority
-          AND run.status <> 'PENDING' AND run.due_at <= (SELECT analemma_now())
+          AND (run.status <> 'PENDING' OR run.parent IS NOT NULL) AND run.due_at <= (SELECT analemma_now())
         ORDER BY run.due_at LIMIT 1),
        (SELECT run.due_at FROM run
         WHERE run.tenant = lane.tenant AND run.queue = lane.queue AND run.queue <> '' AND run.priority = lane.priority
-          AND run.status = 'PENDING' AND run.due_at <= (SELECT analemma_now())
+          AND run.status = 'PENDING' AND run.parent IS NULL AND run.due_at <= (SELECT analemma_now())
         ORDER BY run.due_at LIMIT 1),
        limits.concurrency, limits.rate
 FROM run_lane AS lane LEFT JOIN run_queue AS limits ON limits.tenant = lane.tenant AND limits.name = lane.queue
@@ -19,34 +19,38 @@ WHERE lane.tenant = coalesce(:tenant::integer, lane.tenant)
 SELECT min(due_at) FROM run WHERE queue = '' AND due_at <= (SELECT analemma_now()) AND tenant = coalesce(:tenant::integer, tenant)
 
 -- claim_begun --
--- Take the run of a lane that has begun and is due the longest.
+-- Take the run of a lane that is due the longest of those that have begun, or that one which has begun waits for.
 UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
-    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, updated_at = analemma_now()
+    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, begun_at = coalesce(begun_at, analemma_now()),
+    deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
 WHERE number IN (
     SELECT number FROM run
-    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority AND status <> 'PENDING'
+    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority
+      AND (status <> 'PENDING' OR parent IS NOT NULL)
       AND due_at <= (SELECT analemma_now())
     ORDER BY due_at, number LIMIT 1
     FOR UPDATE SKIP LOCKED
 )
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
 -- claim_queued --
 -- Take the run of a lane that has not begun and is due the longest.
 UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
-    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, updated_at = analemma_now()
+    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, begun_at = coalesce(begun_at, analemma_now()),
+    deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
 WHERE number IN (
     SELECT number FROM run
-    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority AND status = 'PENDING'
+    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority
+      AND status = 'PENDING' AND parent IS NULL
       AND due_at <= (SELECT analemma_now())
     ORDER BY due_at, number LIMIT 1
     FOR UPDATE SKIP LOCKED
 )
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
 -- hold_queue --
 -- The limits of a queue, for one claim at a time; and what time it is.
@@ -68,7 +72,7 @@ ON CONFLICT (tenant, name) DO UPDATE
 SET concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period, updated_at = excluded.updated_at
 
 -- queues --
--- Every queue that has limits, or was ever used, with what waits in it and what is worked on.
+-- Every queue that has limits, or runs, with what waits in it and what is worked on.
 SELECT names.name, limits.concurrency, limits.rate, limits.period,
        (SELECT count(*) FROM run WHERE run.tenant = :tenant AND run.queue = names.name AND run.queue <> '' AND run.status = 'PENDING'
           AND run.due_at IS NOT NULL),
@@ -77,3 +81,7 @@ SELECT names.name, limits.concurrency, limits.rate, limits.period,
 FROM (SELECT name FROM run_queue WHERE tenant = :tenant UNION SELECT queue FROM run_lane WHERE tenant = :tenant) AS names
     LEFT JOIN run_queue AS limits ON limits.tenant = :tenant AND limits.name = names.name
 ORDER BY names.name
+
+-- hold_lanes --
+-- No lane is added until the transaction ends, and whoever has added one has committed its run.
+LOCK TABLE run_lane IN SHARE ROW EXCLUSIVE MODE

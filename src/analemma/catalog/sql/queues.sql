@@ -19,8 +19,12 @@ DELETE FROM run_start WHERE tenant = :tenant AND queue = :queue AND seq <= :seq
 DELETE FROM run_queue WHERE tenant = :tenant AND name = :queue
 
 -- drop_lanes --
--- Priorities of a queue that no run has any more.
+-- Priorities of queues that no run has: not even one that has failed and may be resumed. Each is a look into an index, however many runs there are.
 DELETE FROM run_lane
-WHERE tenant = :tenant AND queue = :queue
-  AND NOT EXISTS (SELECT 1 FROM run WHERE run.tenant = run_lane.tenant AND run.queue = run_lane.queue AND run.queue <> ''
-                  AND run.priority = run_lane.priority AND run.ended_at IS NULL)
+WHERE tenant = :tenant
+  AND (SELECT run.number FROM run WHERE run.tenant = run_lane.tenant AND run.queue = run_lane.queue AND run.queue <> ''
+         AND run.priority = run_lane.priority AND run.status = 'PENDING' AND run.parent IS NULL
+       ORDER BY run.due_at LIMIT 1) IS NULL
+  AND (SELECT run.number FROM run WHERE run.tenant = run_lane.tenant AND run.queue = run_lane.queue AND run.queue <> ''
+         AND run.priority = run_lane.priority AND (run.status <> 'PENDING' OR run.parent IS NOT NULL)
+       ORDER BY run.due_at LIMIT 1) IS NULL

@@ -1,10 +1,11 @@
 -- add_run --
--- A run, beside the commit of the version that it begins with. No row touched means that its execution or its key is taken.
+-- A run, beside the commit of the version that it begins with. No row touched means that its execution or its key is taken. One that is left to
+-- others has all of its time when one of them takes it.
 INSERT INTO run (tenant, execution, owner, workflow, branch, name, document, born, head, status, position, options, incarnation, fence, holder,
-                 due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, parent)
+                 due_at, deadline, time_limit, begun_at, idempotency_key, fingerprint, queue, priority, created_at, updated_at, parent)
 SELECT :tenant, :execution, :owner, :workflow, :branch, :name, :document, :manifest, :manifest, :status, :position, :options, :incarnation, 1,
        :holder::text, analemma_now() + :due_in,
-       analemma_now() + :deadline_in::bigint, :key::text, :fingerprint, :queue, :priority,
+       CASE WHEN :status <> 'PENDING' THEN analemma_now() + :limit::bigint END, :limit::bigint, CASE WHEN :status <> 'PENDING' THEN analemma_now() END, :key::text, :fingerprint, :queue, :priority,
        analemma_now(), analemma_now(), :parent::bigint
 ON CONFLICT DO NOTHING
 
@@ -124,17 +125,18 @@ WHERE number = :run AND deadline IS NOT NULL AND (:late = 0 OR deadline <= anale
 -- Take a run: one that nobody holds, whose holder's lease is over, or whose holder is known to be gone. `failed`: also one that failed.
 UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease, status = 'RUNNING', error = NULL, ended_at = NULL,
-    updated_at = analemma_now()
+    begun_at = coalesce(begun_at, analemma_now()), deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
 WHERE number = :run AND (status IN ('PENDING', 'RUNNING') OR (status = 'FAILED' AND :failed = 1))
   AND (holder IS NULL OR due_at <= analemma_now() OR holder = :gone::text)
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
 -- claim_due_runs --
 -- Take runs of no queue that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
 UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
-    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, updated_at = analemma_now()
+    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, begun_at = coalesce(begun_at, analemma_now()),
+    deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
 WHERE number IN (
     SELECT number FROM run
     -- As a query of its own the time is asked for once, and is a condition of the index.
@@ -144,7 +146,7 @@ WHERE number IN (
     FOR UPDATE SKIP LOCKED
 )
 RETURNING tenant, number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
 -- renew_run --
 -- No row touched means that it is somebody else's, or was cancelled.
@@ -203,9 +205,9 @@ UPDATE run SET due_at = analemma_now()
 WHERE number = :run AND EXISTS (SELECT 1 FROM run AS child WHERE child.number = :child AND child.ended_at IS NOT NULL)
 
 -- cancel_children --
--- The runs that one has begun and waits for, when it is cancelled.
+-- The runs that one has begun and waits for, when it is cancelled; up to a number, which those that are begun from now on are above.
 UPDATE run
 SET status = 'CANCELLED', fence = fence + 1, holder = NULL, due_at = NULL, waiting = NULL, error = NULL,
     updated_at = analemma_now(), ended_at = analemma_now()
-WHERE parent = :run AND ended_at IS NULL
+WHERE parent = :run AND number <= :last AND ended_at IS NULL
 RETURNING number, owner, workflow, branch

@@ -1,25 +1,25 @@
 -- run --
 -- One run by its execution.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 FROM run WHERE tenant = :tenant AND execution = :execution
 
 -- run_of_number --
 -- One run by its number.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 FROM run WHERE number = :number
 
 -- run_of_key --
 -- The run that was born under an idempotency key.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 FROM run WHERE tenant = :tenant AND idempotency_key = :key
 
 -- runs --
 -- A page of runs, newest first. What is empty is not asked for.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 FROM run
 WHERE tenant = :tenant AND number < :before AND (:status = '' OR status = :status) AND (:workflow = '' OR workflow = :workflow)
   AND (:owner = '' OR owner = :owner) AND (:name = '' OR name = :name)
@@ -113,3 +113,7 @@ WHERE run_task.status <> 'DONE'
 -- last_run_segment --
 -- Where a segment was last executed before a place.
 SELECT max(seq) FROM run_segment WHERE run = :run AND incarnation = :incarnation AND segment = :segment AND seq < :before
+
+-- last_child --
+-- The newest of the runs that one has begun and that go on.
+SELECT max(number) FROM run WHERE parent = :run AND ended_at IS NULL

@@ -1,10 +1,11 @@
 -- add_run --
--- A run, beside the commit of the version that it begins with. No row touched means that its execution or its key is taken.
+-- A run, beside the commit of the version that it begins with. No row touched means that its execution or its key is taken. One that is left to
+-- others has all of its time when one of them takes it.
 INSERT INTO run (tenant, execution, owner, workflow, branch, name, document, born, head, status, position, options, incarnation, fence, holder,
-                 due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, parent)
+                 due_at, deadline, time_limit, begun_at, idempotency_key, fingerprint, queue, priority, created_at, updated_at, parent)
 SELECT :tenant, :execution, :owner, :workflow, :branch, :name, :document, :manifest, :manifest, :status, :position, :options, :incarnation, 1,
        :holder, (SELECT us FROM moment) + :due_in,
-       (SELECT us FROM moment) + :deadline_in, :key, :fingerprint, :queue, :priority,
+       CASE WHEN :status <> 'PENDING' THEN (SELECT us FROM moment) + :limit END, :limit, CASE WHEN :status <> 'PENDING' THEN (SELECT us FROM moment) END, :key, :fingerprint, :queue, :priority,
        (SELECT us FROM moment), (SELECT us FROM moment), :parent
 WHERE true ON CONFLICT DO NOTHING
 
@@ -49,17 +50,18 @@ WHERE number = :run AND deadline IS NOT NULL AND (:late = 0 OR deadline <= (SELE
 -- Take a run: one that nobody holds, whose holder's lease is over, or whose holder is known to be gone. `failed`: also one that failed.
 UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = (SELECT us FROM moment) + :lease, status = 'RUNNING', error = NULL, ended_at = NULL,
-    updated_at = (SELECT us FROM moment)
+    begun_at = coalesce(begun_at, (SELECT us FROM moment)), deadline = coalesce(deadline, (SELECT us FROM moment) + time_limit), updated_at = (SELECT us FROM moment)
 WHERE number = :run AND (status IN ('PENDING', 'RUNNING') OR (status = 'FAILED' AND :failed = 1))
   AND (holder IS NULL OR due_at <= (SELECT us FROM moment) OR holder = :gone)
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
 -- claim_due_runs --
 -- Take runs of no queue that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
 UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = (SELECT us FROM moment) + :lease,
-    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, updated_at = (SELECT us FROM moment)
+    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, begun_at = coalesce(begun_at, (SELECT us FROM moment)),
+    deadline = coalesce(deadline, (SELECT us FROM moment) + time_limit), updated_at = (SELECT us FROM moment)
 WHERE number IN (
     SELECT number FROM run
     WHERE due_at <= (SELECT us FROM moment) AND tenant = coalesce(:tenant, tenant)
@@ -67,7 +69,7 @@ WHERE number IN (
     ORDER BY due_at LIMIT :limit
 )
 RETURNING tenant, number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
 -- renew_run --
 -- No row touched means that it is somebody else's, or was cancelled.
@@ -124,9 +126,9 @@ UPDATE run SET due_at = (SELECT us FROM moment)
 WHERE number = :run AND EXISTS (SELECT 1 FROM run AS child WHERE child.number = :child AND child.ended_at IS NOT NULL)
 
 -- cancel_children --
--- The runs that one has begun and waits for, when it is cancelled.
+-- The runs that one has begun and waits for, when it is cancelled; up to a number, which those that are begun from now on are above.
 UPDATE run
 SET status = 'CANCELLED', fence = fence + 1, holder = NULL, due_at = NULL, waiting = NULL, error = NULL,
     updated_at = (SELECT us FROM moment), ended_at = (SELECT us FROM moment)
-WHERE parent = :run AND ended_at IS NULL
+WHERE parent = :run AND number <= :last AND ended_at IS NULL
 RETURNING number, owner, workflow, branch

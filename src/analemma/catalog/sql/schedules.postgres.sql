@@ -5,11 +5,11 @@ SELECT :tenant, :name, :document, :definition, 1, 0, :next::bigint, :next::bigin
 WHERE true ON CONFLICT DO NOTHING
 
 -- replace_schedule --
--- Another definition of the same name; one that is paused stays so.
+-- Another definition of the same name; one that is paused stays so. No row touched means that it has ticked since it was seen, or is gone.
 UPDATE schedule
 SET document = :document, definition = :definition, revision = revision + 1, next_at = :next::bigint,
     look_at = CASE WHEN paused = 0 THEN :next::bigint END, error = NULL, updated_at = analemma_now()
-WHERE tenant = :tenant AND name = :name
+WHERE tenant = :tenant AND name = :name AND revision = :revision AND coalesce(next_at, -1) = coalesce(:seen::bigint, -1)
 
 -- advance_schedule --
 -- From one tick to the next. Compare-and-set: no row touched means that somebody else was first, or that it is paused or another by now.

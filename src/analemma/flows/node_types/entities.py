@@ -58,16 +58,17 @@ class View:
     def __call__(self, state: Mapping[str, Any], ctx: NodeContext) -> dict[str, Any]:
         node = ctx.node
         assert isinstance(node, ViewNode)
-        # A view that is not there is no missing answer.
-        view = self._views.view(node.view)
-        search = node.search
+        search, views = node.search, self._views
         if search is None:
             entity_id = fill(node.entity_id or "", state)
-            return {node.target: ctx.reading("view", lambda: _answer(node, view, entity_id))}
-        value = fill_value(search.value, state)
-        return {
-            node.target: ctx.reading("view", lambda: _found(node, view.search(search.index, value, limit=search.limit)))
-        }
+            # A view that is not there is no missing answer.
+            answer = ctx.reading("view", lambda: _answer(node, views.view(node.view), entity_id), here=True)
+            return {node.target: answer}
+        index, value, limit = search.index, fill_value(search.value, state), search.limit
+        found = ctx.reading(
+            "view", lambda: _found(node, views.view(node.view).search(index, value, limit=limit)), here=True
+        )
+        return {node.target: found}
 
 
 def _answer(node: ViewNode, view: EntityView, entity_id: str) -> Any:

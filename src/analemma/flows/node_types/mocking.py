@@ -64,6 +64,24 @@ def answers_in(effects: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def check_places(mock: bool | Mapping[str, Any], nodes: frozenset[str] | None) -> None:
+    """Invalid for an answer of what is no node; `nodes` None: nobody knows them all."""
+    given = mock.get(ANSWERS, {}) if isinstance(mock, Mapping) else {}
+    strange = sorted(place for place in given if nodes is not None and _node_of(place) not in nodes)
+    if strange:
+        known = ", ".join(sorted(nodes or ()))
+        raise Invalid(f"the mock answers for {strange[0]!r}, which is no node", hint=f"there are {known}")
+
+
+def _node_of(place: str) -> str:
+    """The node that a place is of.
+
+    >>> _node_of("ask#2.1[7]"), _node_of("ask[7]")
+    ('ask', 'ask')
+    """
+    return place.partition("#")[0].partition("[")[0]
+
+
 def read_mock(mock: Any) -> bool | dict[str, Any]:
     """What a caller said about mocks, in the form in which a run keeps it."""
     if isinstance(mock, bool):

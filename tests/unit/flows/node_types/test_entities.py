@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from analemma.app import Tenant
-from analemma.errors import Invalid, NotFound
+from analemma.errors import Invalid, NotFound, Unavailable
 from analemma.flows.runs import Run
+from analemma.pipeline.querying import EntityView, QueryViewWorkflow
 from tests.stores import Store
 from tests.unit.pipeline.shop import VIEW, book, open_shop, put_book
 
@@ -121,6 +122,25 @@ def test_a_view_is_the_same_when_the_segment_runs_again(shop: Tenant) -> None:
     put_book(shop, "1", price=7)
     made = shop.flows.resume(made.execution_id)
     assert (made.status, len(tried), made.state["look"]) == ("COMPLETED", 2, before)
+
+
+@pytest.mark.parametrize("what", ["view", "get"])
+def test_a_view_of_a_store_that_is_away_is_asked_later(
+    shop: Tenant, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_book(shop, "1")
+    whose = QueryViewWorkflow if what == "view" else EntityView
+
+    def away(*_: Any) -> Any:
+        raise Unavailable("the database is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(whose, what, away)
+        with pytest.raises(Unavailable, match="away"):
+            run(shop, LOOK)
+    (left,) = shop.flows.runs()
+    assert (left.status, left.holder, left.error) == ("RUNNING", None, None)
+    assert shop.flows.resume(left.execution_id).state["look"] == dict(shop.view(VIEW).get("1").data)
 
 
 def test_a_missing_entity_fails_or_is_null(shop: Tenant) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from analemma.app import App
 from analemma.errors import Conflict, Invalid, NotFound
+from analemma.flows.reading import read_workflow
 from tests.model_server import Answering, ModelServer
 from tests.stores import Store
 
@@ -130,3 +132,35 @@ def test_another_mock_is_another_request(app: App) -> None:
 def test_what_is_no_mock_is_refused(app: App, mock: Any) -> None:
     with pytest.raises(Invalid, match="mock"):
         app.flows.run(document(), **PLACE, mock=mock)
+
+
+@pytest.mark.parametrize("place", ["aks", "aks#1", "aks[3]", "aks#1[3]", ""])
+def test_answers_of_what_is_no_node_are_refused(app: App, place: str) -> None:
+    with pytest.raises(Invalid, match=f"answers for '{re.escape(place)}'.*there are ask, call"):
+        app.flows.run(document(), mock={"ask": "hello", place: "hello"}, **PLACE)
+    assert app.flows.runs() == []
+
+
+def test_answers_may_be_of_the_nodes_of_a_subflow(app: App) -> None:
+    inner = {"workflow": "inner", "nodes": [{"id": "call", "type": "http_request", "url": "http://x"}]}
+    outer = {
+        "workflow": "outer",
+        "nodes": [{"id": "sub", "type": "subflow", "workflow": "inner", "outputs": {"got": "call"}}],
+    }
+    # Nobody knows the nodes of what is not there yet.
+    unknown = app.flows.run(outer, mock={"cal": 1}, workflow_id="t-0", owner_id="me")
+    assert unknown.error is not None and unknown.error.kind == "not_found"
+    app.flows.register(read_workflow(inner))
+    assert app.flows.run(outer, mock={"call": 1}, **PLACE).state == {"got": 1}
+    with pytest.raises(Invalid, match="'cal'"):
+        app.flows.run(outer, mock={"cal": 1}, workflow_id="t-2", owner_id="me")
+
+
+def test_what_mocks_got_is_not_recorded(app: App) -> None:
+    call = {"id": "call", "type": "http_request", "url": "http://x", "stub": 1}
+    flow = {"workflow": "w", "nodes": [call]}
+    with pytest.raises(NotFound, match=r"nothing is recorded \(run it once"):
+        app.flows.run(flow, mock="recorded", **PLACE)
+    app.flows.run(flow, mock=True, **PLACE)
+    with pytest.raises(NotFound, match="mocks are left out"):
+        app.flows.run(flow, mock="recorded", workflow_id="t-2", owner_id="me")

@@ -3,14 +3,19 @@
 -- The run that began this one and waits for it.
 ALTER TABLE run ADD COLUMN parent bigint;
 CREATE INDEX run_parent ON run (parent) WHERE parent IS NOT NULL;
+-- When somebody first took it, and how long it may take from then on: its deadline, once it has begun.
+ALTER TABLE run ADD COLUMN begun_at bigint;
+ALTER TABLE run ADD COLUMN time_limit bigint;
 
 -- Runs of no queue are looked for by when they are due; those of a queue, in the order of their lane, so that what waits costs nobody anything.
+-- What a run that has begun waits for goes with those that have begun. Every run of a queue is in one of the two indexes, so that they also
+-- say whether a lane is in use.
 DROP INDEX run_due;
 CREATE INDEX run_due ON run (due_at) WHERE due_at IS NOT NULL AND queue = '';
 CREATE INDEX run_queued ON run (tenant, queue, priority, due_at, number)
-    WHERE due_at IS NOT NULL AND queue <> '' AND status = 'PENDING';
+    WHERE queue <> '' AND status = 'PENDING' AND parent IS NULL;
 CREATE INDEX run_begun ON run (tenant, queue, priority, due_at, number)
-    WHERE due_at IS NOT NULL AND queue <> '' AND status <> 'PENDING';
+    WHERE queue <> '' AND (status <> 'PENDING' OR parent IS NOT NULL);
 -- Who has a place in a queue: whoever holds a run, until the lease is over.
 CREATE INDEX run_held ON run (tenant, queue, due_at) WHERE holder IS NOT NULL AND queue <> '';
 
@@ -37,7 +42,7 @@ CREATE TABLE run_start (
     PRIMARY KEY (tenant, queue, seq)
 );
 
--- The priorities that a queue was ever used with.
+-- The priorities that the runs of a queue have, or had.
 CREATE TABLE run_lane (
     tenant   integer NOT NULL,
     queue    text COLLATE "C" NOT NULL,

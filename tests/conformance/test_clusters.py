@@ -1,7 +1,9 @@
-"""Backfills on processes, on a Dask cluster of two workers and on a local Ray: the same as on threads."""
+"""Real clusters, each started once: a Dask of two workers, a local Ray, processes. Executors pass their suite on them,
+and backfills and groups of runs come to the same as on threads."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +13,23 @@ import pytest
 
 from analemma.executors.port import Call, CallExecutor, Next
 from analemma.executors.resolving import resolve_executor
+from analemma.flows.building import Flow
 from analemma.pipeline.backfill_reports import Counts
 from analemma.remote import StorePlace, store_place
+from analemma.testing.executors import ExecutorSuite
+from tests.group_program import PLACE, failing, killing, merged, squares
 from tests.stores import Store
 from tests.unit.pipeline.backfill_shop import BOOKS, TENANT, book, fill, upgraded
 from tests.unit.pipeline.tables import query
 from tests.unit.pipeline.test_backfill_verify import damage_body
 
 ENTITIES = 300
+ITEMS = 1000
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +56,22 @@ def processes() -> Iterator[CallExecutor]:
 def executor(request: pytest.FixtureRequest) -> CallExecutor:
     found: CallExecutor = request.getfixturevalue(request.param)
     return found
+
+
+class TestDask(ExecutorSuite):
+    @pytest.fixture
+    def executor(self, dask: CallExecutor) -> CallExecutor:
+        return dask
+
+    def test_two_clusters_live_side_by_side(self, executor: CallExecutor) -> None:
+        with resolve_executor("dask:1") as other:
+            assert list(other.map(abs, [-1])) == list(executor.map(abs, [-1])) == [(-1, 1)]
+
+
+class TestRay(ExecutorSuite):
+    @pytest.fixture
+    def executor(self, ray: CallExecutor) -> CallExecutor:
+        return ray
 
 
 class Watched(CallExecutor):
@@ -129,3 +156,54 @@ def test_a_worker_that_dies_in_the_middle_costs_nothing_but_time(store: Store) -
             del os.environ["ANALEMMA_FAILPOINT"]
         assert (done.state, done.counts.done, done.counts.changed) == ("DONE", 40, 40)
         assert query(store, "SELECT count(*), max(revision) FROM compile") == [(40, 1)]
+
+
+def test_workers_elsewhere_come_to_the_same_as_threads(store: Store, executor: CallExecutor) -> None:
+    given = {"numbers": [{"n": number} for number in range(ITEMS)], "factor": 3}
+    with store.open() as app:
+        for flow, its_input in ((squares, given), (merged, {"text": "one two three four"})):
+            roots = set()
+            for number, where in enumerate(("threads:2", executor)):
+                place: dict[str, Any] = {"workflow_id": f"{flow.name}-{number}", "owner_id": "me"}
+                run = app.flows.run(flow, its_input, **place, executor=where)
+                assert run.status == "COMPLETED", run.error
+                roots.add(app.kernel.history(**place)[0].root_hash)
+            assert len(roots) == 1
+        assert app.outbox.status().pending == 2
+
+
+def test_what_fails_elsewhere_fails_the_run_with_its_own_error(store: Store, executor: CallExecutor) -> None:
+    with store.open() as app:
+        run = app.flows.run(failing, {"numbers": [1, 0, 2]}, **PLACE, executor=executor)
+        assert run.error is not None
+        assert (run.status, run.error.type, run.error.node) == ("FAILED", "ZeroDivisionError", "divide")
+        # Tasks ran in other processes.
+        app.flows.rerun(run.execution_id, from_segment="each", executor=executor)
+        good = app.flows.run(failing, {"numbers": [1, 2]}, workflow_id="t-2", owner_id="me", executor=executor)
+        assert all(answer["answer"][1] != os.getpid() for answer in good.state["each"])
+
+
+def test_a_worker_that_dies_in_a_task_is_replaced_and_the_state_is_the_same(
+    store: Store, executor: CallExecutor, tmp_path: Path
+) -> None:
+    with store.open() as app:
+        given = {"numbers": list(range(40)), "once": str(tmp_path / "died")}
+        run = app.flows.run(killing, given, **PLACE, executor=executor)
+        assert run.status == "COMPLETED", run.error
+        assert run.state["each"] == list(range(1, 41))
+        assert (tmp_path / "died").exists()
+
+
+def test_a_function_that_other_processes_cannot_find_is_refused(store: Store, processes: CallExecutor) -> None:
+    flow = Flow("local")
+
+    @flow.step(reads=["item"], writes=["x"])
+    def work(state: Any, ctx: Any) -> dict[str, Any]:
+        return {"x": 1}
+
+    flow.for_each("each", over="n", step=work)
+    with store.open() as app:
+        run = app.flows.run(flow, {"n": [1]}, **PLACE, executor=processes)
+        assert run.error is not None and (run.status, run.error.kind) == ("FAILED", "invalid")
+        assert "cannot be found by other processes" in run.error.message
+        assert app.flows.resume(run.execution_id, executor="threads:1").status == "COMPLETED"

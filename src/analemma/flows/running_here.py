@@ -1,0 +1,116 @@
+"""Runs in this process: one that was claimed, with the subflows that it waits for and whoever waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+from analemma.catalog.port import RowChange
+from analemma.catalog.runs import RunRow
+from analemma.errors import AnalemmaError, Unavailable
+from analemma.flows.continuing import Family, is_dead, workflow_status
+from analemma.flows.deciding import moved
+from analemma.flows.run_kernel import Standing
+from analemma.flows.running import Held, Runner, RunnerParts, Told
+from analemma.flows.runs import RunError, error_of
+
+FOREVER: Final = float("inf")
+
+
+class Here:
+    """Goes on with runs of one tenant."""
+
+    def __init__(self, parts: RunnerParts, runner: Runner) -> None:
+        self._parts = parts
+        self._runner = runner
+
+    def claim(self, row: RunRow, *beside: RowChange, failed: bool = False, gone: str | None = None) -> RunRow | None:
+        """Hold a run; None if somebody else does, or it is over."""
+        return self._parts.rows.claim(
+            row.number, *beside, holder=self._parts.holder, lease_s=self._parts.lease_s, failed=failed, gone=gone
+        )
+
+    def go_on(
+        self,
+        row: RunRow,
+        *,
+        standing: Standing | None = None,
+        fresh: bool = False,
+        executor: Any = None,
+        longest_wait_s: float = FOREVER,
+        told: Told | None = None,
+        quietly: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+        leaving: bool = False,
+        here: bool = False,
+    ) -> Held | None:
+        """Run what was claimed. What cannot even be taken up, because its manifest is damaged or not its own, fails."""
+        try:
+            held = self._runner.hold(row, standing, fresh=fresh, executor=executor)
+        except Unavailable:
+            self._parts.rows.release(row.number, row.fence)
+            raise
+        except AnalemmaError as exc:
+            self.end(row, "FAILED", error_of(exc))
+            if not quietly:
+                raise
+            return None
+        held.here = here
+        self._runner.go_on(held, longest_wait_s=longest_wait_s, told=told, stop=stop, leaving=leaving)
+        return held
+
+    def run(
+        self,
+        row: RunRow,
+        *,
+        standing: Standing | None = None,
+        fresh: bool = False,
+        executor: Any = None,
+        told: Told | None = None,
+        leaving: bool = False,
+    ) -> None:
+        """Run what was claimed, the subflows that it waits for, and whoever waits for it."""
+        held = self.go_on(row, standing=standing, fresh=fresh, executor=executor, told=told, leaving=leaving, here=True)
+        family = self.family(executor, told, leaving=leaving)
+        if held is not None:
+            family.below(held)
+        family.above(row)
+
+    def family(self, executor: Any, told: Told | None, *, leaving: bool = False) -> Family:
+        """Runs what stands above and below one that is run here."""
+
+        def claim(row: RunRow) -> RunRow | None:
+            gone = row.holder if row.holder is not None and is_dead(row.holder) else None
+            return self.claim(row, gone=gone)
+
+        def go_on(row: RunRow, standing: Standing | None) -> Held | None:
+            return self.go_on(
+                row,
+                standing=standing,
+                fresh=standing is not None,
+                executor=executor,
+                told=told,
+                quietly=True,
+                leaving=leaving,
+                here=True,
+            )
+
+        return Family(self._parts, claim, go_on)
+
+    def end(self, row: RunRow, status: Literal["FAILED", "CANCELLED"], error: RunError | None = None) -> None:
+        """End a run where it is, and say so beside its workflow."""
+        kept = None if error is None else error.to_text()
+        move, parts = moved(row, status, from_status=row.status, error=kept), self._parts
+        if status == "CANCELLED":
+            parts.rows.cancel(row, move, lambda key: workflow_status(parts, key, "IDLE"))
+        else:
+            parts.rows.end(row, move, workflow_status(parts, row.key, status))
+
+    def go_on_if_possible(self, row: RunRow, told: Told | None) -> None:
+        """Run on, unless what comes next is not here: then a worker that has it does."""
+        claimed = self.claim(row) if row.status == "RUNNING" else None
+        if claimed is not None:
+            self.run(claimed, told=told, leaving=True)
+        else:
+            # It may be over with the decision, and somebody may wait for that.
+            self.family(None, told, leaving=True).above(row)
