@@ -154,23 +154,36 @@ def ending(status: int) -> dict[str, Any]:
 
 
 def kill_all() -> None:
-    """Kill what is below this process, until there is nothing: what loses its parent comes to us."""
+    """Kill what is below this process, until there is nothing: what loses its parent comes to us.
+
+    Everything is stopped first: what is stopped makes no more of its kind, and what forks for ever would outrun whoever
+    kills one after the other."""
     for _ in range(10_000):
-        for child in children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+        stopped: set[int] = set()
+        while new := below() - stopped:
+            send(new, signal.SIGSTOP)
+            stopped |= new
+        send(stopped, signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)
+            while os.waitpid(-1, 0):
+                pass
         except ChildProcessError:
             return
 
 
-def children() -> list[int]:
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:
-            return [int(each) for each in file.read().split()]
-    except OSError:
-        return [each for each in all_processes() if parent_of(each) == os.getpid()]
+def send(processes: set[int], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def below() -> set[int]:
+    """Every process that this one, or one of those, has made, dead ones included."""
+    parents = {each: parent_of(each) for each in all_processes()}
+    found = {os.getpid()}
+    while more := {each for each, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {os.getpid()}
 
 
 def all_processes() -> list[int]:

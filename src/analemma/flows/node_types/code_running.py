@@ -32,7 +32,7 @@ LARGEST_OUTPUT: Final = 64 << 10
 """So much of what code prints is kept."""
 MOST_OUTPUT: Final = 16 << 20
 """Code that prints more is ended."""
-SPARE_S: Final = 10.0
+SPARE_S: Final = 30.0
 """Longer than its own clock the guard is not waited for."""
 LOOK_S: Final = 0.1
 FIRST_USER: Final = 1_500_000_000
