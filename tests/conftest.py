@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -21,6 +22,10 @@ from tests.stores import Store
 if (memory := memory_folder()) is not None:
     # Tests stop programs, never the machine: what they write need not reach a disk.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", memory)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has them ignore it; what they start would, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run says something about the change at hand only if the one before it tried the same: generated values are the same
 # each time. `make soak` looks for what nobody tried yet.
