@@ -22,7 +22,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing analemma and what its tests need into $(VENV)"
 	@$(PIP) install "pip>=25.1" 2>&1 | grep -v '^WARNING: Location' || true
-	@$(PIP) install --constraint constraints.txt --editable '.[postgres,s3,redis,langgraph]' --group test --group check
+	@# Python compiles what it imports when it first does; compiling the rest would take a third of the time.
+	@$(PIP) install --no-compile --constraint constraints.txt --editable '.[postgres,s3,redis,langgraph]' --group test --group check
 	@touch $@
 
 $(BENCH_STAMP): $(STAMP) pyproject.toml
@@ -33,7 +34,14 @@ $(BENCH_STAMP): $(STAMP) pyproject.toml
 demo: $(STAMP) ## Set up, then show the main job on the embedded default; ends by itself.
 	@$(BIN)/analemma demo
 
+# The processes that share the tests each read all of them; on a fresh tree each would compile them, too.
+define COMPILE_TESTS
+$(BIN)/python -m pytest --collect-only --quiet tests/unit >/dev/null 2>&1 & \
+$(BIN)/python -m pytest --collect-only --quiet tests --ignore tests/unit >/dev/null 2>&1; wait
+endef
+
 test: $(STAMP) ## Set up, then run every test.
+	@$(if $(ARGS),,test -d tests/unit/canon/__pycache__ || { $(COMPILE_TESTS); })
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not soak' $(ARGS)
 
 check: $(STAMP) ## Lint, types (strict) and layers.

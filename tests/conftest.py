@@ -41,9 +41,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_finish() -> None:
-    """Ten thousand tests stay until the end: whoever looks for garbage need not look through them each time."""
+    """Ten thousand tests stay until the end: whoever looks for garbage need not look through them each time, nor look
+    as often as a program would that runs for days."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture(scope="session")
@@ -82,11 +84,16 @@ def migrated_url(
 ) -> Iterator[str]:
     """A fresh database, as migrating an empty one leaves it. Sinks whose paths are relative write beside the test."""
     monkeypatch.setenv("ANALEMMA_SHIP_BASE", str(tmp_path))
-    url = postgres_server.create_database(migrated_template)
-    with psycopg.connect(url) as connection:
-        connection.execute("UPDATE store SET id = replace(gen_random_uuid()::text, '-', '')")
+    url = _migrated_copy(postgres_server, migrated_template)
     yield url
     postgres_server.drop_database(url)
+
+
+def _migrated_copy(server: PostgresServer, template: str) -> str:
+    url = server.create_database(template)
+    with psycopg.connect(url) as connection:
+        connection.execute("UPDATE store SET id = replace(gen_random_uuid()::text, '-', '')")
+    return url
 
 
 @pytest.fixture(scope="session")
@@ -100,10 +107,13 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def migrated_directory(migrated_file: Path, tmp_path: Path) -> Path:
     """A directory as opening a new one leaves it."""
-    directory = tmp_path / "store"
+    return _migrated_directory(migrated_file, tmp_path / "store")
+
+
+def _migrated_directory(template: Path, directory: Path) -> Path:
     directory.mkdir()
-    shutil.copyfile(migrated_file, directory / migrated_file.name)
-    with closing(sqlite3.connect(directory / migrated_file.name, isolation_level=None)) as connection:
+    shutil.copyfile(template, directory / template.name)
+    with closing(sqlite3.connect(directory / template.name, isolation_level=None)) as connection:
         connection.execute("UPDATE store SET id = lower(hex(randomblob(16)))")
     return directory
 
@@ -114,3 +124,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "sqlite":
         return Store(str(request.getfixturevalue("migrated_directory")))
     return Store(request.getfixturevalue("migrated_url"), str(tmp_path / "objects"))
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def module_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """An empty store as `store` is, one for all tests of a module: for what is written once and then only read."""
+    folder = tmp_path_factory.mktemp("module")
+    if request.param == "sqlite":
+        yield Store(str(_migrated_directory(request.getfixturevalue("migrated_file"), folder / "store")))
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    url = _migrated_copy(server, request.getfixturevalue("migrated_template"))
+    yield Store(url, str(folder / "objects"))
+    server.drop_database(url)

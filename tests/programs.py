@@ -8,6 +8,7 @@ as Python ends. `Program` and `run` take what `subprocess.Popen` and `subprocess
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import importlib
@@ -24,10 +25,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import analemma
 from analemma import failpoints
+from analemma.catalog.statements import Dialect, load
 
 ROOT = Path(__file__).parents[1]
 LONGEST_REQUEST = 1 << 17
@@ -171,16 +173,21 @@ def _import_package() -> None:
         if not module.name.startswith(LEFT_OUT):
             importlib.import_module(module.name)
     importlib.import_module("psycopg_pool")
+    importlib.import_module("opentelemetry.trace.propagation.tracecontext")
+    for dialect in get_args(Dialect):
+        # Read once, and kept.
+        load(dialect)
     # What there is by now stays: the programs need not look through it, nor copy it by doing so.
     gc.freeze()
 
 
 def _prepare(module: str) -> None:
-    """Import what the program imports: all of it but the module itself, which the program runs."""
+    """Import what the program imports: all of it but the module itself, which the program runs. What a `warm_up` of its
+    does, programs need not do again."""
     if module in _prepared or not module.startswith("tests."):
         return
     _prepared.add(module)
-    importlib.import_module(module)
+    getattr(importlib.import_module(module), "warm_up", lambda: None)()
     del sys.modules[module]
 
 
@@ -214,8 +221,27 @@ def _main() -> None:
     _import_package()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         request = _serve(requests)
-    if request is not None:
+    if request is None:
+        return
+    try:
         runpy.run_module(request["arguments"][0], run_name="__main__", alter_sys=True)
+    except SystemExit as exc:
+        if not isinstance(exc.code, int | None):
+            raise
+        code = exc.code or 0
+    else:
+        code = 0
+    _end(code)
+
+
+def _end(code: int) -> None:
+    """End as Python does, but leave what was imported as it is: clearing it away would first copy all of it, which
+    takes longer than most programs."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

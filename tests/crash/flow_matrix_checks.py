@@ -78,20 +78,13 @@ class Interrupted:
 
     def drive(self, die: dict[str, list[int]], after_s: float | None = None) -> bool:
         """One process, which goes on until it is killed, or the run is over; whether it is over."""
-        answer = self.forks.ask(
-            "drive",
-            url=self.store.url,
-            objects=self.store.objects,
-            outside=str(self.folder / "outside"),
-            number=self.number,
-            die=die,
-            after_s=after_s,
-        )
-        if answer["code"] == 0:
+        ended = self.forks.drive(self.store, self.folder / "outside", self.number, die, after_s)
+        if ended.code == 0:
             return True
-        assert answer["code"] == -signal.SIGKILL, answer["said"]
+        assert ended.code == -signal.SIGKILL, ended.said
         self.kills += 1
-        self.at.append(answer["at"])
+        if ended.at is not None:
+            self.at.append(ended.at)
         return False
 
     def run(self, app: App) -> Run | None:
@@ -138,18 +131,17 @@ class Interrupted:
         assert self.repeated <= self.unknown
 
 
-def uninterrupted(store: Store, forks: Forks, folder: Path) -> tuple[Course, dict[str, int]]:
-    """What a run that nobody interrupts comes to, and how often it passes each failpoint."""
+def uninterrupted(store: Store, forks: Forks, folder: Path) -> Course:
+    """What a run that nobody interrupts comes to."""
     runs = Interrupted(store, forks, folder)
-    forks.ask("begin")
+    forks.begin()
     assert runs.drive({})
-    counts = forks.ask("counts")
     with open_store(store) as app:
         run = runs.run(app)
         assert run is not None
         reference = course_of(app, run, runs.outside)
         runs.check_end(app, reference, 0)
-    return reference, counts
+    return reference
 
 
 def interrupt(
@@ -157,7 +149,7 @@ def interrupt(
 ) -> int:
     """Let the next run be interrupted as `one` says, until it is over; how often it was."""
     before = runs.kills
-    runs.forks.ask("begin")
+    runs.forks.begin()
     while not runs.drive(*one()):
         runs.check_between(app, reference)
     kills = runs.kills - before

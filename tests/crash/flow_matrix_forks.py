@@ -1,8 +1,8 @@
-"""Processes that run the flow of `flow_matrix`, forked from one that has imported everything: killing hundreds takes no
-longer than running the flow.
+"""Processes that run the flow of `flow_matrix`, forked as `tests.programs` does: killing hundreds takes no longer than
+running the flow. A process dies, or stops, as SIGKILL and SIGSTOP do it, at failpoints whose passing is counted over
+all processes of a run.
 
-`python -m tests.crash.flow_matrix_forks DIRECTORY` reads requests, one line of JSON each, and answers them. A process
-dies, or stops, as SIGKILL and SIGSTOP do it, at failpoints whose passing is counted over all processes of a run."""
+`python -m tests.crash.flow_matrix_forks WORK` is one of them; WORK is JSON."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from analemma import failpoints
 from tests.crash.flow_matrix import TENANT, Outside, drive, make_flow, open_store
+from tests.programs import ROOT, Program
 from tests.stores import Store
 
-ROOT = Path(__file__).parents[2]
-MOST_POINTS = 400
-COUNT_BYTES = 8
+SLOTS = 1 << 20
+"""So many that no two failpoints share one; most of the file is a hole."""
+NUMBER_BYTES = 8
+TRAP = SLOTS
+"""Behind the counts: the slot, how often it is still to be passed, and the signal."""
 PARENT_DEATH_SIGNAL = 1
 """Of prctl, on Linux."""
 LONGEST_IDLE_S = 2.0
@@ -36,216 +39,180 @@ LONGEST_IDLE_S = 2.0
 
 
 class Counts:
-    """How often each failpoint was passed, by all processes that were forked since the beginning; and a trap for the
-    first of them that passes one so often from now on."""
+    """How often each failpoint was passed by the processes that share the file; and a trap for the first of them that
+    passes one so often from now on."""
 
-    def __init__(self) -> None:
-        # Shared with whatever is forked.
-        self._memory = mmap.mmap(-1, MOST_POINTS * COUNT_BYTES)
-        self._trap = mmap.mmap(-1, 3 * COUNT_BYTES)
+    def __init__(self, path: Path) -> None:
+        with path.open("a+b") as file:
+            file.truncate((TRAP + 3) * NUMBER_BYTES)
+            self._memory = mmap.mmap(file.fileno(), 0)
         self._lock = threading.Lock()
-        self._names: dict[str, int] = {}
-
-    def begin(self) -> None:
-        """Count from zero again."""
-        self._memory[:] = bytes(MOST_POINTS * COUNT_BYTES)
-        self._names = {name: number for number, name in enumerate(sorted(failpoints.NAMES))}
-        assert len(self._names) <= MOST_POINTS
 
     def passed(self, name: str) -> int:
         """One more; how many by now. Of processes that run at the same time none counts for the others."""
-        where = self._names[name] * COUNT_BYTES
         with self._lock:
-            count = int.from_bytes(self._memory[where : where + COUNT_BYTES], "big") + 1
-            self._memory[where : where + COUNT_BYTES] = count.to_bytes(COUNT_BYTES, "big")
+            count = self._number(_slot(name)) + 1
+            self._set(_slot(name), count)
         return count
 
     def set_trap(self, name: str, count: int, how: int) -> None:
         """Whoever passes a failpoint this often from now on gets a signal."""
-        numbers = (self._names[name], count, how)
-        self._trap[:] = b"".join(number.to_bytes(COUNT_BYTES, "big") for number in numbers)
+        for number, value in enumerate((_slot(name), count, how)):
+            self._set(TRAP + number, value)
 
     def trapped(self, name: str) -> int:
         """The signal to get, if it is so far; else 0."""
         with self._lock:
-            data = bytes(self._trap)
-            number, left, how = (int.from_bytes(data[at : at + COUNT_BYTES], "big") for at in (0, 8, 16))
-            if not left or number != self._names[name]:
+            slot, left, how = (self._number(TRAP + number) for number in range(3))
+            if not left or slot != _slot(name):
                 return 0
-            self._trap[COUNT_BYTES : 2 * COUNT_BYTES] = (left - 1).to_bytes(COUNT_BYTES, "big")
+            self._set(TRAP + 1, left - 1)
         return how if left == 1 else 0
 
-    def all(self) -> dict[str, int]:
-        """Those that were passed."""
-        found = {
-            name: int.from_bytes(self._memory[number * COUNT_BYTES : (number + 1) * COUNT_BYTES], "big")
-            for name, number in self._names.items()
-        }
-        return {name: count for name, count in found.items() if count}
+    def _number(self, slot: int) -> int:
+        return int.from_bytes(self._memory[slot * NUMBER_BYTES : (slot + 1) * NUMBER_BYTES], "big")
+
+    def _set(self, slot: int, value: int) -> None:
+        self._memory[slot * NUMBER_BYTES : (slot + 1) * NUMBER_BYTES] = value.to_bytes(NUMBER_BYTES, "big")
+
+
+def _slot(name: str) -> int:
+    return zlib.crc32(name.encode()) % SLOTS
 
 
 def watch(passed: Callable[[str], None]) -> None:
     """Hear of every failpoint that this process passes."""
+    assert len({_slot(name) for name in failpoints.NAMES}) == len(failpoints.NAMES)
     known = failpoints.hit
-    for module in list(sys.modules.values()):
-        if getattr(module, "hit", None) is known:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("analemma.") and getattr(module, "hit", None) is known:
             module.hit = passed  # type: ignore[attr-defined]
 
 
-class Server:
-    """Forks, and says what became of what it forked."""
+def warm_up() -> None:
+    """Read the flow's document: what reads it is made when it is first needed, and takes longer than that."""
+    make_flow(lambda *_: None).workflow()
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._counts = Counts()
 
-    def serve(self) -> None:
-        self._warm_up()
-        for line in sys.stdin:
-            asked = json.loads(line)
-            answer = getattr(self, asked.pop("do"))(**asked)
-            print(json.dumps(answer), flush=True)
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a process does: it goes on with the run of a number until that is over, or, without one, with whatever is
+    due until it is killed."""
 
-    def begin(self) -> dict[str, int]:
-        """Count from zero again."""
-        self._counts.begin()
-        return {}
+    url: str
+    objects: str | None
+    outside: str
+    counts: str
+    asked_by: int
+    number: int | None = None
+    die: dict[str, list[int]] = field(default_factory=dict)
+    """Where it is killed, by how often that was passed."""
+    lease_s: float = 0.0
 
-    def counts(self) -> dict[str, int]:
-        """What was passed since."""
-        return self._counts.all()
+    def run(self) -> None:
+        self._die_with_who_asked()
+        # `kill -USR1` has it say where it is.
+        faulthandler.register(signal.SIGUSR1, file=2)
+        counts = Counts(Path(self.counts))
 
-    def drive(
-        self, url: str, objects: str | None, outside: str, number: int, die: dict[str, list[int]], after_s: float | None
-    ) -> dict[str, Any]:
-        """A process that goes on with a run until it is over, or dies: where it is told to, or after a time."""
+        def passed(name: str) -> None:
+            count = counts.passed(name)
+            if count in self.die.get(name, ()):
+                os.write(2, f"{KILLED}{name}:{count}\n".encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how := counts.trapped(name):
+                # To this thread: one that is meant for the process may reach another first.
+                signal.raise_signal(how)
 
-        def work() -> None:
-            with open_store(Store(url, objects)) as app:
-                drive(app, Outside(Path(outside)), number)
-
-        process = self._fork(work, die)
-        if after_s is not None:
-            time.sleep(after_s)
-            os.kill(process, signal.SIGKILL)
-        return {"code": self.end(process)["code"], "said": self._said(process), "at": self._place(process)}
-
-    def trap(self, name: str, count: int, how: int) -> dict[str, int]:
-        """For processes that run already."""
-        self._counts.set_trap(name, count, how)
-        return {}
-
-    def worker(self, url: str, objects: str | None, outside: str, lease_s: float, concurrency: int) -> dict[str, int]:
-        """A process that goes on with whatever is due until it is killed."""
-
-        def work() -> None:
-            logging.getLogger("analemma.flows").setLevel(logging.WARNING)
-            # What it has locked when it is stopped, others have to wait for.
-            with open_store(Store(url, objects), run_lease_s=lease_s, statement_timeout_s=LONGEST_IDLE_S) as app:
-                app.tenant(TENANT).flows.register(make_flow(Outside(Path(outside))))
-                app.run_worker(concurrency).run()
-
-        return {"process": self._fork(work, {})}
-
-    def end(self, process: int) -> dict[str, Any]:
-        """Wait for the end of a process."""
-        _, status = os.waitpid(process, 0)
-        return {"code": os.waitstatus_to_exitcode(status), "said": self._said(process)}
-
-    def _fork(self, work: Callable[[], None], die: dict[str, list[int]]) -> int:
-        process = os.fork()
-        if process:
-            return process
-        code = 1
-        try:
-            # Nobody would end it if whoever asked were gone.
-            ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-            error = os.open(self._file("said", os.getpid()), os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-            os.dup2(error, 1)
-            os.dup2(error, 2)
-            # `kill -USR1` has it say where it is.
-            faulthandler.register(signal.SIGUSR1, file=2)
-
-            def passed(name: str) -> None:
-                count = self._counts.passed(name)
-                if count in die.get(name, ()):
-                    self._file("at", os.getpid()).write_text(f"{name}:{count}")
-                    os.kill(os.getpid(), signal.SIGKILL)
-                if how := self._counts.trapped(name):
-                    # To this thread: one that is meant for the process may reach another first.
-                    signal.raise_signal(how)
-
-            watch(passed)
-            work()
-            code = 0
-        except BaseException:
-            logging.getLogger(__name__).exception("a process of the matrix failed")
-        finally:
-            os._exit(code)
-
-    def _warm_up(self) -> None:
-        """Import whatever the flow needs, by running it."""
+        watch(passed)
+        store, outside = Store(self.url, self.objects), Outside(Path(self.outside))
         logging.basicConfig()
-        logging.getLogger("analemma.flows").setLevel(logging.ERROR)
-        with open_store(Store(str(self._directory / "warm"))) as app:
-            from tests.unit.contracts.bookshop import EXAMPLE
+        if self.number is not None:
+            logging.getLogger("analemma.flows").setLevel(logging.ERROR)
+            with open_store(store) as app:
+                drive(app, outside, self.number)
+            return
+        # What it has locked when it is stopped, others have to wait for.
+        with open_store(store, run_lease_s=self.lease_s, statement_timeout_s=LONGEST_IDLE_S) as app:
+            app.tenant(TENANT).flows.register(make_flow(outside))
+            app.run_worker(1).run()
 
-            app.contracts.load(EXAMPLE)
-            drive(app, Outside(self._directory / "warm-outside"))
-        import psycopg_pool  # noqa: F401
+    def _die_with_who_asked(self) -> None:
+        """Nobody would end it if whoever asked were gone."""
+        while os.getppid() != self.asked_by:
+            # The one that forked it, which leaves at once.
+            time.sleep(0.001)
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
-        # Whatever a thread holds stays held in what is forked.
-        assert threading.active_count() == 1, threading.enumerate()
-        self._counts.begin()
 
-    def _file(self, kind: str, process: int) -> Path:
-        return self._directory / f"{kind}-{process}"
+KILLED = "killed at "
 
-    def _said(self, process: int) -> str:
-        path = self._file("said", process)
-        return path.read_text()[-4000:] if path.exists() else ""
 
-    def _place(self, process: int) -> str | None:
-        path = self._file("at", process)
-        if not path.exists():
-            return None
-        place = path.read_text()
-        # Numbers of processes come again.
-        path.unlink()
-        return place
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended."""
+
+    code: int
+    said: str
+    at: str | None
+    """Where it was killed, if it was told to die there."""
 
 
 @dataclass(slots=True)
 class Forks:
-    """What tests ask of a server."""
+    """The processes of a test."""
 
     directory: Path
-    _server: subprocess.Popen[str] = field(init=False)
+    _begun: int = 0
+    _forked: int = 0
+    _files: dict[int, Path] = field(default_factory=dict)
+    """What each process says goes there."""
 
-    def __post_init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.flow_matrix_forks", str(self.directory)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    def begin(self) -> None:
+        """Count from zero, whatever is forked from now on."""
+        self._begun += 1
 
-    def ask(self, do: str, **asked: Any) -> dict[str, Any]:
-        assert self._server.stdin is not None and self._server.stdout is not None
-        print(json.dumps({"do": do, **asked}), file=self._server.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
-        return answer
+    def trap(self, name: str, count: int, how: int) -> None:
+        """For processes that run already."""
+        Counts(self._counts).set_trap(name, count, how)
+
+    def drive(
+        self, store: Store, outside: Path, number: int, die: dict[str, list[int]], after_s: float | None
+    ) -> Ended:
+        """A process that goes on with a run until it is over, or dies: where it is told to, or after a time."""
+        process = self._fork(replace(self._work(store, outside), number=number, die=die))
+        if after_s is not None:
+            time.sleep(after_s)
+            process.kill()
+        code = process.wait()
+        said = self.said(process.pid)
+        killed = [line.removeprefix(KILLED) for line in said.splitlines() if line.startswith(KILLED)]
+        return Ended(code, said[-4000:], killed[-1] if killed else None)
+
+    def worker(self, store: Store, outside: Path, *, lease_s: float) -> Program:
+        """A process that goes on with whatever is due until it is killed."""
+        return self._fork(replace(self._work(store, outside), lease_s=lease_s))
 
     def said(self, process: int) -> str:
         """What a process has written so far."""
-        path = self.directory / f"said-{process}"
-        return path.read_text() if path.exists() else ""
+        return self._files[process].read_text()
 
-    def close(self) -> None:
-        # Its input ends, and with it what it does.
-        self._server.communicate(timeout=30)
+    @property
+    def _counts(self) -> Path:
+        return self.directory / f"counts-{self._begun}"
+
+    def _work(self, store: Store, outside: Path) -> Work:
+        return Work(store.url, store.objects, str(outside), str(self._counts), os.getpid())
+
+    def _fork(self, work: Work) -> Program:
+        self._forked += 1
+        path = self.directory / f"said-{self._forked}"
+        command = [sys.executable, "-m", "tests.crash.flow_matrix_forks", json.dumps(asdict(work))]
+        with path.open("wb") as file:
+            process = Program(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        self._files[process.pid] = path
+        return process
 
 
 if __name__ == "__main__":
-    Server(Path(sys.argv[1])).serve()
+    Work(**json.loads(sys.argv[1])).run()

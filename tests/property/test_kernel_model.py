@@ -3,8 +3,8 @@ stores."""
 
 from __future__ import annotations
 
-import copy
 import itertools
+import pickle
 from typing import Any, Literal
 
 import pytest
@@ -22,11 +22,17 @@ OWNERS = itertools.count(1)
 FIELDS = ["a", "b", "", "/slash", "~", "list", "large"]
 LARGE = [{"n": number, "text": "word " * 12} for number in range(300)]
 
+
+def copied(value: Any) -> Any:
+    """What `copy.deepcopy` makes of plain data, in a tenth of the time."""
+    return pickle.loads(pickle.dumps(value))
+
+
 values = st.one_of(
     scalars(),
     st.lists(scalars(), max_size=4),
     st.dictionaries(st.sampled_from(["x", "y", ""]), scalars(), max_size=3),
-    st.just(LARGE).map(copy.deepcopy),
+    st.just(LARGE).map(copied),
 )
 
 
@@ -61,7 +67,7 @@ class Line:
     def add(self, commit: Commit, state: dict[str, Any]) -> None:
         assert commit.version not in self.states, "a version was given twice"
         assert not self.states or commit.version == self.newest + 1, "a version was skipped"
-        self.states[commit.version] = copy.deepcopy(state)
+        self.states[commit.version] = copied(state)
         self.shown[commit.version] = shown(state)
         self.commits[commit.version] = commit
 
@@ -137,7 +143,7 @@ class KernelMachine(RuleBasedStateMachine):
 
     @rule(line=lines, writer=st.integers(0, 1), field=st.sampled_from(FIELDS), value=scalars(), place=st.integers(0, 5))
     def save_path(self, line: Line, writer: int, field: str, value: Any, place: int) -> None:
-        state = copy.deepcopy(line.states[line.newest])
+        state = copied(line.states[line.newest])
         container = state.get(field)
         path = f"{pointer(field)}/{place}"
         if isinstance(container, list) and place < len(container):
