@@ -1,10 +1,14 @@
 """Version control for live state.
 
 >>> import analemma
->>> app = analemma.open("sqlite:///:memory:")
->>> app.stats().blocks
-0
->>> app.close()
+>>> with analemma.open("sqlite:///:memory:") as app:  # or a directory, or postgresql://...
+...     saved = app.kernel.save_state_delta({"goal": "Seoul"}, workflow_id="trip", owner_id="ann")
+...     app.kernel.load_latest_state(workflow_id="trip", owner_id="ann")
+{'goal': 'Seoul'}
+
+`open` gives an `App`: its `kernel` saves, loads and compares states, `flows` runs workflows, `contracts` and `tenant()`
+make views, `archives` keeps workspaces, `payloads` keeps large fields out of messages, `gc` collects. `analemma.aio`
+has the same as coroutines, `analemma.errors` all that is raised, `analemma.langgraph` a checkpointer for LangGraph.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from analemma import errors as errors
     from analemma.app import App as App
     from analemma.app import Stats as Stats
     from analemma.app import Tenant as Tenant
@@ -48,6 +53,8 @@ _PLACES = {
     "with_payloads": ("analemma.payload_functions", "with_payloads"),
 }
 
+_MODULES = ("aio", "errors")
+
 __all__ = [
     "App",
     "BranchKey",
@@ -71,6 +78,11 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         module, attribute = _PLACES[name]
         return getattr(importlib.import_module(module), attribute)
-    if name == "errors":
-        return importlib.import_module("analemma.errors")
+    if name in _MODULES:
+        return importlib.import_module(f"analemma.{name}")
     raise AttributeError(f"module 'analemma' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # For completion and help(), which would not find what nobody has used yet.
+    return sorted({*__all__, *_MODULES, *(name for name in globals() if name.startswith("__"))})

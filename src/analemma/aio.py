@@ -254,10 +254,17 @@ def open(
     settings: Settings | None = None,
     migrate: bool | None = None,
     create: bool = True,
+    objects_moved: bool = False,
     threads: int | None = None,
 ) -> AsyncApp:
     """As `analemma.open`, for `async with` or `await`; at most so many `threads` work at once."""
-    options: dict[str, Any] = {"objects": objects, "settings": settings, "migrate": migrate, "create": create}
+    options: dict[str, Any] = {
+        "objects": objects,
+        "settings": settings,
+        "migrate": migrate,
+        "create": create,
+        "objects_moved": objects_moved,
+    }
     return AsyncApp(lambda: open_app(where, **options), threads)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from analemma.errors import Invalid
+from analemma.errors import Invalid, Unavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,7 +36,11 @@ class Threads:
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
         """Run it in a thread, with the context variables of here."""
-        return self._executor.submit(contextvars.copy_context().run, call)
+        try:
+            return self._executor.submit(contextvars.copy_context().run, call)
+        except RuntimeError as exc:
+            # As the verbs themselves say it; or the machine has no thread left.
+            raise Unavailable(f"no thread takes this any more: {exc}", hint="open the store again") from exc
 
     def finish(self) -> None:
         """Wait for everything that was asked for, and take nothing more."""

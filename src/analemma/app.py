@@ -24,6 +24,7 @@ from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Invalid, NotFound
+from analemma.object_place import hold_to_place, object_place
 from analemma.settings import Settings, redact
 from analemma.state.checkpointing import Checkpoints
 from analemma.tenant import Tenant as Tenant
@@ -93,6 +94,9 @@ class App(AppPipeline):
         self._versions: Versions | None = None
         self._shipped_listeners: list[ShippedListener] = []
         self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"<analemma.App on {redact(self._place.url)}, tenant {self.settings.tenant}>"
 
     def __enter__(self) -> App:
         return self
@@ -319,12 +323,14 @@ def open_app(
     settings: Settings | None = None,
     migrate: bool | None = None,
     create: bool = True,
+    objects_moved: bool = False,
 ) -> App:
     """Open a store: a directory, `sqlite:///path` or `postgresql://...`; nothing given, what the settings name.
 
     An embedded store that does not exist is made, unless `create` is False: then it is NotFound. Large objects go to
     `objects` (`file:///...`, `s3://bucket/prefix?...`, `gs://`, `az://`); without it, beside an embedded catalog, or
-    into the database of a server."""
+    into the database of a server. A store remembers where its objects are, and with those of another place it is
+    Invalid, unless they were all copied there: `objects_moved` says so, once."""
     settings = settings or Settings()
     chosen = where if where is not None else settings.url
     if chosen is None:
@@ -339,6 +345,8 @@ def open_app(
         )
     if migrate is None:
         migrate = embedded if settings.auto_migrate is None else settings.auto_migrate
+    if file is not None and file != MEMORY and Path(file).parent.is_file():
+        raise Invalid(f"{Path(file).parent} is a file, and no directory", hint="name a directory, or sqlite:///PATH")
     # Objects first: an unusable object store should not leave a fresh catalog behind.
     store = None if place.objects is None else open_objects(place.objects)
     options: dict[str, Any] = {}
@@ -360,12 +368,27 @@ def open_app(
         if store is not None:
             store.close()
         raise
-    return App(catalog, store, settings, place=place)
+    try:
+        remembered = None if place.objects is None else object_place(place.objects, _beside(file))
+        if remembered is not None:
+            hold_to_place(catalog, remembered, chosen=bool(objects or settings.objects), moved=objects_moved)
+        return App(catalog, store, settings, place=place)
+    except BaseException:
+        catalog.close()
+        if store is not None:
+            store.close()
+        raise
+
+
+def _beside(file: str | None) -> Path | None:
+    """Where an embedded store has its objects unless told otherwise."""
+    return None if file is None or file == MEMORY else Path(file).absolute().parent / OBJECTS_DIRECTORY
 
 
 def _place(url: str, file: str | None, objects: str | None) -> Place:
     if file is None:
         return Place("postgresql", url, objects)
     if objects is None:
-        objects = "memory://" if file == MEMORY else str(Path(file).absolute().parent / OBJECTS_DIRECTORY)
+        beside = _beside(file)
+        objects = "memory://" if beside is None else str(beside)
     return Place("sqlite", url, objects)

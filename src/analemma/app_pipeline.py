@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.backfill import Backfill, BackfillJobs, BackfillPlan, Kind, Scope
     from analemma.pipeline.contract_store import Contracts
     from analemma.pipeline.deploys import Deploys
+    from analemma.pipeline.documents import KnownDocuments
     from analemma.pipeline.fanouts import Fanouts
     from analemma.pipeline.open_sinks import OpenSinks
     from analemma.pipeline.shipping import ShippedListener, ShipWorkflow
@@ -71,6 +72,13 @@ class AppPipeline(ABC):
         from analemma.pipeline.contract_store import Contracts
 
         return Contracts(ContractRows(self.catalog.engine), clock=self._clock, loaded=self.source_watch.forget)
+
+    @cached_property
+    def _known_documents(self) -> KnownDocuments:
+        """Documents that were read lately, of all tenants."""
+        from analemma.pipeline.documents import KnownDocuments
+
+        return KnownDocuments()
 
     @cached_property
     def source_watch(self) -> SourceWatch:

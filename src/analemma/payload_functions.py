@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from analemma.app import App, open_app
+from analemma.blocks.forking import watch
 
 if TYPE_CHECKING:
     from analemma.bag.payloads import Payloads
@@ -18,12 +19,17 @@ class _SharedApps:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._apps: dict[str | None, App] = {}
+        watch(self)
 
     def get(self, url: str | None) -> App:
         with self._lock:
             if url not in self._apps:
                 self._apps[url] = open_app(url, create=False)
             return self._apps[url]
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: a thread that was opening a store did not come along, and would never be done."""
+        self._lock = threading.Lock()
 
 
 _SHARED = _SharedApps()

@@ -177,6 +177,7 @@ class Tenant:
             clock=self._clock,
             entropy=app._entropy,
             wake=self._catalog.wakeups.signal,
+            known=app._known_documents.of(self.id),
             fanout=FanoutOptions(page=app.settings.fanout_page, limit=app.settings.fanout_limit),
             max_attempts=app.settings.outbox_max_attempts,
         )
@@ -294,10 +295,10 @@ class Tenant:
         from analemma.catalog.runs import RunRows
         from analemma.flows.flows import Flows
         from analemma.flows.handlers import Handlers
+        from analemma.flows.held_runs import RunnerParts
         from analemma.flows.leases import Leases
         from analemma.flows.node_types.standard import bind_standard_types
         from analemma.flows.run_kernel import RunKernel
-        from analemma.flows.running import RunnerParts
         from analemma.flows.segment_types import SEGMENT_RUNNERS
 
         engine, lease_s = self._catalog.engine, self._app.settings.run_lease_s

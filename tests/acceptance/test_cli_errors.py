@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from analemma import errors
+from analemma.cli.command_modules import MODULES, PANELS
 from analemma.cli.exit_codes import BROKEN_PIPE, CODES, MEANINGS, exit_code, exit_codes_page
 from analemma.errors import AnalemmaError
 
@@ -34,6 +35,23 @@ def test_without_a_command_it_lists_the_commands() -> None:
     assert shown.returncode == 0
     for command in ("init", "migrate", "status", "demo", "version"):
         assert command in shown.stdout
+
+
+def test_help_has_every_command_under_a_heading() -> None:
+    shown = analemma("--help").stdout
+    assert [panel for panel in PANELS if panel not in shown] == [] and "─ Commands ─" not in shown
+    assert set(MODULES) == {name for names in PANELS.values() for name in names}
+
+
+def test_a_wrong_option_leads_to_the_help_of_its_command() -> None:
+    assert analemma("retention", "set", "--nope").stderr.endswith(
+        "hint: analemma retention set --help says what there is\n"
+    )
+
+
+def test_version_is_an_option_too() -> None:
+    shown = analemma("--version")
+    assert (shown.returncode, shown.stdout) == (0, analemma("version").stdout)
 
 
 def test_version() -> None:

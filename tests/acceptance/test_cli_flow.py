@@ -109,3 +109,19 @@ def test_warnings_do_not_fail(tmp_path: Path) -> None:
 
 def test_the_schema_is_printed() -> None:
     assert json.loads(LINE.text("flow", "schema")) == answer("schema") == workflow_schema()
+
+
+def test_a_flow_of_a_module_is_shown_as_a_document_is() -> None:
+    name = "tests.acceptance.order_program:flow"
+    assert flow("validate", name).stdout.startswith("order is valid, document ")
+    shown = answer("show", name)
+    assert [node["id"] for node in shown["workflow"]["nodes"]] == ["add_up", "approve", "pay"]
+    assert LINE.error("not_found", "flow", "show", "no_such_program:flow").startswith("no_such_program cannot be")
+
+
+def test_a_flow_that_a_module_does_not_have_is_told_with_those_that_it_has() -> None:
+    missing = flow("show", "tests.acceptance.order_program:order")
+    assert missing.stderr.splitlines() == [
+        "error: tests.acceptance.order_program has no flow order",
+        "hint: it has tests.acceptance.order_program:flow",
+    ]

@@ -41,6 +41,14 @@ def here(store: Store, tmp_path: Path) -> CommandLine:
     return at(store, tmp_path)
 
 
+def test_who_only_decides_is_told_who_goes_on(tmp_path: Path) -> None:
+    here = at(local(tmp_path), tmp_path)
+    execution = begin(here, "middle")
+    decided = here.text("approve", execution, "yes", "--actor", "ann")
+    assert f"it goes on with analemma worker --module MODULE, or resume {execution} --module MODULE" in decided
+    assert "goes on with" not in here.text("runs", execution)
+
+
 @pytest.mark.parametrize("module", [(), ("--module", PROGRAM)], ids=["only-decides", "goes-on"])
 @pytest.mark.parametrize("where", ORDERS)
 def test_a_decision_counts_wherever_it_is_asked_for(tmp_path: Path, where: str, module: tuple[str, ...]) -> None:

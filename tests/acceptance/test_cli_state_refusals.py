@@ -26,6 +26,9 @@ def here(tmp_path: Path) -> CommandLine:
         (["--set", "n=[1,"], "--set n: not JSON: Expecting value at character 4"),
         (["--set", "n=NaN"], "--set n: not JSON: NaN is no JSON number"),
         (["--set", "n"], "--set n: there is no '='"),
+        (["--set", "=1"], "--set =1: there is no name before the '='"),
+        (["--set", 'n={"a": 1, "b": {"c": 1, "c": 1}}'], "--set n: an object names the key 'c' twice"),
+        (["--set", f"n={'[' * 100_000}"], "--set n: it is nested too deeply to be read"),
         (["--set", "n=1", "--set", "n=2"], "--set n: it is set twice"),
         (["--set", "n=1", "--delete", "n"], "/n is both set and deleted"),
         (["--set", "/no/where=1"], None),
@@ -45,6 +48,8 @@ def test_a_save_that_makes_no_sense_is_one_line(
 
 def test_a_file_that_is_no_object_is_refused(here: CommandLine) -> None:
     assert here.error("invalid", "save", "-w", "trip", "-f", "-", given="[1]") == "standard input: not a JSON object"
+    twice = here.error("invalid", "save", "-w", "trip", "-f", "-", given='{"n": 1, "n": 2}')
+    assert twice == "standard input: an object names the key 'n' twice"
     (here.directory / "two.json").write_text('{\n  "n": 1,\n}')
     told = here.error("invalid", "save", "-w", "trip", "-f", "two.json")
     assert told.startswith("two.json: not JSON: ") and "line " in told

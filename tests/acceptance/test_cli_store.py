@@ -27,6 +27,13 @@ def test_init_makes_a_store_that_status_describes(here: CommandLine) -> None:
     assert shown["store"]["schema_version"] >= 1
 
 
+def test_a_file_is_no_place_for_a_store(here: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    assert here.error("invalid", "init", "notes") == "notes is a file, and no directory"
+    here.error("not_found", "status", "notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
 def test_init_again_changes_nothing(here: CommandLine) -> None:
     assert here.answer("init", "store") == here.answer("init", "store")
 

@@ -16,7 +16,8 @@ import pytest
 
 from analemma.app import App
 from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_claiming import ClaimedLane, EventFailure, LaneOutcome, LeaseLost, OutboxClaims
+from analemma.catalog.outbox_claiming import OutboxClaims
+from analemma.catalog.outbox_lanes import ClaimedLane, EventFailure, LaneOutcome, LeaseLost
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.outbox_tending import OutboxRows
 from analemma.catalog.statements import load

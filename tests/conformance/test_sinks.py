@@ -465,7 +465,6 @@ class NatsPlace:
 
 class TestNats(SinkSuite):
     secrets = (NatsServer.TOKEN,)
-    knows_what_it_has_seen = True
 
     @pytest.fixture
     def place(self, nats_server: NatsServer) -> Iterator[NatsPlace]:

@@ -4,7 +4,6 @@ on where the one before it died. The run comes to what it would have come to if 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,17 +60,15 @@ LONGEST_S = 1.0
 
 
 @pytest.fixture(scope="module")
-def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    forks = Forks(tmp_path_factory.mktemp("forks"))
-    yield forks
-    forks.close()
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Forks:
+    return Forks(tmp_path_factory.mktemp("forks"))
 
 
 @pytest.fixture(scope="module")
 def alone(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Course:
     """What a run on SQLite that nobody interrupts comes to."""
     folder = tmp_path_factory.mktemp("alone")
-    return uninterrupted(local(folder), forks, folder)[0]
+    return uninterrupted(local(folder), forks, folder)
 
 
 def test_the_flow_has_what_can_be_interrupted() -> None:

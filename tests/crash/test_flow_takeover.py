@@ -20,6 +20,7 @@ from tests.crash.flow_matrix import INPUT, MOST_AT_ONCE, OWNER, TENANT, make_flo
 from tests.crash.flow_matrix_checks import Course, Interrupted, facts
 from tests.crash.flow_matrix_forks import Forks
 from tests.crash.test_flow_matrix import alone, forks
+from tests.programs import Program
 from tests.stores import Store
 from tests.unit.pipeline.tables import query
 
@@ -72,30 +73,27 @@ class Pool:
     def __init__(self, runs: Interrupted, lease_s: float) -> None:
         self.runs = runs
         self.lease_s = lease_s
-        self.processes: list[int] = []
+        self.programs: dict[int, Program] = {}
         self.asleep: list[int] = []
         self.interrupted = 0
         self.set = ""
 
     def launch(self, lease_s: float | None = None) -> int:
         """One more."""
-        store = self.runs.store
-        answer = self.runs.forks.ask(
-            "worker",
-            url=store.url,
-            objects=store.objects,
-            outside=str(self.runs.folder / "outside"),
-            lease_s=lease_s or self.lease_s,
-            concurrency=1,
-        )
-        process: int = answer["process"]
-        self.processes.append(process)
-        return process
+        outside, lease_s = self.runs.folder / "outside", lease_s or self.lease_s
+        program = self.runs.forks.worker(self.runs.store, outside, lease_s=lease_s)
+        self.programs[program.pid] = program
+        return program.pid
+
+    @property
+    def processes(self) -> list[int]:
+        """Those that there are, also if they are stopped."""
+        return list(self.programs)
 
     def trap(self, point: str, count: int, how: signal.Signals) -> None:
         """Whoever passes a failpoint so often from now on is stopped or killed there."""
         self.set = f"{point}:{count}"
-        self.runs.forks.ask("trap", name=point, count=count, how=how)
+        self.runs.forks.trap(point, count, how)
 
     def stopped(self) -> int:
         """Wait for whoever was to be stopped."""
@@ -128,21 +126,21 @@ class Pool:
 
     def end(self, process: int) -> None:
         """As `kill -9` does."""
-        self.processes.remove(process)
+        program = self.programs.pop(process)
         if process in self.asleep:
             self.asleep.remove(process)
-        os.kill(process, signal.SIGKILL)
-        self.runs.forks.ask("end", process=process)
+        program.kill()
+        program.wait()
 
     def close(self) -> None:
-        while self.processes:
-            self.end(self.processes[-1])
+        for process in self.processes:
+            self.end(process)
 
 
 @contextmanager
 def pool(store: Store, forks: Forks, folder: Path, lease_s: float) -> Iterator[tuple[App, Pool]]:
     runs = Interrupted(store, forks, folder)
-    forks.ask("begin")
+    forks.begin()
     workers = Pool(runs, lease_s)
     try:
         with open_store(store) as app:
@@ -215,7 +213,7 @@ def lose_to_another(app: App, workers: Pool) -> None:
     """Whoever is stopped comes back while another is at its run: that one stops too, behind what it committed since,
     and nobody takes the run from it."""
     stopped = workers.stopped()
-    for each in list(workers.processes):
+    for each in workers.processes:
         if each != stopped:
             workers.end(each)
     # Where the first was, and the segment behind it.

@@ -117,7 +117,8 @@ def churn(store: Store, workers: int, seed: int) -> int:
 
 
 def churn_and_check(store: Store, *, events: int, lanes: int, workers: int, seed: int) -> None:
-    with store.open(**SETTINGS) as app:
+    # Its own transaction stalls for as long as the others work, which may be long on a busy machine.
+    with store.open(**SETTINGS, statement_timeout_s=300) as app:
         prepare(store)
         made = produce(app, events, lanes)
         stalled, go_on = threading.Event(), threading.Event()

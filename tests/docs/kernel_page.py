@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from analemma.bag.kernel import BagKernel as Kernel
 
@@ -18,23 +20,50 @@ This page is written by `python -m tests.docs.kernel_page docs/reference/kernel.
 """
 
 
+LONGEST_LINE = 100
+
+
 def kernel_page() -> str:
     """The page as it should be."""
+    chapters = {cls: verbs for cls in Kernel.__mro__ if (verbs := _verbs(cls))}
     parts = [INTRODUCTION]
-    for cls in Kernel.__mro__:
-        verbs = [name for name, item in vars(cls).items() if not name.startswith("_") and getattr(Kernel, name) is item]
-        verbs = [name for name in verbs if inspect.isfunction(getattr(cls, name))]
-        if not verbs:
-            continue
-        parts.append(f"## {(cls.__doc__ or '').splitlines()[0].rstrip('.')}\n")
-        for name in verbs:
-            verb = getattr(cls, name)
-            signature = str(inspect.signature(verb)).replace("(self, ", "(").replace("(self)", "()")
+    for cls, verbs in chapters.items():
+        parts.append(f"- {_title(cls)}: {', '.join(f'[{name}](#{name})' for name in verbs)}")
+    parts.append("")
+    for cls, verbs in chapters.items():
+        parts.append(f"## {_title(cls)}\n")
+        for name, verb in verbs.items():
             parts.append(f"### {name}\n")
-            parts.append(f"<!-- not run: a signature -->\n```python\n{name}{signature}\n```\n")
+            parts.append(f"<!-- not run: a signature -->\n```python\n{signature_of(name, verb)}\n```\n")
             parts.append(inspect.getdoc(verb) or "")
             parts.append("")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def signature_of(name: str, verb: Callable[..., Any]) -> str:
+    """As it would stand in a program, on several lines if it is long."""
+    signature = inspect.signature(verb)
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    shown = [
+        f"{each.name}: {each.annotation}" + ("" if each.default is each.empty else f" = {each.default!r}")
+        for each in parameters
+    ]
+    by_name = next((place for place, each in enumerate(parameters) if each.kind is each.KEYWORD_ONLY), None)
+    if by_name is not None:
+        shown.insert(by_name, "*")
+    line = f"{name}({', '.join(shown)}) -> {signature.return_annotation}"
+    if len(line) <= LONGEST_LINE:
+        return line
+    return "\n".join([f"{name}(", *(f"    {each}," for each in shown), f") -> {signature.return_annotation}"])
+
+
+def _verbs(cls: type) -> dict[str, Callable[..., Any]]:
+    names = [name for name, item in vars(cls).items() if not name.startswith("_") and getattr(Kernel, name) is item]
+    return {name: getattr(cls, name) for name in names if inspect.isfunction(getattr(cls, name))}
+
+
+def _title(cls: type) -> str:
+    return (cls.__doc__ or "").splitlines()[0].rstrip(".")
 
 
 if __name__ == "__main__":

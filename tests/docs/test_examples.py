@@ -37,6 +37,8 @@ def run(page: Path, block: CodeBlock, namespace: dict[str, Any]) -> None:
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=shown)
 def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # The reader is in a checkout, or has taken the examples with him.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     for variable in [name for name in os.environ if name.startswith("ANALEMMA_")]:
         monkeypatch.delenv(variable)
     # As in a script of the reader's own: classes defined on the page are stored under that module.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,14 @@ def ids(saver: AnalemmaSaver, name: str = "t") -> list[str]:
     return [
         each.config["configurable"]["checkpoint_id"] for each in saver.history({"configurable": {"thread_id": name}})
     ]
+
+
+@pytest.mark.parametrize("wrong", [{"owner": ""}, {"tenant": "no tenant"}], ids=["owner", "tenant"])
+def test_a_saver_that_cannot_be_leaves_no_store_open(wrong: dict[str, Any], tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Invalid):
+        AnalemmaSaver(tmp_path / "store", **wrong)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def collect(app: App) -> int:

@@ -17,7 +17,7 @@ from analemma.aio import AsyncKernel, Threads, default_threads
 from analemma.aio_kernel import stream
 from analemma.bag.kernel import BagKernel as Kernel
 from analemma.clock import SystemClock
-from analemma.errors import HeadMoved, Invalid, NotFound
+from analemma.errors import HeadMoved, Invalid, NotFound, Unavailable
 
 SAVES = 200
 
@@ -115,6 +115,8 @@ def test_closing_waits_for_what_was_abandoned(tmp_path: Path) -> None:
             save.cancel()
         await app.close()
         await app.close()
+        with pytest.raises(Unavailable):
+            await app.kernel.load_latest_state(workflow_id="report", owner_id="ann")
         ended = await asyncio.gather(*saves, return_exceptions=True)
         assert {type(end).__name__ for end in ended} <= {"CancelledError", "Commit"}
 

@@ -20,10 +20,10 @@ from analemma.archives.reconciling import Outcome, Reconciler
 from analemma.archives.removing import DISCARD, PURGE
 from analemma.archives.restoring import Restorer, restore_copy
 from analemma.archives.running import Hook, Hooks, run_hook
-from analemma.archives.volumes import volume_missing
+from analemma.archives.volumes import Volume, volume_missing
 from analemma.catalog.engine import Transaction
 from analemma.catalog.names import check_part
-from analemma.catalog.workspaces import Operation, Status, WorkspaceRow
+from analemma.catalog.workspaces import Operation, Status, WorkspaceRow, missing
 from analemma.errors import AnalemmaError, Conflict, Expired, NotFound
 from analemma.failpoints import hit
 
@@ -58,6 +58,8 @@ class Archives:
         check_apart(self._parts, row.volume, workspace, cold=True)
         opened.check_place()
         opened.make_place()
+        if opened.is_here():
+            self._release_deleted(opened)
         with opened.lock():
             # A volume that is another's is refused before there is a row.
             owner = self._parts.volume_owner(workspace)
@@ -66,7 +68,7 @@ class Archives:
                 row = self._parts.catalog.add(self._parts.tenant, row, lease_s=self._parts.options.lease_s)
             except Conflict:
                 found = self._parts.catalog.get(self._parts.tenant, workspace)
-                if found is None or found.volume != row.volume:
+                if found is None or found.volume != row.volume or found.status == "DELETED":
                     opened.release(owner)
                 raise
             hit(AFTER_BEGIN)
@@ -105,6 +107,8 @@ class Archives:
         self, *, owner_id: str | None = None, status: Status | None = None, deleted: bool = False
     ) -> Iterator[Workspace]:
         """Workspaces by id; with `deleted`, those too."""
+        if owner_id is not None:
+            check_part(owner_id, "owner")
         after = ""
         while page := self._parts.catalog.page(
             self._parts.tenant, owner=owner_id, status=status, deleted=deleted, after=after, limit=PAGE
@@ -133,7 +137,7 @@ class Archives:
         alone. `force` reads every file, also those that look unchanged."""
         self._parts.objects  # noqa: B018  Invalid without one, before anything is begun.
         found = self._operations.find(check_workspace(workspace), owner_id)
-        if found.status == "COLD":
+        if found.status == "COLD" and found.operation == "NONE":
             return self._public_unit(found)
         self._check_here(found)
 
@@ -211,12 +215,16 @@ class Archives:
 
         def move(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
             if owner_id is not None and row.owner != owner_id:
-                raise NotFound(f"there is no workspace {workspace!r}", workspace=workspace)
+                raise missing(workspace)
             _check(row, "DELETED")
             if row.operation != "NONE":
                 raise Conflict(f"workspace {row.id} is {row.operation}", hint="it is being purged")
             if row.archive_op is None:
-                raise Expired(f"workspace {row.id} was deleted with everything in it", workspace=row.id)
+                raise Expired(
+                    f"workspace {row.id} was deleted with everything in it",
+                    hint="what was never archived does not come back; without discard, delete archives first",
+                    workspace=row.id,
+                )
             self._check_unit(tx, row)
             self._parts.catalog.spare_unit(tx, self._parts.tenant, row.id, row.archive_op)
             # Whoever deleted it and does not know that it is done must not do it again.
@@ -250,7 +258,11 @@ class Archives:
         self._reconciler.finish_one(workspace, self._job(None, None, progress), give_up_volume=give_up_volume)
         row = self._parts.catalog.get(self._parts.tenant, workspace)
         if row is None:
-            raise NotFound(f"workspace {workspace} was being purged, and is gone", workspace=workspace)
+            raise NotFound(
+                f"workspace {workspace} was being purged, and is gone",
+                hint="that was finished; there is nothing left to recover",
+                workspace=workspace,
+            )
         if row.status == "ERROR" and row.operation == "NONE":
             job = self._job(None, None, progress)
             row = self._reconciler.leave_error(workspace, owner_id, job, give_up_volume=give_up_volume)
@@ -320,6 +332,13 @@ class Archives:
             updated_at_us=0,
             deleted_at_us=None,
         )
+
+    def _release_deleted(self, volume: Volume) -> None:
+        """Forget that a place is that of a deleted workspace: whoever deleted it may have died before that was done."""
+        with volume.lock():
+            for each in self.list(status="DELETED", deleted=True):
+                if each.volume == volume.path and each.operation == "NONE":
+                    volume.release(self._parts.volume_owner(each.id))
 
     def _begin_unit(self, tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
         op_id = new_operation(self._parts.entropy)

@@ -164,7 +164,9 @@ class Archiver:
             finally:
                 os.close(folder)
         except OSError as exc:
-            raise Unavailable(f"the volume {path} cannot be flushed: {exc.strerror}") from exc
+            raise Unavailable(
+                f"the volume {path} cannot be flushed: {exc.strerror}", hint="check its disk, then archive again"
+            ) from exc
 
     def _write_data(self, op_id: str) -> Meta:
         meta = self._write_blocks(op_id) if self._format == "blocks" else self._write_tar(op_id)

@@ -54,6 +54,8 @@ Stop = Callable[[], bool]
 MOST_FAILURES = 100
 """After so many archives that could not be deleted, the rest waits for the next pass."""
 RENEWALS_PER_LEASE = 3
+LONGEST_DELAY_S = 1e10
+"""Some 300 years, of which the database's clock can still be told the beginning."""
 HEARD_AGAIN_US = 60 * SECOND_US
 """A change may have been under way for so long when the snapshot was taken, and not be in it."""
 _MARKERS = frozenset({META, f"{FOREIGN_DATA}.meta"})
@@ -146,7 +148,7 @@ class ArchiveCollector:
 
     def _delay(self, delay_s: float | None) -> float:
         chosen = self._options.delay_s if delay_s is None else delay_s
-        if not chosen >= 0:
+        if not 0 <= chosen <= LONGEST_DELAY_S:
             raise Invalid(f"a delay of {chosen} s is none", hint="0 is the shortest")
         return chosen
 

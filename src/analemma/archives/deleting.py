@@ -4,6 +4,7 @@ caller waits takes as long for a thousand files one after the other as for ten t
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import threading
@@ -13,6 +14,9 @@ from typing import Any
 THREADS = 8
 NAMES_TOGETHER = 32
 """So many files of one directory are one piece of work."""
+
+DEEPEST = 48
+"""So many directories on one way are open at a time. One that is deeper is moved to the top, and goes from there."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -31,6 +35,7 @@ class _Folder:
 
     name: str
     above: _Folder | None
+    depth: int = 0
     opened: int = -1
     left: int = 1
     """Pieces of work that are not done; looking into it is one."""
@@ -46,7 +51,9 @@ class _Work:
 class _Sweep:
     def __init__(self, path: str) -> None:
         # Last in, first out: so only directories on the way to what is being deleted are open.
-        self._stack = [_Work(_Folder(path, None), None)]
+        self._root = _Folder(path, None)
+        self._stack = [_Work(self._root, None)]
+        self._numbers = itertools.count()
         self._busy = 0
         self._changed = threading.Condition()
 
@@ -95,15 +102,27 @@ class _Sweep:
 
     def _look(self, folder: _Folder) -> list[_Work]:
         above = folder.above
+        if above is not None and folder.depth > DEEPEST:
+            self._move_up(folder.name, above)
+            return []
         folder.opened = os.open(folder.name, _DIRECTORY, dir_fd=None if above is None else above.opened)
         files: list[str] = []
         folders: list[str] = []
         with os.scandir(folder.opened) as entries:
             for entry in entries:
                 (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
-        more = [_Work(_Folder(name, folder), None) for name in folders]
+        more = [_Work(_Folder(name, folder, folder.depth + 1), None) for name in folders]
         starts = range(0, len(files), NAMES_TOGETHER)
         return more + [_Work(folder, tuple(files[start : start + NAMES_TOGETHER])) for start in starts]
+
+    def _move_up(self, name: str, above: _Folder) -> None:
+        """Make a directory one of the topmost, which wait for all that is in them and so for this one too."""
+        root = self._root
+        moved = _Folder(f".analemma-deep-{next(self._numbers)}", root, 1)
+        os.rename(name, moved.name, src_dir_fd=above.opened, dst_dir_fd=root.opened)
+        with self._changed:
+            root.left += 1
+            self._stack.append(_Work(moved, None))
 
 
 def _unlink(folder: _Folder, names: tuple[str, ...]) -> list[_Work]:

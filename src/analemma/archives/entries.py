@@ -14,6 +14,8 @@ EntryKind = Literal["file", "directory", "symlink", "hardlink"]
 Extents = tuple[tuple[int, int], ...]
 """Where a sparse file has data: (offset, length), in order."""
 
+DEEPEST = 512
+"""Directories inside each other: what is deeper is neither archived nor restored."""
 MOST_NOTES = 100
 """Notes that are kept; the rest is counted."""
 
@@ -102,6 +104,8 @@ def check_path(path: bytes) -> tuple[bytes, ...]:
     names = tuple(path.split(b"/"))
     if any(name in (b"", b".", b"..") or b"\0" in name or len(name) > 255 for name in names):
         raise hostile(f"path {shown(path)} could lead out of the volume")
+    if len(names) > DEEPEST:
+        raise hostile(f"path {shown(path)} is more than {DEEPEST} directories deep")
     return names
 
 

@@ -20,6 +20,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_ATTRIBUTES = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL}
 _NOT_REAL = (errno.ELOOP, errno.ENOTDIR)
+_REFUSALS = (OSError, OverflowError, ValueError)
+"""What the system says of an entry: it cannot do that, or what is asked for is no number or name at all."""
 _MOST_THREADS = 4
 _LARGEST_APART = 1 << 20
 """A file of at most so many bytes is written by another thread."""
@@ -95,7 +97,9 @@ class Extractor:
                     # The file that it is another name of may be among those that wait.
                     self._settle_batches()
                 self._place(self._folder(names[:-1]), names[-1], entry, data)
-        except OSError as exc:
+        except AnalemmaError:
+            raise  # Of where the data comes from; one that took too long is an OSError too.
+        except _REFUSALS as exc:
             raise _refused(entry, exc) from exc
         self.totals.count(entry)
 
@@ -106,10 +110,15 @@ class Extractor:
             for entry in reversed(self._directories):
                 names = check_path(entry.path)
                 folder = self._folder(names)
-                self._settle(folder, entry)
+                try:
+                    self._settle(folder, entry)
+                except OverflowError as exc:
+                    raise _refused(entry, exc) from exc
             flush(self._root)
         except OSError as exc:
-            raise Unavailable(f"what was restored cannot be made durable: {exc.strerror}") from exc
+            raise Unavailable(
+                f"what was restored cannot be made durable: {exc.strerror}", hint="check the disk, then restore again"
+            ) from exc
 
     def _check_limits(self, entry: Entry) -> None:
         self._entries += 1
@@ -143,8 +152,8 @@ class Extractor:
         return self._open[-1][1] if self._open else self._root
 
     def _place_apart(self, folder: int, name: bytes, entry: Entry, data: Iterable[bytes | memoryview]) -> None:
-        small = _Small(os.dup(folder), name, entry, [*data])
-        self._batch.append(small)
+        held = [*data]
+        self._batch.append(_Small(os.dup(folder), name, entry, held))
         self._batch_bytes += entry.size
         if len(self._batch) >= _FILES_TOGETHER or self._batch_bytes >= _BYTES_TOGETHER:
             self._send()
@@ -167,7 +176,7 @@ class Extractor:
             for small in batch:
                 try:
                     self._place(small.folder, small.name, small.entry, small.data)
-                except OSError as exc:
+                except _REFUSALS as exc:
                     raise _refused(small.entry, exc) from exc
         finally:
             for small in batch:
@@ -227,10 +236,15 @@ class Extractor:
         os.utime(file, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
-def _refused(entry: Entry, error: OSError) -> AnalemmaError:
+def _refused(entry: Entry, error: Exception) -> AnalemmaError:
+    if not isinstance(error, OSError):
+        return hostile(f"{shown(entry.path)} has a time, an owner or a target that no file can have")
     if isinstance(error, FileExistsError):
         return hostile(f"{shown(entry.path)} is in it twice")
-    return Unavailable(f"{shown(entry.path)} cannot be written: {error.strerror}")
+    return Unavailable(
+        f"{shown(entry.path)} cannot be written: {error.strerror}",
+        hint="check the disk's room and the permissions, then restore again",
+    )
 
 
 def _write(file: int, entry: Entry, data: Iterable[bytes | memoryview]) -> None:

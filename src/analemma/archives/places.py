@@ -50,13 +50,22 @@ def check_apart(parts: Parts, path: str, workspace: str | None = None, *, cold: 
 
 def check_no_bookkeeping(path: str) -> None:
     """Conflict if a directory holds the bookkeeping of a volume, which another store may know."""
-    for folder, folders, _ in os.walk(path):
+    # A list of our own: a volume may be deeper than Python's stack.
+    waiting = [path]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue  # Gone, or not for us to look into.
         for name in folders:
             if name.startswith(BOOKKEEPING):
                 raise Conflict(
                     f"{ascii(os.path.join(folder, name))[1:-1]} belongs to another workspace",
                     hint="volumes must not lie inside each other; if nobody uses it, remove it",
                 )
+            waiting.append(os.path.join(folder, name))
 
 
 def is_within(path: str, folder: str) -> bool:

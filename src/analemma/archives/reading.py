@@ -107,5 +107,10 @@ def check_unit(row: WorkspaceRow, unit: UnitRow | None) -> UnitRow:
     if row.archive_op is None:
         raise NotFound(f"workspace {row.id} has no archive", hint="archive it first", workspace=row.id)
     if unit is None or unit.state != "kept" or unit.facts is None:
-        raise Expired(f"the archive of workspace {row.id} was collected", workspace=row.id, op_id=row.archive_op)
+        raise Expired(
+            f"the archive of workspace {row.id} was collected",
+            hint="a higher archive_gc_delay_s leaves more time to undelete",
+            workspace=row.id,
+            op_id=row.archive_op,
+        )
     return unit

@@ -185,8 +185,9 @@ class Reconciler:
                 return None
         except NotFound:
             pass
-        except AnalemmaError as exc:
-            error = str(exc)
+        except Exception as exc:
+            # Also what a hook raised: the others are not to wait for it.
+            error = str(exc) if isinstance(exc, AnalemmaError) else f"{type(exc).__name__}: {exc}"
         row = self._parts.catalog.get(self._parts.tenant, workspace)
         return Outcome(workspace, operation, None if row is None else row.status, error)
 

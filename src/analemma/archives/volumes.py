@@ -310,7 +310,9 @@ class DirectoryVolume:
         if os.path.lexists(self.path):
             facts = os.lstat(self.path)
             if not stat.S_ISDIR(facts.st_mode):
-                raise Invalid(f"the volume {self.path} is not a directory")
+                raise Invalid(
+                    f"the volume {self.path} is not a directory", hint="move it away, or use another directory"
+                )
             if facts.st_dev != os.stat(self._above).st_dev or self.path in mounts_in(self.path):
                 raise Invalid(f"the volume {self.path} is a mount point", hint="use a directory below it")
         above = self._above
@@ -325,7 +327,10 @@ class DirectoryVolume:
         try:
             yield
         except OSError as exc:
-            raise Unavailable(f"the volume {self.path} cannot be used: {exc.strerror or exc}") from exc
+            raise Unavailable(
+                f"the volume {self.path} cannot be used: {exc.strerror or exc}",
+                hint="check the permissions of the directories above it",
+            ) from exc
 
 
 class Volumes(Protocol):
@@ -359,7 +364,7 @@ def resolve_directory(path: str | os.PathLike[str]) -> str:
     if not name or b"\0" in encoded or len(encoded) > 3000 or len(name) > 200:
         raise Invalid(f"not a directory for a volume: {ascii(text)[:80]}", hint="name a directory, not the root")
     if name.startswith(BOOKKEEPING.encode()):
-        raise Invalid(f"a volume's name cannot begin with {BOOKKEEPING}")
+        raise Invalid(f"a volume's name cannot begin with {BOOKKEEPING}", hint="use another directory")
     return encoded.decode()
 
 

@@ -14,13 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analemma.archives.entries import Entry, Extents, Limits, Totals, shown
+from analemma.archives.entries import DEEPEST, Entry, Extents, Limits, Totals, shown
 from analemma.archives.mounts import check_mounts
 from analemma.errors import Conflict, Limit, Unavailable
 
 BOOKKEEPING = ".analemma-"
 """What the folder beside a volume is called that holds its lock and what is on its way in or out."""
-DEEPEST = 512
 READ_BYTES = 1 << 20
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -99,7 +98,9 @@ class Found:
         return ((0, self.entry.size),) if self.entry.extents is None else self.entry.extents
 
     def _unreadable(self, error: OSError) -> Unavailable:
-        return Unavailable(f"{shown(self.entry.path)} cannot be read: {error.strerror}")
+        return Unavailable(
+            f"{shown(self.entry.path)} cannot be read: {error.strerror}", hint="check its disk, then archive again"
+        )
 
     def _check_unchanged(self) -> None:
         if version_of(os.fstat(self.file)) != version_of(self.facts):
@@ -179,7 +180,10 @@ class Walk:
                 if found.entry.kind == "directory":
                     if len(stack) >= DEEPEST:
                         os.close(found.file)
-                        raise Limit(f"{shown(found.entry.path)} is more than {DEEPEST} directories deep")
+                        raise Limit(
+                            f"{shown(found.entry.path)} is more than {DEEPEST} directories deep",
+                            hint="move it up, or make it a workspace of its own",
+                        )
                     stack.append((found.file, found.entry.path + b"/", _names(found.file)))
         finally:
             for folder, _, _ in stack:
@@ -243,11 +247,16 @@ class Walk:
         if name.startswith(BOOKKEEPING):
             raise Conflict(f"{shown(path)} belongs to another workspace", hint="volumes must not lie inside each other")
         opened = os.open(name, _DIRECTORY, dir_fd=folder)
-        facts = os.fstat(opened)
-        if facts.st_dev != device:
+        try:
+            facts = os.fstat(opened)
+            if facts.st_dev != device:
+                raise Conflict(
+                    f"another file system is mounted at {shown(path)}", hint="unmount it, or move it elsewhere"
+                )
+            return self._directory(path, opened, facts)
+        except BaseException:
             os.close(opened)
-            raise Conflict(f"another file system is mounted at {shown(path)}", hint="unmount it, or move it elsewhere")
-        return self._directory(path, opened, facts)
+            raise
 
     def _directory(self, path: bytes, opened: int, facts: os.stat_result) -> Found:
         entry = Entry(path, "directory", *_ownership(facts), xattrs=self._attributes(path, opened))

@@ -14,13 +14,13 @@ from analemma.bag.tracking import Tracked
 from analemma.canon.aligning import Gap
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import encode
 from analemma.canon.packing import MAXIMUM_DEPTH, Packer
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.reading import MISSING
+from analemma.canon.reading import MISSING, container_kind
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.stored import Stored
+from analemma.canon.wire import decode, encode, is_special
 from analemma.errors import AnalemmaError, Invalid
 
 Places = list[tuple[Tracked, Path]]
@@ -133,12 +133,27 @@ class _Finder:
                 self._visit(value, path)
         elif key in container._watched:
             form = packed_form(self._form(value, path, None), self._registry)
-            if form != container._watched[key]:
+            if form != container._watched[key] and form != self._read_again(container, key):
                 self._found.watched.append((container, key, form))
                 self._write("put", path, value, container)
         elif isinstance(value, Tracked):
             # It also stood somewhere else and was taken out there: it does not move on with this bag any more.
             self._write("put", path, value, container)
+
+    def _read_again(self, container: Tracked, key: Any) -> bytes | None:
+        """The form that a tagged value of the base gets when this program reads and writes it, where that can be told.
+        Its class may have fewer fields here than where it was written: to have looked at it is no reason to write it,
+        and so to lose them."""
+        known = container._watched[key]
+        if known is None or container._base.store is None:
+            return None
+        wire = decode(known)
+        if not is_special(wire) or container_kind(wire) is not None:
+            return None
+        try:
+            return packed_form(container._base.read(lambda parts: parts.values([wire])[0]), self._registry)
+        except AnalemmaError:
+            return None
 
     def _visit_list(self, container: TrackedList, path: Path) -> None:
         gaps = container._gaps()

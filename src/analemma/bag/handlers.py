@@ -29,6 +29,11 @@ class HandlerOptions:
     execution_id: str | None = None
     segment_id: int | None = None
 
+    def __post_init__(self) -> None:
+        # Once: of a generator, the second event would find nothing left.
+        for name in ("load_fields", "skip_fields", "force_offload_fields"):
+            object.__setattr__(self, name, field_names(getattr(self, name), name))
+
 
 def wrap_handler(
     function: Callable[..., Any], payloads: Callable[[], Payloads], options: HandlerOptions

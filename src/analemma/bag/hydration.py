@@ -6,20 +6,23 @@ import copy
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from analemma.bag.payload_pointers import Pointer, check_names
 from analemma.bag.tracking import plain_copy
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Wire, child_id, encode, follow
+from analemma.canon.nodes import child_id, follow
 from analemma.canon.reading import Reader, locate
 from analemma.canon.source import NodeSource
 from analemma.canon.tree import Trees
+from analemma.canon.wire import Wire, encode
 from analemma.catalog.payloads import LeaseId, PayloadCatalog, released
 from analemma.catalog.port import TenantId
 from analemma.errors import Corrupt
 from analemma.state.deltas import DeltaUpdate
+
+T = TypeVar("T")
 
 
 class LazyField(Protocol):
@@ -85,6 +88,11 @@ class PartReader:
         with _Guard(self._catalog, self._tenant, [pointer]):
             wires = _field_wires(self._trees, pointer.hash)
         return {name: Part(pointer, execution, grouped=True, wire=wire) for name, wire in wires.items()}
+
+    def guarded(self, pointer: Pointer, read: Callable[[], T]) -> T:
+        """Read something behind a pointer; Denied if it was released meanwhile."""
+        with _Guard(self._catalog, self._tenant, [pointer]):
+            return read()
 
     def names_of(self, pointer: Pointer) -> tuple[str, ...]:
         """The names in a tree that is a list of them."""

@@ -22,7 +22,7 @@ from analemma.canon.pointer import Path
 from analemma.canon.tree import Edited, Operation, Trees
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
-from analemma.state.arguments import branch_key, check_name
+from analemma.state.arguments import branch_key, check_metadata, check_name
 from analemma.state.committer import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
@@ -255,9 +255,10 @@ class BagKernel(Kernel):
         edited = self._edit(root, changes.operations, changes, made)
         if empty is not None and not edited.blocks:
             edited = empty
-        wire, blocks = (None, ()) if request.metadata is None else self._trees.pack(dict(request.metadata))
+        wire, blocks = (None, ()) if request.metadata is None else self._trees.pack(check_metadata(request.metadata))
         fingerprint = b""
         if request.idempotency_key is not None:
+            check_name(request.idempotency_key, "idempotency key")
             fingerprint = self._bag_fingerprint(bag.manifest_id, edited.root.id, request)
         unstored = made | {block.id: block.data for block in edited.blocks}
         return _Work(
@@ -280,7 +281,12 @@ class BagKernel(Kernel):
             [request.execution_id, request.segment_id, request.message],
             None if request.metadata is None else dict(request.metadata),
         ]
-        return sha256(b"bag" + self._trees.build(asked).root.id).digest()
+        try:
+            return sha256(b"bag" + self._trees.build(asked).root.id).digest()
+        except Invalid:
+            # As in `_fingerprint`: with a list around it, metadata can be nested too deep.
+            asked[2] = self._digest(asked[2], ())
+            return sha256(b"deep bag" + self._trees.build(asked).root.id).digest()
 
     def _trees_with(self, unstored: Mapping[BlockId, bytes], below: Trees | None = None) -> Trees:
         trees = below or self._trees

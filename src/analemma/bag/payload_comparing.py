@@ -11,9 +11,9 @@ from typing import Any
 from analemma.bag.fields import FieldPolicy
 from analemma.bag.hydration import FieldChanges, HydratedState, Origin, Part, Unloaded
 from analemma.bag.payload_json import Encoded, Encoder
-from analemma.canon.nodes import encode
 from analemma.canon.pointer import format_pointer
 from analemma.canon.tree import Edited, Trees
+from analemma.canon.wire import encode
 from analemma.errors import Invalid
 
 

@@ -29,7 +29,7 @@ from analemma.canon.tree import Edited, Trees
 from analemma.catalog.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseRequest, PayloadCatalog
 from analemma.catalog.port import BranchKey, TenantId
 from analemma.clock import Clock, Entropy
-from analemma.errors import Internal, Invalid, Limit
+from analemma.errors import AnalemmaError, Internal, Invalid, Limit
 from analemma.state.block_store import BlockStore
 
 STATE_NAME_BYTES = 16
@@ -287,9 +287,13 @@ class Dehydration:
         shelf, note = self._shelf, self._note
         blocks = list(self._blocks.values())
         prepared = shelf.blocks.prepare(blocks, BranchKey(note.owner_id, note.workflow_id), note.execution_id)
-        shelf.catalog.add_leases(
-            LeaseRequest(shelf.tenant, tuple(self._leases), prepared.rows, prepared.uploads, tuple(self._kept))
-        )
+        try:
+            shelf.catalog.add_leases(
+                LeaseRequest(shelf.tenant, tuple(self._leases), prepared.rows, prepared.uploads, tuple(self._kept))
+            )
+        except AnalemmaError as exc:
+            shelf.blocks.give_up(prepared.uploads, exc)
+            raise
         shelf.blocks.remember(blocks)
 
 

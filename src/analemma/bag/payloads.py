@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from analemma.bag.fields import FieldPolicy
@@ -42,7 +43,7 @@ from analemma.catalog.payloads import Lease, LeaseId, PayloadCatalog
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
-from analemma.state.arguments import check_name, check_segment
+from analemma.state.arguments import check_name, check_segment, check_unicode
 from analemma.state.block_store import BlockStore
 from analemma.state.kernel import Kernel
 from analemma.state.kernel_base import field_path
@@ -208,7 +209,10 @@ class Payloads:
         part, whichever is likely to be faster. Fields that are not there are left out."""
         if isinstance(fields, str):
             raise Invalid("fields is one string", hint="pass a list of names or pointers")
-        paths = {name: field_path(name) for name in fields}
+        names = list(fields)
+        for name in names:
+            check_unicode(name, "path")
+        paths = {name: field_path(name) for name in names}
         wanted = len({path[:1] for path in paths.values()})
         trees = self._shelf.trees
         if isinstance(source, str):
@@ -220,6 +224,7 @@ class Payloads:
                 raise NotFound(f"workflow {workflow_id!r} has no manifest {source}", manifest=source)
             root = found_manifest.root
             size, total, top = root.size, root.count, root.id
+            guarded = partial(self._kernel._guarded, manifest)
         elif not isinstance(source, Mapping):
             raise Invalid(
                 f"a {type(source).__name__} is no version and no pointer", hint="pass a manifest id or a pointer"
@@ -229,15 +234,16 @@ class Payloads:
             leases = self._shelf.catalog.leases(self._shelf.tenant, [pointer.lease])
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
             size, top = pointer.size_bytes, pointer.hash
-            total = NodeSource(trees.fetch).get(top).length
+            guarded = partial(self._shelf.reader.guarded, pointer)
+            total = guarded(lambda: NodeSource(trees.fetch).get(top).length)
         route = self.router.choose(size, wanted, total, auto_routing=auto_routing)
         started = self._clock.monotonic()
         if route == "whole":
-            value = trees.read(top)
+            value = guarded(lambda: trees.read(top))
             found = {name: pick(value, path) for name, path in paths.items()}
             found = {name: part for name, part in found.items() if part is not MISSING}
         else:
-            read = trees.get_many(top, paths.values())
+            read = guarded(lambda: trees.get_many(top, paths.values()))
             found = {name: read[path] for name, path in paths.items() if path in read}
         self.router.measured(route, started)
         return found
@@ -251,17 +257,37 @@ class Payloads:
         policy: RingPolicy | None = None,
     ) -> FilteredEvent:
         """The event with only those fields that the segment's nodes may see in this ring. Nothing granted, nothing
-        seen; `report` says what went."""
+        seen; `report` says what went. Of a state under `state_data` or `state_bag`, its fields are what counts: naming
+        the key grants none of them."""
         if not isinstance(event, Mapping) or isinstance(event, HydratedState):
             raise Invalid(f"an event is a JSON object, not a {type(event).__name__}", hint="filter before hydrating")
+        for name in event:
+            if type(name) is not str:
+                raise Invalid(f"the event has a key of type {type(name).__name__}", hint="keys are strings")
         visible = visible_fields(segment_config, security_ring, policy)
         sizes = {name: field_bytes(name, self._size(name, value)) for name, value in event.items()}
-        kept = {name: value for name, value in event.items() if name in visible and name != PAYLOAD_KEY}
-        if PAYLOAD_KEY in event and visible:
-            kept = self._filtered_payload(event, kept, visible)
-        removed = tuple(name for name in event if name not in kept and name != PAYLOAD_KEY)
+        kept = self._visible_part(event, visible)
+        removed = [name for name in event if name not in kept and name != PAYLOAD_KEY]
+        for name in self._wrappers_of(event):
+            inside = self._visible_part(event[name], visible)
+            removed += [inner for inner in event[name] if inner not in inside and inner != PAYLOAD_KEY]
+            kept.pop(name, None)
+            if inside:
+                kept[name] = inside
         after = sum(field_bytes(name, self._size(name, value)) for name, value in kept.items())
-        return FilteredEvent(kept, FilterReport(security_ring, sum(sizes.values()), after, removed))
+        return FilteredEvent(kept, FilterReport(security_ring, sum(sizes.values()), after, tuple(removed)))
+
+    def _visible_part(self, event: Mapping[str, Any], visible: frozenset[str]) -> dict[str, Any]:
+        kept = {name: value for name, value in event.items() if name in visible and name != PAYLOAD_KEY}
+        return self._filtered_payload(event, kept, visible) if PAYLOAD_KEY in event and visible else kept
+
+    def _wrappers_of(self, event: Mapping[str, Any]) -> list[str]:
+        """The keys under which there is a state, and not a field of that name."""
+        if PAYLOAD_KEY in event:
+            return []
+        found = [key for key in WRAPPERS if isinstance(event.get(key), dict)]
+        # A pointer there stands for a field of that name: its own keys are nobody's state.
+        return [key for key in found if not is_pointer(event[key]) and not self._foreign.recognise(event[key])]
 
     def _filtered_payload(
         self, event: Mapping[str, Any], kept: dict[str, Any], visible: frozenset[str]

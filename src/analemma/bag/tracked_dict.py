@@ -9,9 +9,14 @@ from typing import Any
 from analemma.bag.base import Base
 from analemma.bag.placeholders import SCALARS, NotLoaded, shallow
 from analemma.bag.tracking import MAKERS, SLOTS, Tracked
-from analemma.canon.nodes import Wire, is_special, read_special, sort_key
 from analemma.canon.parts import Content
 from analemma.canon.reading import MISSING
+from analemma.canon.wire import (
+    Wire,
+    is_special,
+    read_special,
+    sort_key,
+)
 
 _NO_DEFAULT = object()
 _item = dict.__getitem__

@@ -31,6 +31,8 @@ def open_objects(url: str) -> ObjectStore:
     `gs://bucket/prefix`, `az://container/prefix?account_name=...`; other query settings are obstore's.
     """
     scheme, separator, rest = url.partition("://")
+    if "\0" in unquote(url):
+        raise _refused(scheme if separator else "path", "holds a NUL character")
     if not separator:
         if not url:
             raise _refused(url, "is empty")
@@ -47,7 +49,11 @@ def open_objects(url: str) -> ObjectStore:
 
 
 def _open_cloud(scheme: str, url: str) -> CloudStore:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Not the error itself, which may quote a part of the URL.
+        raise _refused(scheme, f"looks like {scheme}://bucket/prefix?setting=value") from None
     if "@" in parts.netloc or not parts.netloc or parts.fragment:
         raise _refused(scheme, f"looks like {scheme}://bucket/prefix?setting=value")
     prefix = check_prefix(unquote(parts.path).strip("/"))

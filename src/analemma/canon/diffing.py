@@ -10,25 +10,27 @@ from analemma.canon.aligning import Gap, align
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
     Child,
     Node,
-    Wire,
     broken_promise,
     child_id,
-    encode_stored,
     entry_facts,
     follow,
+)
+from analemma.canon.pointer import Path
+from analemma.canon.reading import MISSING, Reader, UnknownTypes, container_kind, root_link
+from analemma.canon.registry import TypeRegistry
+from analemma.canon.source import Fetch, NodeSource
+from analemma.canon.wire import (
+    DEEPEST_CONTENT,
+    Wire,
+    encode_stored,
     is_special,
     link_wire,
     read_special,
     too_deep,
     wire_links,
 )
-from analemma.canon.pointer import Path
-from analemma.canon.reading import MISSING, Reader, UnknownTypes, container_kind, root_link
-from analemma.canon.registry import TypeRegistry
-from analemma.canon.source import Fetch, NodeSource
 from analemma.errors import Corrupt, Limit
 
 MOST_DIFFERING = 2**24

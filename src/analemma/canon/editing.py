@@ -13,9 +13,19 @@ from analemma.canon.chunking import INLINE_BYTES
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     LEAF_HEAD_BYTES,
-    LINKS,
     Block,
     Entry,
+    node_links,
+)
+from analemma.canon.packing import LONGEST_KEY, Packed, Packer, check_new_key, list_entry, map_entry
+from analemma.canon.pointer import Path, check_path, format_pointer, list_index
+from analemma.canon.reading import MISSING, Missing, child_position, find_field, find_item, locate, root_link, step
+from analemma.canon.registry import TypeRegistry
+from analemma.canon.rewriting import NodePath, Splice, TreeRewriter, packed_wire
+from analemma.canon.runs import Runs
+from analemma.canon.source import Fetch, NodeCache, NodeSource
+from analemma.canon.wire import (
+    LINKS,
     Link,
     SortKey,
     Wire,
@@ -23,19 +33,11 @@ from analemma.canon.nodes import (
     encode_stored,
     is_special,
     link_wire,
-    node_links,
     read_special,
     sort_key,
     wire_flags,
     wire_links,
 )
-from analemma.canon.packing import Packed, Packer, list_entry, map_entry
-from analemma.canon.pointer import Path, check_path, format_pointer, list_index
-from analemma.canon.reading import MISSING, Missing, child_position, find_field, find_item, locate, root_link, step
-from analemma.canon.registry import TypeRegistry
-from analemma.canon.rewriting import NodePath, Splice, TreeRewriter, packed_wire
-from analemma.canon.runs import Runs
-from analemma.canon.source import Fetch, NodeCache, NodeSource
 from analemma.errors import Invalid, NotFound
 
 OPERATIONS = ("put", "add", "replace", "remove", "discard")
@@ -154,6 +156,8 @@ class _Editor:
         if op in ("replace", "remove") and self._field(draft, token) is MISSING:
             raise NotFound(f"there is nothing at {format_pointer(path)}", pointer=format_pointer(path))
         if op != "remove":
+            if len(token) > LONGEST_KEY // 4 and self._field(draft, token) is MISSING:
+                check_new_key(token, path)
             draft.fields[token] = self._new_slot(value, path, lambda: self._field(draft, token))
         elif draft.base is None:
             del draft.fields[token]
@@ -407,9 +411,9 @@ class _Editor:
 
 
 def _entry_order(entry: Entry) -> SortKey:
-    key = entry[3]
-    assert key is not None
-    return sort_key(key)
+    # `sort_key`, spelled out: a search asks for several of them.
+    key: Any = entry[3]
+    return (len(key) if key.isascii() else len(key.encode()), key)
 
 
 def _index(token: str, length: int, path: Path, *, inserting: bool) -> int:
@@ -419,7 +423,9 @@ def _index(token: str, length: int, path: Path, *, inserting: bool) -> int:
         raise Invalid(f"{exc.message} at {format_pointer(path)}", hint=exc.hint, pointer=format_pointer(path)) from None
     except IndexError:
         raise NotFound(
-            f"the list has {length} items, so there is nothing at {format_pointer(path)}", pointer=format_pointer(path)
+            f"the list has {length} items, so there is nothing at {format_pointer(path)}",
+            hint=f"{format_pointer((*path[:-1], '-'))} adds one at its end",
+            pointer=format_pointer(path),
         ) from None
 
 

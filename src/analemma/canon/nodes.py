@@ -1,36 +1,37 @@
 """The stored form of a tree: what a node's bytes are, and what a link says about its target.
 
-A node is the DAG-CBOR array `[kind, level, flags, body]`. At level 0 the body is the content: a list of items, a map of
-fields, a text, bytes, or (kind `value`) a lone scalar. Above, it is a list of index entries, one per child. Inside
-content, everything that is not plain JSON stands in a map with the single key `""`:
-
-    {"": [cid, kind, count, size, branching]}    a value in a tree of its own
-    {"": ["datetime", payload]}                  a tagged value
-    {"": ["map", value]}                         the user's own dict {"": value}
-    {"": ["float", "-0.0"]}                      negative zero, which DAG-CBOR encoders lose
-
-and bytes carry a leading 0x00, because encoders take bytes that parse as a CID for a link.
+A node is the DAG-CBOR array `[kind, level, flags, body]`. At level 0 the body is the content (see `canon.wire`): a list
+of items, a map of fields, a text, bytes, or (kind `value`) a lone scalar. Above, it is a list of index entries, one per
+child.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
-
-import libipld
+from typing import Any, NamedTuple
 
 from analemma.canon.identity import CID_PREFIX, BlockId, block_id, from_cid, to_cid
+from analemma.canon.wire import (
+    DEEPEST_CONTENT,
+    KINDS,
+    LARGEST_NUMBER,
+    LINKS,
+    SPECIALS,
+    Kind,
+    Link,
+    Wire,
+    decode,
+    encode,
+    is_special,
+    read_special,
+    sort_key,
+    too_deep,
+    wire_flags,
+    wire_links,
+)
 from analemma.errors import Corrupt
 
-Kind = Literal["list", "map", "text", "bytes", "value"]
-Wire = Any
-"""A value in its stored form, as the DAG-CBOR codec takes and gives it."""
-
-LINKS = 1
-"""Flag: something here links to another block."""
-SPECIALS = 2
-"""Flag: something here is not plain JSON, so reading has to walk it."""
 LEAF_HEAD_BYTES = 9
 """The most bytes a leaf of a list or map has before its content."""
 FORCED = 4
@@ -38,24 +39,9 @@ FORCED = 4
 
 HIGHEST_LEVEL = 64
 """No tree is higher: with two children per node it would have more items than can be counted."""
-DEEPEST_CONTENT = 128
-"""Containers inside containers, tags around tags: the nesting that can be stored, and so the most that can be read."""
-LARGEST_NUMBER = 2**63 - 1
-"""The largest count or size that a link can promise."""
-
-encode: Any = libipld.encode_dag_cbor
-decode: Any = libipld.decode_dag_cbor
 
 _new_tuple = tuple.__new__
 """Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
-
-SortKey = tuple[int, str]
-
-
-def sort_key(key: str) -> SortKey:
-    """DAG-CBOR's order of map keys: shorter first, then by bytes. (For equal lengths code points order as UTF-8
-    does.)"""
-    return (len(key) if key.isascii() else len(key.encode()), key)
 
 
 class Block(NamedTuple):
@@ -64,19 +50,6 @@ class Block(NamedTuple):
     id: BlockId
     data: bytes
     links: tuple[BlockId, ...] = ()
-
-
-class Link(NamedTuple):
-    """A value that lives in a tree of its own."""
-
-    id: BlockId
-    kind: Kind
-    count: int  # type: ignore[assignment]
-    """Items of a list or map; bytes of a text (in UTF-8) or of bytes."""
-    size: int
-    """Bytes of all blocks of the tree, repeats counted each time."""
-    branching: bool
-    """Whether the target links to further blocks; a collector need not read it otherwise."""
 
 
 Entry = tuple[bytes, int, Wire, str | None]
@@ -112,90 +85,6 @@ class Node(NamedTuple):
     """What a link to this node gives as its count: items, or bytes of a text or of bytes."""
 
 
-class Special(NamedTuple):
-    """A decoded `{"": [...]}`: exactly one of the two is set."""
-
-    link: Link | None
-    tag: tuple[str, Wire] | None
-
-
-def is_special(wire: Wire) -> bool:
-    """Whether this stands for something that is not a plain dict."""
-    return type(wire) is dict and len(wire) == 1 and "" in wire
-
-
-def read_special(wire: dict[str, Wire]) -> Special:
-    """Take a special apart; Corrupt when it is neither a link nor a tag."""
-    body = wire[""]
-    if type(body) is list:
-        if len(body) == 5:
-            cid, kind, count, size, branching = body
-            if (
-                type(cid) is bytes
-                and type(kind) is str
-                and kind in _KIND_HEAD
-                and type(count) is type(size) is type(branching) is int
-                and 0 <= count <= LARGEST_NUMBER
-                and 0 <= size <= LARGEST_NUMBER
-                and 0 <= branching <= 1
-            ):
-                return _new_tuple(Special, (_new_tuple(Link, (from_cid(cid), kind, count, size, branching == 1)), None))
-        elif len(body) == 2 and type(body[0]) is str and body[0]:
-            return _new_tuple(Special, (None, (body[0], body[1])))
-    raise Corrupt("a block holds a malformed tag")
-
-
-def link_wire(link: Link) -> Wire:
-    """A link as it stands inside content."""
-    if link.count > LARGEST_NUMBER or link.size > LARGEST_NUMBER:
-        raise Corrupt(f"block {link.id.hex()} promises more than can be counted", block=link.id.hex())
-    return {"": [to_cid(link.id), link.kind, link.count, link.size, int(link.branching)]}
-
-
-def wire_links(wire: Wire) -> list[Link]:
-    """Every link inside a piece of content."""
-    found: list[Link] = []
-    stack = [wire]
-    while stack:
-        item = stack.pop()
-        if type(item) is dict:
-            if is_special(item):
-                special = read_special(item)
-                if special.link is not None:
-                    found.append(special.link)
-                elif special.tag is not None:
-                    stack.append(special.tag[1])
-            else:
-                stack.extend(item.values())
-        elif type(item) is list:
-            stack.extend(item)
-    return found
-
-
-def wire_flags(wire: Wire) -> int:
-    """LINKS and SPECIALS of a piece of content."""
-    flags = 0
-    stack = [wire]
-    while stack:
-        item = stack.pop()
-        cls = type(item)
-        if cls is dict:
-            if is_special(item):
-                flags |= SPECIALS
-                special = read_special(item)
-                if special.link is not None:
-                    return LINKS | SPECIALS
-                if special.tag is not None:
-                    stack.append(special.tag[1])
-            else:
-                stack.extend(item.values())
-        elif cls is list:
-            stack.extend(item)
-        elif cls is bytes:
-            flags |= SPECIALS
-    return flags
-
-
 def block_links(data: bytes) -> list[BlockId]:
     """Every block that a block of any kind links to: links are the only bytes in a block that do not start with 0x00.
     Corrupt when the data is no DAG-CBOR."""
@@ -227,7 +116,7 @@ def head_bytes(major: int, number: int) -> bytes:
     raise Corrupt("a CBOR argument is out of range")
 
 
-_KIND_HEAD = {kind: b"\x84" + encode(kind) for kind in ("list", "map", "text", "bytes", "value")}
+_KIND_HEAD = {kind: b"\x84" + encode(kind) for kind in KINDS}
 _LEAF_HEADS = {flags: bytes((0, flags)) for flags in (0, SPECIALS, LINKS, LINKS | SPECIALS)}
 """Level and flags, encoded."""
 _INDEX_FLAGS = bytes((LINKS,))
@@ -457,21 +346,6 @@ def _is_tag(wire: Wire) -> bool:
         return False
     tag = read_special(wire).tag
     return tag is not None and tag[0] not in ("map", "float")
-
-
-def too_deep(block: BlockId | None = None) -> Corrupt:
-    """The error for content nested deeper than anything that can be stored."""
-    where = "a block" if block is None else f"block {block.hex()}"
-    facts = {} if block is None else {"block": block.hex()}
-    return Corrupt(f"{where} is nested deeper than {DEEPEST_CONTENT}", **facts)
-
-
-def encode_stored(wire: Wire) -> bytes:
-    """Content that was read from a block, encoded again; Corrupt when it has no canonical form."""
-    try:
-        return encode(wire)  # type: ignore[no-any-return]
-    except (ValueError, TypeError, RecursionError) as exc:
-        raise Corrupt("a block holds content that cannot be encoded again") from exc
 
 
 Facts = tuple[str, int, int, int, str | None]

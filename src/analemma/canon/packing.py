@@ -8,31 +8,33 @@ from typing import Any, NamedTuple, cast
 
 from analemma.canon.chunking import INLINE_BYTES, find_cut, text_cuts
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
-    LINKS,
-    SPECIALS,
     Block,
     Entry,
-    Kind,
-    Link,
     Parts,
-    Wire,
     child_link,
     content_block,
-    encode,
-    encode_stored,
     index_block,
     index_entry,
     leaf_block,
-    link_wire,
     long_block,
-    sort_key,
-    wire_flags,
-    wire_links,
 )
 from analemma.canon.pointer import format_pointer
 from analemma.canon.registry import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
 from analemma.canon.stored import StandIn, Stored
+from analemma.canon.wire import (
+    DEEPEST_CONTENT,
+    LINKS,
+    SPECIALS,
+    Kind,
+    Link,
+    Wire,
+    encode,
+    encode_stored,
+    link_wire,
+    sort_key,
+    wire_flags,
+    wire_links,
+)
 from analemma.errors import Invalid
 
 MAXIMUM_DEPTH = DEEPEST_CONTENT
@@ -287,6 +289,15 @@ class Packer:
         return child_link(kind, entries[0][2]) if len(entries) == 1 else self.sequence(kind, entries, level=1)
 
 
+def check_new_key(key: str, path: Sequence[str]) -> None:
+    """Raise Invalid unless a field that is put at this path can have this name."""
+    try:
+        if len(key) > LONGEST_KEY // 4:
+            _check_key(key)
+    except _Refused as refused:
+        raise _invalid(refused, None, path) from None
+
+
 def list_entry(packed: Packed) -> Entry:
     """An item as the leaf of a list holds it."""
     return encode(packed.wire), packed.flags, packed.wire, None
@@ -336,7 +347,7 @@ def _utf8(text: str) -> bytes:
 
 def _pack_float(value: float) -> Packed:
     if value - value != 0.0:
-        raise _Refused(f"{value} has no canonical form", "store None or a string instead")
+        raise _Refused(f"{value}, which has no canonical form,", "store None or a string instead")
     if value == 0.0 and str(value) == "-0.0":
         return _special(["float", "-0.0"], ())
     return Packed(value, 9, 0)

@@ -11,22 +11,24 @@ from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
-    Link,
     Node,
-    Wire,
     broken_promise,
     child_id,
     follow,
-    is_special,
     keeps_promise,
-    read_special,
-    sort_key,
 )
 from analemma.canon.pointer import Path
 from analemma.canon.reading import MISSING, Missing, Reader, container_kind, locate, step
 from analemma.canon.source import NodeSource
 from analemma.canon.tree import Trees
+from analemma.canon.wire import (
+    DEEPEST_CONTENT,
+    Link,
+    Wire,
+    is_special,
+    read_special,
+    sort_key,
+)
 
 Content = list[Wire] | dict[str, Wire]
 """The items or fields of a container, each in stored form."""

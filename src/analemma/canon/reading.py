@@ -8,29 +8,33 @@ from typing import Any, Literal, cast
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
     HIGHEST_LEVEL,
-    LINKS,
-    Kind,
-    Link,
+    Child,
     Node,
-    Wire,
     broken_promise,
     child_id,
     decode_node,
     follow,
-    is_special,
     keeps_promise,
-    link_wire,
     node_links,
+)
+from analemma.canon.pointer import Path, list_index
+from analemma.canon.registry import Tagged, TypeRegistry
+from analemma.canon.source import Fetch, NodeSource, Walk
+from analemma.canon.wire import (
+    DEEPEST_CONTENT,
+    LINKS,
+    Kind,
+    Link,
+    SortKey,
+    Wire,
+    is_special,
+    link_wire,
     read_special,
     sort_key,
     too_deep,
     wire_links,
 )
-from analemma.canon.pointer import Path, list_index
-from analemma.canon.registry import Tagged, TypeRegistry
-from analemma.canon.source import Fetch, NodeSource, Walk
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
 
 LARGEST_READ_BYTES = 4 * 2**30
@@ -374,8 +378,14 @@ def _item_below(node: Node, index: int) -> Walk[Wire]:
 
 def child_position(node: Node, key: str) -> int:
     """Which child holds this key, or would: the first whose last key is not below it, else the last."""
-    position = bisect_left(node.body, sort_key(key), key=lambda child: sort_key(child[4]))
+    position = bisect_left(node.body, sort_key(key), key=_child_order)
     return min(position, len(node.body) - 1)
+
+
+def _child_order(child: Child) -> SortKey:
+    # `sort_key`, spelled out: a search asks for several of them.
+    key = child[4]
+    return (len(key) if key.isascii() else len(key.encode()), key)
 
 
 def container_kind(wire: Wire) -> Kind | None:

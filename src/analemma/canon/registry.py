@@ -158,8 +158,15 @@ def _decode_dataclass(cls: Any, payload: Any) -> Any:
 
 def _encode_model(instance: Any) -> Any:
     state = instance.__getstate__()
+    cls = type(instance)
+    # What a cached property has worked out stands beside the fields, or not yet: the value is the same.
+    fields = {
+        name: value
+        for name, value in state["__dict__"].items()
+        if name in cls.model_fields or not isinstance(getattr(cls, name, None), cached_property)
+    }
     return {
-        "fields": state["__dict__"],
+        "fields": fields,
         "set": sorted(state["__pydantic_fields_set__"]),
         "extra": state["__pydantic_extra__"],
         "private": state["__pydantic_private__"],

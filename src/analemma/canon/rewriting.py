@@ -13,19 +13,21 @@ from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     FORCED,
     Entry,
-    Kind,
-    Link,
     Node,
-    Wire,
     broken_promise,
     child_id,
     child_link,
-    encode_stored,
     follow,
-    wire_flags,
 )
 from analemma.canon.packing import Packed, Packer
 from analemma.canon.source import NodeSource
+from analemma.canon.wire import (
+    Kind,
+    Link,
+    Wire,
+    encode_stored,
+    wire_flags,
+)
 from analemma.errors import Corrupt
 
 NodePath = tuple[int, ...]

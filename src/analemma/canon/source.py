@@ -8,10 +8,8 @@ from typing import TypeVar
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    LINKS,
     Block,
     Entry,
-    Link,
     Node,
     Parts,
     broken_promise,
@@ -22,6 +20,7 @@ from analemma.canon.nodes import (
     node_link_ids,
     node_links,
 )
+from analemma.canon.wire import LINKS, Link
 from analemma.errors import Corrupt
 
 Fetch = Callable[[Sequence[BlockId]], Mapping[BlockId, bytes]]

@@ -86,6 +86,6 @@ def _decode_time(payload: Any) -> dt.time:
 
 def _encode_decimal(number: Decimal) -> str:
     if not number.is_finite():
-        raise Invalid(f"{number} has no canonical form", hint="store None or a string instead")
+        raise Invalid(f"{number}, which has no canonical form,", hint="store None or a string instead")
     # The exponent's letter follows the thread's decimal context; the stored bytes must not.
     return str(number).upper()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from analemma.canon.nodes import Wire
+from analemma.canon.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)

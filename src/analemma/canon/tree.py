@@ -11,13 +11,9 @@ from analemma.canon.editing import Edited, Operation, build, edit
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     Block,
-    Wire,
     block_links,
     check_node,
-    decode,
     decode_node,
-    encode,
-    encode_stored,
     is_tree_node,
 )
 from analemma.canon.packing import Packer
@@ -25,6 +21,12 @@ from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.reading import MISSING, Reader, UnknownTypes, locate, read_paths
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.source import Fetch, NodeCache, NodeSource
+from analemma.canon.wire import (
+    Wire,
+    decode,
+    encode,
+    encode_stored,
+)
 from analemma.errors import Corrupt, NotFound
 
 __all__ = ["Edited", "Operation", "Trees", "admit_block", "check_block"]

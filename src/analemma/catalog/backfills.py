@@ -4,11 +4,11 @@ does the work, so that what is done is counted, once, and what is counted is don
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from analemma.catalog.arrays import Texts
+from analemma.catalog.arrays import Integers, Texts
 from analemma.catalog.collecting import database_clock
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.outbox_tending import StoredEvent
@@ -380,6 +380,10 @@ class StoredEntry(NamedTuple):
     """0: of the newest compiled version and of the served one; 1: only of the former; 2: only of the latter."""
 
 
-def stored_entries(source: Statements, entity: int) -> list[StoredEntry]:
-    """Everything that an entity is found by."""
-    return [StoredEntry(*row) for row in source.all("stored_entries", entity=entity)]
+def stored_entries(source: Engine, entities: Collection[int]) -> dict[int, list[StoredEntry]]:
+    """Everything that each of these entities, by number, is found by."""
+    found: dict[int, list[StoredEntry]] = {number: [] for number in entities}
+    asked = Integers(list(found)) if source.dialect == "postgres" else json.dumps(list(found))
+    for number, *entry in source.all("stored_entries", entities=asked):
+        found[number].append(StoredEntry(*entry))
+    return found

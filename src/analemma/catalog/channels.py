@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from analemma.catalog.collecting import database_clock
 from analemma.catalog.engine import Engine, Statements, Transaction
-from analemma.catalog.outbox_claiming import WORKER_DIED, ClaimedLane, lane_columns, lease_lost
+from analemma.catalog.outbox_claiming import WORKER_DIED
+from analemma.catalog.outbox_lanes import ClaimedLane, lane_columns, lease_lost
 from analemma.catalog.port import TenantId
 
 

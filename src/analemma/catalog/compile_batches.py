@@ -12,7 +12,7 @@ from analemma.catalog.arrays import Blobs, Integers, Texts
 from analemma.catalog.bodies import add_bodies
 from analemma.catalog.engine import Statements, Transaction
 from analemma.catalog.outbox_producing import enqueue
-from analemma.catalog.parted_entries import settle_entries, write_waiting_entries
+from analemma.catalog.parted_entries import settle_entries, write_parted_entries
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.catalog.slices import CompileStart, CompileWrite, compile_start
 from analemma.failpoints import declare, hit
@@ -44,10 +44,13 @@ def find_overtaken(tx: Transaction, writes: Sequence[CompileWrite]) -> set[int]:
     joined = {number for write in writes for number, _ in write.joined}
     seqs = _held(tx, "hold_joined", joined)
     own = _held(tx, "hold_compiled", {write.number for write in writes})
+    loaded = tx.one("contracts_generation") if writes else None
+    newest_us = 0 if loaded is None else loaded[0]
     return {
         write.number
         for write in writes
         if own.get(write.number) != (write.expected, write.expected_ship_seq)
+        or (write.contracts_us is not None and write.contracts_us < newest_us)
         or any(seqs.get(number, (None,))[0] != seq for number, seq in write.joined)
     }
 
@@ -67,7 +70,7 @@ def write_compiles(
     for write in writes:
         if write.parted:
             if write.entries is not None:
-                write_waiting_entries(tx, tenant, write.place.type, write.number, write.entries)
+                write_parted_entries(tx, tenant, write.place.type, write.number, write.entries, newest=write.newest)
             if write.serves:
                 settle_entries(tx, write.number)
         elif write.entries is not None:
@@ -124,6 +127,7 @@ def _in_steps(tx: Transaction, writes: Sequence[CompileWrite], now_us: int) -> N
             serving=write.row.version if write.serves else None,
             expected_ship_seq=write.expected_ship_seq,
             ship_seq=write.ship_seq,
+            contracts=write.contracts_us,
         )
     compiles = [(write.number, *write.row[:5], write.mode, write.row.dependencies, now_us) for write in writes]
     tx.execute_many("add_compile", compiles)

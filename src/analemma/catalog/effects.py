@@ -10,7 +10,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.bodies import add_bodies
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
-from analemma.catalog.runs import FencedOut, Move, fenced_out
+from analemma.catalog.run_records import FencedOut, Move, fenced_out
 from analemma.failpoints import declare, hit
 
 AFTER_INTENT = declare("effect.after_intent", "an effect is about to happen, and it is recorded that it is")

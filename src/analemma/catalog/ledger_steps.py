@@ -20,6 +20,8 @@ from analemma.catalog.port import CommitRequest, Head, TenantId
 from analemma.errors import Conflict
 from analemma.failpoints import hit
 
+_NOTHING = (None, None)
+
 
 class _Rows:
     """Rows of one table on their way into one statement."""
@@ -31,14 +33,17 @@ class _Rows:
 
     def add(self, columns: Sequence[str | int | None], binary: Sequence[bytes | None]) -> None:
         """One row: what JSON can say, then the place (from 1) and length of each part that is binary."""
-        row = list(columns)
+        row = [*columns]
+        place = self._length
         for piece in binary:
             if piece is None:
-                row += (None, None)
+                row += _NOTHING
             else:
-                row += (self._length + 1, len(piece))
+                length = len(piece)
+                row += (place + 1, length)
                 self._pieces.append(piece)
-                self._length += len(piece)
+                place += length
+        self._length = place
         self._rows.append(row)
 
     def parameters(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from analemma.catalog.collecting import database_clock
 from analemma.catalog.engine import Engine, Transaction
-from analemma.catalog.outbox_claiming import EventStatus, LaneKey
+from analemma.catalog.outbox_lanes import EventStatus, LaneKey
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.failpoints import declare, hit

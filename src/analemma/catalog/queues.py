@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.port import RowChange, TenantId
-from analemma.catalog.runs import AFTER_CLAIM, SECOND_US, RunRow, claim_due, run_row
+from analemma.catalog.run_records import SECOND_US, RunRow, run_row
+from analemma.catalog.runs import AFTER_CLAIM, claim_due
 from analemma.failpoints import declare, hit
 
 BEFORE_CLAIM = declare("queue.before_claim", "a queue has a place, and the run that gets it is not taken yet")

@@ -10,7 +10,7 @@ from analemma.catalog.bodies import add_bodies
 from analemma.catalog.effects import Blocks
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.port import TenantId
-from analemma.catalog.runs import fenced_out
+from analemma.catalog.run_records import fenced_out
 from analemma.failpoints import declare, hit
 
 BEFORE_RECORD = declare("task.before_record", "tasks of a group have run, and nothing says so")

@@ -4,13 +4,23 @@ has its fence, so that where it stands and what it did are visible together."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.port import BranchKey, RowChange, TenantId
-from analemma.errors import Conflict
+from analemma.catalog.run_records import (
+    ENDED,
+    EndedSegment,
+    Move,
+    NewRun,
+    RunRow,
+    SegmentRow,
+    Status,
+    as_us,
+    fenced_out,
+    run_row,
+    segment_row,
+)
 from analemma.failpoints import declare, hit
 
 BEFORE_ADVANCE = declare("run.before_advance", "a segment that changed nothing has ended, and nothing says so")
@@ -18,176 +28,7 @@ AFTER_ADVANCE = declare("run.after_advance", "a segment that changed nothing is 
 AFTER_CLAIM = declare("run.after_claim", "a run is taken, and nothing of it was done since")
 BEFORE_MOVE = declare("run.before_move", "a run is to be cancelled, released or begun again, and nothing is written")
 AFTER_MOVE = declare("run.after_move", "a run is cancelled, released or begun again, but nobody knows")
-
-SECOND_US = 1_000_000
 LAST = 1 << 62
-
-Status = Literal["PENDING", "RUNNING", "WAITING_HUMAN", "COMPLETED", "FAILED", "CANCELLED"]
-SegmentStatus = Literal["CONTINUE", "COMPLETE", "PAUSED", "FAILED"]
-ENDED: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
-
-
-class FencedOut(Conflict):
-    """The run is somebody else's by now, or was cancelled: nothing of what was to go with it is written."""
-
-
-class RunRow(NamedTuple):
-    """A run, and where it stands. `position`, `waiting`, `error` and `options` are JSON."""
-
-    number: int
-    execution: str
-    owner: str
-    workflow: str
-    branch: str
-    name: str
-    document: bytes
-    born: BlockId
-    head: BlockId
-    status: Status
-    position: str
-    waiting: str | None
-    error: str | None
-    options: str
-    incarnation: int
-    fence: int
-    holder: str | None
-    due_at_us: int | None
-    deadline_us: int | None
-    idempotency_key: str | None
-    fingerprint: bytes
-    queue: str
-    priority: int
-    created_at_us: int
-    updated_at_us: int
-    ended_at_us: int | None
-    parent: int | None = None
-    """The number of the run that began it and waits for it."""
-    begun_at_us: int | None = None
-    """When somebody first took it."""
-
-    @property
-    def key(self) -> BranchKey:
-        """The branch that it writes to."""
-        return BranchKey(self.owner, self.workflow, self.branch)
-
-
-class SegmentRow(NamedTuple):
-    """One execution of a segment. `position` and `error` are JSON; the position is that before it ran."""
-
-    incarnation: int
-    seq: int
-    segment: str
-    place: int
-    iteration: int
-    position: str
-    status: SegmentStatus
-    input: BlockId
-    output: BlockId
-    attempts: int
-    error: str | None
-    started_at_us: int
-    ended_at_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class NewRun:
-    """A run that is to be born."""
-
-    execution: str
-    key: BranchKey
-    name: str
-    document: bytes
-    status: Status
-    position: str
-    options: str
-    fingerprint: bytes
-    holder: str | None = None
-    due_in_s: float = 0.0
-    """With a holder: how long the lease is. Without: when somebody is to begin it."""
-    limit_s: float | None = None
-    """How long it may take, from when somebody takes it."""
-    idempotency_key: str | None = None
-    incarnation: int = 1
-    queue: str = ""
-    priority: int = 0
-    parent: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Where a run goes."""
-
-    run: int
-    fence: int
-    """Whose move it is."""
-    position: str
-    head: BlockId
-    status: Status
-    incarnation: int
-    from_status: Status = "RUNNING"
-    """Which it may have beside RUNNING."""
-    waiting: str | None = None
-    error: str | None = None
-    kept: bool = True
-    """Whether whoever moves it goes on holding it."""
-    raised: bool = False
-    """Whether the fence is raised, so that whoever holds it now does no more."""
-    due_in_s: float | None = None
-    """Held: a new lease; None: the lease as it is. Not held: when somebody is to look; None: never."""
-
-    def parameters(self) -> dict[str, Any]:
-        """As the statements take it."""
-        return {
-            "run": self.run,
-            "fence": self.fence,
-            "position": self.position,
-            "head": self.head,
-            "status": self.status,
-            "from_status": self.from_status,
-            "incarnation": self.incarnation,
-            "waiting": self.waiting,
-            "error": self.error,
-            "kept": int(self.kept),
-            "raised": int(self.raised),
-            "due_in": _us(self.due_in_s),
-            "over": int(self.status in ENDED),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class EndedSegment:
-    """What a segment came to."""
-
-    seq: int
-    segment: str
-    place: int
-    iteration: int
-    before: str
-    """The position before it ran, as JSON."""
-    status: SegmentStatus
-    input: BlockId
-    output: BlockId
-    attempts: int = 1
-    error: str | None = None
-    took_us: int = 0
-
-    def parameters(self, run: int, incarnation: int) -> dict[str, Any]:
-        """As the statements take it."""
-        return {
-            "run": run,
-            "incarnation": incarnation,
-            "seq": self.seq,
-            "segment": self.segment,
-            "place": self.place,
-            "iteration": self.iteration,
-            "before": self.before,
-            "segment_status": self.status,
-            "input": self.input,
-            "output": self.output,
-            "attempts": self.attempts,
-            "segment_error": self.error,
-            "took": self.took_us,
-        }
 
 
 class RunRows:
@@ -267,8 +108,8 @@ class RunRows:
                 "options": new.options,
                 "incarnation": new.incarnation,
                 "holder": new.holder,
-                "due_in": _us(new.due_in_s),
-                "limit": _us(new.limit_s),
+                "due_in": as_us(new.due_in_s),
+                "limit": as_us(new.limit_s),
                 "key": new.idempotency_key,
                 "fingerprint": new.fingerprint,
                 "queue": new.queue,
@@ -329,7 +170,7 @@ class RunRows:
         """For a commit, or a move: the run as a whole has so long from now on; `late`: only if its time is over."""
         if limit_s is None:
             return []
-        parameters = {"run": run, "limit": _us(limit_s), "late": int(late)}
+        parameters = {"run": run, "limit": as_us(limit_s), "late": int(late)}
         return [RowChange("restart_deadline", parameters, None)]
 
     def move(self, move: Move, *beside: RowChange) -> None:
@@ -377,10 +218,9 @@ class RunRows:
         hit(AFTER_MOVE)
         return ended
 
-    def last_child(self, run: int) -> int | None:
-        """The newest of those that a run began and that go on."""
-        row = self._engine.one("last_child", run=run)
-        return None if row is None else row[0]
+    def children(self, run: int) -> list[tuple[int, str]]:
+        """Those that a run began and that go on: their numbers and keys, oldest first."""
+        return [(row[0], row[1]) for row in self._engine.all("run_children", run=run)]
 
     def _cancel_children(
         self, tx: Transaction, run: int, status_of: Callable[[BranchKey], RowChange], last: int = LAST
@@ -416,7 +256,7 @@ class RunRows:
     ) -> RunRow | None:
         """Take a run, with what else changes then; None if somebody else holds it, or it is over. `gone` is a holder
         that is known to be dead."""
-        asked = {"run": run, "holder": holder, "lease": _us(lease_s), "failed": int(failed), "gone": gone}
+        asked = {"run": run, "holder": holder, "lease": as_us(lease_s), "failed": int(failed), "gone": gone}
 
         def take(tx: Transaction) -> list[Row]:
             rows = tx.all("claim_run", **asked)
@@ -432,11 +272,11 @@ class RunRows:
 
     def renew(self, run: int, fence: int, *, lease_s: float) -> bool:
         """Hold it longer; False if it is somebody else's."""
-        return self._engine.execute("renew_run", run=run, fence=fence, lease=_us(lease_s)) == 1
+        return self._engine.execute("renew_run", run=run, fence=fence, lease=as_us(lease_s)) == 1
 
     def release(self, run: int, fence: int, *, due_in_s: float = 0.0) -> None:
         """Give it back as it is."""
-        self._engine.execute("release_run", run=run, fence=fence, due_in=_us(due_in_s))
+        self._engine.execute("release_run", run=run, fence=fence, due_in=as_us(due_in_s))
 
     def forget(self, *, ended_before_us: int, limit: int = 100) -> int:
         """Delete the rows of runs that ended long ago, with what they recorded; how many."""
@@ -459,25 +299,10 @@ def claim_due(
 ) -> list[tuple[TenantId, RunRow]]:
     """Take runs of a tenant, or of all, that somebody has to look at."""
     rows = engine.write(
-        lambda tx: tx.all("claim_due_runs", tenant=tenant, holder=holder, lease=_us(lease_s), limit=limit)
+        lambda tx: tx.all("claim_due_runs", tenant=tenant, holder=holder, lease=as_us(lease_s), limit=limit)
     )
     hit(AFTER_CLAIM)
     return [(TenantId(row[0]), run_row(row[1:])) for row in rows]
-
-
-def run_row(row: Row) -> RunRow:
-    """A row of `run`."""
-    return RunRow._make(row)
-
-
-def segment_row(row: Row) -> SegmentRow:
-    """A row of `run_segments`."""
-    return SegmentRow._make(row)
-
-
-def fenced_out(run: int) -> FencedOut:
-    """What whoever lost a run is told."""
-    return FencedOut("the run is somebody else's by now, or was cancelled", hint="look at where it stands", run=run)
 
 
 def _change(tx: Transaction, changes: Sequence[RowChange]) -> None:
@@ -485,7 +310,3 @@ def _change(tx: Transaction, changes: Sequence[RowChange]) -> None:
         touched = tx.execute(change.statement, **change.parameters)
         if change.touches is not None and touched != change.touches:
             raise fenced_out(change.parameters["run"])
-
-
-def _us(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * SECOND_US)

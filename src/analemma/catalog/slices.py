@@ -13,7 +13,7 @@ from analemma.catalog.bodies import add_bodies, body_parameters
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.entities import EntityPlace
 from analemma.catalog.outbox_producing import check_events, enqueue, event_parameters
-from analemma.catalog.parted_entries import settle_entries, write_waiting_entries
+from analemma.catalog.parted_entries import settle_entries, write_parted_entries
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.failpoints import declare, hit
 
@@ -127,8 +127,11 @@ class CompileWrite:
     uploads: tuple[UploadId, ...]
     events: tuple[OutboxEvent, ...]
     parted: bool = False
-    """Whether the newest compiled version and the served one are two, before or after this: then the entity has the
-    index entries of both."""
+    """Whether the newest compiled version and the served one are two, before or after this, and this is of one of them:
+    then the entity has the index entries of both."""
+    contracts_us: int | None = None
+    """When the contracts that it goes by were loaded. Whoever has others since may join it, and by those only a compile
+    tells him of a change."""
 
 
 class Slices:
@@ -217,7 +220,9 @@ class Slices:
             written = _in_steps(tx, self._tenant, plain, now_us)
         if written and write.parted:
             if write.entries is not None:
-                write_waiting_entries(tx, self._tenant, write.place.type, write.number, write.entries)
+                write_parted_entries(
+                    tx, self._tenant, write.place.type, write.number, write.entries, newest=write.newest
+                )
             if write.serves:
                 settle_entries(tx, write.number)
         if written and within is not None:
@@ -261,6 +266,7 @@ def _in_one_statement(source: Statements, tenant: TenantId, write: CompileWrite,
         serves=write.serves,
         ship_seq=write.ship_seq,
         expected_ship_seq=write.expected_ship_seq,
+        contracts=write.contracts_us,
         version=row.version,
         revision=row.revision,
         ruleset_id=row.ruleset_id,
@@ -298,6 +304,7 @@ def _in_steps(tx: Transaction, tenant: TenantId, write: CompileWrite, now_us: in
         serving=row.version if write.serves else None,
         expected_ship_seq=write.expected_ship_seq,
         ship_seq=write.ship_seq,
+        contracts=write.contracts_us,
     )
     if moved != 1:
         return False

@@ -54,6 +54,22 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         assert row is not None
         return str(row[0])
 
+    def objects_place(self) -> str | None:
+        """Where the objects of this store are; None if it was never opened with an object store."""
+        row = self.engine.one("objects_place")
+        assert row is not None
+        return None if row[0] is None else str(row[0])
+
+    def move_objects(self, place: str, *, before: str | None) -> bool:
+        """Remember another place for them; False if they are no longer where they were before."""
+        return self.engine.execute("move_objects", place=place, before=before or "") == 1
+
+    def has_objects(self) -> bool:
+        """Whether anything of this store is kept as an object, or was and is remembered."""
+        row = self.engine.one("has_objects")
+        assert row is not None
+        return bool(row[0])
+
     def schema_version(self) -> int:
         """The number of the newest migration."""
         row = self.engine.one("schema_version")

@@ -97,6 +97,19 @@ class SourceRows:
         )
         return moved == 1
 
+    def hold(self, tx: Transaction, key: BranchKey, at: SourcePosition) -> bool:
+        """Have a source stay where it is until the transaction ends; False if it has moved on."""
+        held = tx.execute(
+            "hold_source",
+            **branch_columns(self._tenant, key),
+            source=at.source,
+            first_manifest=at.first,
+            version=at.version,
+            entity_type=at.entity_type,
+            entity_id=at.entity_id,
+        )
+        return held == 1
+
     def drop(self, tx: Transaction, key: BranchKey, at: SourcePosition) -> bool:
         """Forget a branch that is gone; False if a source has moved on since."""
         branch = branch_columns(self._tenant, key)

@@ -332,7 +332,7 @@ def check_fence(row: WorkspaceRow, fence: int) -> WorkspaceRow:
 
 def missing(workspace: str) -> NotFound:
     """What whoever asks for a workspace that is not there is told; also for one that is another owner's."""
-    return NotFound(f"there is no workspace {workspace!r}", workspace=workspace)
+    return NotFound(f"there is no workspace {workspace!r}", hint="archives.list() lists them", workspace=workspace)
 
 
 _COLUMNS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -14,31 +15,54 @@ from analemma.errors import Invalid
 application = typer.Typer(
     name="analemma",
     cls=CommandsOnDemand,
-    help="Version control for live state.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-@application.callback(invoke_without_command=True)
-def start(context: typer.Context) -> None:
-    """Version control for live state."""
+HELP = """Version control for live state.
+
+Begin with `analemma init ./store` and `analemma save --help`, or look at `analemma demo`.
+
+A store is named by -u, by ANALEMMA_URL or in analemma.toml. Every command has an example in its --help."""
+BEGIN = "To begin with"
+"""The heading of the commands here."""
+
+
+@application.callback(invoke_without_command=True, help=HELP)
+def start(
+    context: typer.Context, show_version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False
+) -> None:
+    """What `analemma` does without a command."""
+    if show_version:
+        print(f"analemma {_release()}")
+        raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
-@application.command(epilog="Example: analemma init ./store")
-def init(where: Where = None, url: Url = None, objects: Objects = None, json: Json = False) -> None:
-    """Create a store, or bring an existing one up to date."""
-    with open_store(one_place(where, url), objects, migrate=True, create=True) as app:
+@application.command(epilog="Example: analemma init ./store", rich_help_panel=BEGIN)
+def init(
+    where: Where = None,
+    url: Url = None,
+    objects: Objects = None,
+    objects_moved: Annotated[
+        bool, typer.Option("--objects-moved", help="All objects were copied to where --objects says.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Create a store, or bring an existing one up to date; ask its object store whether it can be used."""
+    with open_store(one_place(where, url), objects, migrate=True, create=True, objects_moved=objects_moved) as app:
         info = app.info()
+        if app.objects is not None:
+            app.objects.health()
     if json:
         print_json({"store": info})
     else:
         print_fields({"ready": info["url"], "objects": info["objects"], "schema version": info["schema_version"]})
 
 
-@application.command(epilog="Example: analemma migrate postgresql://db/shop")
+@application.command(epilog="Example: analemma migrate postgresql://db/shop", rich_help_panel=BEGIN)
 def migrate(where: Where = None, url: Url = None, objects: Objects = None, json: Json = False) -> None:
     """Bring the schema of a store up to date."""
     with open_store(one_place(where, url), objects, migrate=True) as app:
@@ -49,19 +73,22 @@ def migrate(where: Where = None, url: Url = None, objects: Objects = None, json:
         print_fields({"applied": ", ".join(applied) or "nothing to do", "schema version": info["schema_version"]})
 
 
-@application.command(epilog="Example: analemma status ./store --json")
+@application.command(epilog="Example: analemma status ./store --json", rich_help_panel=BEGIN)
 def status(where: Where = None, url: Url = None, objects: Objects = None, json: Json = False) -> None:
     """Show what a store is and what it holds."""
+    from analemma.cli.checkpoint_jobs import pending_checkpoints
+
     with open_store(one_place(where, url), objects) as app:
         info, stats = app.info(), asdict(app.stats())
+        pending = sum(pending_checkpoints(app).values())
     if json:
-        print_json({"store": info, "stats": stats})
+        print_json({"store": info, "stats": stats, "pending_checkpoints": pending})
     else:
         sizes = {name: bytes_for_people(size) for name, size in stats.items() if name.endswith("_bytes")}
-        print_fields({**info, **stats, **sizes})
+        print_fields({**info, **stats, **sizes, "pending_checkpoints": pending})
 
 
-@application.command(epilog="Example: analemma demo")
+@application.command(epilog="Example: analemma demo", rich_help_panel=BEGIN)
 def demo(json: Json = False) -> None:
     """Show the main job on a store of its own, which is gone afterwards."""
     if json:
@@ -71,14 +98,18 @@ def demo(json: Json = False) -> None:
     run_demo(stdout())
 
 
-@application.command(epilog="Example: analemma version")
+@application.command(epilog="Example: analemma version", rich_help_panel=BEGIN)
 def version(json: Json = False) -> None:
     """Show the version."""
     import platform
+
+    if json:
+        print_json({"version": _release(), "python": platform.python_version()})
+    else:
+        print(f"analemma {_release()}")
+
+
+def _release() -> str:
     from importlib.metadata import version as installed_version
 
-    release = installed_version("analemma")
-    if json:
-        print_json({"version": release, "python": platform.python_version()})
-    else:
-        print(f"analemma {release}")
+    return installed_version("analemma")

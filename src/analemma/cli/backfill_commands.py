@@ -12,7 +12,7 @@ import typer
 
 from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.options import StoreOptions, command_group, on_store
-from analemma.cli.output import bytes_for_people, one_line, print_fields, print_json
+from analemma.cli.output import bytes_for_people, one_line, print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def plan(
         return
     _show_plan(found)
     if made is not None:
-        print(f"saved     {made.id}")
+        print_line(f"saved     {made.id}")
 
 
 @on_store(commands, "analemma backfill run -u ./store --type BOOK --stale --executor processes:4", name="run")
@@ -134,7 +134,7 @@ def run(
         if backfill is None:
             made = app.backfills.create(scope, kind, mode=mode, rate=rate, page=page)  # type: ignore[arg-type]
             if not store.json:
-                print(f"backfill  {made.id}", flush=True)
+                print_line(f"backfill  {made.id}", flush=True)
             backfill = made.id
         done = app.backfills.run(backfill, executor=executor, watch=watch, wait_s=wait)
         report = None
@@ -175,7 +175,7 @@ def list_backfills(
         return
     for each in found:
         share = f"{each.counts.done:,} of {each.total:,}"
-        print(f"{each.id}  {each.state:<9}  {each.kind.value:<13}  {share}  {one_line(each.scope.describe())}")
+        print_line(f"{each.id}  {each.state:<9}  {each.kind.value:<13}  {share}  {one_line(each.scope.describe())}")
 
 
 @on_store(commands, "analemma backfill pause -u ./store bf-1f3c", name="pause")
@@ -259,7 +259,7 @@ def _show_plan(plan: BackfillPlan) -> None:
     fields["would ask"] = f"sinks {plan.requested:,} times"
     print_fields(fields)
     for sample in plan.samples:
-        print(f"  {one_line(sample.entity)}  {one_line(sample.what)}")
+        print_line(f"  {one_line(sample.entity)}  {one_line(sample.what)}")
 
 
 def _show(found: Backfill) -> None:
@@ -278,7 +278,7 @@ def _show(found: Backfill) -> None:
         fields["run by"] = found.holder
     print_fields(fields)
     for error in found.errors[:SHOWN_PROBLEMS]:
-        print(f"  {one_line(error.entity)}  {error.kind}: {one_line(error.reason)}")
+        print_line(f"  {one_line(error.entity)}  {error.kind}: {one_line(error.reason)}")
 
 
 def _show_report(report: VerifyReport) -> None:
@@ -293,7 +293,7 @@ def _show_report(report: VerifyReport) -> None:
     )
     for each in report.problems[:SHOWN_PROBLEMS]:
         version = "" if each.version is None else f"@{each.version}"
-        print(f"  {one_line(each.entity)}{version}  {each.kind}: {one_line(each.what)}")
+        print_line(f"  {one_line(each.entity)}{version}  {each.kind}: {one_line(each.what)}")
 
 
 def _show_end(store: StoreOptions, done: Backfill, report: VerifyReport | None) -> int:
@@ -320,7 +320,7 @@ def _say(store: StoreOptions, found: Backfill) -> None:
     if store.json:
         print_json({"backfill": found.as_dict()})
     else:
-        print(f"{found.id}  {found.state}")
+        print_line(f"{found.id}  {found.state}")
 
 
 @contextmanager

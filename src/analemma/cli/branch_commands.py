@@ -20,7 +20,7 @@ from analemma.cli.options import (
     WorkflowOfNumber,
     on_store,
 )
-from analemma.cli.output import print_fields, print_json
+from analemma.cli.output import print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 commands = typer.Typer()
@@ -101,11 +101,11 @@ def merge(
         return
     print_changes(merged.changes)
     for conflict in merged.conflicts:
-        print(f"conflict {on_one_line(conflict)}")
+        print_line(f"conflict {on_one_line(conflict)}")
     if merged.commit is not None:
         print_fields({"version": merged.commit.version, "manifest": merged.commit.manifest_id})
     elif not preview:
-        print(f"{into} has everything already")
+        print_line(f"{into} has everything already")
 
 
 @on_store(commands, "analemma branches -u ./store -o ann -w trip")
@@ -120,7 +120,7 @@ def branches(store: StoreOptions, owner: Owner, workflow: Workflow) -> None:
         return
     for each in found:
         began = f"  from {each.parent_id}" if each.parent_id is not None else ""
-        print(f"{each.name}  version {each.version}  {each.manifest_id}{began}")
+        print_line(f"{each.name}  version {each.version}  {each.manifest_id}{began}")
 
 
 @on_store(commands, "analemma children -u ./store -o ann -w trip 3")
@@ -142,7 +142,7 @@ def children(
         print_json({"children": [fields_of(each) for each in found]})
         return
     for each in found:
-        print(f"{each.owner_id}/{each.workflow_id} on {each.branch} {history_line(each)}")
+        print_line(f"{each.owner_id}/{each.workflow_id} on {each.branch} {history_line(each)}")
 
 
 def _chosen(choices: list[str]) -> dict[str, Any]:

@@ -11,39 +11,60 @@ import typer
 import typer.core
 import typer.main
 
-MODULES = {
-    **dict.fromkeys(("save", "load", "show", "cat", "verify"), "analemma.cli.state_commands"),
-    **dict.fromkeys(("log", "diff", "blame", "rollback", "watch"), "analemma.cli.history_commands"),
-    **dict.fromkeys(("fork", "merge", "branches", "children"), "analemma.cli.branch_commands"),
-    **dict.fromkeys(("tag", "pin", "decide"), "analemma.cli.marking_commands"),
-    "workflow": "analemma.cli.workflow_commands",
-    "segments": "analemma.cli.segment_commands",
-    "retention": "analemma.cli.retention_commands",
-    "gc": "analemma.cli.gc_commands",
-    "worker": "analemma.cli.worker_commands",
-    "outbox": "analemma.cli.outbox_commands",
-    "pack": "analemma.cli.pack_commands",
-    "export": "analemma.cli.export_commands",
-    "langgraph": "analemma.cli.langgraph_commands",
-    "contracts": "analemma.cli.contract_commands",
-    "flow": "analemma.cli.flow_commands",
-    **dict.fromkeys(("run", "resume", "approve", "cancel", "rerun", "runs"), "analemma.cli.flow_run_commands"),
-    "schedule": "analemma.cli.schedule_commands",
-    "queue": "analemma.cli.queue_commands",
-    "workspace": "analemma.cli.workspace_commands",
-    **dict.fromkeys(("archive", "restore"), "analemma.cli.archive_commands"),
-    "ingest": "analemma.cli.ingest_commands",
-    **dict.fromkeys(("compile", "slices"), "analemma.cli.entity_commands"),
-    "deploy": "analemma.cli.deploy_commands",
-    "deploys": "analemma.cli.deploys_commands",
-    "ship": "analemma.cli.ship_commands",
-    "sinks": "analemma.cli.sink_commands",
-    "view": "analemma.cli.view_commands",
-    "backfill": "analemma.cli.backfill_commands",
-    "fanout": "analemma.cli.fanout_commands",
-    "sources": "analemma.cli.source_commands",
+STATE = "State and its history"
+BRANCHES = "Branches, marks and decisions"
+FLOWS = "Flows"
+VIEWS = "Views and sinks"
+WORKSPACES = "Workspaces"
+STORE = "The store"
+
+PANELS = {
+    STATE: {
+        **dict.fromkeys(("save", "load", "show", "cat", "verify"), "analemma.cli.state_commands"),
+        **dict.fromkeys(("log", "diff", "blame", "rollback", "watch"), "analemma.cli.history_commands"),
+    },
+    BRANCHES: {
+        **dict.fromkeys(("fork", "merge", "branches", "children"), "analemma.cli.branch_commands"),
+        **dict.fromkeys(("tag", "pin", "decide"), "analemma.cli.marking_commands"),
+        "workflow": "analemma.cli.workflow_commands",
+        "segments": "analemma.cli.segment_commands",
+        "langgraph": "analemma.cli.langgraph_commands",
+    },
+    FLOWS: {
+        "flow": "analemma.cli.flow_commands",
+        **dict.fromkeys(("run", "resume", "approve", "cancel", "rerun", "runs"), "analemma.cli.flow_run_commands"),
+        "schedule": "analemma.cli.schedule_commands",
+        "queue": "analemma.cli.queue_commands",
+    },
+    VIEWS: {
+        "contracts": "analemma.cli.contract_commands",
+        "ingest": "analemma.cli.ingest_commands",
+        **dict.fromkeys(("compile", "slices"), "analemma.cli.entity_commands"),
+        "view": "analemma.cli.view_commands",
+        "deploy": "analemma.cli.deploy_commands",
+        "deploys": "analemma.cli.deploys_commands",
+        "ship": "analemma.cli.ship_commands",
+        "sinks": "analemma.cli.sink_commands",
+        "backfill": "analemma.cli.backfill_commands",
+        "fanout": "analemma.cli.fanout_commands",
+        "sources": "analemma.cli.source_commands",
+        "outbox": "analemma.cli.outbox_commands",
+    },
+    WORKSPACES: {
+        "workspace": "analemma.cli.workspace_commands",
+        **dict.fromkeys(("archive", "restore"), "analemma.cli.archive_commands"),
+    },
+    STORE: {
+        "worker": "analemma.cli.worker_commands",
+        "retention": "analemma.cli.retention_commands",
+        "gc": "analemma.cli.gc_commands",
+        "pack": "analemma.cli.pack_commands",
+        "export": "analemma.cli.export_commands",
+    },
 }
-"""In the order in which `--help` lists them. Each module has its commands in `commands`."""
+"""Under which heading `--help` lists which command, in order. Each module has its commands in `commands`."""
+
+MODULES = {name: module for commands in PANELS.values() for name, module in commands.items()}
 
 
 class CommandsOnDemand(typer.core.TyperGroup):
@@ -86,4 +107,6 @@ def _load(name: str) -> Any:
     above = typer.Typer()
     # With a callback, it is a word with commands below it; without one, they are commands like all others.
     above.add_typer(commands, name=name if commands.registered_callback else None)
-    return typer.main.get_group(above).commands[name]
+    command: Any = typer.main.get_group(above).commands[name]
+    command.rich_help_panel = next(panel for panel, names in PANELS.items() if name in names)
+    return command

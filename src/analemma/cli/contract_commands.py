@@ -11,7 +11,7 @@ import typer
 
 from analemma.cli.json_input import STANDARD_INPUT, parse_object, source_of, standard_input
 from analemma.cli.options import Json, StoreOptions, command_group, on_store
-from analemma.cli.output import print_json
+from analemma.cli.output import print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def validate(paths: Paths, against: Against = None, json: Json = False) -> None:
         print_json({"contracts": checked.documents, "files": checked.files, "warnings": _shown(checked.warnings)})
         return
     for problem in checked.problems:
-        print(problem)
+        print_line(str(problem))
     for warning in checked.warnings:
-        print(f"{warning.place}: warning: {warning.reason}")
+        print_line(f"{warning.place}: warning: {warning.reason}")
     if checked.problems:
         count = len(checked.problems)
         raise Invalid("there is 1 problem" if count == 1 else f"there are {count} problems")
     files = "1 file" if len(checked.files) == 1 else f"{len(checked.files)} files"
-    print(f"{checked.documents} contracts in {files} are valid")
+    print_line(f"{checked.documents} contracts in {files} are valid")
 
 
 @on_store(commands, "analemma contracts load contracts/ -u ./store")
@@ -83,15 +83,17 @@ def load(store: StoreOptions, paths: Paths) -> None:
         )
         return
     for warning in loaded.warnings:
-        print(f"{warning.place}: warning: {warning.reason}")
+        print_line(f"{warning.place}: warning: {warning.reason}")
     for each in changed:
         was = before.get((each.id, each.version))
-        print(f"{each.kind:<15}  {each.id}@{each.version}  {'new' if was is None else was.status} -> {each.status}")
-    print(f"{len(changed)} changed, {len(after)} loaded in all")
+        print_line(
+            f"{each.kind:<15}  {each.id}@{each.version}  {'new' if was is None else was.status} -> {each.status}"
+        )
+    print_line(f"{len(changed)} changed, {len(after)} loaded in all")
     for source, tenants in waiting.items():
         for tenant, count in tenants.items():
             states = "1 state" if count == 1 else f"{count} states"
-            print(
+            print_line(
                 f"{source} matches {states} that tenant {tenant} has already: "
                 f"`analemma sources backfill {source} --tenant {tenant}` ingests them"
             )
@@ -130,7 +132,7 @@ def list_contracts(
     for row in rows:
         ref = f"{row['id']}@{row['version']}"
         where = row.get("place") or row["loaded_at"]
-        print(f"{row['kind']:<15}  {ref:<{width}}  {row['status']:<10}  {row['checksum']}  {where}")
+        print_line(f"{row['kind']:<15}  {ref:<{width}}  {row['status']:<10}  {row['checksum']}  {where}")
 
 
 def _listed(paths: Sequence[str]) -> list[dict[str, Any]]:
@@ -169,11 +171,13 @@ def diff(
     if json:
         print_json({"differences": list(map(_difference, found)), "sufficient": not short})
     for each in found if not json else ():
-        print(f"{each.kind} {each.id}  {each.before or 'new'} -> {each.after or 'gone'}  {each.level.name.lower()}")
+        print_line(
+            f"{each.kind} {each.id}  {each.before or 'new'} -> {each.after or 'gone'}  {each.level.name.lower()}"
+        )
         for level, reason in each.reasons:
-            print(f"  {level.name.lower():<5}  {reason}")
+            print_line(f"  {level.name.lower():<5}  {reason}")
         if not each.sufficient:
-            print(f"  the version must be raised by a {each.needed.name.lower()} step")
+            print_line(f"  the version must be raised by a {each.needed.name.lower()} step")
     if not found and not json:
         print("no differences")
     if check and short:
@@ -205,13 +209,13 @@ def simulate(
     for entity in found:
         for each in entity.slices:
             where = f"  {', '.join(each.pointers)}" if each.pointers else f"  {each.reason}" if each.reason else ""
-            print(f"{entity.key.type} {entity.key.id}  {each.type}  {each.effect.lower()}{where}")
+            print_line(f"{entity.key.type} {entity.key.id}  {each.type}  {each.effect.lower()}{where}")
         if entity.index_entries_added or entity.index_entries_removed:
             counts = f"+{entity.index_entries_added} -{entity.index_entries_removed}"
-            print(f"{entity.key.type} {entity.key.id}  index entries {counts}")
+            print_line(f"{entity.key.type} {entity.key.id}  index entries {counts}")
         if entity.problem is not None:
-            print(f"{entity.key.type} {entity.key.id}  would be refused: {entity.problem}")
-    print(", ".join(f"{count} {effect.lower()}" for effect, count in totals(found).items()))
+            print_line(f"{entity.key.type} {entity.key.id}  would be refused: {entity.problem}")
+    print_line(", ".join(f"{count} {effect.lower()}" for effect, count in totals(found).items()))
 
 
 def _load(paths: Sequence[str]) -> ContractSet:
@@ -282,4 +286,4 @@ def _lines(file: str) -> list[str]:
     except OSError as exc:
         raise Invalid(f"cannot read {file}: {exc.strerror}", file=file) from exc
     except ValueError as exc:
-        raise Invalid(f"{source_of(file)} is not UTF-8: {exc}", file=file) from exc
+        raise Invalid(f"{source_of(file)} is not UTF-8: {exc}", hint="save it as UTF-8", file=file) from exc

@@ -21,6 +21,8 @@ def read_changes(assignments: Sequence[str], file: str | None) -> dict[str, Any]
         name, equals, text = assignment.partition("=")
         if not equals:
             raise Invalid(f"--set {assignment}: there is no '='", hint="write --set NAME=JSON")
+        if not name:
+            raise Invalid(f"--set {assignment}: there is no name before the '='", hint="write --set NAME=JSON")
         if name in seen:
             raise Invalid(f"--set {name}: it is set twice", hint="leave one of the two out")
         seen.add(name)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from analemma.cli.exit_codes import CODES, OK
-from analemma.cli.output import one_line, print_fields, print_json
+from analemma.cli.output import one_line, print_fields, print_json, print_line
 
 if TYPE_CHECKING:
     from analemma.cli.options import StoreOptions
@@ -51,13 +51,13 @@ def print_explanation(store: StoreOptions, told: Explanation) -> None:
     for each in told.slices:
         more = f" and {each.more} more" if each.more else ""
         why = f": {one_line(', '.join(each.why))}{more}" if each.why else ""
-        print(f"slice {each.type}: {each.outcome}{why}")
+        print_line(f"slice {each.type}: {each.outcome}{why}")
     for sink in told.sinks:
-        print(f"sink {sink.rule}: {_sink(sink)}")
+        print_line(f"sink {sink.rule}: {_sink(sink)}")
     for step in told.steps:
         reason = f": {one_line(step.reason)}" if step.reason else ""
         again = f", attempt {step.attempt}" if step.attempt > 1 else ""
-        print(f"{_when(step.at_us)}  {step.state.value}{again}{reason}")
+        print_line(f"{_when(step.at_us)}  {step.state.value}{again}{reason}")
 
 
 @contextmanager

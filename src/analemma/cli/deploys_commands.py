@@ -9,7 +9,7 @@ import typer
 from analemma.cli.deploy_commands import Timeout
 from analemma.cli.deploy_output import deploy_line, print_deploy, print_explanation, waiting_for
 from analemma.cli.options import StoreOptions, command_group, on_store
-from analemma.cli.output import print_json
+from analemma.cli.output import print_json, print_line
 
 commands = command_group("Deploys: how far each is, why, and what to do about those that failed.")
 
@@ -45,9 +45,9 @@ def list_deploys(
         print_json({"deploys": [each.as_dict() for each in page.deploys], "next_cursor": page.next_cursor})
         return
     for each in page.deploys:
-        print(deploy_line(each))
+        print_line(deploy_line(each))
     if page.next_cursor is not None:
-        print(f"more: --cursor {page.next_cursor}")
+        print_line(f"more: --cursor {page.next_cursor}")
 
 
 @on_store(commands, "analemma deploys show 5f0c77e0a5b84b0c9f1d2c3b4a596877 -u ./store", name="show")

@@ -9,7 +9,7 @@ import typer
 
 from analemma.cli.exit_codes import OK
 from analemma.cli.options import StoreOptions, command_group, on_store
-from analemma.cli.output import print_fields, print_json
+from analemma.cli.output import print_fields, print_json, print_line
 
 if TYPE_CHECKING:
     from analemma.pipeline.fanout_results import FanoutResult
@@ -100,7 +100,7 @@ def _show(store: StoreOptions, found: FanoutResult) -> None:
     )
     for each in found.dependencies:
         ended = "done" if each.finished else "deferred" if each.deferred else "under way"
-        print(
+        print_line(
             f"{each.entity_type}.{each.index_type}: {each.affected} affected, {each.processed} processed, "
             f"{each.skipped} skipped, {each.failed} failed, limit {each.limit}, {ended}"
         )
@@ -112,12 +112,12 @@ def _show_page(store: StoreOptions, page: FanoutPage) -> None:
         return
     for each in page.fanouts:
         alert = "" if each.alert is None else f"  alert: {each.alert}"
-        print(
+        print_line(
             f"{each.key}  {each.status.value}  {each.affected} affected, {each.processed} processed, "
             f"{each.skipped} skipped, {each.failed} failed{alert}"
         )
     if page.cursor is not None:
-        print(f"more: --cursor {page.cursor}")
+        print_line(f"more: --cursor {page.cursor}")
 
 
 def _when(at_us: int | None) -> str:

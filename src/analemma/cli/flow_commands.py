@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from analemma.cli.json_input import STANDARD_INPUT
 from analemma.cli.options import Json, command_group
-from analemma.cli.output import print_json
+from analemma.cli.output import print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 commands = command_group("Checking and showing workflow documents.")
 
-File = Annotated[str, typer.Argument(help="A workflow document, YAML or JSON, or - .", metavar="FILE")]
+File = Annotated[
+    str,
+    typer.Argument(help="A workflow document, YAML or JSON, - , or a flow as MODULE:NAME.", metavar="FILE|FLOW"),
+]
 
 
 @commands.command(epilog="Example: analemma flow validate triage.yaml")
@@ -41,12 +45,12 @@ def validate(file: File, json: Json = False) -> None:
         )
         return
     for problem in checked.problems:
-        print(problem)
+        print_line(str(problem))
     _print_warnings(checked)
     if checked.workflow is None:
         count = len(checked.problems)
         raise Invalid("there is 1 problem" if count == 1 else f"there are {count} problems")
-    print(f"{checked.workflow.workflow} is valid, document {checked.workflow.hash}")
+    print_line(f"{checked.workflow.workflow} is valid, document {checked.workflow.hash}")
 
 
 @commands.command(epilog="Example: analemma flow show triage.yaml")
@@ -77,7 +81,7 @@ def show(file: File, json: Json = False) -> None:
     _print_warnings(checked)
     print(draw(workflow, plan))
     if inputs_of(workflow):
-        print(f"input: {', '.join(inputs_of(workflow))}")
+        print_line(f"input: {', '.join(inputs_of(workflow))}")
 
 
 @commands.command(epilog="Example: analemma flow schema")
@@ -94,6 +98,13 @@ def schema(json: Json = False) -> None:
 def _check(file: str) -> Checked:
     from analemma.flows.loading import MAXIMUM_BYTES, check_bytes, check_file
 
+    module, _, name = file.partition(":")
+    if name and module.replace(".", "").isidentifier() and not Path(file).exists():
+        from analemma.flows.handlers import Handlers
+        from analemma.flows.programs import find_flow
+        from analemma.flows.reading import check_data
+
+        return check_data(find_flow(Handlers(), file).document(), file)
     if file != STANDARD_INPUT:
         return check_file(file)
     from analemma.cli.json_input import standard_input
@@ -117,4 +128,6 @@ def _shown(checked: Checked) -> list[dict[str, Any]]:
 def _print_warnings(checked: Checked) -> None:
     for warning in checked.warnings:
         about = "" if warning.node is None else f"node {warning.node}: "
-        print(f"{warning.place}: warning: {about}{warning.reason}" + (f" ({warning.hint})" if warning.hint else ""))
+        print_line(
+            f"{warning.place}: warning: {about}{warning.reason}" + (f" ({warning.hint})" if warning.hint else "")
+        )

@@ -11,7 +11,7 @@ import typer
 
 from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.options import LARGEST_NUMBER, MAIN, Branch, Owner, StoreOptions, Workflow, on_store
-from analemma.cli.output import print_fields, print_json
+from analemma.cli.output import print_fields, print_json, print_line
 from analemma.cli.wording import in_cli_words
 from analemma.errors import Invalid
 
@@ -112,7 +112,7 @@ def run_flow(
                 queue=queue or "",
                 priority=priority,
             )
-            return _print_run(store, run)
+            return _print_run(store, run, left_to_worker=True)
         run = app.flows.run(
             what,
             given,
@@ -125,10 +125,10 @@ def run_flow(
             wait=not no_wait,
             told=_telling(store),
         )
-        return _print_run(store, run)
+        return _print_run(store, run, left_to_worker=no_wait)
 
 
-@on_store(commands, "analemma resume 5f0c --module triage -u ./store", name="resume")
+@on_store(commands, "analemma resume 5f0c77e0a5b84b0c9f1d2c3b4a596877 --module triage -u ./store", name="resume")
 def resume_run(
     store: StoreOptions,
     execution: ExecutionId,
@@ -166,10 +166,10 @@ def resume_run(
             wait=not no_wait,
             told=_telling(store),
         )
-        return _print_run(store, run)
+        return _print_run(store, run, left_to_worker=no_wait)
 
 
-@on_store(commands, "analemma approve 5f0c yes --actor ann -u ./store", name="approve")
+@on_store(commands, "analemma approve 5f0c77e0a5b84b0c9f1d2c3b4a596877 yes --actor ann -u ./store", name="approve")
 def approve_run(
     store: StoreOptions,
     execution: ExecutionId,
@@ -187,17 +187,21 @@ def approve_run(
     with store.open() as app:
         _load(app, module)
         run = app.flows.approve(execution, choice, actor, value, wait=bool(module), told=_telling(store))
-        return _print_run(store, run)
+        return _print_run(store, run, left_to_worker=not module)
 
 
-@on_store(commands, "analemma cancel 5f0c -u ./store", name="cancel")
+@on_store(commands, "analemma cancel 5f0c77e0a5b84b0c9f1d2c3b4a596877 -u ./store", name="cancel")
 def cancel_run(store: StoreOptions, execution: ExecutionId) -> int:
     """End a run. What its worker does from then on is refused; what is committed stays."""
     with store.open() as app:
         return _print_run(store, app.flows.cancel(execution))
 
 
-@on_store(commands, "analemma rerun 5f0c --from-segment 3 --module triage -u ./store", name="rerun")
+@on_store(
+    commands,
+    "analemma rerun 5f0c77e0a5b84b0c9f1d2c3b4a596877 --from-segment 3 --module triage -u ./store",
+    name="rerun",
+)
 def rerun_flow(
     store: StoreOptions,
     execution: ExecutionId,
@@ -233,7 +237,7 @@ def rerun_flow(
             wait=not no_wait,
             told=_telling(store),
         )
-        return _print_run(store, run)
+        return _print_run(store, run, left_to_worker=no_wait)
 
 
 @on_store(commands, "analemma runs --status WAITING_HUMAN -u ./store", name="runs")
@@ -272,7 +276,9 @@ def list_runs(
             return OK
         for run in runs:
             where = f"{run.owner_id}/{run.workflow_id}" + ("" if run.branch == MAIN else f"@{run.branch}")
-            print(f"{run.number:>6}  {run.execution_id}  {run.status:<13}  {where}  {run.name}  {_said(run)}".rstrip())
+            print_line(
+                f"{run.number:>6}  {run.execution_id}  {run.status:<13}  {where}  {run.name}  {_said(run)}".rstrip()
+            )
     return OK
 
 
@@ -322,12 +328,12 @@ def _segment(text: str | None) -> int | str | None:
 def _telling(store: StoreOptions) -> Callable[[str, str, RunError | None], None]:
     def told(segment: str, status: str, error: RunError | None) -> None:
         if not store.json:
-            print(f"{segment}: {status.lower()}" + ("" if error is None else f", {error.message}"), flush=True)
+            print_line(f"{segment}: {status.lower()}" + ("" if error is None else f", {error.message}"), flush=True)
 
     return told
 
 
-def _print_run(store: StoreOptions, run: Run, *, segments: bool = False) -> int:
+def _print_run(store: StoreOptions, run: Run, *, segments: bool = False, left_to_worker: bool = False) -> int:
     code = OK
     if run.status == "FAILED":
         code = CODES.get("error" if run.error is None else run.error.kind, 1)
@@ -338,10 +344,12 @@ def _print_run(store: StoreOptions, run: Run, *, segments: bool = False) -> int:
         for each in run.segments:
             took = (each.ended_at - each.started_at).total_seconds()
             more = "" if each.error is None else f"  {each.error.message}"
-            print(f"{each.seq:>4}  {each.segment_id}  {each.status.lower()}  {took:.3f} s{more}")
+            print_line(f"{each.seq:>4}  {each.segment_id}  {each.status.lower()}  {took:.3f} s{more}")
     fields: dict[str, Any] = {"execution": run.execution_id, "status": run.status, "manifest": run.manifest_id}
     said = _said(run)
     hint = _hint(run)
+    if left_to_worker and run.status in ("PENDING", "RUNNING"):
+        hint = f"it goes on with analemma worker --module MODULE, or resume {run.execution_id} --module MODULE"
     print_fields(fields | ({"because": said} if said else {}) | ({"hint": hint} if hint else {}))
     return code
 

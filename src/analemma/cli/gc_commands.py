@@ -14,7 +14,7 @@ import typer
 
 from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.options import LARGEST_NUMBER, StoreOptions, command_group, on_store
-from analemma.cli.output import bytes_for_people, print_fields, print_json
+from analemma.cli.output import bytes_for_people, print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def status(store: StoreOptions) -> None:
         }
     )
     for each in found.runs:
-        print(
+        print_line(
             f"pass {each.number}  {_when(each.started_at_us)}  {each.state}  {each.referenced}/{each.total} needed, "
             f"{each.deleted} deleted ({bytes_for_people(each.bytes)}), {each.objects} objects"
             + (f"  ({each.reason})" if each.reason else "")
@@ -126,9 +126,11 @@ def failures(
         print_json({"failures": [_shown(each) for each in listed], "retried": retried})
         return
     for each in listed:
-        print(f"{each.id}  {each.upload.hex()}  {each.kind}  {each.state} after {each.attempts} tries  {each.error}")
+        print_line(
+            f"{each.id}  {each.upload.hex()}  {each.kind}  {each.state} after {each.attempts} tries  {each.error}"
+        )
     if retry:
-        print(f"{retried} will be tried again")
+        print_line(f"{retried} will be tried again")
 
 
 archives = command_group("Collecting archives that no workspace needs any more.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from json import dumps
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +22,7 @@ from analemma.cli.options import (
     Yes,
     on_store,
 )
-from analemma.cli.output import confirm, print_fields, print_json
+from analemma.cli.output import confirm, json_text, print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 commands = typer.Typer()
@@ -93,7 +92,7 @@ def log(
         print_json({"versions": [fields_of(version) for version in versions], "after": further})
         return
     for version in versions:
-        print(history_line(version))
+        print_line(history_line(version))
 
 
 @on_store(commands, "analemma diff -u ./store -o ann -w trip 3 5")
@@ -220,4 +219,4 @@ def watch(
         for version in app.kernel.watch(
             workflow_id=workflow, owner_id=owner, branch=branch, since=since, timeout_s=timeout
         ):
-            print(dumps({"version": fields_of(version)}) if store.json else history_line(version), flush=True)
+            print_line(json_text({"version": fields_of(version)}) if store.json else history_line(version), flush=True)

@@ -19,11 +19,15 @@ def parse_json(text: str, source: str, *, hint: str) -> Any:
     {'n': 1}
     """
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_key_once)
+    except _KeyTwice as exc:
+        raise Invalid(f"{source}: an object names the key {exc.key!r} twice", hint="leave one of the two out") from exc
     except json.JSONDecodeError as exc:
         place = f"character {exc.pos + 1}" if exc.lineno == 1 else f"line {exc.lineno}, character {exc.colno}"
         raise Invalid(f"{source}: not JSON: {exc.msg} at {place}", hint=hint) from exc
-    except (ValueError, RecursionError) as exc:
+    except RecursionError as exc:
+        raise Invalid(f"{source}: it is nested too deeply to be read", hint=hint) from exc
+    except ValueError as exc:
         raise Invalid(f"{source}: not JSON: {exc}", hint=hint) from exc
 
 
@@ -47,7 +51,7 @@ def read_json(file: str, *, hint: str) -> Any:
     except OSError as exc:
         raise Invalid(f"cannot read {file}: {exc.strerror}", file=file) from exc
     except UnicodeDecodeError as exc:
-        raise Invalid(f"{source_of(file)} is not UTF-8: {exc}", file=file) from exc
+        raise Invalid(f"{source_of(file)} is not UTF-8: {exc}", hint="save it as UTF-8", file=file) from exc
     except ValueError as exc:
         # A name that no file can have.
         raise Invalid(f"cannot read {file!r}: {exc}") from exc
@@ -72,6 +76,20 @@ def _object(value: Any, source: str, hint: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Invalid(f"{source}: not a JSON object", hint=hint)
     return value
+
+
+class _KeyTwice(Exception):
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        # One of the values would be lost without a word.
+        names = [name for name, _ in pairs]
+        raise _KeyTwice(next(name for name in names if names.count(name) > 1))
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:

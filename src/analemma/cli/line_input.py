@@ -174,7 +174,9 @@ class CursorFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as exc:
-            raise Invalid(f"cannot read the cursor file {self._path}: {exc}") from exc
+            raise Invalid(
+                f"cannot read the cursor file {self._path}: {exc}", hint="check its permissions, or name another"
+            ) from exc
         try:
             found = parse_json(data)
             if found.pop("format") != _FORMAT:
@@ -207,4 +209,6 @@ class CursorFile:
                 os.fsync(file.fileno())
             os.replace(fresh, self._path)
         except OSError as exc:
-            raise Unavailable(f"cannot write the cursor file {self._path}: {exc.strerror}") from exc
+            raise Unavailable(
+                f"cannot write the cursor file {self._path}: {exc.strerror}", hint="name a file that can be written"
+            ) from exc

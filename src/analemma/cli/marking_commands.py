@@ -18,7 +18,7 @@ from analemma.cli.options import (
     WorkflowOfNumber,
     on_store,
 )
-from analemma.cli.output import print_fields, print_json
+from analemma.cli.output import print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 commands = typer.Typer()
@@ -58,7 +58,7 @@ def tag(
     if store.json:
         print_json({"removed": name} if delete else {"tags": [fields_of(each) for each in found]})
     for each in [] if store.json else found:
-        print(
+        print_line(
             f"{each.name}  version {each.version} on {each.branch}  {each.manifest_id}  {each.message or ''}".rstrip()
         )
 
@@ -92,7 +92,7 @@ def pin(
     if store.json:
         print_json({"removed": manifest} if remove else {"pins": [fields_of(each) for each in found]})
     for each in [] if store.json else found:
-        print(f"version {each.version} on {each.branch}  {each.manifest_id}  {each.reason or ''}".rstrip())
+        print_line(f"version {each.version} on {each.branch}  {each.manifest_id}  {each.reason or ''}".rstrip())
 
 
 @on_store(commands, "analemma decide -u ./store -o ann -w trip 3 approved --actor bob --score 0.9")

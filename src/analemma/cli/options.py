@@ -143,6 +143,7 @@ def open_store(
     migrate: bool | None = None,
     create: bool = False,
     any_type: bool = False,
+    objects_moved: bool = False,
 ) -> App:
     """Open the store that the options and the settings name; `any_type`, to show values of classes not known here."""
     import analemma
@@ -152,7 +153,14 @@ def open_store(
     if any_type:
         given["unknown_types"] = "keep"
     settings = Settings(**{name: value for name, value in given.items() if value is not None})
-    return analemma.open(settings.url, objects=settings.objects, settings=settings, migrate=migrate, create=create)
+    return analemma.open(
+        settings.url,
+        objects=settings.objects,
+        settings=settings,
+        migrate=migrate,
+        create=create,
+        objects_moved=objects_moved,
+    )
 
 
 def one_place(where: str | None, url: str | None) -> str | None:

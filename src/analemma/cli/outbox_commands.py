@@ -10,7 +10,7 @@ import typer
 
 from analemma.cli.exit_codes import OK
 from analemma.cli.options import LARGEST_NUMBER, StoreOptions, command_group, on_store
-from analemma.cli.output import confirm, print_fields, print_json
+from analemma.cli.output import confirm, print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def status(store: StoreOptions) -> int:
             }
         )
         for problem in found.problems:
-            print(f"problem: {problem}")
+            print_line(f"problem: {problem}")
     return 1 if found.problems else OK
 
 
@@ -101,7 +101,7 @@ def show(store: StoreOptions, event: Annotated[str, typer.Argument(help="The id 
         return
     for name in ("created_at_us", "processed_at_us", "next_attempt_at_us"):
         found[name.removesuffix("_us")] = _when(found.pop(name))
-    print_fields({name: "" if value is None else _plain(str(value)) for name, value in found.items()})
+    print_fields({name: "" if value is None else value for name, value in found.items()})
 
 
 @on_store(commands, "analemma outbox replay -u ./store --all --type RawDataIngested", name="replay")
@@ -115,7 +115,7 @@ def replay(store: StoreOptions, events: Events = None, matching: Matching = ANY,
     if store.json:
         print_json({"replayed": asdict(done)})
     else:
-        print(f"{done.revived} tried again, {done.copied} delivered anew, {done.skipped} are under way anyway")
+        print_line(f"{done.revived} tried again, {done.copied} delivered anew, {done.skipped} are under way anyway")
 
 
 @on_store(commands, "analemma outbox discard -u ./store 01HZX-1 --reason 'sent by hand'", name="discard")
@@ -136,7 +136,7 @@ def discard(
     if store.json:
         print_json({"discarded": count})
     else:
-        print(f"{count} discarded")
+        print_line(f"{count} discarded")
     return OK
 
 
@@ -172,7 +172,7 @@ def housekeep(
     if store.json:
         print_json({"deleted": count})
     else:
-        print(f"{count} deleted")
+        print_line(f"{count} deleted")
 
 
 def _ids(events: list[str] | None, all: bool, matching: Matching) -> list[str] | None:
@@ -189,19 +189,12 @@ def _show_page(store: StoreOptions, page: OutboxPage) -> None:
         return
     for entry in page.entries:
         again = f"  next try {_when(entry.next_attempt_at_us)}" if entry.next_attempt_at_us is not None else ""
-        print(
-            _plain(
-                f"{entry.id}  {entry.tenant}  {entry.aggregate_type} {entry.aggregate_id}  {entry.type}  "
-                f"{entry.status} after {entry.attempts} tries{again}  {entry.failure_reason}"
-            )
+        print_line(
+            f"{entry.id}  {entry.tenant}  {entry.aggregate_type} {entry.aggregate_id}  {entry.type}  "
+            f"{entry.status} after {entry.attempts} tries{again}  {entry.failure_reason}"
         )
     if page.cursor is not None:
-        print(f"more: --cursor {page.cursor}")
-
-
-def _plain(text: str) -> str:
-    """For one line of a terminal: what producers and handlers wrote must not steer it."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+        print_line(f"more: --cursor {page.cursor}")
 
 
 def _when(at_us: Any) -> str:

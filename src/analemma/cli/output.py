@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -22,22 +23,50 @@ def stdout() -> Console:
     return Console(soft_wrap=True)
 
 
+# What moves a terminal's cursor, changes its colours or turns its text around, and what is no character at all: beside
+# those below the space, which JSON escapes by itself.
+_HIGH_CONTROLS = r"\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_CONTROLS = re.compile(rf"[\x00-\x1f{_HIGH_CONTROLS}]")
+_CONTROLS_IN_JSON = re.compile(f"[{_HIGH_CONTROLS}]")
+
+
 def print_json(answer: Mapping[str, Any]) -> None:
     """One JSON document, in a form that is easy to read and to compare."""
-    print(json.dumps(answer, indent=2, default=str))
+    print(json_text(answer, indent=2))
+
+
+def json_text(answer: Mapping[str, Any], *, indent: int | None = None) -> str:
+    """A JSON document for standard output, in the letters of its own language where the output has them."""
+    has_all_letters = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    text = json.dumps(answer, indent=indent, default=str, ensure_ascii=not has_all_letters)
+    return _CONTROLS_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
     """Names and values, aligned."""
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
-        print(f"{name.replace('_', ' '):<{width}}  {value}")
+        print_line(f"{name.replace('_', ' '):<{width}}  {value}")
+
+
+def print_line(text: str, *, flush: bool = False) -> None:
+    """One line for people, whatever the names and messages in it hold."""
+    print(printable(text), flush=flush)
+
+
+def printable(text: str) -> str:
+    """A text that cannot command the terminal that shows it: states, names and messages are written by others.
+
+    >>> printable("done\\x1b[2J")
+    'done\\\\x1b[2J'
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def confirm(question: str) -> bool:
     """Ask a person; anything but yes is no, and nobody there to answer is an error."""
     try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        return input(f"{printable(question)} [y/N] ").strip().lower() in ("y", "yes")
     except EOFError as exc:
         print()
         raise Invalid("there is nobody to ask", hint="add --yes") from exc
@@ -75,4 +104,4 @@ def _fact(fact: Any) -> Any:
 def one_line(text: str) -> str:
     """A text for one line of a terminal."""
     # What was typed may hold bytes that are no text, and the message may quote it.
-    return " ".join(text.encode(errors="backslashreplace").decode().split())
+    return printable(" ".join(text.encode(errors="backslashreplace").decode().split()))

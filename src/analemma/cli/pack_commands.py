@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analemma.cli.options import StoreOptions, on_store
-from analemma.cli.output import bytes_for_people, print_fields, print_json
+from analemma.cli.output import bytes_for_people, print_fields, print_json, print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _print(store: StoreOptions, report: PackingReport, sizes: tuple[int, int] | 
     moved = "would move" if report.dry_run else "moved"
     print_fields({moved: f"{report.blocks} blocks", **{name: shown[name] for name in shown if name != "blocks"}})
     for problem in problems:
-        print(f"problem  {problem}")
+        print_line(f"problem  {problem}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import typer
 
 from analemma.cli.exit_codes import OK
 from analemma.cli.options import StoreOptions, command_group, on_store
-from analemma.cli.output import print_json
+from analemma.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
     from analemma.flows.queueing import Queue
@@ -26,7 +26,7 @@ def list_queues(store: StoreOptions) -> int:
     if store.json:
         print_json({"queues": [each.to_value() for each in found]})
     for each in () if store.json else found:
-        print(_line(each))
+        print_line(_line(each))
     return OK
 
 
@@ -49,7 +49,7 @@ def set_queue(
     if store.json:
         print_json(found.to_value())
     else:
-        print(_line(found))
+        print_line(_line(found))
     return OK
 
 
@@ -61,7 +61,7 @@ def remove_queue(store: StoreOptions, name: Name) -> int:
     if store.json:
         print_json({"removed": name})
     else:
-        print(f"{name} has no limits any more")
+        print_line(f"{name} has no limits any more")
     return OK
 
 

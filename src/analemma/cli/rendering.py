@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from analemma.cli.output import print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:
     """One line per JSON Patch operation."""
     for change in changes:
         value = f"  {on_one_line(change['value'])}" if "value" in change else ""
-        print(f"{change['op']:<8}{change['path']}{value}")
+        print_line(f"{change['op']:<8}{change['path']}{value}")
 
 
 def fields_of(answer: Version | Tag | Pin | Decision | Workflow | Branch) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def history_line(version: Version) -> str:
 
 def block_to_json(data: bytes) -> dict[str, Any]:
     """What a block's bytes say: a manifest's fields, or a tree node with its links (`$link`) and tagged values."""
-    from analemma.canon.nodes import decode
+    from analemma.canon.wire import decode
 
     decoded = decode(data)
     if len(decoded) == 3:
@@ -128,7 +129,7 @@ def _is_marked(wire: Any) -> bool:
 
 def _wire(wire: Any) -> Any:
     from analemma.canon.identity import CID_PREFIX
-    from analemma.canon.nodes import is_special, read_special
+    from analemma.canon.wire import is_special, read_special
 
     if isinstance(wire, bytes):
         return {LINK: wire[4:].hex()} if wire.startswith(CID_PREFIX) else to_json(wire[1:])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analemma.cli.options import MAIN, Branch, Owner, OwnerOrAny, StoreOptions, command_group, on_store
-from analemma.cli.output import print_fields, print_json
+from analemma.cli.output import print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def expire(
         print_json({"expired": [fields_of(version) for version in plan.expired], "dry_run": dry_run})
         return
     for version in plan.expired:
-        print(f"{'would expire' if dry_run else 'expired'} {history_line(version)}")
+        print_line(f"{'would expire' if dry_run else 'expired'} {history_line(version)}")
 
 
 def _expire_all(store: StoreOptions, dry_run: bool) -> None:
@@ -113,9 +113,9 @@ def _expire_all(store: StoreOptions, dry_run: bool) -> None:
     for each in done:
         place = f"{each.owner_id}/{each.workflow_id} on {each.branch}"
         if each.problem is not None:
-            print(f"{place}: {each.problem}")
+            print_line(f"{place}: {each.problem}")
         else:
-            print(f"{place}: {each.expired} versions {'would expire' if dry_run else 'expired'}")
+            print_line(f"{place}: {each.expired} versions {'would expire' if dry_run else 'expired'}")
 
 
 def _print_policy(store: StoreOptions, policy: RetentionPolicy) -> None:

@@ -73,7 +73,8 @@ def _as_ours(error: Exception) -> AnalemmaError:
         return error
     if isinstance(error, _USAGE_ERROR):
         message: str = error.format_message()
-        return Invalid(message, hint="analemma --help lists commands and options")
+        command = "analemma" if error.ctx is None else error.ctx.command_path
+        return Invalid(message, hint=f"{command} --help says what there is")
     return Internal(
         f"unexpected {type(error).__name__}: {error}", hint=f"set {DEBUG_VARIABLE}=1 to see where it happened"
     )

@@ -9,7 +9,7 @@ import typer
 from analemma.cli.exit_codes import OK
 from analemma.cli.flow_run_commands import Executor, Module
 from analemma.cli.options import MAIN, Branch, Owner, StoreOptions, command_group, on_store
-from analemma.cli.output import print_fields, print_json
+from analemma.cli.output import print_fields, print_json, print_line
 
 if TYPE_CHECKING:
     from analemma.flows.scheduling import Schedule
@@ -115,7 +115,7 @@ def list_schedules(store: StoreOptions) -> int:
         print_json({"schedules": [each.to_value() for each in found]})
     for each in () if store.json else found:
         more = f"  {each.error.message}" if each.error is not None else ""
-        print(f"{each.name}  {_when(each)}  {each.owner_id}/{each.workflow_id}  {_next(each)}{more}")
+        print_line(f"{each.name}  {_when(each)}  {each.owner_id}/{each.workflow_id}  {_next(each)}{more}")
     return OK
 
 
@@ -148,7 +148,7 @@ def remove_schedule(store: StoreOptions, name: Name) -> int:
     if store.json:
         print_json({"removed": name})
     else:
-        print(f"{name} is removed")
+        print_line(f"{name} is removed")
     return OK
 
 

@@ -22,7 +22,7 @@ from analemma.cli.options import (
     command_group,
     on_store,
 )
-from analemma.cli.output import print_fields, print_json
+from analemma.cli.output import print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -162,4 +162,4 @@ def _print_pointer(store: StoreOptions, pointer: ManifestPointer, **more: Any) -
     shown = {"version": pointer.version, "manifest": pointer.manifest_id, "config": pointer.config_hash or "none"}
     print_fields({**shown, "hash version": pointer.hash_version, **pointer.metadata})
     for number, digest in pointer.segment_hashes.items():
-        print(f"segment {number}  {digest}")
+        print_line(f"segment {number}  {digest}")

@@ -79,5 +79,9 @@ def newest_version(app: App, *, owner: str, workflow: str, branch: str, executio
     """The newest version of the branch, or of one execution on it."""
     page = app.kernel.history(workflow_id=workflow, owner_id=owner, branch=branch, execution_id=execution, limit=1)
     if not page:
-        raise NotFound(f"workflow {owner}/{workflow} has no version of execution {execution!r}")
+        raise NotFound(
+            f"workflow {owner}/{workflow} has no version of execution {execution!r}",
+            hint="`analemma log` says which execution made what; or leave out --execution",
+            execution=execution,
+        )
     return page[0]

@@ -9,7 +9,7 @@ import typer
 
 from analemma.cli.ingest_commands import EntityType
 from analemma.cli.options import StoreOptions, on_store
-from analemma.cli.output import print_json
+from analemma.cli.output import print_json, print_line
 
 commands = typer.Typer()
 
@@ -33,4 +33,4 @@ def ship(
     if store.json:
         print_json({"requested": asdict(asked)})
     else:
-        print(f"{asked.entity} {asked.version} was requested by {', '.join(asked.sinks)}; a worker ships it")
+        print_line(f"{asked.entity} {asked.version} was requested by {', '.join(asked.sinks)}; a worker ships it")

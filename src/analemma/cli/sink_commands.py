@@ -8,7 +8,7 @@ import typer
 
 from analemma.cli.exit_codes import OK
 from analemma.cli.options import StoreOptions, command_group, on_store
-from analemma.cli.output import one_line, print_json
+from analemma.cli.output import one_line, print_json, print_line
 
 if TYPE_CHECKING:
     from analemma.pipeline.sinks import SinkStatus
@@ -29,7 +29,7 @@ def list_sinks(
     if store.json:
         print_json({"sinks": [each.as_dict() for each in found]})
     for each in () if store.json else found:
-        print(_line(each))
+        print_line(_line(each))
     return 1 if any(each.state == "resting" or each.dead for each in found) else OK
 
 
@@ -44,7 +44,7 @@ def health(
     if store.json:
         print_json({"sinks": [each.as_dict() for each in found]})
     for each in () if store.json else found:
-        print(f"{each.id}  {'healthy' if each.is_healthy else 'NOT HEALTHY'}  {one_line(each.detail)}")
+        print_line(f"{each.id}  {'healthy' if each.is_healthy else 'NOT HEALTHY'}  {one_line(each.detail)}")
     return OK if all(each.is_healthy for each in found) else 1
 
 
@@ -56,7 +56,7 @@ def wake(store: StoreOptions, rule: Rule) -> None:
     if store.json:
         print_json({"woken": rested})
     else:
-        print(f"{rule} is tried at once" if rested else f"{rule} did not rest")
+        print_line(f"{rule} is tried at once" if rested else f"{rule} did not rest")
 
 
 def _line(status: SinkStatus) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analemma.cli.options import StoreOptions, command_group, on_store
-from analemma.cli.output import one_line, print_fields, print_json
+from analemma.cli.output import one_line, print_fields, print_json, print_line
 
 if TYPE_CHECKING:
     from analemma.pipeline.state_sources import SourceBackfill
@@ -38,7 +38,7 @@ def list_sources(store: StoreOptions) -> None:
     for each in found:
         made = each.entity_type or "retired"
         problems = f", {each.problems} with a problem" if each.problems else ""
-        print(f"{each.source:<{width}}  -> {made:<16}  follows {each.followed}{problems}")
+        print_line(f"{each.source:<{width}}  -> {made:<16}  follows {each.followed}{problems}")
 
 
 @on_store(commands, "analemma sources problems source.agent_run -u ./store")
@@ -68,7 +68,7 @@ def problems(
         print("every state that was taken is an entity")
     for each in found:
         owner, workflow, branch = each.key
-        print(f"{each.source}  {owner}/{workflow}@{branch} version {each.version}: {one_line(each.problem)}")
+        print_line(f"{each.source}  {owner}/{workflow}@{branch} version {each.version}: {one_line(each.problem)}")
 
 
 @on_store(commands, "analemma sources backfill source.agent_run --dry-run -u ./store")

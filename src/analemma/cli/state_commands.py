@@ -23,7 +23,7 @@ from analemma.cli.options import (
     WorkflowOfNumber,
     on_store,
 )
-from analemma.cli.output import bytes_for_people, print_fields, print_json
+from analemma.cli.output import bytes_for_people, print_fields, print_json, print_line
 from analemma.errors import Invalid, NotFound
 
 commands = typer.Typer()
@@ -31,7 +31,7 @@ commands = typer.Typer()
 NO_VERSION = "none"
 
 
-@on_store(commands, """analemma save -u ./store -o ann -w trip --set 'goal="Korea"' --set /plan/0=1""")
+@on_store(commands, """analemma save -u ./store -o ann -w trip --set 'goal="Korea"' --set 'plan=[1, 2]'""")
 def save(
     store: StoreOptions,
     owner: Owner,
@@ -143,7 +143,11 @@ def load(
         state = app.kernel.load_fields(known, field) if field else app.kernel.load_state(known)
     absent = [name for name in field or [] if name not in state]
     if absent:
-        raise NotFound(f"version {found.version} of {found.workflow_id} has no {', '.join(absent)}", fields=absent)
+        raise NotFound(
+            f"version {found.version} of {found.workflow_id} has no {', '.join(absent)}",
+            hint="leave out --field to see what it has",
+            fields=absent,
+        )
     print_json({"version": fields_of(found), "state": to_json(state)} if store.json else to_json(state))
 
 
@@ -240,5 +244,5 @@ def verify(
         counts = {name: value for name, value in fields.items() if isinstance(value, int)}
         print_fields({"verified": "yes" if report.ok else "no", **counts})
         for problem in report.problems:
-            print(f"problem: {problem}")
+            print_line(f"problem: {problem}")
     return OK if report.ok else CODES["corrupt"]

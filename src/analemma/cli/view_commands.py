@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analemma.cli.options import StoreOptions, command_group, on_store
-from analemma.cli.output import print_json
+from analemma.cli.output import print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -121,11 +121,11 @@ def _print_page(store: StoreOptions, page: ViewPage) -> None:
     from analemma.cli.rendering import on_one_line
 
     for each in page:
-        print(f"{each.entity_id}  {on_one_line(each.data)}")
+        print_line(f"{each.entity_id}  {on_one_line(each.data)}")
     for other in page.unanswered:
-        print(f"{other.entity_id}  no answer: {other.reason}")
+        print_line(f"{other.entity_id}  no answer: {other.reason}")
     if page.next_cursor is not None:
-        print(f"more: --cursor {page.next_cursor}")
+        print_line(f"more: --cursor {page.next_cursor}")
 
 
 def _response(response: ViewResponse) -> dict[str, Any]:

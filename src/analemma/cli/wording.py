@@ -17,6 +17,7 @@ WORDS: Final = {
     "with unknown='happened' or unknown='did not'; then this run": "with --unknown happened or --unknown did-not; then "
     "this run",
     "runs() lists them": "analemma runs lists them",
+    "archives.list() lists them": "analemma workspace list lists them",
     "or pass mock={'NODE': answer}": 'or say --mock FILE, with {"NODE": answer} in it',
     "run it once without mock, or pass answers by node": "run it once without --mock, or say --mock FILE, with answers "
     "by node in it",

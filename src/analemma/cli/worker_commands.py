@@ -13,7 +13,7 @@ import typer
 
 from analemma.cli.exit_codes import OK
 from analemma.cli.options import StoreOptions, on_store
-from analemma.cli.output import print_json
+from analemma.cli.output import print_json, printable
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def worker(
     Begin the runs of schedules that are due. With --module, also go on with runs of workflows: those that nobody began,
     whose worker died, whose time has come.
 
-    Also finish what was interrupted on workspaces of this machine, and collect their old archives.
+    Also apply checkpoints that a process left pending, finish what was interrupted on workspaces of this machine, and
+    collect their old archives.
 
     Any number may run; one collects. Asked to stop, a worker finishes what it has begun and gives back the rest."""
     if drain and once:
@@ -70,7 +71,7 @@ def worker(
         def tell(job: str, said: str) -> None:
             told.append({"job": job, "said": said})
             if not store.json:
-                print(f"{job}: {said}", flush=True)
+                print("\n".join(map(printable, f"{job}: {said}".splitlines())), flush=True)
 
         deliveries = app.worker(concurrency, tenant=store.tenant)
         jobs = Worker([] if drain else _jobs(app, store.tenant, always=once), clock=SystemClock(), tell=tell)
@@ -99,6 +100,7 @@ def worker(
 
 def _jobs(app: App, tenant: str | None, *, always: bool) -> list[Job]:
     from analemma.cli.archive_jobs import archive_jobs
+    from analemma.cli.checkpoint_jobs import checkpoint_job
     from analemma.gc.worker import collection_jobs, housekeeping_job, packing_jobs
 
     interval_s = app.settings.gc_interval_s
@@ -122,7 +124,7 @@ def _jobs(app: App, tenant: str | None, *, always: bool) -> list[Job]:
         lambda stop: app.deploys.housekeep(stop=stop), interval_s=interval_s, name="deploys", what="deploys"
     )
     events = housekeeping_job(lambda stop: app.outbox.housekeep(stop=stop), interval_s=interval_s)
-    return [*jobs, fanouts, deploys, events]
+    return [checkpoint_job(app, tenant), *jobs, fanouts, deploys, events]
 
 
 def _run_worker(app: App, tenant: str | None, modules: list[str] | None) -> RunWorker:

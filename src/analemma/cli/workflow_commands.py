@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from analemma.cli.options import Owner, StoreOptions, Workflow, command_group, on_store
-from analemma.cli.output import print_fields, print_json
+from analemma.cli.output import print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 commands = command_group("Workflows: what there is, and where each stands.")
@@ -41,9 +41,11 @@ def list_workflows(
         return
     for each in page.items:
         when = each.updated_at.isoformat(" ", "seconds")
-        print(f"{each.workflow_id}  {each.status}  version {each.version} on {each.branch}  {when}  {each.manifest_id}")
+        print_line(
+            f"{each.workflow_id}  {each.status}  version {each.version} on {each.branch}  {when}  {each.manifest_id}"
+        )
     if page.cursor is not None:
-        print(f"more: --cursor {page.cursor}")
+        print_line(f"more: --cursor {page.cursor}")
 
 
 @on_store(commands, "analemma workflow show -u ./store -o ann -w trip", name="show")

@@ -22,7 +22,7 @@ from analemma.cli.archive_commands import (
     workspace_fields,
 )
 from analemma.cli.options import StoreOptions, Yes, command_group, on_store
-from analemma.cli.output import confirm, print_json
+from analemma.cli.output import confirm, print_json, print_line
 from analemma.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def list_workspaces(
             return
         for each in listed:
             doing = "" if each.operation == "NONE" else f" ({each.operation})"
-            print(f"{each.id}  {each.status}{doing}  {each.owner_id}  {each.volume}")
+            print_line(f"{each.id}  {each.status}{doing}  {each.owner_id}  {each.volume}")
 
 
 @on_store(commands, "analemma workspace show ws123 -u ./store", name="show")
@@ -144,7 +144,7 @@ def purge(store: StoreOptions, workspace: Name, owner: OwnerOrAny = None, yes: Y
     if store.json:
         print_json({"purged": workspace})
     else:
-        print(f"purged {workspace}")
+        print_line(f"purged {workspace}")
 
 
 @on_store(commands, "analemma workspace recover ws123 -u ./store", name="recover")
@@ -174,14 +174,14 @@ def recover(
         return
     for each in outcomes:
         state = each.status or "gone"
-        print(f"{each.workspace}  {each.operation}  {state}" + (f"  {each.error}" if each.error else ""))
+        print_line(f"{each.workspace}  {each.operation}  {state}" + (f"  {each.error}" if each.error else ""))
 
 
 def _hook(command: str) -> Callable[[Workspace], None]:
     try:
         arguments = shlex.split(command)
     except ValueError as exc:
-        raise Invalid(f"--run cannot be read: {exc}") from exc
+        raise Invalid(f"--run cannot be read: {exc}", hint="quote it as a shell would") from exc
     if not arguments:
         raise Invalid("--run is empty", hint="name a command")
 
@@ -190,7 +190,10 @@ def _hook(command: str) -> Callable[[Workspace], None]:
         try:
             done = subprocess.run(arguments, env={**os.environ, **variables}, check=False)
         except OSError as exc:
-            raise Unavailable(f"{arguments[0]} cannot be run: {exc.strerror}") from exc
+            raise Unavailable(
+                f"{arguments[0]} cannot be run: {exc.strerror}",
+                hint="name a command by its path; the workspace is as it was",
+            ) from exc
         if done.returncode:
             raise Unavailable(f"{arguments[0]} ended with {done.returncode}", hint="the workspace is as it was")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import TypeVar
@@ -47,6 +47,8 @@ class ContractSet:
 
     contracts: tuple[Contract, ...]
     warnings: tuple[Problem, ...] = ()
+    loaded_at_us: int | None = field(default=None, compare=False)
+    """When the last of them came to the store that they are of, or its status moved; None: they are of none."""
 
     @property
     def entity_types(self) -> tuple[str, ...]:

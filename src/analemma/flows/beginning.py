@@ -12,12 +12,13 @@ from analemma.canon.identity import BlockId
 from analemma.canon.pointer import format_pointer
 from analemma.catalog.port import BranchKey, RowChange
 from analemma.catalog.queues import add_lane
-from analemma.catalog.runs import NewRun, RunRow
+from analemma.catalog.run_records import NewRun, RunRow
 from analemma.contracts.field_types import mismatches, parse_field_type
 from analemma.errors import AnalemmaError, Conflict, Internal, Invalid
 from analemma.flows.building import Flow
 from analemma.flows.document import Workflow
 from analemma.flows.handlers import Handlers
+from analemma.flows.held_runs import RunnerParts
 from analemma.flows.keeping import position_text
 from analemma.flows.node_types.mocking import RECORDED, check_places, read_mock
 from analemma.flows.nodes import SubflowNode
@@ -25,7 +26,6 @@ from analemma.flows.queueing import check_place
 from analemma.flows.reading import read_workflow
 from analemma.flows.recording import recorded_mock
 from analemma.flows.run_kernel import Standing
-from analemma.flows.running import RunnerParts
 from analemma.flows.walking import begin
 from analemma.flows.working_state import check_field
 from analemma.state.arguments import branch_key, check_name
@@ -74,7 +74,7 @@ def workflow_of(flow: RunsOn) -> Workflow:
 def read_input(workflow: Workflow, given: Any) -> DeltaUpdate:
     """The input as changes to the state; Denied for reserved fields, Invalid for what the document does not allow."""
     if not isinstance(given, Mapping):
-        raise Invalid(f"the input is a {type(given).__name__}", hint="pass a dict of fields")
+        raise Invalid(f"the input is of type {type(given).__name__}", hint="pass a dict of fields")
     update = read_delta(given)
     for operation in update.operations:
         if not operation.path:
@@ -153,7 +153,7 @@ class Beginning:
         if idempotency_key is not None:
             check_name(idempotency_key, "idempotency key")
         if trigger is not None and not isinstance(trigger, Mapping):
-            raise Invalid(f"the trigger is a {type(trigger).__name__}", hint="pass a dict")
+            raise Invalid(f"the trigger is of type {type(trigger).__name__}", hint="pass a dict")
         told = {} if trigger is None else {name: value for name, value in trigger.items() if name != "node"}
         kept_mock = recorded_mock(self._parts, key.owner, workflow.workflow) if mock == RECORDED else read_mock(mock)
         if mock != RECORDED:

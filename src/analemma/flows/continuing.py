@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from analemma.catalog.port import BranchKey, RowChange
-from analemma.catalog.runs import ENDED, RunRow
-from analemma.errors import AnalemmaError, Unavailable
+from analemma.catalog.run_records import ENDED, RunRow
+from analemma.errors import AnalemmaError, Timeout, Unavailable
+from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.run_kernel import Standing
-from analemma.flows.running import Held, RunnerParts
 from analemma.flows.runs import SUBFLOW, read_waiting
 
 
@@ -30,7 +30,7 @@ def beginning_again(parts: RunnerParts, row: RunRow) -> list[RowChange]:
         return [status]
     try:
         limit = parts.kernel.plan(parts.kernel.stand_on(row.head)).timeout_s
-    except Unavailable:
+    except (Unavailable, Timeout):
         raise
     except AnalemmaError:
         # Its manifest is damaged, or not its own: whoever takes it up says so.

@@ -9,13 +9,14 @@ from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId
 from analemma.catalog.effects import Blocks, EffectRow, settle_effect
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs import FencedOut, Move, RunRow, Status
+from analemma.catalog.run_records import FencedOut, Move, RunRow, Status
 from analemma.errors import Conflict, Denied, Invalid, Timeout
 from analemma.flows.effects import DID_NOT, HAPPENED, result_row
+from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
 from analemma.flows.nodes import HumanNode
 from analemma.flows.run_kernel import SegmentCommit
-from analemma.flows.running import Held, Runner, RunnerParts
+from analemma.flows.running import Runner
 from analemma.flows.runs import EFFECT, Waiting, error_of, read_error, read_waiting
 from analemma.flows.walking import advance
 

@@ -17,7 +17,7 @@ from analemma.canon.tree import Trees
 from analemma.catalog.effects import Blocks, EffectRow, EffectRows
 from analemma.catalog.engine import Transaction
 from analemma.catalog.port import BranchKey, OutboxEvent
-from analemma.catalog.runs import FencedOut
+from analemma.catalog.run_records import FencedOut
 from analemma.clock import Clock, Entropy
 from analemma.errors import Corrupt, Invalid, OutcomeUnknown
 from analemma.flows.context import Chance, Facts, OnUnknown, Settle
@@ -190,7 +190,7 @@ class SegmentEffects:
             raise Invalid(f"the payload of {given['type']} is no mapping", hint="payloads are JSON objects")
         priority = given.get("priority", 0)
         if type(priority) is not int:
-            raise Invalid(f"the priority of {given['type']} is no integer")
+            raise Invalid(f"the priority of {given['type']} is no integer", hint="give a whole number, or leave it out")
         key = self.text(self.key(node, "emit", count))
         return OutboxEvent(
             id=sha256(f"{self._tenant}/{key}".encode()).hexdigest()[:32],

@@ -12,18 +12,20 @@ from typing import Any, Final, get_args
 from analemma.canon.identity import BlockId
 from analemma.catalog.collecting import database_clock
 from analemma.catalog.queues import QueueRows
-from analemma.catalog.runs import LAST, FencedOut, RunRow, SegmentRow, Status
-from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Unavailable
+from analemma.catalog.run_records import FencedOut, RunRow, SegmentRow, Status
+from analemma.catalog.runs import LAST
+from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Timeout, Unavailable
 from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
 from analemma.flows.continuing import beginning_again, is_dead
 from analemma.flows.deciding import Deciding, Unknown, moved, waiting_of
 from analemma.flows.handlers import HasFunctions
+from analemma.flows.held_runs import RunnerParts
 from analemma.flows.partitioning import partition
 from analemma.flows.queueing import Queues, check_delay
 from analemma.flows.reading import read_workflow
 from analemma.flows.recording import recorded_answers
 from analemma.flows.rerunning import Rerunning
-from analemma.flows.running import Runner, RunnerParts, Told
+from analemma.flows.running import Runner, Told
 from analemma.flows.running_here import FOREVER, Here
 from analemma.flows.runs import Run, RunSegment, error_of, run_of_row, segment_of_row
 from analemma.flows.scheduling import Schedules
@@ -364,7 +366,8 @@ class Flows:
         try:
             self._deciding.decide_late(row)
             return True
-        except (Unavailable, FencedOut):
+        except (Unavailable, Timeout, FencedOut):
+            # Of the store: the lease runs out, and somebody looks again.
             raise
         except AnalemmaError as exc:
             log.warning("run %s cannot be decided: %s", row.execution, exc)

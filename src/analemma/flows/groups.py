@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import is_special, read_special
 from analemma.canon.parts import Parts
 from analemma.canon.reading import MISSING, container_kind
-from analemma.catalog.runs import FencedOut
+from analemma.canon.wire import is_special, read_special
+from analemma.catalog.run_records import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable
 from analemma.executors.pools import ThreadCalls
 from analemma.executors.port import AHEAD, Call, CallExecutor, Next

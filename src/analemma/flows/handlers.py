@@ -85,7 +85,7 @@ class Handlers:
     def add(self, name: str, function: Callable[..., Any]) -> None:
         """Register a function; in the place of one that had the name before."""
         if not callable(function):
-            raise Invalid(f"{name} is a {type(function).__name__}", hint="register a function")
+            raise Invalid(f"{name} is of type {type(function).__name__}", hint="register a function")
         with self._lock:
             self._functions[name] = function
 
@@ -207,6 +207,11 @@ class Handlers:
                 function=name,
             ) from exc
         if not callable(found):
-            raise Invalid(f"node {node} calls {name}, which is a {type(found).__name__}", node=node, function=name)
+            raise Invalid(
+                f"node {node} calls {name}, which is of type {type(found).__name__}",
+                hint="name a function",
+                node=node,
+                function=name,
+            )
         self.add(name, found)
         return found  # type: ignore[no-any-return]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.runs import EndedSegment, SegmentStatus
+from analemma.catalog.run_records import EndedSegment, SegmentStatus
 from analemma.flows.runs import RunError
 from analemma.flows.segments import Segment
 from analemma.flows.walking import Position, iterations_at
 
 if TYPE_CHECKING:
-    from analemma.flows.running import Held
+    from analemma.flows.held_runs import Held
 
 
 def ended_segment(

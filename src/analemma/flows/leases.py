@@ -8,7 +8,7 @@ from typing import Final
 
 from analemma.catalog.runs import RunRows
 from analemma.clock import Clock
-from analemma.errors import AnalemmaError, Unavailable
+from analemma.errors import AnalemmaError, Timeout, Unavailable
 
 log = logging.getLogger("analemma.flows")
 
@@ -50,7 +50,7 @@ class Lease:
             self._looked_at = self._clock.monotonic()
             try:
                 self.lost = not self._rows.is_held(self.run, self.fence)
-            except Unavailable as exc:
+            except (Unavailable, Timeout) as exc:
                 # Whoever writes is told; a look that failed is no reason to fail the node.
                 log.warning("nobody can say whether a run is still held: %s", exc)
         return self.lost

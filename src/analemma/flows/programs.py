@@ -34,10 +34,11 @@ def find_flow(handlers: Handlers, text: str) -> Flow:
     if name:
         found = getattr(_imported(module), name, None)
         if not isinstance(found, Flow):
-            raise NotFound(f"{module} has no flow {name}", hint=f"it has {_named(flows) or 'none'}")
+            raise NotFound(f"{module} has no flow {name}", hint=f"it has {_flows_in(module) or 'none'}")
         return found
     if len(flows) != 1:
-        raise Invalid(f"{module} has {len(flows)} flows", hint="name one, as module:flow")
+        hint = f"name one: {_flows_in(module)}" if flows else "name a module that has one"
+        raise Invalid(f"{module} has {len(flows)} flows", hint=hint)
     return flows[0]
 
 
@@ -53,5 +54,6 @@ def _imported(module: str) -> ModuleType:
         raise NotFound(f"{module} cannot be imported: {exc}", hint="check the name, and where you are") from exc
 
 
-def _named(flows: list[Flow]) -> str:
-    return ", ".join(flow.name for flow in flows)
+def _flows_in(module: str) -> str:
+    """What can be named there."""
+    return ", ".join(f"{module}:{name}" for name, each in vars(_imported(module)).items() if isinstance(each, Flow))

@@ -11,7 +11,7 @@ from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import check_name
 
 if TYPE_CHECKING:
-    from analemma.flows.running import RunnerParts
+    from analemma.flows.held_runs import RunnerParts
 
 PRIORITIES: Final = range(-100, 101)
 """Each that is used costs every claim one look into an index."""

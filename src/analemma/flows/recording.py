@@ -7,11 +7,12 @@ import json
 from typing import Any, Final
 
 from analemma.catalog.effects import EffectRows
-from analemma.catalog.runs import LAST, RunRow
+from analemma.catalog.run_records import RunRow
+from analemma.catalog.runs import LAST
 from analemma.errors import NotFound
 from analemma.flows.effects import read_result
+from analemma.flows.held_runs import RunnerParts
 from analemma.flows.node_types.mocking import answers_in, read_mock
-from analemma.flows.running import RunnerParts
 
 PAGE: Final = 100
 

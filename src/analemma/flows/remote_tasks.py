@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.runs import RunRow
-from analemma.errors import Invalid, NotFound, Unavailable
+from analemma.catalog.run_records import RunRow
+from analemma.errors import Invalid, NotFound, Timeout, Unavailable
 from analemma.executors.guarding import portable
 from analemma.executors.port import Call, CallExecutor
 from analemma.flows.context import Facts
@@ -22,7 +22,7 @@ from analemma.flows.segments import segment_of
 from analemma.flows.tasks import BatchAnswer, Failure, Group, GroupRun, away
 
 if TYPE_CHECKING:
-    from analemma.flows.running import RunnerParts
+    from analemma.flows.held_runs import RunnerParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def run_batch_call(parts: RunnerParts, call: BatchCall) -> BatchAnswer:
     lease = Lease(parts.rows, row.number, row.fence, lease_s=parts.lease_s, clock=clock)
     try:
         state = parts.kernel.state_of(call.manifest)
-    except Unavailable as exc:
+    except (Unavailable, Timeout) as exc:
         return BatchAnswer(away(exc))
     work = GroupRun(
         parts,

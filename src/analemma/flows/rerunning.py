@@ -10,12 +10,12 @@ from typing import Final
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import BranchKey, RowChange
 from analemma.catalog.queues import add_lane
-from analemma.catalog.runs import NewRun, RunRow, SegmentRow
+from analemma.catalog.run_records import NewRun, RunRow, SegmentRow
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.flows.continuing import workflow_status
 from analemma.flows.deciding import moved
+from analemma.flows.held_runs import RunnerParts
 from analemma.flows.run_kernel import Standing
-from analemma.flows.running import RunnerParts
+from analemma.flows.subflows import end_strays
 from analemma.state.arguments import branch_key, check_version
 
 SHORT: Final = 8
@@ -64,9 +64,6 @@ class Rerunning:
         parts = self._parts
         target = self._target(row, at)
         limit = parts.kernel.plan(target).timeout_s
-        # Those of the incarnation before, if they go on: what they come to is nobody's any more. None is begun until
-        # the run moves, and those that its next incarnation begins are newer.
-        last = parts.rows.last_child(row.number)
 
         def rows(manifest: BlockId) -> list[RowChange]:
             move = replace(
@@ -80,9 +77,10 @@ class Rerunning:
             return [parts.rows.moved(move), parts.rows.take_over_segments(row, at.seq), *restarted, status]
 
         standing = parts.kernel.roll_back(target, target.state.version, row.execution, rows)
-        if last is not None:
-            parts.rows.cancel_children(row.number, lambda key: workflow_status(parts, key, "IDLE"), last=last)
-        return self._found(row.execution), standing
+        moved_row = self._found(row.execution)
+        # Now: it may be long until somebody takes up the run, who ends what is left if we die here.
+        end_strays(parts, moved_row)
+        return moved_row, standing
 
     def forked(self, row: RunRow, at: SegmentRow, branch: str | None) -> tuple[RunRow, Standing]:
         """A run of its own that goes on from what the segment began with, on a branch of its own."""
@@ -119,5 +117,5 @@ class Rerunning:
     def _found(self, execution: str) -> RunRow:
         row = self._parts.rows.get(execution)
         if row is None:
-            raise NotFound(f"there is no run {execution}", execution=execution)
+            raise NotFound(f"there is no run {execution}", hint="runs() lists them", execution=execution)
         return row

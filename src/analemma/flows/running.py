@@ -6,33 +6,29 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.effects import EffectRows
-from analemma.catalog.engine import Engine
-from analemma.catalog.port import RowChange, TenantId
-from analemma.catalog.runs import FencedOut, Move, RunRow, RunRows, SegmentStatus, Status
-from analemma.clock import Clock, Entropy
+from analemma.catalog.port import RowChange
+from analemma.catalog.run_records import FencedOut, Move, RunRow, SegmentStatus, Status
 from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller
 from analemma.flows.context import Cancelled, Facts
 from analemma.flows.effects import AskHuman, SegmentEffects
-from analemma.flows.handlers import Handlers
+from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
-from analemma.flows.leases import Lease, Leases
-from analemma.flows.run_kernel import ReadyPlan, RunKernel, SegmentCommit, Standing, check_place
+from analemma.flows.leases import Lease
+from analemma.flows.run_kernel import SegmentCommit, Standing, check_place
 from analemma.flows.runs import RETRY, RunError, Waiting, error_of, read_waiting
 from analemma.flows.segment_running import (
     Ended,
     Ending,
     Follows,
     NodeFailed,
-    ReadyNode,
     SegmentRun,
     SegmentRunner,
     Sleeps,
@@ -40,13 +36,9 @@ from analemma.flows.segment_running import (
     Waits,
     missing_functions,
 )
-from analemma.flows.segments import Plan, Segment
-from analemma.flows.store_errors import StoreAway
+from analemma.flows.segments import Segment
+from analemma.flows.store_errors import StoreAway, is_time_over
 from analemma.flows.walking import Position, advance, entered, iterations_at, position_from
-from analemma.state.block_store import BlockStore
-
-if TYPE_CHECKING:
-    from analemma.flows.remote_tasks import Elsewhere
 
 BEFORE_SEGMENT = declare("run.before_segment", "a segment is about to run, and nothing of it was done")
 AFTER_SEGMENT = declare("run.after_segment", "a segment has run, and nothing of it is committed")
@@ -55,69 +47,6 @@ log = logging.getLogger("analemma.flows")
 
 Told = Callable[[str, SegmentStatus, RunError | None], None]
 """Hears of each segment that ended: its id, what came of it, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerParts:
-    """What a runner is made of."""
-
-    kernel: RunKernel
-    rows: RunRows
-    engine: Engine
-    tenant: TenantId
-    tenant_name: str
-    blocks: BlockStore
-    leases: Leases
-    handlers: Handlers
-    segment_runners: Mapping[str, SegmentRunner]
-    clock: Clock
-    entropy: Entropy
-    holder: str
-    lease_s: float
-    elsewhere: Callable[[], Elsewhere] | None = None
-    """How tasks get to other processes, found out when they have to; None: they do not."""
-
-
-@dataclass(slots=True)
-class Held:
-    """A run in our hands."""
-
-    row: RunRow
-    """As it was when it was taken."""
-    lease: Lease
-    standing: Standing
-    ready: ReadyPlan
-    position: Position
-    own: BlockId
-    """The version that the run itself last made."""
-    fresh: bool
-    """Whether the segment at hand has never begun before."""
-    deadline: float | None = None
-    executor: Any = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    waiting: Waiting | None = None
-    status: Status = "RUNNING"
-    kept_position: tuple[Position, str] | None = None
-    here: bool = False
-    """Whether what it begins is run here, too."""
-    begun: tuple[RunRow, Standing] | None = None
-    """A run that it has begun and waits for, held by us."""
-
-    @property
-    def plan(self) -> Plan:
-        """What it runs."""
-        return self.ready.plan
-
-    def nodes_of(self, segment: Segment) -> tuple[ReadyNode, ...]:
-        """The nodes of a segment."""
-        return self.ready.nodes_of(segment)
-
-    def position_text(self) -> str:
-        """Its position, as it is kept."""
-        known = self.kept_position
-        if known is None or known[0] is not self.position:
-            known = self.kept_position = self.position, position_text(self.position, self.standing.segments)
-        return known[1]
 
 
 class Runner:
@@ -205,7 +134,7 @@ class Runner:
             self._let_go(held)
             raise
         except BaseException:
-            # A defect, which may well be there the next time: not at once, again and again.
+            # A defect, or what is locked by somebody: it may well be there the next time. Not at once, again and again.
             self._let_go(held, due_in_s=held.lease.lease_s)
             raise
         finally:
@@ -237,9 +166,9 @@ class Runner:
             # The run is ours: what was refused was something that its node tried to do.
             return self._failed(held, segment, exc, run, began, told)
         except Exception as exc:
-            if isinstance(exc, StoreAway | Unavailable):
-                # Not from a node or an executor, whose errors are NodeFailed: our own store is away, as it may be at
-                # the commit.
+            if isinstance(exc, StoreAway | Unavailable | Timeout) and not is_time_over(exc):
+                # Not from a node or an executor, whose errors are NodeFailed: our own store is away or late, as it may
+                # be at the commit.
                 raise
             return self._failed(held, segment, exc, run, began, told)
         hit(AFTER_SEGMENT)
@@ -277,7 +206,7 @@ class Runner:
             ready = self._parts.kernel.plan(held.standing)
             check_place(ready.plan, held.position)
             position = entered(ready.plan, held.position)
-        except Unavailable:
+        except (Unavailable, Timeout):
             raise
         except Exception as exc:
             return self._failed(held, before, exc, None, began, told)
@@ -366,7 +295,9 @@ class Runner:
         found = self._parts.segment_runners.get(segment.type)
         if found is None:
             raise Denied(
-                f"segment {segment.id} is of the type {segment.type}, which nothing here runs", segment=segment.id
+                f"segment {segment.id} is of the type {segment.type}, which nothing here runs",
+                hint="run it with a version of the program that knows it",
+                segment=segment.id,
             )
         return found
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs import RunRow
-from analemma.errors import AnalemmaError, Unavailable
+from analemma.catalog.run_records import RunRow
+from analemma.errors import AnalemmaError, Timeout, Unavailable
 from analemma.flows.continuing import Family, is_dead, workflow_status
 from analemma.flows.deciding import moved
+from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.run_kernel import Standing
-from analemma.flows.running import Held, Runner, RunnerParts, Told
+from analemma.flows.running import Runner, Told
 from analemma.flows.runs import RunError, error_of
+from analemma.flows.subflows import end_strays
 
 FOREVER: Final = float("inf")
 
@@ -46,9 +48,12 @@ class Here:
     ) -> Held | None:
         """Run what was claimed. What cannot even be taken up, because its manifest is damaged or not its own, fails."""
         try:
+            end_strays(self._parts, row)
             held = self._runner.hold(row, standing, fresh=fresh, executor=executor)
-        except Unavailable:
-            self._parts.rows.release(row.number, row.fence)
+        except (Unavailable, Timeout) as exc:
+            # Whoever is in the way of a lock may be so for a while.
+            due_in_s = self._parts.lease_s if isinstance(exc, Timeout) else 0.0
+            self._parts.rows.release(row.number, row.fence, due_in_s=due_in_s)
             raise
         except AnalemmaError as exc:
             self.end(row, "FAILED", error_of(exc))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from analemma.catalog.runs import RunRow, SegmentRow, SegmentStatus, Status
+from analemma.catalog.run_records import RunRow, SegmentRow, SegmentStatus, Status
 from analemma.errors import AnalemmaError, OutcomeUnknown
 from analemma.state.versions import moment
 

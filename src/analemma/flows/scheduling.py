@@ -14,17 +14,17 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from analemma.catalog.collecting import database_clock
-from analemma.catalog.runs import RunRow
+from analemma.catalog.run_records import RunRow
 from analemma.catalog.schedules import ScheduleRow, ScheduleRows, due_schedules
 from analemma.errors import Conflict, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning, RunsOn, workflow_of
 from analemma.flows.building import Flow
 from analemma.flows.document import Workflow
+from analemma.flows.held_runs import RunnerParts
 from analemma.flows.nodes import TriggerNode
 from analemma.flows.queueing import check_label
 from analemma.flows.reading import read_workflow
-from analemma.flows.running import RunnerParts
 from analemma.flows.runs import Run, RunError, error_of, read_error, said
 from analemma.flows.ticking import CATCH_UPS, SECOND_US, CatchUp, Policy, Ticks, check_ticks, due_ticks, iso
 from analemma.state.arguments import check_name
@@ -355,7 +355,7 @@ class Schedules:
         if definition.executor is not None and not isinstance(definition.executor, str):
             raise Invalid("the executor of a schedule is a name", hint="as processes:4")
         if not isinstance(definition.input, Mapping):
-            raise Invalid(f"the input is a {type(definition.input).__name__}", hint="pass a dict of fields")
+            raise Invalid(f"the input is of type {type(definition.input).__name__}", hint="pass a dict of fields")
         if definition.tick_into is not None:
             check_name(definition.tick_into, "field")
         check_name(definition.workflow_id, "workflow")

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from analemma.bag.state_bag import SmartStateBag
 from analemma.catalog.port import OutboxEvent
-from analemma.catalog.runs import FencedOut, RunRow
+from analemma.catalog.run_records import FencedOut, RunRow
 from analemma.clock import Clock
 from analemma.errors import Denied, Invalid, Timeout, Unavailable
 from analemma.flows.calling import Caller, may_help, wait_before
@@ -23,12 +23,12 @@ from analemma.flows.handlers import Handlers
 from analemma.flows.nodes import AggregatorNode, AnyNode, PythonNode, SubflowNode, TriggerNode
 from analemma.flows.runs import Waiting, said
 from analemma.flows.segments import Plan, Segment
-from analemma.flows.store_errors import StoreErrors
+from analemma.flows.store_errors import StoreErrors, time_is_over
 from analemma.flows.walking import DONE, Outcome, Position
 from analemma.flows.working_state import WorkingState, check_writes, fields_of, operations_of
 
 if TYPE_CHECKING:
-    from analemma.flows.running import RunnerParts
+    from analemma.flows.held_runs import RunnerParts
     from analemma.flows.tasks import TaskWalk
 
 _NODES: Final[TypeAdapter[list[Any]]] = TypeAdapter(list[Annotated[AnyNode, Field(discriminator="type")]])
@@ -178,7 +178,7 @@ class SegmentRun:
         if self.stopping():
             raise Cancelled(f"the run {self.facts.execution_id} does not go on here")
         if self.deadline is not None and self.clock.monotonic() > self.deadline:
-            raise Timeout(f"the run {self.facts.execution_id} took longer than it may", hint="raise limits.timeout_s")
+            raise time_is_over(self.facts.execution_id)
 
     def view(self, ready: ReadyNode, store: StoreErrors | None = None) -> SmartStateBag:
         """The state as a node may see it."""

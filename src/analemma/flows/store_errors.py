@@ -1,4 +1,5 @@
-"""Errors of our own store that go through a node: they say nothing of the node, and its run goes on later."""
+"""Errors of our own store, also those that go through a node: they say nothing of the node, and its run goes on
+later."""
 
 from __future__ import annotations
 
@@ -31,6 +32,17 @@ class StoreErrors:
             if noted is error:
                 return StoreAway(noted, at_once=at_once)
         return None
+
+
+def time_is_over(execution: str) -> Timeout:
+    """What a run is told whose own time is over: it fails. A Timeout of the store says nothing of the run."""
+    message = f"the run {execution} took longer than it may"
+    return Timeout(message, hint="raise limits.timeout_s", execution=execution)
+
+
+def is_time_over(error: BaseException) -> bool:
+    """Whether it is the run's own time that is over, and not the store that is late."""
+    return isinstance(error, Timeout) and "execution" in error.facts
 
 
 class StoreAway(Exception):

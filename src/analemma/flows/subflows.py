@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from analemma.canon.editing import Operation
-from analemma.catalog.runs import ENDED, SECOND_US, FencedOut, RunRow
+from analemma.catalog.run_records import ENDED, SECOND_US, FencedOut, RunRow
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, Limit, NotFound, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning
@@ -21,9 +21,9 @@ from analemma.flows.calling import NEVER_AGAIN, wait_before
 from analemma.flows.context import Cancelled
 from analemma.flows.continuing import beginning_again, workflow_status
 from analemma.flows.deciding import moved
+from analemma.flows.held_runs import RunnerParts
 from analemma.flows.naming import path_tokens
 from analemma.flows.nodes import SubflowNode
-from analemma.flows.running import RunnerParts
 from analemma.flows.runs import SUBFLOW, RunError, Waiting, read_error
 from analemma.flows.segment_running import Ended, Ending, Follows, NodeFailed, ReadyNode, SegmentRun
 from analemma.flows.texts import MISSING, plain_data, value_at
@@ -50,6 +50,23 @@ def child_key(row: RunRow, segment: str, iterations: tuple[int, ...]) -> str:
     return f"{parent}/{segment}/{counted}"
 
 
+def end_strays(parts: RunnerParts, row: RunRow) -> None:
+    """End what earlier incarnations of a run began, if it goes on: what it comes to is nobody's any more.
+
+    Whoever runs a run again does so behind the rollback, and may die between the two; then whoever takes up the run
+    does. None of them is begun once the run has moved, so that those of its own incarnation are newer."""
+    if row.incarnation == 1:
+        return
+    strays = [number for number, key in parts.rows.children(row.number) if _incarnation(row, key) < row.incarnation]
+    if strays:
+        parts.rows.cancel_children(row.number, lambda key: workflow_status(parts, key, "IDLE"), last=strays[-1])
+
+
+def _incarnation(row: RunRow, key: str) -> int:
+    """Which incarnation of a run began the child of a key."""
+    return int(key.removeprefix(row.execution).partition("/")[0].removeprefix(".") or 1)
+
+
 def run_subflow(run: SegmentRun) -> Ending:
     """Begin the child, wait for it, or take over what it came to."""
     if len(run.nodes) != 1 or not isinstance(run.nodes[0].node, SubflowNode):
@@ -63,7 +80,8 @@ def run_subflow(run: SegmentRun) -> Ending:
                 node=ready.node.id,
             )
         return _Subflow(run, ready, run.row, run.parts).go_on()
-    except (Cancelled, FencedOut, Unavailable, NodeFailed):
+    except (Cancelled, FencedOut, Unavailable, Timeout, NodeFailed):
+        # Unavailable and Timeout: of our own store. Those of the child are NodeFailed.
         raise
     except AnalemmaError as exc:
         raise NodeFailed(ready.node.id, run.attempts) from exc
@@ -264,7 +282,7 @@ class _Subflow:
         newest = parts.rows.get(child.execution)
         if child.number not in ended and newest is not None:
             return self._look_at(newest, child.idempotency_key or "")
-        raise Timeout(
+        raise NodeFailed(self._node.id, self._run.attempts) from Timeout(
             f"the subflow {child.name} ({child.execution}) took longer than {self._node.timeout_s:g} s",
             hint="raise its timeout_s",
         )

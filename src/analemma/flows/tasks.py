@@ -13,8 +13,8 @@ from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.effects import Blocks, EffectRows
 from analemma.catalog.port import BranchKey, OutboxEvent
+from analemma.catalog.run_records import FencedOut, RunRow
 from analemma.catalog.run_tasks import TaskRow, TaskRows
-from analemma.catalog.runs import FencedOut, RunRow
 from analemma.errors import Denied, Timeout, Unavailable
 from analemma.flows.branch_merging import BranchChange
 from analemma.flows.calling import Caller
@@ -28,13 +28,13 @@ from analemma.flows.run_kernel import ReadyPlan
 from analemma.flows.runs import error_of
 from analemma.flows.segment_running import Ended, NodeFailed, ReadyNode, SegmentRun, SegmentRunner, ready_nodes
 from analemma.flows.segments import Segment
-from analemma.flows.store_errors import StoreAway
+from analemma.flows.store_errors import StoreAway, is_time_over
 from analemma.flows.task_results import TaskResult, recorded
 from analemma.flows.walking import Position, advance, begin, iterations_at
 from analemma.flows.working_state import WorkingState
 
 if TYPE_CHECKING:
-    from analemma.flows.running import RunnerParts
+    from analemma.flows.held_runs import RunnerParts
 
 RECORD_S: Final = 0.2
 """Tasks of a batch are recorded together, but none waits longer than this for those behind it."""
@@ -169,9 +169,9 @@ class GroupRun:
                 except NodeFailed as exc:
                     cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
                     problem = Failure(item, cause, exc.node, exc.attempts, exc.effect)
-                except (StoreAway, Unavailable) as exc:
+                except (StoreAway, Unavailable, Timeout) as exc:
                     # Not from a node, whose errors are NodeFailed.
-                    problem = away(exc)
+                    problem = Failure(item, exc) if is_time_over(exc) else away(exc)
                 except Exception as exc:
                     problem = Failure(item, exc)
                 else:
@@ -273,7 +273,10 @@ class TaskWalk:
             run.check()
             ending = self._runner_of(segment)(run)
             if not isinstance(ending, Ended):
-                raise Denied(f"{segment.id} stands inside of {self._run.group.id}, where nothing can wait")
+                raise Denied(
+                    f"{segment.id} stands inside of {self._run.group.id}, where nothing can wait",
+                    hint="wait before or behind the group",
+                )
             events += run.events
             self.attempts = max(self.attempts, run.attempts)
             position = advance(plan, position, ending.outcome)
@@ -319,6 +322,8 @@ class TaskWalk:
         found = self._run.parts.segment_runners.get(segment.type)
         if found is None:
             raise Denied(
-                f"segment {segment.id} is of the type {segment.type}, which nothing here runs", segment=segment.id
+                f"segment {segment.id} is of the type {segment.type}, which nothing here runs",
+                hint="run it with a version of the program that knows it",
+                segment=segment.id,
             )
         return found

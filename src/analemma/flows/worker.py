@@ -14,9 +14,9 @@ from analemma.catalog.collecting import database_clock
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import TenantId
 from analemma.catalog.queues import claim_next
-from analemma.catalog.runs import RunRow
+from analemma.catalog.run_records import RunRow
 from analemma.catalog.schedules import due_schedules
-from analemma.errors import AnalemmaError, Conflict, Internal, Unavailable
+from analemma.errors import AnalemmaError, Conflict, Internal, Timeout, Unavailable
 from analemma.flows.flows import Flows
 
 log = logging.getLogger("analemma.flows")
@@ -178,6 +178,10 @@ class RunWorker:
             self._note(runs=1)
         except Unavailable:
             raise
+        except Timeout as exc:
+            # Of the store: the run is let go for a while, and others need not wait for what it waits for.
+            log.warning("run %s waits for the store: %s", row.execution, exc)
+            self._note(failed=1)
         except BaseException:
             # A defect of ours: the lease runs out, and somebody tries again, later and not at once.
             log.exception("run %s could not be gone on with", row.execution)

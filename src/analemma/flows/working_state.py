@@ -11,13 +11,19 @@ from analemma.bag.rings import ALWAYS_EXCLUDED, RESERVED_PREFIXES, RING_RESTRICT
 from analemma.bag.state_bag import SmartStateBag
 from analemma.canon.editing import Edited, Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import DEEPEST_CONTENT, Block, Link, Wire, link_wire
+from analemma.canon.nodes import Block
 from analemma.canon.parts import Parts
 from analemma.canon.pointer import format_pointer
 from analemma.canon.reading import MISSING, locate
 from analemma.canon.source import NodeSource
 from analemma.canon.stored import Stored
 from analemma.canon.tree import Trees
+from analemma.canon.wire import (
+    DEEPEST_CONTENT,
+    Link,
+    Wire,
+    link_wire,
+)
 from analemma.catalog.port import BranchKey
 from analemma.errors import Denied, Invalid
 from analemma.flows.handlers import Result
@@ -161,7 +167,11 @@ def check_writes(node: Mapping[str, Any], ring: str, operations: Iterable[Operat
     for operation in operations:
         path = operation.path
         if not path:
-            raise Invalid(f"node {node['id']} puts something else in the place of the state", node=node["id"])
+            raise Invalid(
+                f"node {node['id']} puts something else in the place of the state",
+                hint="write the fields that change",
+                node=node["id"],
+            )
         check_field(path[0], f"node {node['id']}")
         if path[0] in hidden:
             raise Denied(

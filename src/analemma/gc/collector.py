@@ -5,6 +5,7 @@ may stop anywhere, by itself or by dying; the next one begins anew."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from analemma.blocks.port import ObjectStore
@@ -14,12 +15,15 @@ from analemma.catalog.collecting_uploads import Audit, CollectingUploads, Failur
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
-from analemma.errors import Invalid, NotFound
+from analemma.errors import Conflict, Invalid, NotFound
 from analemma.gc.parts import GcOptions, Parts, Progress, TenantPart, silent
 from analemma.gc.planning import Planner, as_report
 from analemma.gc.reports import GcPlan, GcReport, GcStatus
 from analemma.gc.running import Run
 from analemma.gc.uploads import UploadCollector
+
+LONGEST_GRACE_S = 1e10
+"""Some 300 years, of which the database's clock can still be told the beginning."""
 
 
 class Collector:
@@ -50,6 +54,8 @@ class Collector:
         )
         self._holder = holder
         self._ran_at: dict[str | None, float] = {}
+        self._running = threading.Lock()
+        """Held by whoever runs: the lease is this program's, and would not keep its other threads apart."""
         self.sessions = Sessions(engine, clock=database_clock)
 
     def plan(
@@ -92,11 +98,16 @@ class Collector:
         if plan is not None:
             planned = {each.tenant for each in plan.tenants}
             tenants = [each for each in tenants if each[1] in planned]
-        self.sessions.abandon(self._parts.options.session_idle_s)
-        begun = self._parts.catalog.begin(self._holder, self._parts.options.lease_s, store_id=self._parts.store_id)
-        self._ran_at[tenant] = self._parts.clock.monotonic()
-        run = Run(self._parts, begun, plan, grace_s, expire, force, progress or silent, stop or (lambda: False))
-        return run.go(tenants)
+        if not self._running.acquire(blocking=False):
+            raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
+        try:
+            self.sessions.abandon(self._parts.options.session_idle_s)
+            begun = self._parts.catalog.begin(self._holder, self._parts.options.lease_s, store_id=self._parts.store_id)
+            self._ran_at[tenant] = self._parts.clock.monotonic()
+            run = Run(self._parts, begun, plan, grace_s, expire, force, progress or silent, stop or (lambda: False))
+            return run.go(tenants)
+        finally:
+            self._running.release()
 
     def status(self, runs: int = 10) -> GcStatus:
         """Who collects now, what the last runs did, and what failed."""
@@ -146,7 +157,7 @@ class Collector:
 
     def _grace(self, grace_s: float | None) -> float:
         chosen = self._parts.options.grace_s if grace_s is None else grace_s
-        if chosen < 0:
+        if not 0 <= chosen <= LONGEST_GRACE_S:
             raise Invalid(f"a grace period of {chosen} s is none", hint="0 is the shortest")
         return chosen
 
@@ -160,5 +171,5 @@ class Collector:
             return tenants
         chosen = [each for each in tenants if each[1] == name]
         if not chosen:
-            raise NotFound(f"there is no tenant {name!r}")
+            raise NotFound(f"there is no tenant {name!r}", hint="saving something begins a tenant", tenant=name)
         return chosen

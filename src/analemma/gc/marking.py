@@ -7,7 +7,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from struct import Struct
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import LINKS, block_links, decode_node, is_tree_node, node_links
+from analemma.canon.nodes import (
+    block_links,
+    decode_node,
+    is_tree_node,
+    node_links,
+)
+from analemma.canon.wire import LINKS
 
 READ_BATCH = 256
 """Nodes read at once: a few megabytes."""

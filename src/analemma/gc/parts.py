@@ -21,9 +21,17 @@ Progress = Callable[[str, int], None]
 class Expiring(Protocol):
     """What a run asks of a tenant's kernel."""
 
-    def expire_all(self, *, dry_run: bool = False) -> list[BranchExpiry]: ...
+    def expire_all(self, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]: ...
 
-    def expire(self, *, workflow_id: str, owner_id: str, branch: str = ..., dry_run: bool = False) -> ExpiryPlan: ...
+    def expire(
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        branch: str = ...,
+        dry_run: bool = False,
+        now_us: int | None = None,
+    ) -> ExpiryPlan: ...
 
 
 class TenantPart(Protocol):

@@ -53,7 +53,7 @@ class Planner:
     def _plan_tenant(self, tenant: TenantId, name: str) -> TenantPlan:
         catalog = self._parts.catalog
         part = self._parts.open_tenant(name)
-        expiring = _expiring(part.kernel) if self._expire else set()
+        expiring = _expiring(part.kernel, self._parts.upload_rows.now_us()) if self._expire else set()
         for attempt in range(PLAN_TRIES):
             number = catalog.lease().number + 1
             seen = catalog.look(tenant, ROOTS)
@@ -114,12 +114,14 @@ class _Claims:
         self.abandoned += len(uploads) if abandoned else 0
 
 
-def _expiring(kernel: Expiring) -> set[BlockId]:
+def _expiring(kernel: Expiring, now_us: int) -> set[BlockId]:
     """The versions that would expire now."""
     found: set[BlockId] = set()
-    for each in kernel.expire_all(dry_run=True):
+    for each in kernel.expire_all(dry_run=True, now_us=now_us):
         if each.problem is None:
-            plan = kernel.expire(workflow_id=each.workflow_id, owner_id=each.owner_id, branch=each.branch, dry_run=True)
+            plan = kernel.expire(
+                workflow_id=each.workflow_id, owner_id=each.owner_id, branch=each.branch, dry_run=True, now_us=now_us
+            )
             found.update(BlockId(bytes.fromhex(version.manifest_id)) for version in plan.expired)
     return found
 

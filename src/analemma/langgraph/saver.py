@@ -78,8 +78,12 @@ class AnalemmaSaver(AsyncSaver):
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=allowed or None))
         app = where if isinstance(where, App) else open_app(where)
         self._opened = None if app is where else app
-        chosen = app.default if tenant is None else app.tenant(tenant)
-        self._threads = Threads(app, chosen, owner, cache_bytes=cache_bytes)
+        try:
+            chosen = app.default if tenant is None else app.tenant(tenant)
+            self._threads = Threads(app, chosen, owner, cache_bytes=cache_bytes)
+        except BaseException:
+            self.close()
+            raise
         self._entropy = entropy or SystemEntropy()
 
     def __enter__(self) -> AnalemmaSaver:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Wire
 from analemma.canon.stored import Stored
 from analemma.canon.tree import Operation
+from analemma.canon.wire import Wire
 from analemma.errors import Corrupt
 from analemma.langgraph.channels import Channel, Splice, join
 

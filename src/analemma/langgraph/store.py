@@ -163,7 +163,10 @@ class AnalemmaStore(BaseStore):
                 check_page(op)
                 check_listing(op)
             else:
-                raise Invalid(f"not an operation of a store: {type(op).__name__}")
+                raise Invalid(
+                    f"not an operation of a store: {type(op).__name__}",
+                    hint="GetOp, PutOp, SearchOp and ListNamespacesOp are",
+                )
             batch.reads.append((place, op))
         return batch
 

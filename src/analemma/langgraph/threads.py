@@ -8,11 +8,18 @@ from typing import Any, NamedTuple
 
 from analemma.app import App, Tenant
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, Link, Wire, is_special, link_wire, read_special
+from analemma.canon.nodes import Block
 from analemma.canon.parts import Parts
 from analemma.canon.reading import MISSING, locate
 from analemma.canon.source import NodeSource
 from analemma.canon.tree import Edited
+from analemma.canon.wire import (
+    Link,
+    Wire,
+    is_special,
+    link_wire,
+    read_special,
+)
 from analemma.catalog.port import BranchKey, Head, RowChange
 from analemma.catalog.threads import CheckpointRow, ThreadRows
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound

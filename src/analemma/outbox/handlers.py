@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_claiming import EventRow, LaneKey
+from analemma.catalog.outbox_lanes import EventRow, LaneKey
 from analemma.errors import Invalid
 
 PAYLOAD_VERSION = "1.0"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import orjson
 
 from analemma.catalog.channels import Channels
-from analemma.catalog.outbox_claiming import EventStatus, LaneKey
+from analemma.catalog.outbox_lanes import EventStatus, LaneKey
 from analemma.catalog.outbox_tending import BEFORE_EVERYTHING, EventFilter, OutboxRows, StoredEvent
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
@@ -20,6 +20,7 @@ from analemma.errors import Conflict, Invalid, NotFound
 BATCH = 100
 HOUSEKEEPING_BATCH = 1000
 SECOND_US = 1_000_000
+LONGEST_AGE_S = 1e10
 
 Grade = Literal["ok", "warning"]
 
@@ -287,6 +288,8 @@ class Outbox:
         now = self._rows.now_us()
         processed_s = self._keep_processed_s if processed_after_s is None else processed_after_s
         dead_s = self._keep_dead_s if dead_after_s is None else dead_after_s
+        if not all(abs(each) <= LONGEST_AGE_S for each in (processed_s, dead_s)):
+            raise Invalid(f"rows settled {processed_s} s and {dead_s} s ago", hint="give ages in seconds")
         count = 0
         while not stop():
             deleted = self._rows.housekeep(
@@ -340,7 +343,7 @@ class Outbox:
             return None
         found = self._find_tenant(name)
         if found is None:
-            raise NotFound(f"there is no tenant {name!r}", tenant=name)
+            raise NotFound(f"there is no tenant {name!r}", hint="saving something begins a tenant", tenant=name)
         return found
 
     def _filter(

@@ -17,15 +17,8 @@ from typing import Any
 
 from analemma.catalog.channels import Channels
 from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_claiming import (
-    WORKER_DIED,
-    ClaimedLane,
-    EventFailure,
-    EventRow,
-    LaneOutcome,
-    LeaseLost,
-    OutboxClaims,
-)
+from analemma.catalog.outbox_claiming import WORKER_DIED, OutboxClaims
+from analemma.catalog.outbox_lanes import ClaimedLane, EventFailure, EventRow, LaneOutcome, LeaseLost
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.outbox.batches import BatchHandler
@@ -36,6 +29,7 @@ from analemma.outbox.holding import HeldLanes, TenantNames
 from analemma.outbox.options import Delivered as Delivered
 from analemma.outbox.options import Listener
 from analemma.outbox.options import WorkerOptions as WorkerOptions
+from analemma.outbox.outcomes import Outcomes
 from analemma.tracing import continued, span
 
 TARGET_CLAIM_S = 0.25
@@ -80,10 +74,6 @@ class OutboxPollingWorker:
         self._ready: deque[ClaimedLane] = deque()
         self._suspects: deque[ClaimedLane] = deque()
         """Lanes in which a worker died; one of them is worked on at a time."""
-        self._outcomes: list[LaneOutcome] = []
-        self._later: list[LaneOutcome] = []
-        """What could not be said because somebody was writing to the lane."""
-        self._oldest_outcome = 0.0
         self._counts = Delivered()
         self._seconds_per_event = 0.01
         self._claimed_at = 0.0
@@ -97,6 +87,7 @@ class OutboxPollingWorker:
         """Held while it runs."""
         self._in_line_s = min(IN_LINE_S, self._options.lease_s / 10)
         self._held = HeldLanes(claims, lease_s=self._options.lease_s, in_line_s=self._in_line_s)
+        self._outcomes = Outcomes(claims, self._held, batch=self._options.batch, wake=self._wake, count=self._count)
         self._passed_over: tuple[int, int] | None = None
         """How much to claim, where a claim found nothing but lanes that were being written to."""
         self._pause_s = self._options.poll_busy_s
@@ -174,8 +165,7 @@ class OutboxPollingWorker:
     def drop(self, lanes: Sequence[ClaimedLane], **counts: int) -> None:
         """These lanes are no longer worked on; and something is to be counted."""
         self._held.remove(lanes)
-        with self._lock:
-            self._counts = self._counts.plus(**counts)
+        self._count(**counts)
 
     def is_stopping(self) -> bool:
         """Whether it is about to end."""
@@ -203,7 +193,7 @@ class OutboxPollingWorker:
                 renewed = time.monotonic()
                 log.warning("leases could not be renewed: %s", exc)
             try:
-                self._flush(only_older_s=FLUSH_AFTER_S)
+                self._outcomes.flush(only_older_s=FLUSH_AFTER_S)
                 self._share_out()
                 if not self._stopping:
                     self._wait_in_line()
@@ -212,8 +202,8 @@ class OutboxPollingWorker:
 
     def _wait_in_line(self) -> None:
         """Say, and claim, what threads could not because others are writing to it."""
-        if self._later:
-            self._flush(wait_s=self._in_line_s)
+        if self._outcomes.has_later:
+            self._outcomes.flush(wait_s=self._in_line_s)
         if self._passed_over is not None and not self._ready:
             lanes, rows = self._passed_over
             self._passed_over = None
@@ -231,14 +221,14 @@ class OutboxPollingWorker:
         """Give back what was claimed long ago and is not begun: handlers have become slow, and others may have time."""
         if self._ready and time.monotonic() - self._claimed_at > self._options.lease_s:
             while (lane := self._next_lane()) is not None:
-                self._finish(LaneOutcome(lane, lane.done_seq))
+                self._outcomes.add(LaneOutcome(lane, lane.done_seq))
 
     def _thread(self, drain: bool, listener: Listener) -> None:
         try:
             while not self._stopping:
                 try:
                     if self._deliver_a_suspect() or self._deliver_a_lane():
-                        self._flush(only_older_s=FLUSH_AFTER_S)
+                        self._outcomes.flush(only_older_s=FLUSH_AFTER_S)
                     elif not self._find_more(drain, listener):
                         return
                 except AnalemmaError as exc:
@@ -275,7 +265,7 @@ class OutboxPollingWorker:
 
     def _find_more(self, drain: bool, listener: Listener) -> bool:
         """Claim lanes, or wait until there may be some; False when a drain is over."""
-        self._flush()
+        self._outcomes.flush()
         with self._claiming:
             if self._ready or self._stopping:
                 return True
@@ -287,8 +277,7 @@ class OutboxPollingWorker:
             # With suspects waiting here already, the others' are left to others.
             calm = bool(self._suspects)
             claimed = self._claims.claim(lanes=lanes, rows=rows, tenant=self._tenant, calm=calm)
-            with self._lock:
-                self._counts = self._counts.plus(polls=1)
+            self._count(polls=1)
             self._take(claimed)
             if claimed:
                 self._backlog = max(1.0, sum(lane.last_seq - lane.done_seq for lane in claimed) / len(claimed))
@@ -318,7 +307,7 @@ class OutboxPollingWorker:
                 lane.events = self._claims.read(lane, 1)
             if not lane.events:
                 log.warning("%s has lost the events %d to %d", lane.key, lane.done_seq + 1, lane.last_seq)
-                self._finish(LaneOutcome(lane, lane.last_seq))
+                self._outcomes.add(LaneOutcome(lane, lane.last_seq))
                 return
             if lane.reclaimed:
                 if not self._survives(lane):
@@ -333,7 +322,7 @@ class OutboxPollingWorker:
         """Handle the next event of a lane in which a worker died, having said so."""
         with self._keeping(lane):
             if self._stopping:
-                self._finish(LaneOutcome(lane, lane.done_seq))
+                self._outcomes.add(LaneOutcome(lane, lane.done_seq))
                 return
             self._claims.begin(lane, lane.events[0].seq)
             self._deliver_events(lane, begun=True)
@@ -349,7 +338,7 @@ class OutboxPollingWorker:
         except AnalemmaError:
             # The database did not answer. Left alone, the lane would wait for its lease to run out, and its next event
             # would be taken for one at which a worker died.
-            self._finish(LaneOutcome(lane, lane.done_seq))
+            self._outcomes.add(LaneOutcome(lane, lane.done_seq))
             raise
         except BaseException:
             # The program ends: the lease runs out, and somebody tries again.
@@ -364,7 +353,7 @@ class OutboxPollingWorker:
         attempts = first.attempts + 1
         most = self._options.retries.max_attempts
         if first.status == "PROCESSING" and attempts >= most:
-            self._finish(LaneOutcome(lane, lane.done_seq, EventFailure("DEAD", attempts, None, WORKER_DIED)))
+            self._outcomes.add(LaneOutcome(lane, lane.done_seq, EventFailure("DEAD", attempts, None, WORKER_DIED)))
             return False
         if first.status != "PROCESSING":
             # Perhaps it was not even begun: it is not given up before it was tried alone.
@@ -404,7 +393,7 @@ class OutboxPollingWorker:
                 failure = self._options.retries.judge(settled_nothing(row), row.attempts, self._chance)
                 break
             done = row.seq
-        self._finish(LaneOutcome(lane, done, failure))
+        self._outcomes.add(LaneOutcome(lane, done, failure))
 
     def _is_settled(self, lane: ClaimedLane, row: EventRow) -> bool:
         """Whether the transaction in which a handler settled its event is committed; if so, the lane is known to be
@@ -416,8 +405,7 @@ class OutboxPollingWorker:
             return False
         if position is None or position < row.seq:
             return False
-        with self._lock:
-            self._counts = self._counts.plus(delivered=position - lane.done_seq)
+        self._count(delivered=position - lane.done_seq)
         lane.done_seq = position
         return True
 
@@ -434,62 +422,23 @@ class OutboxPollingWorker:
         if listener is not None:
             listener.wake()
 
-    def _finish(self, outcome: LaneOutcome) -> None:
+    def _count(self, **counts: int) -> None:
         with self._lock:
-            if not self._outcomes:
-                self._oldest_outcome = time.monotonic()
-            self._outcomes.append(outcome)
-
-    def _flush(self, *, only_older_s: float | None = None, wait_s: float = 0.0) -> None:
-        """Say what became of lanes; whoever comes first says it for all. What cannot be said because somebody is
-        writing to the lane is left to those who wait for that."""
-        if not self._outcomes and not (wait_s and self._later):
-            return
-        with self._lock:
-            if (
-                only_older_s is not None
-                and len(self._outcomes) < self._options.batch
-                and time.monotonic() - self._oldest_outcome < only_older_s
-            ):
-                return
-            outcomes, self._outcomes = self._outcomes, []
-            if wait_s:
-                outcomes, self._later = self._later + outcomes, []
-        if not outcomes:
-            return
-        try:
-            finished = self._claims.finish(outcomes, wait_s=wait_s)
-        except BaseException:
-            with self._lock:
-                self._outcomes = outcomes + self._outcomes
-            raise
-        if finished.more:
-            self._wake()
-        dead = sum(1 for outcome in finished.failed if outcome.failure and outcome.failure.status == "DEAD")
-        unsaid = {id(outcome.lane) for outcome in finished.later}
-        with self._lock:
-            self._later += finished.later
-            self._counts = self._counts.plus(
-                delivered=finished.delivered,
-                failed=len(finished.failed) - dead,
-                dead=dead,
-                lost=len(finished.lost),
-            )
-        self._held.remove(outcome.lane for outcome in outcomes if id(outcome.lane) not in unsaid)
+            self._counts = self._counts.plus(**counts)
 
     def _give_back(self) -> None:
         """At the end: settle what was handled, release what was not begun."""
         while (lane := self._next_lane() or _first(self._suspects)) is not None:
-            self._finish(LaneOutcome(lane, lane.done_seq))
+            self._outcomes.add(LaneOutcome(lane, lane.done_seq))
         deadline = time.monotonic() + PATIENCE_S
-        while (self._outcomes or self._later) and time.monotonic() < deadline:
+        while self._outcomes and time.monotonic() < deadline:
             try:
-                self._flush(wait_s=self._in_line_s)
+                self._outcomes.flush(wait_s=self._in_line_s)
             except AnalemmaError as exc:
                 log.warning("leases could not be given back, and will run out: %s", exc)
-            if self._outcomes or self._later:
+            if self._outcomes:
                 time.sleep(0.05)
-        self._outcomes, self._later = [], []
+        self._outcomes.clear()
         self._held.clear()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from analemma.catalog.backfills import BackfillEntity, Counts, raw_versions
+from analemma.catalog.backfills import BackfillEntity, Counts, StoredEntry, raw_versions, stored_entries
 from analemma.catalog.compile_batches import find_overtaken, read_starts, write_compiles
 from analemma.catalog.engine import Statements, Transaction
 from analemma.catalog.entities import add_placeholders
@@ -143,6 +143,9 @@ class BatchCompiler:
             # There must be something to lock of everyone who is joined, as with a single compile.
             add_placeholders(self.parts.engine, self.parts.tenant, missing)
             found = dict(zip(wanted, self.parts.slices.find(wanted), strict=True))
+        entries: dict[int, list[StoredEntry]] = {}
+        if self.mode is CompileMode.FULL:
+            entries = stored_entries(self.parts.engine, [start.number for _, start, _ in asked])
         for item, start, asking in asked:
             number = item.entity.number
             try:
@@ -156,6 +159,7 @@ class BatchCompiler:
                     mode=self.mode,
                     ship=self.ship,
                     serve=True,
+                    entries=entries.get(number),
                 )
             except PASSING:
                 raise

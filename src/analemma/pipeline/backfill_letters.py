@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from analemma.catalog.outbox_claiming import LaneKey
+from analemma.catalog.outbox_lanes import LaneKey
 from analemma.catalog.outbox_tending import EventFilter, OutboxRows, StoredEvent
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid

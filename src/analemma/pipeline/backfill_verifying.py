@@ -283,7 +283,7 @@ class _Page:
             (each.type, each.value, *((None, None) if each.target is None else (each.target.type, each.target.id)))
             for each in index_entries(ruleset, look.key, document)
         }
-        stored = stored_entries(self._parts.engine, entity.number)
+        stored = stored_entries(self._parts.engine, [entity.number])[entity.number]
         for what, applies, states in (
             ("readers", version == entity.serving_version, SERVED_ENTRIES),
             ("dependants", version == entity.newest_compiled, NEWEST_ENTRIES),

@@ -165,7 +165,7 @@ class Contracts:
         known = self._known
         if known is not None and known.generation == generation:
             return known
-        return _Known(generation, _contracts_of(rows), tuple(rows))
+        return _Known(generation, _contracts_of(rows, generation), tuple(rows))
 
     def _remember(self, known: _Known) -> _Known:
         with self._lock:
@@ -188,8 +188,8 @@ def _again(source: Source) -> Source:
     return list(source)
 
 
-def _contracts_of(rows: Iterable[ContractRow]) -> ContractSet:
-    return ContractSet(tuple(map(_contract_of, rows)))
+def _contracts_of(rows: Iterable[ContractRow], generation: Generation) -> ContractSet:
+    return ContractSet(tuple(map(_contract_of, rows)), loaded_at_us=generation.newest_us)
 
 
 def _contract_of(row: ContractRow) -> Contract:

@@ -27,17 +27,17 @@ def encode_cursor(question: tuple[Any, ...], place: str | int) -> str:
 def decode_cursor(question: tuple[Any, ...], cursor: str) -> str | int:
     """The place that a cursor names; Invalid if it is damaged, or that of another question."""
     if not isinstance(cursor, str) or not 0 < len(cursor) <= _LONGEST:
-        raise _refused()
+        raise no_cursor()
     try:
         data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as exc:
-        raise _refused() from exc
+        raise no_cursor() from exc
     check, body = data[:_CHECK_BYTES], data[_CHECK_BYTES:]
     if check != _check(question, body) or _encoded(data) != cursor:
-        raise _refused()
+        raise no_cursor()
     number, place = parse_json(body)
     if number != _FORMAT:
-        raise _refused()
+        raise no_cursor()
     found: str | int = place
     return found
 
@@ -51,5 +51,6 @@ def _check(question: tuple[Any, ...], body: bytes) -> bytes:
     return hashlib.blake2b(canonical_json(list(question)) + b"\n" + body, digest_size=_CHECK_BYTES).digest()
 
 
-def _refused() -> Invalid:
+def no_cursor() -> Invalid:
+    """What whoever gives something else in the place of a cursor is told."""
     return Invalid("not a cursor of this query", hint="give `next_cursor` of a page of the same query, unchanged")

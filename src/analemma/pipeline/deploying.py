@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from analemma.canon.canonical_json import canonical_json
@@ -17,7 +17,7 @@ from analemma.catalog.deploy_states import DeployState
 from analemma.catalog.deploys import DeployRow, DeployRows, NewDeploy, advance, find_event, move
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.names import check_part
-from analemma.catalog.outbox_claiming import LeaseLost
+from analemma.catalog.outbox_lanes import LeaseLost
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import TenantId
 from analemma.catalog.raws import Fate, Written
@@ -40,6 +40,7 @@ from analemma.pipeline.deploy_records import (
 )
 from analemma.pipeline.deploy_serving import fail, serve
 from analemma.pipeline.deploy_sinks import plan_sinks
+from analemma.pipeline.documents import settle_payload
 from analemma.pipeline.events import Events
 from analemma.pipeline.ingest import IngestWorkflow, Prepared
 from analemma.pipeline.slicing import CompileResult, SlicingWorkflow
@@ -122,12 +123,8 @@ class DeployWorkflow:
                 raise Invalid(f"cutover={cutover!r}", hint="ready: once it is compiled; done: once all sinks answered")
             if idempotency_key is not None:
                 check_part(idempotency_key, "idempotency key")
-            contracts = self._contracts()
-            # Not a deploy that can only fail.
-            contracts.ruleset(key.type)
-            named = _named_sinks(contracts, key, ship)
-            prepared = self._ingest.prepare(key, payload, version=version, schema=schema)
-            asked = [str(key), prepared.raw.hash.hex(), version, compile, named, cutover]
+            named = _named_sinks(ship)
+            asked = [key, payload, version, None if schema is None else str(schema), compile, named, cutover]
             new = NewDeploy(
                 id=self._events.new_id(),
                 entity=0,
@@ -138,9 +135,16 @@ class DeployWorkflow:
                 cutover=cutover,
                 event=self._events.new_id(),
                 idempotency_key=idempotency_key,
-                fingerprint=None if idempotency_key is None else hashlib.sha256(canonical_json(asked)).digest(),
+                fingerprint=None if idempotency_key is None else _fingerprint(*asked),
             )
-            row = self._known(new) or self._store(key, prepared, new)
+            # Before anything is asked of contracts: those of today may refuse what was deployed, or check it otherwise.
+            row = self._known(new)
+            if row is None:
+                contracts = self._contracts()
+                # Not a deploy that can only fail.
+                contracts.ruleset(key.type)
+                _check_sinks(contracts, key, named)
+                row = self._store(key, self._ingest.prepare(key, payload, version=version, schema=schema), new)
             if row.compiling == "sync" and row.state in (DeployState.QUEUED, DeployState.RUNNING):
                 row = self._run_here(row)
             return deploy_of(row)
@@ -423,18 +427,29 @@ def _report(ruleset: str, result: CompileResult, sinks: Sequence[ExplainedSink],
     )
 
 
-def _named_sinks(contracts: ContractSet, key: EntityKey, ship: Sequence[str] | None) -> list[str] | None:
+def _fingerprint(key: EntityKey, payload: Any, *rest: Any) -> bytes:
+    """What tells one request from another under an idempotency key: what was asked, whatever contracts make of it."""
+    _, text = settle_payload(payload)
+    return hashlib.sha256(canonical_json([str(key), hashlib.sha256(text).hexdigest(), *rest])).digest()
+
+
+def _named_sinks(ship: Sequence[str] | None) -> list[str] | None:
     """The sink rules that a caller names, each once, in order."""
     if ship is None:
         return None
-    if isinstance(ship, str) or not all(isinstance(each, str) for each in ship):
+    # Gone through once: a second time, a generator would be empty, and nothing be shipped.
+    named = None if isinstance(ship, str) or not isinstance(ship, Iterable) else list(ship)
+    if named is None or not all(isinstance(each, str) for each in named):
         raise Invalid("ship is not a list of sink rules", hint="None: every one that matches; []: none")
+    return sorted(set(named))
+
+
+def _check_sinks(contracts: ContractSet, key: EntityKey, named: Sequence[str] | None) -> None:
     there = {each.id for each in contracts.sink_rules(key.type)}
-    for each in ship:
+    for each in named or ():
         if each not in there:
             raise NotFound(
                 f"no sink rule {each!r} ships entities of type {key.type}",
                 hint=f"there are {', '.join(sorted(there))}" if there else "load a SINKRULE",
                 sink=each,
             )
-    return sorted(set(ship))

@@ -30,7 +30,7 @@ from analemma.clock import Clock
 from analemma.errors import Conflict, Invalid, NotFound, Timeout
 from analemma.failpoints import declare, hit
 from analemma.outbox.options import Listener
-from analemma.pipeline.cursors import decode_cursor, encode_cursor
+from analemma.pipeline.cursors import decode_cursor, encode_cursor, no_cursor
 from analemma.pipeline.deploy_records import (
     Deploy,
     DeployError,
@@ -341,5 +341,5 @@ def _state(text: str) -> DeployState:
 def _place(question: tuple[object, ...], cursor: str) -> int:
     place = decode_cursor(question, cursor)
     if type(place) is not int or not 0 <= place < 1 << 63:
-        raise Invalid("not a cursor of this query", hint="give `next_cursor` of a page of the same query, unchanged")
+        raise no_cursor()
     return place

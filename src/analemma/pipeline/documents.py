@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 import threading
@@ -18,7 +19,7 @@ from analemma.errors import Corrupt, Invalid
 from analemma.slicing.changes import Document
 
 KNOWN_BYTES: Final = 8 << 20
-"""Of canonical JSON that is kept, for one tenant; in memory it takes several times as much."""
+"""Of canonical JSON that is kept, for all tenants together; in memory it takes many times as much."""
 
 HASH_PREFIX: Final = "sha256:"
 _SEPARATOR: Final = b"|"
@@ -57,32 +58,48 @@ def parse_hash(text: str) -> bytes:
     return bytes.fromhex(text.removeprefix(HASH_PREFIX))
 
 
+class _Room:
+    """What is kept, of whichever tenant."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.left_bytes = limit_bytes
+        self.lock = threading.Lock()
+        self.documents: OrderedDict[tuple[int, BlockId, bytes], tuple[Document, int]] = OrderedDict()
+
+
 class KnownDocuments:
     """Documents that were read and checked, or just stored, and may soon be needed again. Nobody may change one."""
 
     def __init__(self, limit_bytes: int = KNOWN_BYTES) -> None:
-        self._left_bytes = limit_bytes
-        self._lock = threading.Lock()
-        self._documents: OrderedDict[tuple[BlockId, bytes], tuple[Document, int]] = OrderedDict()
+        self._room = _Room(limit_bytes)
+        self._tenant = 0
+
+    def of(self, tenant: int) -> KnownDocuments:
+        """Those of one tenant, who does not see others', in the same room: a process may work for very many."""
+        made = copy.copy(self)
+        made._tenant = tenant
+        return made
 
     def put(self, root: BlockId, digest: bytes, document: Document, size: int) -> None:
         """Keep a document that its hash was checked against, in place of those that were not asked for the longest;
         `size` is that of its canonical JSON."""
-        with self._lock:
-            if (root, digest) in self._documents:
+        room, key = self._room, (self._tenant, root, digest)
+        with room.lock:
+            if key in room.documents:
                 return
-            self._documents[root, digest] = document, size
-            self._left_bytes -= size
-            while self._left_bytes < 0:
-                self._left_bytes += self._documents.popitem(last=False)[1][1]
+            room.documents[key] = document, size
+            room.left_bytes -= size
+            while room.left_bytes < 0:
+                room.left_bytes += room.documents.popitem(last=False)[1][1]
 
     def get(self, root: BlockId, digest: bytes) -> Document | None:
         """The document, if it is known."""
-        with self._lock:
-            found = self._documents.get((root, digest))
+        room, key = self._room, (self._tenant, root, digest)
+        with room.lock:
+            found = room.documents.get(key)
             if found is None:
                 return None
-            self._documents.move_to_end((root, digest))
+            room.documents.move_to_end(key)
             return found[0]
 
 

@@ -148,7 +148,7 @@ class Fanouts:
             return None
         found = self._find_tenant(tenant)
         if found is None:
-            raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
+            raise NotFound(f"there is no tenant {tenant!r}", hint="ingesting something begins a tenant", tenant=tenant)
         return found
 
 

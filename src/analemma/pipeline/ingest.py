@@ -341,5 +341,9 @@ def _named_schema(contracts: ContractSet, key: EntityKey, schema: str | Contract
     if found is None or found.status is Status.ARCHIVED:
         raise NotFound(f"there is no ENTITY_SCHEMA {schema}", hint="see contracts list", schema=str(schema))
     if found.entity_type != key.type:
-        raise Invalid(f"{found.ref} is the schema of {found.entity_type}, not of {key.type}", schema=str(found.ref))
+        raise Invalid(
+            f"{found.ref} is the schema of {found.entity_type}, not of {key.type}",
+            hint=f"name a schema of {key.type}, or none",
+            schema=str(found.ref),
+        )
     return found

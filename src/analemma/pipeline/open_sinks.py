@@ -109,7 +109,9 @@ class OpenSinks:
             raise
         except Exception as exc:
             # Its text may hold anything, also secrets; so it is not even the cause.
-            raise Unavailable(f"the sink of {rule.id} cannot be opened ({type(exc).__name__})") from None
+            raise Unavailable(
+                f"the sink of {rule.id} cannot be opened ({type(exc).__name__})", hint="check its settings"
+            ) from None
 
     def _replace(self, opened: _Opened, rule: str) -> None:
         with self._lock:

@@ -13,7 +13,7 @@ from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ViewDefinition
 from analemma.contracts.semver import parse_semver
 from analemma.errors import Invalid, NotFound
-from analemma.pipeline.cursors import decode_cursor, encode_cursor
+from analemma.pipeline.cursors import decode_cursor, encode_cursor, no_cursor
 from analemma.pipeline.documents import check_slice, format_hash
 from analemma.pipeline.view_answers import (
     MissingSlices,
@@ -196,7 +196,9 @@ class QueryViewWorkflow:
     def _check(self, key: EntityKey, row: EntityRow | None, version: str | None) -> None:
         """Raise NotFound, saying why, if there is nothing to answer."""
         if row is None or row.newest_raw is None:
-            raise NotFound(f"there is no {key.type} {key.id}", entity_key=str(key))
+            raise NotFound(
+                f"there is no {key.type} {key.id}", hint="check its type and id, or ingest it", entity_key=str(key)
+            )
         if row.version is None and version is not None:
             raise _no_version(key, version)
         if row.compiled is None:
@@ -367,13 +369,13 @@ def _check_prefix(prefix: str) -> None:
 
 def _text(place: str | int) -> str:
     if not isinstance(place, str):
-        raise Invalid("not a cursor of this query")
+        raise no_cursor()
     return place
 
 
 def _number(place: str | int) -> int:
     if type(place) is not int or not 0 <= place <= LARGEST_VERSION:
-        raise Invalid("not a cursor of this query")
+        raise no_cursor()
     return place
 
 

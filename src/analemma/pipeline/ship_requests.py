@@ -121,12 +121,14 @@ class ShipRequests:
     def rules_for(self, entity_type: str, sinks: Sequence[str] | None) -> tuple[str, ...]:
         """The ids of the rules that ship a type: these, or all; NotFound if there is none, or one of these is none."""
         rules = [each.id for each in self._contracts().sink_rules(entity_type)]
-        unknown = [each for each in sinks or () if each not in rules]
+        # Gone through once: a second time, a generator would be empty, and nothing be asked.
+        named = None if sinks is None else list(sinks)
+        unknown = [each for each in named or () if each not in rules]
         if unknown or not rules:
             what = f"no sink rule {unknown[0]}" if unknown else "no sink rule"
             hint = f"there are {', '.join(rules)}" if rules else "load a SINKRULE that is ACTIVE"
             raise NotFound(f"{what} ships entities of type {entity_type}", hint=hint, entity_type=entity_type)
-        return tuple(rules if sinks is None else dict.fromkeys(sinks))
+        return tuple(rules if named is None else dict.fromkeys(named))
 
     def enqueue(
         self,

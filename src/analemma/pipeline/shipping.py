@@ -142,7 +142,9 @@ class ShipWorkflow:
                 # It may come from a sink's library, and its text is told on and written down: it may hold anything.
                 places = [f"{each.filename}:{each.lineno}" for each in traceback.extract_tb(exc.__traceback__)]
                 log.error("shipping by %s failed (%s) at %s", channel, type(exc).__name__, ", ".join(places))
-                raise Unavailable(f"shipping by {channel} failed ({type(exc).__name__})") from None
+                raise Unavailable(
+                    f"shipping by {channel} failed ({type(exc).__name__})", hint="the log says where"
+                ) from None
 
     def _deliver(
         self, rule: SinkRule, deliveries: Sequence[Delivery[ShipRequest]], still_ours: StillOurs
@@ -336,9 +338,16 @@ def _merge(
         body: dict[str, Any] | None = None
         for row in state.slices:
             if row.root is not None:
-                body = {**(body or {}), **next(slices)}
+                body = {**(body or {}), **_own(next(slices))}
         merged[at] = body
     return merged
+
+
+def _own(value: Any) -> Any:
+    """A copy: sinks are others' programs, and what is read here is kept for compiles and for the next sink."""
+    if type(value) is dict:
+        return {name: _own(member) for name, member in value.items()}
+    return [_own(member) for member in value] if type(value) is list else value
 
 
 def _document(key: EntityKey, want: WantedShip, state: ShipState, body: dict[str, Any] | None) -> SinkDocument:

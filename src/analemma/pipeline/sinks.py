@@ -85,7 +85,7 @@ class Sinks:
         or of one, who is not told what sinks said: it may have been about a document of another's."""
         number = None
         if tenant is not None and (number := self._find_tenant(tenant)) is None:
-            raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
+            raise NotFound(f"there is no tenant {tenant!r}", hint="ingesting something begins a tenant", tenant=tenant)
         rules = self._contracts().active_sink_rules
         counts, states = self._channels.counts(number), self._channels.states()
         now = self._channels.now_us()

@@ -6,31 +6,30 @@ changed and writes everything, or the compile begins anew."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from analemma.canon.tree import Trees
+from analemma.catalog.backfills import StoredEntry
 from analemma.catalog.cutover import HeldEntity
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.entities import EntityPlace, add_placeholders, find_entity
-from analemma.catalog.port import BranchKey, OutboxEvent, TenantId
-from analemma.catalog.slices import CompileRow, CompileStart, CompileWrite, EntryRow, SliceRow, Slices
+from analemma.catalog.port import TenantId
+from analemma.catalog.slices import CompileStart, CompileWrite, Slices
 from analemma.clock import Clock
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import Ruleset
 from analemma.errors import AnalemmaError, Conflict, NotFound, Unavailable
 from analemma.outbox.handlers import Settle
 from analemma.pipeline.compile_inputs import CompileInputs, InputReader
+from analemma.pipeline.compile_writing import CompileWriting
 from analemma.pipeline.dependencies import format_dependencies
-from analemma.pipeline.documents import DocumentReader, KnownDocuments, parse_hash
+from analemma.pipeline.documents import DocumentReader, KnownDocuments
 from analemma.pipeline.events import Events
-from analemma.pipeline.recent_trees import RecentTrees
 from analemma.pipeline.versions import parse_stored_version
 from analemma.slicing.entity_key import EntityKey
-from analemma.slicing.evaluate import BuiltSlice, TombstoneReason
 from analemma.slicing.incremental import Compiled, CompileMode, compile_entity
-from analemma.slicing.indexing import IndexEntry
 from analemma.slicing.tsid import Version, format_version
 from analemma.state.block_store import BlockStore, Carried
 from analemma.tracing import span
@@ -96,11 +95,12 @@ class SlicingWorkflow:
         self._slices = slices
         self._contracts = contracts
         self._blocks = blocks
-        self._recent = RecentTrees(trees)
-        self._events = events
         self._clock = clock
         self._wake = wake
         self._reader = InputReader(slices, DocumentReader(trees, known), tenant_name)
+        self._writing = CompileWriting(
+            engine, tenant, slices=slices, blocks=blocks, trees=trees, events=events, reader=self._reader
+        )
 
     def execute(
         self, entity_type: str, entity_id: str, version: str | None = None, *, within: Settle | None = None
@@ -141,7 +141,7 @@ class SlicingWorkflow:
         unless `serve` is False; compiling it again does not change what they get."""
         key = EntityKey(entity_type, self._tenant_name, entity_id)
         chosen = None if version is None else parse_stored_version(version)
-        asked = _Asked(mode, within, None if ship is None else frozenset(ship), serve, written, standing)
+        asked = _Asked(mode, within, _only(ship), serve, written, standing)
         with span("analemma.compile", entity_type=entity_type, mode=mode.value):
             carried = Carried()
             try:
@@ -193,8 +193,8 @@ class SlicingWorkflow:
         if self._is_up_to_date(start, ruleset, compiled):
             assert start.base is not None
             return _result(start.version, start.base.revision, compiled, start.ship_seq, up_to_date=True)
-        ships = self._ships(contracts, key, start, inputs, compiled, asked)
-        write = self._writing(contracts, ruleset, key, start, inputs, compiled, asked, ships, carried)
+        ships = self._writing.ships(contracts, key, start, inputs, compiled, asked.ship)
+        write = self._writing.made(contracts, ruleset, key, start, inputs, compiled, ships, carried, serve=asked.serve)
         result = _result(start.version, write.row.revision, compiled, write.ship_seq, ships=ships)
         if not self._slices.write(
             write, now_us=self._clock.now_us(), within=asked.telling(result, _held(start, write))
@@ -215,18 +215,16 @@ class SlicingWorkflow:
         mode: CompileMode = CompileMode.AUTO,
         ship: Sequence[str] | None = None,
         serve: bool = False,
+        entries: Sequence[StoredEntry] | None = None,
     ) -> CompileWrite | None:
         """What is to be written for a version that was compiled before to follow what it joins; None if it has. For
-        those who write many at once: nothing is written here."""
-        asked = _Asked(mode, None, None if ship is None else frozenset(ship), serve)
+        those who write many at once: nothing is written here. `entries` are those of the entity, if they were read."""
         ruleset = contracts.ruleset(key.type)
-        compiled = compile_entity(
-            ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=asked.mode
-        )
-        if self._is_up_to_date(start, ruleset, compiled):
+        compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
+        if self._is_up_to_date(start, ruleset, compiled, entries):
             return None
-        ships = self._ships(contracts, key, start, inputs, compiled, asked)
-        return self._writing(contracts, ruleset, key, start, inputs, compiled, asked, ships, carried)
+        ships = self._writing.ships(contracts, key, start, inputs, compiled, _only(ship))
+        return self._writing.made(contracts, ruleset, key, start, inputs, compiled, ships, carried, serve=serve)
 
     def evaluate(
         self,
@@ -238,16 +236,19 @@ class SlicingWorkflow:
         ship: Sequence[str] | None = None,
     ) -> tuple[Compiled, bool, tuple[str, ...]]:
         """What a compile would make, whether that is there already, and which sink rules it would ask to ship."""
-        ruleset, asked = (
-            contracts.ruleset(key.type),
-            _Asked(mode, None, None if ship is None else frozenset(ship), True),
-        )
+        ruleset = contracts.ruleset(key.type)
         compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
         if self._is_up_to_date(start, ruleset, compiled):
             return compiled, True, ()
-        return compiled, False, self._ships(contracts, key, start, inputs, compiled, asked)
+        return compiled, False, self._writing.ships(contracts, key, start, inputs, compiled, _only(ship))
 
-    def _is_up_to_date(self, start: CompileStart, ruleset: Ruleset, compiled: Compiled) -> bool:
+    def _is_up_to_date(
+        self,
+        start: CompileStart,
+        ruleset: Ruleset,
+        compiled: Compiled,
+        entries: Sequence[StoredEntry] | None = None,
+    ) -> bool:
         base = start.base
         return (
             base is not None
@@ -255,146 +256,8 @@ class SlicingWorkflow:
             and base.fingerprint == ruleset.fingerprint
             and not compiled.written
             and base.dependencies == format_dependencies(compiled.slices)
+            and (compiled.index_entries is None or self._writing.has_entries(start, compiled.index_entries, entries))
         )
-
-    def _writing(
-        self,
-        contracts: ContractSet,
-        ruleset: Ruleset,
-        key: EntityKey,
-        start: CompileStart,
-        inputs: CompileInputs,
-        compiled: Compiled,
-        asked: _Asked,
-        ships: Sequence[str],
-        carried: Carried,
-    ) -> CompileWrite:
-        version, base = start.version, start.base
-        assert version is not None
-        newest = _is_newest(start)
-        serves = asked.serve and (start.newest_compiled is None or version > start.newest_compiled)
-        ship_seq = start.ship_seq + (newest and bool(compiled.written))
-        events = [self._events.ship_requested(key, version, ship_seq, each) for each in ships]
-        # Joins read what is served.
-        if serves or version == start.serving_version:
-            events += self._fanout(contracts, key, start, inputs, compiled)
-        again = base is not None and base.version == version
-        revision = base.revision + 1 if base is not None and again else 1
-        trees = {each.type: self._recent.build(each.hash, each.data) for each in compiled.written if each.hash}
-        blocks = {block.id: block for tree in trees.values() for block in tree.blocks}
-        where = BranchKey(key.type, key.id, "slice")
-        prepared = self._blocks.prepare(list(blocks.values()), where, None, carried)
-        rows = [
-            _row(each, version, revision, trees[each.type].root.id if each.data is not None else None)
-            for each in compiled.written
-        ]
-        if not newest:
-            rows += self._kept_for_successor(start, inputs, compiled.written)
-        entries = None
-        if newest and compiled.index_entries is not None:
-            entries = self._numbered(compiled.index_entries, inputs)
-        return CompileWrite(
-            place=EntityPlace(key.type, key.id),
-            number=start.number,
-            expected=start.compile_seq,
-            joined=tuple(sorted({(each.number, each.compile_seq) for each in inputs.joined.values() if each})),
-            row=CompileRow(
-                version,
-                revision,
-                ruleset.id,
-                str(ruleset.version),
-                ruleset.fingerprint,
-                format_dependencies(compiled.slices),
-            ),
-            mode=compiled.mode.value,
-            newest=newest,
-            serves=serves,
-            parted=newest and _are_two(start, serves),
-            expected_ship_seq=start.ship_seq,
-            ship_seq=ship_seq,
-            slices=tuple(rows),
-            entries=entries,
-            blocks=prepared.rows,
-            uploads=prepared.uploads,
-            events=tuple(events),
-        )
-
-    def _kept_for_successor(
-        self, start: CompileStart, inputs: CompileInputs, written: Sequence[BuiltSlice]
-    ) -> list[SliceRow]:
-        """What the version that follows goes on having, now that rows come between it and where it had that from."""
-        assert start.version is not None
-        following, own = self._slices.following(start.number, start.version)
-        if following is None:
-            return []
-        kept = []
-        for each in written:
-            if each.type in own:
-                continue
-            before = inputs.rows.get(each.type)
-            if before is None:
-                before = SliceRow(
-                    each.type, 0, 0, None, None, TombstoneReason.NOT_IN_RULESET, "the version has no such slice"
-                )
-            kept.append(before._replace(version=following.version, revision=following.revision))
-        return kept
-
-    def _numbered(self, entries: Sequence[IndexEntry], inputs: CompileInputs) -> tuple[EntryRow, ...]:
-        numbers = {place: found.number for place, found in inputs.joined.items() if found is not None}
-        targets = {EntityPlace(each.target.type, each.target.id) for each in entries if each.target is not None}
-        unknown = targets - numbers.keys()
-        if unknown:
-            found = self._reader.numbers(unknown)
-            missing = [place for place in unknown if place not in found]
-            if missing:
-                add_placeholders(self._engine, self._tenant, missing)
-                found |= self._reader.numbers(missing)
-            numbers |= found
-        return tuple(
-            EntryRow(
-                each.type,
-                each.value,
-                None if each.target is None else numbers[EntityPlace(each.target.type, each.target.id)],
-            )
-            for each in entries
-        )
-
-    def _ships(
-        self,
-        contracts: ContractSet,
-        key: EntityKey,
-        start: CompileStart,
-        inputs: CompileInputs,
-        compiled: Compiled,
-        asked: _Asked,
-    ) -> tuple[str, ...]:
-        """The sink rules that have something to ship."""
-        rules = contracts.sink_rules(key.type)
-        unknown = sorted((asked.ship or frozenset()) - {each.id for each in rules})
-        if unknown:
-            raise NotFound(
-                f"no sink rule {unknown[0]} ships entities of type {key.type}",
-                hint=f"there are {', '.join(each.id for each in rules)}" if rules else "load a SINKRULE",
-                sink=unknown[0],
-            )
-        changed = set(_changed(inputs, compiled)) if rules and _is_newest(start) else set()
-        return tuple(
-            each.id
-            for each in rules
-            if (asked.ship is None or each.id in asked.ship)
-            and (changed if each.slice_types is None else changed.intersection(each.slice_types))
-        )
-
-    def _fanout(
-        self, contracts: ContractSet, key: EntityKey, start: CompileStart, inputs: CompileInputs, compiled: Compiled
-    ) -> list[OutboxEvent]:
-        assert start.version is not None
-        changed: Iterable[str] = _changed(inputs, compiled)
-        if start.base is not None and start.base.version not in (start.version, start.serving_version):
-            # The version that this is compared with was never served: those who join saw another one.
-            changed = compiled.slices
-        told = [each for each in changed if contracts.dependants(key.type, each)]
-        return [self._events.fanout_requested(key, start.version, told)] if told else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +288,10 @@ class _Asked:
         return told
 
 
+def _only(ship: Sequence[str] | None) -> frozenset[str] | None:
+    return None if ship is None else frozenset(ship)
+
+
 def _held(start: CompileStart, write: CompileWrite) -> HeldEntity:
     """Where the entity stands once that is written: what was read of it is still so, or nothing is."""
     return HeldEntity(
@@ -434,25 +301,6 @@ def _held(start: CompileStart, write: CompileWrite) -> HeldEntity:
     )
 
 
-def _is_newest(start: CompileStart) -> bool:
-    """Whether the version is the newest one that is compiled, or becomes it."""
-    assert start.version is not None
-    return start.newest_compiled is None or start.version >= start.newest_compiled
-
-
-def _are_two(start: CompileStart, serves: bool) -> bool:
-    """Whether the newest compiled version and the served one are two, before the compile or after it."""
-    return start.newest_compiled != start.serving_version or not (serves or start.version == start.serving_version)
-
-
-def _changed(inputs: CompileInputs, compiled: Compiled) -> list[str]:
-    """The slices that hold something else than before, or nothing any more."""
-    before = {} if inputs.predecessor is None else inputs.predecessor.slices
-    return [
-        each.type for each in compiled.written if each.hash != (before[each.type].hash if each.type in before else None)
-    ]
-
-
 def _require_base(key: EntityKey, start: CompileStart, ruleset: Ruleset) -> None:
     base = start.base
     if base is not None and base.fingerprint == ruleset.fingerprint:
@@ -460,19 +308,6 @@ def _require_base(key: EntityKey, start: CompileStart, ruleset: Ruleset) -> None
     reason = "no version before it was compiled" if base is None else "the one before it was compiled by other rules"
     raise Conflict(
         f"{key} cannot be compiled incrementally: {reason}", hint="compile in full, or in mode auto", entity=str(key)
-    )
-
-
-def _row(built: BuiltSlice, version: int, revision: int, root: object) -> SliceRow:
-    gone = built.tombstone
-    return SliceRow(
-        built.type,
-        version,
-        revision,
-        None if built.hash is None else parse_hash(built.hash),
-        root,  # type: ignore[arg-type]
-        None if gone is None else gone.reason.value,
-        None if gone is None else gone.detail,
     )
 
 

@@ -269,7 +269,7 @@ class StateSourceWorkflow:
                     assert state is not None
                     step = _Step(source, key, branch, version, positions.get(source.id), again)
                     done.append(self._take(step, chosen, state, within if number == len(waiting) else None))
-            except Expired:
+            except (Expired, _Behind):
                 continue  # Those that are taken are skipped next time.
             return tuple(done)
         raise Conflict(f"versions of {key} expire faster than they are read", hint="keep more of them", branch=key)
@@ -285,7 +285,7 @@ class StateSourceWorkflow:
         if source.when is Taking.CHANGED and not step.again and step.has_taken(taken):
             return TakenState(source.id, step.key, step.version, "unchanged", entity)
         if source.deletes and before is not None and before.became_another(entity.type, entity.id):
-            self._delete_former(before)
+            self._delete_former(step.key, before)
         position = SourcePosition(source.id, step.branch.first, step.version, entity.type, entity.id, taken)
         try:
             result = self._ingest.execute(
@@ -324,11 +324,17 @@ class StateSourceWorkflow:
         if settle is not None:
             settle(tx)
 
-    def _delete_former(self, before: SourcePosition) -> None:
-        """The state has become another entity. Done before that is noted: stopped between the two, it is done again."""
+    def _delete_former(self, key: BranchKey, before: SourcePosition) -> None:
+        """The state has become another entity. Done before that is noted: stopped between the two, it is done again.
+        Whoever has followed the branch further has seen to it, and it may be that entity again since."""
         assert before.entity_type is not None and before.entity_id is not None
+
+        def hold(tx: Transaction) -> None:
+            if not self._rows.hold(tx, key, before):
+                raise _Behind("somebody else has followed the branch further", branch=key)
+
         try:
-            self._ingest.delete(before.entity_type, before.entity_id)
+            self._ingest.delete(before.entity_type, before.entity_id, within=hold)
         except NotFound:
             pass
 

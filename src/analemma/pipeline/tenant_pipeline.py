@@ -43,10 +43,12 @@ class TenantPipeline:
         clock: Clock,
         entropy: Entropy,
         wake: Callable[[], None],
+        known: KnownDocuments | None = None,
         fanout: FanoutOptions | None = None,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        events, slices, known = Events(entropy), Slices(engine, tenant), KnownDocuments()
+        events, slices = Events(entropy), Slices(engine, tenant)
+        known = KnownDocuments() if known is None else known
         self.ingest = IngestWorkflow(
             Raws(engine, tenant),
             name,

@@ -65,6 +65,7 @@ class HttpClient:
         logging.getLogger("httpx").addFilter(_QUIET)
         self.place = place
         self._clock = clock
+        self._timeout_s = timeout_s
         self._httpx = httpx
         self._client = httpx.Client(timeout=timeout_s, follow_redirects=False, verify=verify, **options)
 
@@ -73,11 +74,15 @@ class HttpClient:
     ) -> HttpAnswer | Shipped:
         """The answer, or RETRY when there was none."""
         sending = _sending.set(True)
+        deadline = self._clock.monotonic() + self._timeout_s
         try:
             with self._client.stream(method, url, content=content, headers=dict(headers or {})) as response:
                 body = bytearray()
                 for piece in response.iter_bytes():
                     body += piece
+                    # The client's own limit is for each piece, of which there may be any number.
+                    if self._clock.monotonic() > deadline:
+                        return retry(f"{self.place} did not answer in time")
                     if len(body) > MOST_ANSWER_BYTES:
                         return retry(f"{self.place} answered with more than {MOST_ANSWER_BYTES} bytes")
                 return HttpAnswer(response.status_code, dict(response.headers), bytes(body))

@@ -174,7 +174,9 @@ class LineFile:
                 return
             except BlockingIOError:
                 if self._clock.monotonic() >= deadline:
-                    raise Timeout(f"another process keeps {self.path} locked") from None
+                    raise Timeout(
+                        f"another process keeps {self.path} locked", hint="give each sink a file of its own"
+                    ) from None
                 self._clock.sleep(_PAUSE_S)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -181,24 +182,25 @@ class NatsSink(BatchingSink):
         subject = self.subject_of(document)
         name = safe_name(document.doc_id)
         headers = {
-            _MESSAGE_ID: f"{name}:{document.ship_seq}",
+            _MESSAGE_ID: message_id(subject, parcel),
             SHIP_SEQ_HEADER: str(document.ship_seq),
             DOC_ID_HEADER: name,
             OPERATION_HEADER: "delete" if parcel.body is None else "upsert",
         }
+        newest = document.ship_seq
         if self.guards:
-            place, ship_seq = await self._newest(stream, subject)
-            if ship_seq > document.ship_seq:
+            place, newest = await self._newest(stream, subject)
+            if newest > document.ship_seq:
                 return STALE
             headers[_EXPECTED] = str(place)
+        body = parcel.body or b""
+        options: dict[str, Any] = {"timeout": self._settings.timeout_s, "stream": self._settings.stream}
         try:
-            await stream.publish(
-                subject,
-                parcel.body or b"",
-                timeout=self._settings.timeout_s,
-                stream=self._settings.stream,
-                headers=headers,
-            )
+            found = await stream.publish(subject, body, headers=headers, **options)
+            if found.duplicate and newest < document.ship_seq:
+                # The stream has seen it, and has it no more: it was purged, perhaps, and is to be filled again.
+                del headers[_MESSAGE_ID]
+                await stream.publish(subject, body, headers=headers, **options)
         except self._nats.js.errors.APIError as exc:
             if exc.err_code in _WRONG_LAST_SEQUENCE:
                 return None
@@ -281,3 +283,11 @@ class NatsSink(BatchingSink):
             await stream.add_stream(
                 name=self._settings.stream, subjects=[subject], max_msgs_per_subject=1 if self.guards else -1
             )
+
+
+def message_id(subject: str, parcel: Parcel) -> str:
+    """The same whenever the same state is published to the same subject. A stream compares ids whatever their subjects
+    are, and drops what it has seen: so two rules, tenants or bodies must never have one in common."""
+    document = parcel.document
+    digest = hashlib.sha256(subject.encode() + (b"\n-" if parcel.body is None else b"\n+" + parcel.body))
+    return f"{safe_name(document.doc_id)}:{document.ship_seq}:{digest.hexdigest()[:32]}"

@@ -157,7 +157,7 @@ def _read_item(item: dict[str, Any], parcel: Parcel, wait_s: float | None) -> Sh
 
 def _basic(settings: OpenSearchSettings) -> tuple[str, str] | None:
     if (settings.username is None) != (settings.password is None):
-        raise Invalid("basic authentication needs both username and password")
+        raise Invalid("basic authentication needs both username and password", hint="give both, or neither")
     if settings.username is None or settings.password is None:
         return None
     if settings.bearer_token is not None:

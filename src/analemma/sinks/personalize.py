@@ -6,7 +6,7 @@ marked, for filters to leave out."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Self
 
 import orjson
@@ -52,9 +52,11 @@ class PersonalizeSink(BatchingSink):
             import botocore.session
             from botocore.config import Config
             from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+            from botocore.utils import parse_to_aware_datetime
         except ModuleNotFoundError as exc:
             raise Unavailable("Personalize needs botocore", hint="pip install 'analemma[aws]'") from exc
         self._settings = settings
+        self._read_time: Callable[[Any], object] = parse_to_aware_datetime
         self._client_error, self._invalid, self._failed = ClientError, ParamValidationError, BotoCoreError
         secret, token = settings.secret_access_key, settings.session_token
         self._session: Any = botocore.session.get_session()
@@ -81,9 +83,11 @@ class PersonalizeSink(BatchingSink):
             else (settings.dataset_arn, "datasetArn")
         )
         if needed is None:
-            raise Invalid(f"a sink of {settings.dataset} needs {name}", pointer=f"/{name}")
+            raise Invalid(
+                f"a sink of {settings.dataset} needs {name}", hint="give it in the rule's config", pointer=f"/{name}"
+            )
         if (settings.access_key_id is None) != (settings.secret_access_key is None):
-            raise Invalid("accessKeyId and secretAccessKey belong together")
+            raise Invalid("accessKeyId and secretAccessKey belong together", hint="give both, or neither")
         return cls(settings)
 
     def refuse(self, parcel: Parcel) -> str | None:
@@ -93,7 +97,7 @@ class PersonalizeSink(BatchingSink):
         if parcel.body is None and (dataset == "interactions" or self._settings.deleted_property is None):
             return "Personalize cannot delete; the setting deletedProperty marks deleted items and users"
         if dataset == "interactions":
-            return _why_no_event(document.body or {})
+            return _why_no_event(document.body or {}, self._read_time)
         if len(self._properties(parcel)) > LONGEST_PROPERTIES[dataset]:
             return f"the body has more than the {LONGEST_PROPERTIES[dataset]} characters that Personalize allows"
         return None
@@ -184,14 +188,19 @@ def _event(parcel: Parcel) -> dict[str, Any]:
     return event
 
 
-def _why_no_event(body: Any) -> str | None:
+def _why_no_event(body: Any, read_time: Callable[[Any], object]) -> str | None:
     missing = [key for key in _EVENT_KEYS if body.get(key) in (None, "")]
     if missing:
         return f"an interaction has no {missing[0]}"
     for key in ("userId", "sessionId", "eventType", "itemId"):
         if len(str(body.get(key, ""))) > LONGEST_ID:
             return f"the interaction's {key} has more than {LONGEST_ID} characters"
-    if type(body["sentAt"]) not in (int, float, str):
+    try:
+        if type(body["sentAt"]) not in (int, float, str):
+            raise TypeError("neither a number nor text")
+        read_time(body["sentAt"])
+    except Exception:
+        # As botocore reads it when it writes the request, which one event out of range would be the end of.
         return "the interaction's sentAt is no time"
     if type(body.get("eventValue", 0)) not in (int, float):
         return "the interaction's eventValue is no number"

@@ -58,9 +58,9 @@ def _placed_lines(path: Path) -> Iterator[tuple[int, ShippedLine]]:
                 yield position, _parsed(line, path, number)
                 position += len(line)
     except FileNotFoundError as exc:
-        raise NotFound(f"there is no file {path}") from exc
+        raise NotFound(f"there is no file {path}", hint="a sink makes it with its first document") from exc
     except OSError as exc:
-        raise Unavailable(f"cannot read {path}: {exc.strerror}") from exc
+        raise Unavailable(f"cannot read {path}: {exc.strerror}", hint="check its permissions") from exc
 
 
 def _parsed(line: bytes, path: Path, number: int) -> ShippedLine:

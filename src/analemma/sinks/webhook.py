@@ -178,5 +178,5 @@ def _headers(settings: WebhookSettings) -> dict[str, str]:
         if name in _LEAVE_ALONE or name.startswith("x-analemma-"):
             raise Invalid(f"the header {name} is the sink's own", hint="leave it out")
         if not name.isascii() or not value.isascii() or any(ord(each) < 32 for each in name + value):
-            raise Invalid(f"the header {name!a} is not ASCII text")
+            raise Invalid(f"the header {name!a} is not ASCII text", hint="encode what it says")
     return headers

@@ -45,7 +45,7 @@ def check_message(text: Any) -> None:
 def check_metadata(metadata: Any) -> dict[str, Any]:
     """What is to be kept beside a version, as a dict of its own."""
     if not isinstance(metadata, Mapping):
-        raise Invalid(f"the metadata is a {type(metadata).__name__}", hint="pass a dict")
+        raise Invalid(f"the metadata is of type {type(metadata).__name__}", hint="pass a dict")
     return dict(metadata)
 
 
@@ -72,7 +72,7 @@ def check_verdict(decision: Any) -> None:
 def check_unicode(text: Any, what: str) -> None:
     """Raise Invalid unless it is a string that can be encoded."""
     if type(text) is not str:
-        raise Invalid(f"the {what} is a {type(text).__name__}", hint="pass a string")
+        raise Invalid(f"the {what} is of type {type(text).__name__}", hint="pass a string")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from analemma.blocks.cache import BlockCache
-from analemma.blocks.codec import compress, decode_blocks
+from analemma.blocks.codec import MAX_BLOCK_BYTES, compress, decode_blocks
 from analemma.blocks.packs import PackEntry, StoredBlock, build_pack, pack_key, read_entries
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.uploads import object_metadata, upload_pack
@@ -16,7 +16,7 @@ from analemma.canon.nodes import Block, block_links
 from analemma.canon.tree import check_block
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
-from analemma.errors import AnalemmaError, Corrupt, NotFound
+from analemma.errors import AnalemmaError, Corrupt, Limit, NotFound
 
 _new_tuple = tuple.__new__
 
@@ -145,6 +145,13 @@ class BlockStore:
         rows: list[BlockRow] = []
         total = 0
         for block, data, links in {block.id: block for block in blocks}.values():
+            if len(data) > MAX_BLOCK_BYTES:
+                # Every reader would take it for damage, and a collector would stop at it.
+                raise Limit(
+                    f"a block of {len(data)} bytes, and the largest may have {MAX_BLOCK_BYTES}",
+                    hint="of a workflow with very many segments, keep what stands around their configurations short",
+                    bytes=len(data),
+                )
             codec, body = compress(data if read_back else verify_block(block, data), linked=bool(links))
             total += len(body)
             linked = READ_FROM_BODY if links else None

@@ -96,7 +96,7 @@ class Checkpoints:
     def forget(self, older_than_s: float) -> int:
         """Remove what is known of checkpoints that were committed or failed so long ago, with the deltas of those that
         failed; how many. Their tickets are NotFound from then on; their versions stay."""
-        if older_than_s < 0:
+        if not older_than_s >= 0:
             raise Invalid(f"cannot forget what is older than {older_than_s} s", hint="an age is not negative")
         return self.ledger.forget_tickets(
             self._tenant, before_us=self._clock.now_us() - round(older_than_s * 1_000_000)

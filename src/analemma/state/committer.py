@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, Wire
+from analemma.canon.nodes import Block
 from analemma.canon.tree import Edited
+from analemma.canon.wire import Wire
 from analemma.catalog.port import (
     BranchKey,
     CommitRequest,

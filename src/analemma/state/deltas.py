@@ -31,7 +31,8 @@ class DeltaUpdate:
 
 
 def read_delta(delta: Mapping[str, Any] | DeltaUpdate, deleted: Iterable[str] = ()) -> DeltaUpdate:
-    """The operations that a delta and a list of deletions ask for: first what is set, in order, then what is deleted.
+    """The operations that a delta and a list of deletions ask for: first what is set, in order, then what is deleted,
+    in order too, or of a set from the end.
 
     >>> [operation.path for operation in read_delta({"n": 1, "/plan/0/done": True}, ["scratch"]).operations]
     [('n',), ('plan', '0', 'done'), ('scratch',)]
@@ -39,17 +40,23 @@ def read_delta(delta: Mapping[str, Any] | DeltaUpdate, deleted: Iterable[str] = 
     if isinstance(deleted, str):
         raise Invalid("deleted is one string", hint="pass a list of names or pointers")
     gone = [_path(name) for name in deleted]
+    if isinstance(deleted, set | frozenset):
+        # It has no order, or another one in each process: from the end, so that each position in a list is that of
+        # before, and a request that is made again is the same.
+        gone.sort(key=lambda path: [(len(token), token) for token in path], reverse=True)
     if isinstance(delta, DeltaUpdate):
         kept = delta.operations
     elif isinstance(delta, Mapping):
         kept = tuple(Operation("put", _path(key), value) for key, value in delta.items())
     else:
         raise Invalid(f"a delta is a mapping, not a {type(delta).__name__}", hint="pass a dict of changed fields")
-    for operation in kept:
-        for path in gone:
-            if operation.path[: len(path)] == path and not _deletes(operation):
-                pointer = format_pointer(operation.path)
-                raise Invalid(f"{pointer} is both set and deleted", hint="leave one of the two out", pointer=pointer)
+    deleted_paths = set(gone)
+    # By the lengths that there are: many changes with many deletions would otherwise be compared each with each.
+    lengths = {len(path) for path in deleted_paths}
+    for operation in kept if lengths else ():
+        if not _deletes(operation) and any(tuple(operation.path[:length]) in deleted_paths for length in lengths):
+            pointer = format_pointer(operation.path)
+            raise Invalid(f"{pointer} is both set and deleted", hint="leave one of the two out", pointer=pointer)
     return DeltaUpdate((*kept, *[Operation("discard", path) for path in gone]))
 
 

@@ -49,8 +49,8 @@ class Governance(TimeMachine, Recording):
     ) -> Decision:
         """Record a decision on a version, in the journal of its branch. Earlier decisions stay on record."""
         check_verdict(decision)
-        if score is not None and not math.isfinite(score):
-            raise Invalid(f"the score {score} is not a number", hint="leave it out if there is none")
+        if score is not None:
+            _check_score(score)
         check_part(actor, "actor")
         check_text(reason, "reason")
         row = self._row(manifest_id, owner_id)
@@ -139,6 +139,16 @@ class Governance(TimeMachine, Recording):
             previous_manifest_id=previous_manifest_id,
         )
         return to_safe(preview=True) if preview else to_safe()
+
+
+def _check_score(score: Any) -> None:
+    try:
+        known = isinstance(score, int | float) and type(score) is not bool and math.isfinite(score)
+    except OverflowError:
+        known = False
+    if not known:
+        shown = f" {score}" if type(score) is float else ""
+        raise Invalid(f"the score{shown} is not a number that can be kept", hint="leave it out if there is none")
 
 
 def _decision(row: JournalRow) -> Decision:

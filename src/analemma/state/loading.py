@@ -49,6 +49,8 @@ class Loading(KernelBase):
     def load_fields(self, manifest_id: str, fields: Sequence[str], *, owner_id: str | None = None) -> dict[str, Any]:
         """Some fields (names or JSON pointers) of one version, reading only the blocks they need; those that are not
         there are left out."""
+        if isinstance(fields, str):
+            raise Invalid("fields is one string", hint="pass a list of names or pointers")
         row = self._row(manifest_id, owner_id)
         paths = {name: _path(name) for name in fields}
         root = self._read_manifest(row.id).root.id

@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId, block_id, to_cid
-from analemma.canon.nodes import Block, Link, Wire, decode, encode, link_wire, read_special, wire_links
+from analemma.canon.nodes import Block
+from analemma.canon.wire import (
+    Link,
+    Wire,
+    decode,
+    encode,
+    link_wire,
+    read_special,
+    wire_links,
+)
 from analemma.catalog.port import BranchKey, ManifestRow
 from analemma.errors import Corrupt
 

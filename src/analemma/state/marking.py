@@ -6,10 +6,12 @@ import datetime as dt
 import re
 from dataclasses import dataclass
 
+from analemma.catalog.names import check_texts
 from analemma.catalog.port import DropPin, DropTag, PinRow, PutPin, PutTag, TagRow
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.state.arguments import check_unicode
+from analemma.state.arguments import branch_key, check_unicode
 from analemma.state.journal import PINNED, TAGGED, UNPINNED, UNTAGGED
+from analemma.state.kernel_base import MAIN
 from analemma.state.recording import Note, Recording, check_text
 from analemma.state.versions import moment
 
@@ -75,6 +77,9 @@ class Marking(Recording):
 
     def untag(self, name: str, *, workflow_id: str, owner_id: str) -> None:
         """Remove a tag; NotFound if there is none."""
+        branch_key(owner_id, workflow_id, MAIN)
+        check_unicode(name, "tag")
+        check_texts((name,))
         there = self._tag_row(owner_id, workflow_id, name)
 
         def propose(_: int) -> Note:
@@ -86,6 +91,7 @@ class Marking(Recording):
 
     def tags(self, *, workflow_id: str, owner_id: str) -> list[Tag]:
         """Every tag of a workflow, on whatever branch, oldest first."""
+        branch_key(owner_id, workflow_id, MAIN)
         return [_tag(row) for row in self._catalog.tags(self._tenant, owner_id, workflow_id)]
 
     def pin(self, manifest_id: str, *, owner_id: str, reason: str | None = None) -> Pin:
@@ -116,6 +122,7 @@ class Marking(Recording):
 
     def pins(self, *, workflow_id: str, owner_id: str) -> list[Pin]:
         """Every pinned version of a workflow, oldest pin first."""
+        branch_key(owner_id, workflow_id, MAIN)
         return [_pin(row) for row in self._catalog.pins(self._tenant, owner_id, workflow_id)]
 
     def _tag(self, owner: str, workflow: str, name: str) -> Tag:

@@ -172,7 +172,7 @@ class Merging(KernelBase):
             plan.ours,
             plan.ancestor,
             fast_forward=roots.base is not None and not our_changes and not reserved,
-            operations=[*found.taken, *resolution.operations],
+            operations=resolution.with_taken(found.taken),
             resolution=resolution,
         )
 
@@ -213,7 +213,12 @@ class Merging(KernelBase):
     def _merged_tree(self, plan: _Plan, theirs: Manifest) -> Edited:
         if plan.fast_forward:
             return Edited(theirs.root, ())
-        return self._trees.edit(plan.ours.root.id, plan.operations)
+        edited = self._trees.edit(plan.ours.root.id, plan.operations)
+        if edited.root.kind != "map":
+            raise Invalid(
+                "a strategy puts something else in the place of the state", hint="a state is a dict of fields"
+            )
+        return edited
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,23 @@ class Resolution:
     operations: list[Operation] = field(default_factory=list)
     decided: list[Clash] = field(default_factory=list)
     undecided: list[Clash] = field(default_factory=list)
+    wholes: set[Path] = field(default_factory=set)
+    """Where a function decided a value that has conflicts somewhere below: nothing below is anyone else's to change."""
+
+    def with_taken(self, taken: Iterable[Operation]) -> list[Operation]:
+        """What has to happen to our side: first the changes of theirs that are taken, then what was decided."""
+        return [*[each for each in taken if not self._is_below_whole(each.path)], *self.operations]
+
+    def add(self, clash: Clash, value: Any, registry: TypeRegistry) -> None:
+        """Take in what a conflict was decided to; those at deeper paths come first."""
+        if clash.path in self.wholes:
+            self.operations = [each for each in self.operations if each.path[: len(clash.path)] != clash.path]
+        self.decided.append(clash)
+        if not _same(value, clash.ours, registry):
+            self.operations.append(_operation(clash.path, clash.ours, value))
+
+    def _is_below_whole(self, path: Path) -> bool:
+        return bool(self.wholes) and any(path[:length] in self.wholes for length in range(len(path) + 1))
 
 
 def merge_values(
@@ -83,7 +100,7 @@ def merge_values(
     resolved = resolve(found.clashes, chosen, values_at, registry)
     if resolved.undecided:
         raise refusal(resolved.undecided)
-    return _applied(ours, [*found.taken, *resolved.operations])
+    return _applied(ours, resolved.with_taken(found.taken))
 
 
 def compare(base: Any, ours: Any, theirs: Any, path: Path, found: Comparison, registry: TypeRegistry) -> None:
@@ -119,18 +136,27 @@ def resolve(
         else:
             chosen.append((clash, strategy))
     chosen += [(clash, lifted[clash.path]) for clash in values_at(lifted)] if lifted else []
+    resolution.wholes.update(lifted)
     # What is decided for a whole comes after what is decided for a part of it, and replaces it.
     for clash, strategy in sorted(chosen, key=lambda item: (-len(item[0].path), item[0].path)):
-        value = decide(strategy, clash.base, clash.ours, clash.theirs, registry)
+        sides = (clash.base, clash.ours, clash.theirs)
+        # A function may change what it is given and return that: seen against itself it would be no change.
+        value = decide(strategy, *(copy.deepcopy(sides) if callable(strategy) else sides), registry)
         if value is UNDECIDED:
             resolution.undecided.append(clash)
-            continue
-        resolution.decided.append(clash)
-        if not _same(value, clash.ours, registry):
-            resolution.operations.append(_operation(clash.path, clash.ours, value))
+        else:
+            resolution.add(clash, value if clash.path else _with_reserved(value, clash.ours), registry)
     resolution.decided.sort(key=lambda clash: clash.path)
     resolution.undecided.sort(key=lambda clash: clash.path)
     return resolution
+
+
+def _with_reserved(value: Any, ours: Any) -> Any:
+    """A whole state that a function decided, with our reserved fields: those are not its to decide."""
+    if type(value) is not dict or type(ours) is not dict:
+        return value
+    free = {key: item for key, item in value.items() if not (type(key) is str and is_reserved(key))}
+    return free | {key: item for key, item in ours.items() if is_reserved(key)}
 
 
 def refusal(clashes: Sequence[Clash]) -> Conflict:

@@ -14,11 +14,17 @@ from typing import Any
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.editing import OPERATIONS, Operation
 from analemma.canon.identity import BlockId, block_id
-from analemma.canon.nodes import Block, Wire, decode, encode, wire_flags
-from analemma.canon.packing import Packer
+from analemma.canon.nodes import Block
+from analemma.canon.packing import Packer, check_new_key
 from analemma.canon.pointer import check_path
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.tree import Trees
+from analemma.canon.wire import (
+    Wire,
+    decode,
+    encode,
+    wire_flags,
+)
 from analemma.catalog.ledger_port import Delta
 from analemma.errors import Corrupt, Invalid, Limit
 from analemma.state.arguments import check_metadata
@@ -32,6 +38,8 @@ LARGEST_BYTES = MAX_BLOCK_BYTES
 WORTH_COMPRESSING = 4096
 """A smaller delta is kept as it is: its row will be gone in a moment, and each way takes as long as packing does."""
 
+_NO_TYPES = TypeRegistry()
+"""Whatever is not plain stays tagged."""
 _REMOVING = ("remove", "discard")
 
 
@@ -91,7 +99,7 @@ def unpack_delta(delta: Delta) -> PendingDelta:
         if kind != KIND or number != FORMAT:
             raise ValueError(f"kind {kind!r}, format {number!r}")
         blocks = {block_id(raw[1:]): raw[1:] for raw in fields["blocks"]}
-        trees = Trees(lambda wanted: {block: blocks[block] for block in wanted}, TypeRegistry(), "keep")
+        trees = Trees(lambda wanted: {block: blocks[block] for block in wanted}, _NO_TYPES, "keep")
         metadata: Wire = None
         described: tuple[Block, ...] = ()
         if fields["metadata"] is not None:
@@ -120,6 +128,8 @@ def _pack_operation(operation: Operation, packer: Packer) -> list[Any]:
         if not path:
             raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
         return [op, list(path), None]
+    for token in path[-1:]:
+        check_new_key(token, path)
     return [op, list(path), packer.pack(value, at=path).wire]
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import BranchKey, Expire, ManifestRow, RetentionRow
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.state.arguments import branch_key
+from analemma.state.arguments import branch_key, check_name
 from analemma.state.journal import EXPIRED
 from analemma.state.kernel_base import MAIN, MOST_TRIES, place
 from analemma.state.recording import Note, Recording
@@ -85,22 +85,34 @@ class Retention(Recording):
             raise Invalid("tagged versions are always kept", hint="untag what may expire")
         policy = RetentionPolicy(keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly)
         for name, value in asdict(policy).items():
-            if value is not None and value < 1:
-                raise Invalid(f"{name} is {value}", hint="a rule keeps at least 1; leave out rules you do not want")
+            if value is not None and (type(value) is not int or value < 1):
+                raise Invalid(f"{name} is {value!r}", hint="a rule keeps at least 1; leave out rules you do not want")
         self._catalog.set_retention(self._tenant, owner_id, workflow_id, policy)
         return policy
 
     def get_retention(self, *, owner_id: str, workflow_id: str | None = None) -> RetentionPolicy:
         """The policy that applies to a workflow (its own, or else the owner's); without `workflow_id`, the owner's."""
+        check_name(owner_id, "owner")
+        if workflow_id is not None:
+            check_name(workflow_id, "workflow")
         row = self._catalog.retention(self._tenant, owner_id, workflow_id)
         return RetentionPolicy() if row is None else RetentionPolicy(**asdict(row))
 
-    def expire(self, *, workflow_id: str, owner_id: str, branch: str = MAIN, dry_run: bool = False) -> ExpiryPlan:
+    def expire(
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        branch: str = MAIN,
+        dry_run: bool = False,
+        now_us: int | None = None,
+    ) -> ExpiryPlan:
         """Remove the versions of a branch that its policy does not keep, and journal their removal; with `dry_run`,
-        only say which. What was removed is `Expired` from then on."""
+        only say which. What was removed is `Expired` from then on. Ages end at `now_us` (microseconds since 1970), or
+        now by this program's clock."""
         key = branch_key(owner_id, workflow_id, branch)
         policy = self.get_retention(owner_id=owner_id, workflow_id=workflow_id)
-        now_us = self._clock.now_us()
+        now_us = self._clock.now_us() if now_us is None else now_us
         gone: list[Version] = []
         for _ in range(MOST_TRIES):
             plan = self._plan_expiry(key, policy, now_us)
@@ -117,16 +129,17 @@ class Retention(Recording):
                 continue
         raise Conflict(f"{place(key)} is tagged and pinned too fast to expire anything", hint="try again later")
 
-    def expire_all(self, *, dry_run: bool = False) -> list[BranchExpiry]:
+    def expire_all(self, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]:
         """Do `expire` on every branch of every workflow of the tenant that has a policy, or whose owner has one; tells
         of the branches where something expired or could not. To be run again and again, by whoever keeps the store."""
-        done = [self._expire_quietly(key, dry_run) for key in self._branches_with_rules()]
+        done = [self._expire_quietly(key, dry_run, now_us) for key in self._branches_with_rules()]
         return [each for each in done if each.expired or each.problem]
 
-    def _expire_quietly(self, key: BranchKey, dry_run: bool) -> BranchExpiry:
+    def _expire_quietly(self, key: BranchKey, dry_run: bool, now_us: int | None) -> BranchExpiry:
         place_of = {"workflow_id": key.workflow, "owner_id": key.owner, "branch": key.branch}
         try:
-            return BranchExpiry(**place_of, expired=len(self.expire(**place_of, dry_run=dry_run).expired))
+            plan = self.expire(**place_of, dry_run=dry_run, now_us=now_us)
+            return BranchExpiry(**place_of, expired=len(plan.expired))
         except (Conflict, NotFound) as exc:
             return BranchExpiry(**place_of, expired=0, problem=str(exc))
 

@@ -7,10 +7,13 @@ from hashlib import sha256
 from typing import Any
 
 from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.packing import Packer
+from analemma.canon.pointer import Path, check_path
 from analemma.canon.tree import Edited
+from analemma.canon.wire import encode
 from analemma.catalog.port import BranchKey, Head
-from analemma.errors import Conflict, HeadMoved
-from analemma.state.arguments import branch_key, check_metadata
+from analemma.errors import Conflict, HeadMoved, Invalid
+from analemma.state.arguments import branch_key, check_metadata, check_name
 from analemma.state.committer import Proposal
 from analemma.state.deltas import DeltaUpdate, apply_update, read_delta
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase
@@ -50,6 +53,7 @@ class Saving(KernelBase):
         expected = _parse_previous(previous_manifest_id)
         fingerprint = b""
         if idempotency_key is not None:
+            check_name(idempotency_key, "idempotency key")
             fingerprint = self._fingerprint(
                 key, update, previous_manifest_id, execution_id, segment_id, message, metadata
             )
@@ -87,15 +91,28 @@ class Saving(KernelBase):
         return apply_update(self._trees, None if base is None else base.root.id, update)
 
     def _fingerprint(self, key: BranchKey, update: DeltaUpdate, *parts: Any) -> bytes:
-        request = [
+        request: list[Any] = [
             [key.owner, key.workflow, key.branch],
-            [[operation.op, list(operation.path), operation.value] for operation in update.operations],
+            [[op, list(path), value] for op, path, value in update.operations],
             [
                 repr(part) if isinstance(part, CurrentHead) else dict(part) if isinstance(part, Mapping) else part
                 for part in parts
             ],
         ]
-        return sha256(b"request" + self._trees.build(request).root.id).digest()
+        try:
+            return sha256(b"request" + self._trees.build(request).root.id).digest()
+        except Invalid:
+            # With a request around it, a value can be nested deeper than anything that is stored; or it cannot be
+            # stored anywhere, and is refused by the place that it would have in the state.
+            request[1] = [[op, list(path), self._digest(value, path)] for op, path, value in update.operations]
+            request[2] = [self._digest(part, ()) for part in request[2]]
+            return sha256(b"deep request" + self._trees.build(request).root.id).digest()
+
+    def _digest(self, value: Any, path: Path) -> bytes:
+        """A hash of a value as it would be stored at this path; Invalid, with the pointer, if it cannot be."""
+        check_path(path)
+        packed = Packer(self._trees.registry, lambda block: None).pack(value, at=path)
+        return sha256(encode(packed.wire)).digest()
 
     def _known_commit(self, key: BranchKey, idempotency_key: str, fingerprint: bytes) -> Commit | None:
         known = self._catalog.receipt(self._tenant, key, idempotency_key)

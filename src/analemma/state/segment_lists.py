@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analemma.canon.identity import BlockId, block_id
-from analemma.canon.nodes import Block, Link, Wire, decode, encode, link_wire, read_special, wire_links
+from analemma.canon.nodes import Block
+from analemma.canon.wire import (
+    Link,
+    Wire,
+    decode,
+    encode,
+    link_wire,
+    read_special,
+    wire_links,
+)
 from analemma.errors import AnalemmaError, Corrupt
 
 FORMAT = 1

@@ -248,7 +248,7 @@ def _segment_number(index: Any) -> int:
 
 def _dict(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise Invalid(f"{what} is a {type(value).__name__}", hint="pass a dict")
+        raise Invalid(f"{what} is of type {type(value).__name__}", hint="pass a dict")
     return dict(value)
 
 

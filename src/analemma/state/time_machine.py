@@ -126,7 +126,9 @@ class TimeMachine(Loading):
         source = self._row(manifest_id, owner_id)
         if (workflow_id is None) == (branch is None):
             raise Invalid("a fork makes a new workflow or a new branch", hint="pass workflow_id or branch, not both")
-        key = branch_key(owner_id, workflow_id or source.key.workflow, branch or MAIN)
+        key = branch_key(
+            owner_id, source.key.workflow if workflow_id is None else workflow_id, MAIN if branch is None else branch
+        )
         manifest = self._read_manifest(source.id)
         if self._head_after_pending(key) is not None:
             raise _exists(key)

@@ -11,6 +11,8 @@ from analemma.state.kernel_base import MAIN, KernelBase
 from analemma.state.versions import Version, version_of
 
 PAGE = 100
+LONGEST_SLEEP_S = 3600.0
+"""Whoever looks more seldom looks in vain now and then: no machine can be told to sleep for ever."""
 
 
 class Watching(KernelBase):
@@ -31,8 +33,10 @@ class Watching(KernelBase):
 
         Without `since`, it begins with the first version after this call. To go on after a break, pass the last version
         seen. The branch need not exist yet. Versions that expired are left out."""
-        if poll_s <= 0 or (timeout_s is not None and timeout_s < 0):
-            raise Invalid(f"cannot wait {timeout_s} s, looking every {poll_s} s", hint="times are positive")
+        if not _is_time(poll_s) or poll_s == 0 or not (timeout_s is None or _is_time(timeout_s)):
+            raise Invalid(f"cannot wait {timeout_s!r} s, looking every {poll_s!r} s", hint="times are positive")
+        if since is not None and (type(since) is not int or abs(since) >= 2**62):
+            raise Invalid(f"not a version: {since!r}", hint="pass the last version seen, or 0")
         key = branch_key(owner_id, workflow_id, branch)
         if since is None:
             # Here, and not in the generator, which begins only when it is first asked for something.
@@ -56,4 +60,9 @@ class Watching(KernelBase):
             wait = poll_s if timeout_s is None else min(poll_s, quiet_since + timeout_s - now)
             if wait <= 0:
                 return
-            self._clock.sleep(wait)
+            self._clock.sleep(min(wait, LONGEST_SLEEP_S))
+
+
+def _is_time(seconds: object) -> bool:
+    """Whether one can wait so long: infinity is a time, NaN is none."""
+    return isinstance(seconds, int | float) and type(seconds) is not bool and seconds >= 0

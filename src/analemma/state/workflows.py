@@ -7,10 +7,11 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import get_args
 
+from analemma.catalog.names import check_texts
 from analemma.catalog.port import BranchKey, WorkflowRow, WorkflowStatus
 from analemma.errors import Invalid, NotFound
-from analemma.state.arguments import check_name, check_unicode
-from analemma.state.kernel_base import KernelBase, place
+from analemma.state.arguments import branch_key, check_name, check_unicode
+from analemma.state.kernel_base import MAIN, KernelBase, place
 from analemma.state.versions import Version, moment, version_of
 
 MOST_PER_PAGE = 1000
@@ -70,8 +71,12 @@ class Workflows(KernelBase):
     ) -> WorkflowPage:
         """A page of an owner's workflows, in the order of their ids, which never change: following the cursor meets
         each workflow once, whatever is saved, renamed or begun meanwhile."""
-        if not 1 <= limit <= MOST_PER_PAGE:
-            raise Invalid(f"a page of {limit} workflows", hint=f"ask for 1 to {MOST_PER_PAGE}")
+        check_name(owner_id, "owner")
+        if name_prefix is not None:
+            check_unicode(name_prefix, "name")
+            check_texts((name_prefix,))
+        if type(limit) is not int or not 1 <= limit <= MOST_PER_PAGE:
+            raise Invalid(f"a page of {limit!r} workflows", hint=f"ask for 1 to {MOST_PER_PAGE}")
         _check_status(status)
         rows = self._catalog.workflows(
             self._tenant,
@@ -87,8 +92,7 @@ class Workflows(KernelBase):
 
     def get_workflow(self, *, workflow_id: str, owner_id: str) -> Workflow:
         """One workflow and where it stands; NotFound if there is no such workflow."""
-        check_unicode(owner_id, "owner")
-        check_unicode(workflow_id, "workflow")
+        branch_key(owner_id, workflow_id, MAIN)
         row = self._catalog.workflow(self._tenant, owner_id, workflow_id)
         if row is None:
             raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}", hint="save something there first")
@@ -109,6 +113,7 @@ class Workflows(KernelBase):
 
     def branches(self, *, workflow_id: str, owner_id: str) -> list[Branch]:
         """A workflow's branches, oldest first; NotFound if there is no such workflow."""
+        branch_key(owner_id, workflow_id, MAIN)
         rows = self._catalog.branches(self._tenant, owner_id, workflow_id)
         if not rows:
             raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}")
@@ -159,6 +164,6 @@ def _cursor(workflow: str) -> str:
 def _read_cursor(cursor: str) -> str:
     check_unicode(cursor, "cursor")
     try:
-        return base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode()
+        return check_name(base64.b64decode(cursor.encode(), altchars=b"-_", validate=True).decode(), "cursor")
     except ValueError as exc:
         raise Invalid(f"not a cursor: {cursor!r}", hint="pass the cursor of the page before") from exc

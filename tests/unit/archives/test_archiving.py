@@ -6,6 +6,7 @@ import gzip
 import io
 import mmap
 import os
+import random
 import subprocess
 import tarfile
 import tempfile
@@ -205,6 +206,19 @@ def test_too_slow_is_a_timeout_that_changes_nothing(store: Store, tmp_path: Path
         assert [key for key in object_keys(app) if key.endswith(".meta")] == []
 
 
+@pytest.mark.parametrize("format", ["tar", "blocks"])
+def test_a_restore_that_is_too_slow_is_a_timeout_too(format: str, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    root.mkdir()
+    (root / "large").write_bytes(random.Random(1).randbytes(18 << 20))
+    with Store(str(tmp_path / "store")).open(archive_format=format) as app:
+        app.archives.create("ws1", owner_id="ann", volume=root)
+        app.archives.archive("ws1")
+        with pytest.raises(Timeout):
+            app.archives.restore("ws1", timeout_s=0.01, progress=lambda progress: time.sleep(0.02))
+        assert app.archives.get("ws1").status == "COLD" and not root.exists()
+
+
 def test_links_that_leave_the_volume_are_refused_before_anything_is_lost(tmp_path: Path) -> None:
     root = tmp_path / "volume"
     with Store(str(tmp_path / "store")).open() as app:
@@ -316,6 +330,18 @@ def test_what_could_not_be_restored_is_not_archived(format: str, limits: dict[st
             archives.archive("ws1")
         assert look(root) == before
         assert archives.get("ws1").status == "WARM"
+
+
+def test_a_walk_that_meets_a_limit_leaves_nothing_open(tmp_path: Path) -> None:
+    from analemma.archives.entries import Limits
+    from analemma.archives.walking import Walk
+
+    for name in "abc":
+        (tmp_path / name).mkdir()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(Limit):
+        list(Walk(str(tmp_path), limits=Limits(100, 2)))
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_one_attribute_that_cannot_be_read_does_not_drop_the_others(

@@ -322,6 +322,10 @@ def test_a_delay_that_is_none_is_refused(tmp_path: Path) -> None:
             app.archives.gc_run(-1)
         with pytest.raises(Invalid):
             app.archives.gc_plan(float("nan"))
+        with pytest.raises(Invalid):
+            app.archives.gc_run(float("inf"))
+        # None of them has begun a pass, which others would wait for.
+        assert app.archives.gc_run(0).number == 1
 
 
 def test_a_merge_that_meets_the_wrong_order_stops() -> None:

@@ -232,6 +232,39 @@ def test_the_place_of_an_archived_volume_is_taken_until_its_workspace_is_deleted
         archives.create("ws2", owner_id="ann", volume=root)
 
 
+def make_deep(root: Path, levels: int) -> None:
+    """Directories inside each other, with a file in each."""
+    root.mkdir()
+    here = os.open(root, os.O_RDONLY)
+    for _ in range(levels):
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+        os.mkdir("folder", dir_fd=here)
+        below = os.open("folder", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_a_volume_deeper_than_the_stack_can_be_removed(tmp_path: Path) -> None:
+    with local(tmp_path).open() as app:
+        for verb in ("delete", "purge"):
+            make_deep(tmp_path / verb, 1500)
+            app.archives.create(verb, owner_id="ann", volume=tmp_path / verb)
+        assert app.archives.delete("delete", discard=True).status == "DELETED"
+        app.archives.purge("purge")
+        assert sorted(os.listdir(tmp_path)) == ["store"]
+
+
+def test_deleting_what_is_deep_takes_few_descriptors(tmp_path: Path) -> None:
+    make_deep(tmp_path / "volume", 1500)
+    delete = (
+        "import resource, sys; from analemma.archives.deleting import delete_tree;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)); delete_tree(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", delete, tmp_path / "volume"], check=True, cwd=ROOT, timeout=60)
+    assert os.listdir(tmp_path) == []
+
+
 def test_names_that_only_begin_alike_are_apart(store: Store, tmp_path: Path) -> None:
     with store.open() as app:
         for number, name in enumerate(("data", "data2", "dat", "da_a", "da%")):

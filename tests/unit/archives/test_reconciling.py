@@ -29,12 +29,18 @@ def rows(app: App) -> SqlWorkspaces:
 
 
 def interrupt(
-    app: App, operation: Operation, *, intent: str | None = None, status: Status | None = None, op_id: str | None = None
+    app: App,
+    operation: Operation,
+    *,
+    intent: str | None = None,
+    status: Status | None = None,
+    op_id: str | None = None,
+    workspace: str = "ws1",
 ) -> None:
     """As if a worker had begun this and died."""
     rows(app).change(
         app.default.id,
-        "ws1",
+        workspace,
         lambda _, row, now: replace(
             row,
             operation=operation,
@@ -266,6 +272,32 @@ def test_an_interrupted_start_is_finished_with_its_hook_or_not_at_all(store: Sto
         archives.on_start(started.append)
         archives.reconcile()
         assert archives.get("ws1").status == "RUNNING" and len(started) == 1
+
+
+def test_what_is_being_restored_is_not_archived_already(store: Store, tmp_path: Path) -> None:
+    with store.open() as app:
+        archives, _ = workspace_of(app, tmp_path / "volume")
+        kept = archives.archive("ws1")
+        assert archives.archive("ws1") == kept
+        interrupt(app, "RESTORING")
+        with pytest.raises(Conflict, match="RESTORING"):
+            archives.archive("ws1")
+        assert archives.recover("ws1").status == "WARM"
+
+
+def test_a_hook_that_fails_keeps_no_other_workspace_from_being_finished(store: Store, tmp_path: Path) -> None:
+    def fail(workspace: Workspace) -> None:
+        if workspace.id == "ws1":
+            raise ZeroDivisionError("its own")
+
+    with store.open() as app:
+        for name in ("ws1", "ws2"):
+            app.archives.create(name, owner_id="ann", volume=tmp_path / name)
+            interrupt(app, "STARTING", intent="hook", workspace=name)
+        app.archives.on_start(fail)
+        failed, finished = app.archives.reconcile()
+        assert (failed.status, failed.error) == ("WARM", "ZeroDivisionError: its own")
+        assert (finished.status, finished.error) == ("RUNNING", None)
 
 
 def test_an_interrupted_recovery_can_be_repeated(store: Store, tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from analemma.archives.entries import Entry, Totals
+from analemma.archives.entries import Entry, Limits, Totals
+from analemma.archives.extracting import Extractor
 from analemma.archives.metas import TAR_ZST
 from analemma.archives.tar_writing import end_of_archive, entry_header
 from analemma.errors import DataLost, Denied, Limit
@@ -51,6 +53,11 @@ HOSTILE: dict[str, bytes] = {
     "file in a file": tar_of(member("f", data=b"x"), member("f/g", data=b"y")),
     "volume is a file": tar_of(member(".", data=b"x")),
     "name with NUL": tar_of(member("a", pax_headers={"path": "a\0b"}, data=b"x")),
+    "target with NUL": tar_of(member("a", tarfile.SYMTYPE, pax_headers={"linkpath": "a\0b"})),
+    "time that never comes": tar_of(member("a", pax_headers={"mtime": "9" * 20}, data=b"x")),
+    "time before all time": tar_of(member("a", tarfile.SYMTYPE, target="b", pax_headers={"mtime": "-" + "9" * 20})),
+    "directory of such a time": tar_of(member("a", tarfile.DIRTYPE, pax_headers={"mtime": "9" * 20})),
+    "deeper than any volume": tar_of(member("a/" * 3000 + "b", data=b"x")),
 }
 
 
@@ -77,6 +84,20 @@ def test_hostile_archives_are_refused(what: str, format: int, tmp_path: Path) ->
         workspace = app.archives.get("evil")
         assert workspace.operation == "NONE"
         assert workspace.status in ("COLD", "ERROR")
+
+
+def test_a_file_that_ends_early_leaves_nothing_open(tmp_path: Path) -> None:
+    def cut_off() -> Iterator[bytes]:
+        yield b"x"
+        raise DataLost("it ends here", hint="look elsewhere")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with (
+        Extractor(str(tmp_path), limits=Limits(100, 100), outside_links="refuse") as extractor,
+        pytest.raises(DataLost, match="ends here"),
+    ):
+        extractor.add(Entry(b"d/f", "file", 0o644, 0, 0, 0, size=3), cut_off())
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_is_not_hostile_is_restored(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from analemma.app import App
 from analemma.archives.archives import Archives
-from analemma.archives.names import parse_key
 from analemma.archives.operations import Operations
 from analemma.archives.parts import Workspace
+from analemma.archives.volumes import DirectoryVolume
 from analemma.catalog.workspaces import LostOperation, SqlWorkspaces, Status
 from analemma.errors import Conflict, Expired, Invalid, NotFound, Unavailable
 from tests.stores import Store, local
@@ -80,6 +80,8 @@ def test_a_workspace_of_another_owner_or_tenant_is_not_found(store: Store, tmp_p
             with pytest.raises(NotFound):
                 verb(app.tenant("other").archives)
         assert list(archives.list(owner_id="eve")) == []
+        with pytest.raises(Invalid):
+            list(archives.list(owner_id=""))
         assert [each.id for each in archives.list(owner_id="ann")] == ["ws1"]
         assert archives.get("ws1", owner_id="ann").status == "WARM"
 
@@ -113,6 +115,41 @@ def _row(name: str, tmp_path: Path, status: Status = "WARM") -> Any:
 
     volume = str(tmp_path / name)
     return WorkspaceRow(name, "ann", volume, status, "NONE", None, None, None, None, 1, None, 0, None, 0, 0, None)
+
+
+def test_a_deleted_workspace_leaves_its_place_to_others(store: Store, tmp_path: Path) -> None:
+    with store.open() as app:
+        archives = small(app, tmp_path / "volume")
+        archives.delete("ws1")
+        with pytest.raises(Conflict, match="there is a workspace ws1"):
+            archives.create("ws1", owner_id="ann", volume=tmp_path / "volume")
+        assert not (tmp_path / ".analemma-volume").exists()
+        assert archives.create("ws2", owner_id="ann", volume=tmp_path / "volume").status == "WARM"
+
+
+def test_whoever_dies_before_a_deleted_place_is_given_back_keeps_nobody_from_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    def die(volume: DirectoryVolume, owner: str) -> None:
+        raise Died
+
+    with store.open() as app:
+        archives = small(app, tmp_path / "volume")
+        with monkeypatch.context() as patched:
+            patched.setattr(DirectoryVolume, "release", die)
+            with pytest.raises(Died):
+                archives.delete("ws1")
+        assert archives.get("ws1").status == "DELETED" and archives.reconcile() == ()
+        assert archives.create("ws2", owner_id="ann", volume=tmp_path / "volume").status == "WARM"
+        # It is theirs now, and what was there before comes back nowhere else.
+        assert archives.undelete("ws1").status == "COLD"
+        with pytest.raises(Conflict, match="belongs to workspace ws2"):
+            archives.restore("ws1")
+        archives.restore("ws1", tmp_path / "copy")
+        assert (tmp_path / "copy" / "file").read_text() == "content"
 
 
 def test_an_id_or_a_volume_is_used_once(store: Store, tmp_path: Path) -> None:
@@ -429,24 +466,6 @@ def test_heartbeats_keep_the_lease(store: Store, tmp_path: Path) -> None:
             assert row is not None and row.lease_until_us > rows(app).now_us()
             assert rows(app).interrupted(app.default.id) == []
             held.finish("WARM")
-
-
-def test_keys_that_do_not_parse_are_not_ours() -> None:
-    good = "tenants/shop/archives/ws1/op1/home.meta"
-    found = parse_key("shop", good)
-    assert found is not None and (found.workspace, found.op_id, found.name) == ("ws1", "op1", "home.meta")
-    for bad in (
-        good + "x",
-        good.replace("shop", "shop2"),
-        "x" + good,
-        "tenants/shop/archives/ws1/home.meta",
-        "tenants/shop/archives/ws1/op1/deeper/home.meta",
-        "tenants/shop/archives/ws1/op1/home-1.tar.zst",
-        "tenants/shop/archives//op1/home.meta",
-        "tenants/shop/archives/ws1/op 1/home.meta",
-        "packs/ab/cd",
-    ):
-        assert parse_key("shop", bad) is None
 
 
 def test_where_the_volume_is_not_nothing_is_begun(store: Store, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from analemma.app import App
 from analemma.bag.state_bag import SmartStateBag
+from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
 
@@ -61,3 +63,35 @@ def test_what_was_written_with_its_container_is_compared_with_that(
     assert bag.is_changed
     app.kernel.save(bag)
     assert bag == newest(app) and newest(app)["around"][0] == {"v": 0}
+
+
+def test_looking_at_a_value_with_a_class_that_has_fewer_fields_loses_none(store: Store) -> None:
+    """As two versions of a program that work on one store do for a while."""
+    newer, older = [
+        dataclasses.make_dataclass("Plan", fields, namespace={"__module__": "shop"})
+        for fields in ([("n", int), ("notes", list[int])], [("n", int)])
+    ]
+    with store.open() as app:
+        app.kernel.save_state_delta({"plan": newer(1, [2]), "all": [newer(3, [4]), newer(5, [6])], "n": 1}, **NAME)
+    with store.open() as app:
+        app.default.trees.registry.register(older)
+        bag = app.kernel.load_latest_state(**NAME, lazy=True)
+        assert (bag["plan"], bag["all"]) == (older(1), [older(3), older(5)])
+        assert not bag.is_changed
+        bag["n"] = 2
+        bag["all"][1].n = 7
+        app.kernel.save(bag)
+        assert not bag.is_changed
+        bag["plan"].n = 8
+        app.kernel.save(bag)
+        bag["n"] = 3
+        app.kernel.save(bag)
+        assert newest(app) == {"plan": older(8), "all": [older(3), older(7)], "n": 3}
+        first = app.kernel.history(**NAME)[2].manifest_id
+    with store.open() as app:
+        app.default.trees.registry.register(newer)
+        assert app.kernel.load_fields(first, ["n", "plan", "/all/0"]) == {
+            "n": 2,
+            "plan": newer(1, [2]),
+            "/all/0": newer(3, [4]),
+        }

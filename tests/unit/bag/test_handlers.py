@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import analemma
+from analemma import payload_functions
 from analemma.app import App
 from analemma.errors import Denied, Invalid
 from tests.stores import Store
@@ -227,3 +231,51 @@ def test_a_bare_decorator_opens_the_store_of_the_settings_once(tmp_path: Path) -
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "3 True\n"), done.stderr
+
+
+def test_options_that_can_be_read_once_hold_for_every_event(app: App) -> None:
+    seen: list[Any] = []
+
+    @analemma.with_payloads(app=app, skip_fields=(name for name in ["secret"]))
+    def look(state: Any) -> None:
+        seen.append(dict(state))
+
+    for n in range(2):
+        look(send(app, {"n": n, "secret": 1}))
+    assert seen == [{"n": 0}, {"n": 1}]
+    with pytest.raises(Invalid):
+        analemma.with_payloads(app=app, skip_fields="secret")
+
+
+def test_a_fork_while_a_thread_opens_a_store_leaves_the_child_handlers_that_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(tmp_path / "store")
+    analemma.open(url).close()
+    inside, done = threading.Event(), threading.Event()
+
+    def slow_open(*args: Any, **options: Any) -> App:
+        if threading.current_thread() is thread:
+            inside.set()
+            done.wait()
+        return analemma.open(*args, **options)
+
+    monkeypatch.setattr(payload_functions, "open_app", slow_open)
+    shared = payload_functions._SharedApps()
+    opened: list[App] = []
+    thread = threading.Thread(target=lambda: opened.append(shared.get(url)))
+    thread.start()
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(20)  # ends a child that waits for a thread it does not have
+            shared.get(url).close()
+            status = 0
+        finally:
+            os._exit(status)
+    done.set()
+    thread.join()
+    opened[0].close()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -155,6 +155,16 @@ def test_whoever_comes_after_the_release_gets_no_pointers(store: Store) -> None:
         app.tenant("shop").payloads.dehydrate({"plan": LARGE}, **NAMES)
 
 
+def test_what_was_uploaded_for_a_payload_that_failed_is_collected_without_waiting_a_day(store: Store) -> None:
+    with store.open(pack_threshold_bytes=1000) as app:
+        app.payloads.release(**NAMES)
+        with pytest.raises(Denied):
+            send(app, {"plan": LARGE})
+        (failure,) = app.gc.failures()
+        assert failure.kind == "commit" and "released" in str(failure.error)
+        assert app.gc.work_failures() == 1 and app.gc.failures() == []
+
+
 def test_a_payload_that_is_being_made_is_released_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Released between its check and its leases: whoever releases waits, and ends those leases as well."""
     with store.open() as app, store.open() as other:

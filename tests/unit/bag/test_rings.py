@@ -204,3 +204,29 @@ def test_a_policy_of_ones_own_decides(app: App) -> None:
     with pytest.raises(Invalid):
         app.payloads.filter_event_payload({"arm": 1}, segment, "ring_3", policy=policy)
     assert app.payloads.filter_event_payload({"arm": 1}, segment, "inner", policy=policy) == {"arm": 1}
+
+
+@pytest.mark.parametrize("key", ["state_data", "state_bag"])
+def test_naming_the_key_of_a_wrapped_state_grants_nothing_in_it(app: App, key: str) -> None:
+    hidden = {"credentials": "secret", "workflow_config": 1, "_kernel_fence": 2, "other": 3}
+    for inner in ({"plan": 1, **hidden}, send(app, {"plan": 1, **hidden, "debug_info": LARGE})):
+        event = {key: inner, "notes": "x"}
+        for granted in ([key], [f"/{key}/plan", "notes"]):
+            filtered = app.payloads.filter_event_payload(event, {"nodes": [{"reads": granted}]}, "ring_0")
+            assert set(filtered) - {key} == set(granted) & {"notes"}
+            assert set(filtered.get(key, {})) <= {"__payload__"} and receive(app, filtered.get(key, {})) == {}
+        filtered = app.payloads.filter_event_payload(event, {"nodes": [{"reads": ["plan", key, "credentials"]}]})
+        assert set(filtered) == {key} and "credentials" in filtered.report.fields_removed
+        assert receive(app, filtered) == {"plan": 1}
+
+
+def test_a_field_that_has_the_name_of_a_wrapper_is_a_field(app: App) -> None:
+    segment = {"nodes": [{"reads": ["state_data"]}]}
+    payload = send(app, {"state_data": {"n": 1}, "credentials": 2})
+    assert receive(app, app.payloads.filter_event_payload(payload, segment)) == {"state_data": {"n": 1}}
+    assert app.payloads.filter_event_payload({"state_data": [1], "n": 1}, segment) == {"state_data": [1]}
+
+
+def test_an_event_whose_keys_are_no_text_is_refused(app: App) -> None:
+    with pytest.raises(Invalid):
+        app.payloads.filter_event_payload({5: 1}, {"nodes": [{"reads": ["plan"]}]})  # type: ignore[dict-item]

@@ -9,8 +9,8 @@ import pytest
 
 from analemma.app import App
 from analemma.bag.selective import ADJUST_EVERY_S, ReadRouter, Route
-from analemma.errors import Denied, Invalid, NotFound
-from tests.stores import Store, local
+from analemma.errors import Denied, Expired, Invalid, NotFound
+from tests.stores import Store, delete_doomed_blocks, doom_blocks, local
 from tests.unit.bag.payload_stores import LARGE, NAMES, send
 
 KIB = 1024
@@ -165,3 +165,51 @@ def test_versions_and_pointers_of_others_are_refused(tmp_path: Path) -> None:
         app.payloads.release(**NAMES)
         with pytest.raises(Denied):
             load(pointer, ["field 01"])
+
+
+def test_a_path_that_is_no_text_is_refused(app: App) -> None:
+    commit = app.kernel.save_state_delta({"n": 1}, workflow_id="trip", owner_id="ann")
+    for path in (5, None, "\ud800"):
+        with pytest.raises(Invalid):
+            app.payloads.load_fields_selective(commit.manifest_id, [path])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("route", ["whole", "partial"])
+def test_a_version_that_goes_while_it_is_read_has_expired(
+    store: Store, route: Route, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.open() as app:
+        kernel = app.kernel
+        old = kernel.save_state_delta({"plan": LARGE, "n": 1}, workflow_id="trip", owner_id="ann")
+        kernel.save_state_delta({"n": 2}, workflow_id="trip", owner_id="ann", deleted=["plan"])
+        kernel.set_retention(owner_id="ann", keep_last=1)
+
+        def choose(*_: Any, **__: Any) -> Route:
+            kernel.expire(workflow_id="trip", owner_id="ann")
+            doom_blocks(app, 1)
+            delete_doomed_blocks(app)
+            app.default.blocks._cache.clear()
+            return route
+
+        app.payloads.load_fields_selective(old.manifest_id, ["plan"])
+        monkeypatch.setattr(app.payloads.router, "choose", choose)
+        with pytest.raises(Expired):
+            app.payloads.load_fields_selective(old.manifest_id, ["plan"])
+
+
+def test_a_pointer_whose_value_goes_while_it_is_read_was_released(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.open() as app:
+        pointer = send(app, {"notes": {"n": LARGE[1:]}})["notes"]
+
+        def choose(*_: Any, **__: Any) -> Route:
+            app.payloads.release(**NAMES)
+            doom_blocks(app, 1)
+            delete_doomed_blocks(app)
+            app.default.blocks._cache.clear()
+            return "partial"
+
+        monkeypatch.setattr(app.payloads.router, "choose", choose)
+        with pytest.raises(Denied, match="released"):
+            app.payloads.load_fields_selective(pointer, ["n"])

@@ -8,13 +8,10 @@ from typing import Any
 
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId, block_id, to_cid
-from analemma.canon.nodes import (
-    decode_node,
-    encode,
-    node_link_ids,
-)
+from analemma.canon.nodes import decode_node, node_link_ids
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees
+from analemma.canon.wire import encode
 from analemma.errors import Corrupt, Invalid, Limit, NotFound
 
 ALLOWED = (Corrupt, Invalid, NotFound, Limit)

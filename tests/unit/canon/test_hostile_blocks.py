@@ -12,16 +12,14 @@ from analemma.canon import diffing
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId, block_id, from_cid, to_cid
 from analemma.canon.nodes import (
-    DEEPEST_CONTENT,
     Node,
     block_links,
     check_node,
     decode_node,
-    encode,
-    read_special,
 )
 from analemma.canon.packing import MAXIMUM_DEPTH
 from analemma.canon.reading import Reader
+from analemma.canon.wire import DEEPEST_CONTENT, encode, read_special
 from analemma.errors import Corrupt, Invalid, Limit
 from tests.unit.canon.forged_blocks import (
     HARMLESS,

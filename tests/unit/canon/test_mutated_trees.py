@@ -10,12 +10,8 @@ import pytest
 
 from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId, block_id, to_cid
-from analemma.canon.nodes import (
-    block_links,
-    decode,
-    decode_node,
-    node_links,
-)
+from analemma.canon.nodes import block_links, decode_node, node_links
+from analemma.canon.wire import decode
 from analemma.errors import Corrupt
 from tests.unit.canon.forged_blocks import ALLOWED, Forge, seeds
 

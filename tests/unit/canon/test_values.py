@@ -6,6 +6,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import functools
 import uuid
 from collections import OrderedDict, defaultdict, namedtuple
 from decimal import Decimal
@@ -286,3 +287,23 @@ def test_hostile_paths_are_refused() -> None:
         blocks.trees.get(root, "/~~01")
     with pytest.raises(Invalid):
         parse_block_id("00 " * 21 + " ")
+
+
+def test_what_a_cached_property_of_a_model_worked_out_is_no_part_of_it() -> None:
+    class Cached(pydantic.BaseModel):
+        n: int
+
+        @functools.cached_property
+        def lock(self) -> object:
+            return object()
+
+        @pydantic.computed_field  # type: ignore[prop-decorator]
+        @functools.cached_property
+        def doubled(self) -> int:
+            return self.n * 2
+
+    trees = Trees(MemoryBlocks().fetch, standard_registry())
+    model = Cached(n=3)
+    before = trees.build({"model": model}).root.id
+    assert model.lock is model.lock and model.doubled == 6
+    assert trees.build({"model": model}).root.id == before

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from analemma import flows
+import analemma
 from analemma.cli.wording import WORDS, in_cli_words
 
 
 @pytest.fixture(scope="module")
 def said() -> str:
-    """All that runs could say."""
-    return "\n".join(file.read_text(encoding="utf-8") for file in Path(flows.__path__[0]).rglob("*.py"))
+    """All that runs and workspaces could say."""
+    package = Path(analemma.__path__[0])
+    files = [*(package / "flows").rglob("*.py"), package / "catalog" / "workspaces.py"]
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 @pytest.mark.parametrize("phrase", WORDS)

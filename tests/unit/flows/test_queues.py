@@ -15,7 +15,7 @@ from analemma.app import App
 from analemma.catalog.opening import FILE_NAME
 from analemma.catalog.port import TenantId
 from analemma.catalog.queues import Lane, claim_next, next_lanes
-from analemma.catalog.runs import RunRow
+from analemma.catalog.run_records import RunRow
 from analemma.catalog.statements import load
 from analemma.errors import Invalid, NotFound
 from analemma.flows.building import Flow

@@ -54,6 +54,17 @@ def test_a_run_lets_versions_expire_first_unless_told_not_to(store: Store) -> No
         assert len(app.kernel.history(**PLACE)) == 2
 
 
+def test_versions_age_by_the_databases_clock(store: Store) -> None:
+    # One worker whose own clock is wrong must not let the versions of all others expire.
+    with store.open() as app:
+        save_versions(app)
+        app.kernel.set_retention(**PLACE, keep_newer_than_s=30 * DAY_S)
+        assert app.gc.run().expired == 0
+        month_later = app.collector(database_clock=later(31 * DAY_S))
+        assert month_later.plan().tenants[0].to_expire == month_later.run().expired == 4
+        assert len(app.kernel.history(**PLACE)) == 1
+
+
 def test_blocks_stay_for_the_grace_period(store: Store) -> None:
     with store.open() as app:
         save_versions(app)
@@ -64,6 +75,16 @@ def test_blocks_stay_for_the_grace_period(store: Store) -> None:
         almost, tomorrow = (app.collector(database_clock=later(after)) for after in (DAY_S - 60, DAY_S + 60))
         assert almost.run().deleted == 0
         assert tomorrow.run().deleted == doomed
+
+
+@pytest.mark.parametrize("grace_s", [-1, float("nan"), float("inf")], ids=str)
+def test_a_grace_period_that_is_none_is_refused(store: Store, grace_s: float) -> None:
+    with store.open() as app:
+        with pytest.raises(Invalid, match="grace period"):
+            app.gc.run(grace_s=grace_s)
+        with pytest.raises(Invalid, match="grace period"):
+            app.gc.plan(grace_s=grace_s)
+        assert app.gc.status().runs == ()
 
 
 def test_a_plan_changes_nothing_and_names_what_a_run_deletes(store: Store) -> None:
@@ -181,6 +202,23 @@ def test_only_one_collects_at_a_time(store: Store) -> None:
         assert other.collector(database_clock=later(301)).run().ok
         with pytest.raises(LeaseLost):
             begun.renew()
+
+
+def test_two_threads_of_a_program_do_not_take_the_lease_from_each_other(store: Store) -> None:
+    with store.open() as app:
+        save_versions(app)
+        expire_all_but_newest(app)
+        refused: list[str] = []
+
+        def meddle(stage: str, count: int) -> None:
+            if stage == "scanned":
+                with pytest.raises(Conflict, match="is collecting") as caught:
+                    app.gc.run(grace_s=0)
+                refused.append(caught.value.kind)
+
+        first = app.gc.run(grace_s=0, progress=meddle)
+        assert refused == ["conflict"] and first.ok and first.doomed > 0
+        assert app.gc.run(grace_s=0).deleted == first.doomed
 
 
 def test_a_lease_from_a_clock_that_was_a_day_ahead_does_not_stop_collection_for_a_day(store: Store) -> None:

@@ -15,7 +15,7 @@ from analemma.catalog.bodies import emit_blocks
 from analemma.catalog.collecting_sessions import SessionId
 from analemma.catalog.collecting_uploads import MOST_ATTEMPTS, VISIBILITY_S, CollectingUploads
 from analemma.catalog.port import BlockRow, BranchKey, Upload, UploadId
-from analemma.errors import Conflict, Denied, Expired, Unavailable
+from analemma.errors import Conflict, Denied, Expired, Invalid, Unavailable
 from analemma.gc.lifecycle import ORPHAN_TAG, Bucket, lifecycle
 from analemma.gc.uploads import COMMIT_FAILED, COMMIT_TIMEOUT, UNREFERENCED, UploadCollector
 from analemma.settings import Settings
@@ -102,14 +102,17 @@ def test_another_bucket_is_noticed_and_nothing_is_forgotten(store: Store, tmp_pa
         app.kernel.expire(**PLACE)
         app.gc.run(grace_s=0)
         uploads = app.stats().uploads
-    settings = Settings(cache_bytes=0)
-    with analemma.open(store.url, objects=str(tmp_path / "another"), settings=settings, migrate=True) as wrong:
+    another: dict[str, Any] = {"objects": str(tmp_path / "another"), "settings": Settings(cache_bytes=0)}
+    with pytest.raises(Invalid, match="another"):
+        analemma.open(store.url, **another)
+    # Somebody says that they were copied there, and they were not.
+    with analemma.open(store.url, objects_moved=True, **another) as wrong:
         newest = wrong.kernel.history(**PLACE)[0]
         assert newest.version == 8
         report = wrong.gc.run(grace_s=0)
         # It cannot even mark: the newest version's own blocks are not there.
         assert report.kinds == ("corrupt",) and report.deleted == 0
-    with store.open() as app:
+    with analemma.open(store.url, objects=store.objects, objects_moved=True) as app:
         assert app.gc.audit() == []
         assert app.gc.run(grace_s=0).objects == 7 and len(objects_of(app)) == 1
         assert app.stats().uploads == uploads - 7
@@ -224,7 +227,7 @@ def memory_of(app: App) -> MemoryStore:
     return store
 
 
-def test_what_a_payload_uploaded_before_it_failed_is_collected_by_its_intent(store: Store) -> None:
+def test_what_a_payload_uploaded_before_it_failed_is_collected_at_once(store: Store) -> None:
     with store.open(**OFFLOAD) as app:
         place: dict[str, Any] = {**PLACE, "execution_id": "run"}
         pointers = app.payloads.dehydrate({"first": text("first", 20_000)}, **place)
@@ -240,9 +243,9 @@ def test_what_a_payload_uploaded_before_it_failed_is_collected_by_its_intent(sto
         found = app.catalog.upload(app.default.id, upload)
         assert found is not None and found.state == "temp"
         listings = requests(app)[LIST]
-        assert app.collector(database_clock=later(DAY_S + 60)).run().ok
+        assert app.gc.run().ok
         assert requests(app)[LIST] == listings and left not in objects_of(app)
-        assert [entry.reason for entry in app.gc.audit() if entry.upload == upload] == [COMMIT_TIMEOUT]
+        assert [entry.reason for entry in app.gc.audit() if entry.upload == upload] == [COMMIT_FAILED]
 
 
 def test_dead_failures_are_forgotten_after_two_weeks(store: Store) -> None:

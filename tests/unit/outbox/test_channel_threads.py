@@ -13,7 +13,8 @@ import pytest
 
 from analemma.app import App
 from analemma.catalog.channels import Channels
-from analemma.catalog.outbox_claiming import ClaimedLane, LaneKey, LaneOutcome, OutboxClaims
+from analemma.catalog.outbox_claiming import OutboxClaims
+from analemma.catalog.outbox_lanes import ClaimedLane, LaneKey, LaneOutcome
 from analemma.catalog.outbox_tending import OutboxRows
 from analemma.catalog.port import TenantId
 from analemma.errors import Unavailable

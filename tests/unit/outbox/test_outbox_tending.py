@@ -214,6 +214,14 @@ def test_housekeeping_deletes_what_was_settled_and_nothing_else(app: App) -> Non
     assert app.outbox.get("next").seq == 2
 
 
+@pytest.mark.parametrize("age", [float("nan"), float("inf"), -float("inf")], ids=str)
+def test_housekeeping_by_no_age_at_all_is_refused(app: App, age: float) -> None:
+    with pytest.raises(Invalid):
+        app.outbox.housekeep(processed_after_s=age)
+    with pytest.raises(Invalid):
+        app.outbox.housekeep(dead_after_s=age)
+
+
 def test_housekeeping_goes_on_until_all_is_gone_or_it_is_asked_to_stop(app: App) -> None:
     produce(app, [event(f"lane {number % 10}") for number in range(2500)])
     deliver(app)

@@ -9,7 +9,8 @@ import pytest
 
 from analemma.app import App
 from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_claiming import EventFailure, LaneOutcome, OutboxClaims
+from analemma.catalog.outbox_claiming import OutboxClaims
+from analemma.catalog.outbox_lanes import EventFailure, LaneOutcome
 from analemma.catalog.outbox_producing import enqueue
 from analemma.errors import Denied, Invalid, Unavailable
 from analemma.outbox.handlers import Event, Settle

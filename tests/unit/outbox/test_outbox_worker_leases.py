@@ -10,7 +10,8 @@ import pytest
 
 from analemma.app import App
 from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_claiming import ClaimedLane, OutboxClaims
+from analemma.catalog.outbox_claiming import OutboxClaims
+from analemma.catalog.outbox_lanes import ClaimedLane
 from analemma.catalog.outbox_producing import enqueue
 from analemma.errors import Unavailable
 from analemma.outbox.handlers import Event, Settle

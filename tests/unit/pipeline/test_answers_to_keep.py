@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import pytest
 
 from analemma.errors import Invalid, NotFound
+from analemma.sinks.batching import Parcel
+from analemma.sinks.port import SHIPPED, Shipped
+from tests.scripted_sink import Script
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE, changed
+from tests.unit.pipeline.scripted_shop import scripted
+from tests.unit.pipeline.ship_shop import drain, open_ship_shop
 from tests.unit.pipeline.shop import VIEW, book, open_shop, put_book
 
 
@@ -139,3 +145,22 @@ def test_slices_of_a_version_that_never_was_are_not_found_as_in_a_view(version: 
         later = shop.ingest("BOOK", "978", book("978", price=1)).version
         with pytest.raises(NotFound, match=f"version {later} of BOOK#shop#978 is not compiled"):
             shop.slices("BOOK", "978", later)
+
+
+def test_a_sink_may_change_what_it_is_sent(store: Store, tmp_path: Path, script: Script) -> None:
+    with open_ship_shop(store, tmp_path, scripted()) as (app, shop):
+        seen: list[Any] = []
+
+        def enrich(parcels: Sequence[Parcel]) -> list[Shipped]:
+            for parcel in parcels:
+                assert parcel.document.body is not None
+                seen.append(dict(parcel.document.body["amount"]))
+                parcel.document.body["amount"]["currency"] = "EUR"
+            return [SHIPPED] * len(parcels)
+
+        script.answering = enrich
+        put_book(shop, "978", price=7)
+        drain(app)
+        shop.ship("BOOK", "978")
+        drain(app)
+        assert seen == [{"minor": 7}, {"minor": 7}]

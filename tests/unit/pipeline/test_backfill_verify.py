@@ -12,7 +12,7 @@ from analemma.errors import Invalid
 from analemma.pipeline.backfill_reports import VerifyReport
 from tests.stores import Store
 from tests.unit.pipeline.backfill_shop import BOOKS, TENANT, book, fill, upgraded
-from tests.unit.pipeline.tables import query, row_counts
+from tests.unit.pipeline.tables import query, row_counts, rows_added
 
 ENTITY = "(SELECT id FROM entity WHERE key = 'b00003')"
 OTHER = "(SELECT id FROM entity WHERE key = 'b00004')"
@@ -161,6 +161,24 @@ def test_what_was_damaged_is_compiled_again(store: Store) -> None:
         assert plan.changes is not None and plan.changes.slices == 1
         assert app.backfill(BOOKS).counts == plan.changes
         assert app.backfills.verify(BOOKS).ok
+
+
+@pytest.mark.parametrize("name", ["entry with another value", "entry to another target"])
+def test_index_entries_that_were_damaged_are_written_again(name: str, store: Store) -> None:
+    with store.open() as app:
+        fill(app, 8)
+        app.backfill(TENANT)
+        DAMAGES[name][0](store)
+        assert not app.backfills.verify(BOOKS).ok
+        # What is taken for granted is not looked at.
+        assert app.backfill(BOOKS, mode="auto").counts.changed == 0
+        plan = app.backfill(BOOKS, dry_run=True)
+        assert plan.changes is not None and (plan.changes.changed, plan.changes.slices) == (1, 0)
+        assert app.backfill(BOOKS).counts == plan.changes
+        assert app.backfills.verify(BOOKS).ok
+        before = row_counts(store)
+        assert app.backfill(BOOKS).counts.changed == 0
+        assert rows_added(store, before) == {}
 
 
 def test_only_the_scope_is_verified(store: Store) -> None:

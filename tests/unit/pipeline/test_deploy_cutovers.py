@@ -15,8 +15,8 @@ from analemma.pipeline.events import Events
 from tests.sink_servers import WebhookReceiver
 from tests.stores import Store
 from tests.unit.pipeline.deploy_shop import hook, title, working
-from tests.unit.pipeline.ship_shop import documents_of, drain, jsonl, open_ship_shop
-from tests.unit.pipeline.shop import VIEW, book
+from tests.unit.pipeline.ship_shop import documents_of, drain, jsonl, open_ship_shop, shop_contracts
+from tests.unit.pipeline.shop import VIEW, book, put_author, without_joins
 from tests.unit.pipeline.tables import query
 
 
@@ -174,3 +174,40 @@ def test_of_two_sinks_that_answer_at_the_same_moment_the_second_ends_it(store: S
         assert (done.state, done.served) == ("DONE", True) and title(shop) == "New"
         told = {each.rule: (each.answered_seq, each.reason) for each in shop.deploys.explain(deploy.id).sinks}
         assert told == {"sink.file": (ship_seq, "shipped"), "sink.other": (ship_seq + 1, "stale")}
+
+
+def test_what_is_served_and_not_the_newest_is_found_by_the_indexes_of_new_rules(
+    store: Store, tmp_path: Path, receiver: WebhookReceiver
+) -> None:
+    shipped = {"type": "SLICE", "sliceTypes": ["CORE", "PRICE"], "entityTypes": ["BOOK"]}
+    with store.open(ship_base=str(tmp_path), ship_rest_s=0.05, ship_rest_max_s=0.2) as app:
+        app.contracts.load([*without_joins(), hook(receiver, input=shipped)])
+        shop = app.tenant("shop")
+        put_author(shop, "lem", "Lem")
+        put_author(shop, "eco", "Eco")
+        shop.deploy("BOOK", "1", book("1", title="Old", authorId="lem"))
+        drain(app)
+        receiver.is_down = True
+        new = shop.deploy("BOOK", "1", book("1", title="New", authorId="eco"), cutover="done")
+        drain(app)
+        assert query(store, "SELECT count(*) FROM index_entry WHERE target IS NOT NULL") == [(0,)]
+        app.contracts.load(shop_contracts())
+        app.backfill({"tenant": "shop", "types": ["BOOK"]})
+        assert app.backfills.verify({"tenant": "shop"}).ok
+        view = shop.view(VIEW)
+        found = {author: [each.entity_id for each in view.search("author", author)] for author in ("lem", "eco")}
+        assert found == {"lem": ["1"], "eco": []}
+        # Nobody but the served version names the one, and nobody but the newest the other.
+        for author in ("lem", "eco"):
+            shop.deploy("AUTHOR", author, {"name": author.upper(), "country": "PL"})
+        drain(app)
+        assert [view.get("1", version).data["ENRICHED"]["author"]["name"] for version in (None, new.version)] == [
+            "LEM",
+            "ECO",
+        ]
+        receiver.is_down = False
+        with working(app):
+            assert shop.deploys.await_(new.id).served
+        found = {author: [each.entity_id for each in view.search("author", author)] for author in ("lem", "eco")}
+        assert found == {"lem": [], "eco": ["1"]} and app.backfills.verify({"tenant": "shop"}).ok
+        assert query(store, "SELECT count(*) FROM index_entry WHERE waiting <> 0") == [(0,)]

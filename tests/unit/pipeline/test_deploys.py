@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from analemma.catalog.deploy_states import DeployState
-from analemma.errors import Conflict, Timeout
+from analemma.errors import Conflict, Invalid, NotFound, Timeout
 from tests.sink_servers import WebhookReceiver
 from tests.stores import Store
 from tests.unit.pipeline.deploy_shop import hook, states, title, working
 from tests.unit.pipeline.ship_shop import documents_of, drain, jsonl, lines_of, open_ship_shop, shop_contracts
-from tests.unit.pipeline.shop import book
+from tests.unit.pipeline.shop import book, book_rules
 from tests.unit.pipeline.tables import query, row_counts, rows_added
 
 
@@ -101,6 +101,9 @@ def test_only_the_sinks_named_are_asked(store: Store, tmp_path: Path) -> None:
         assert deploy.ship == ("sink.other",)
         drain(app)
         assert shop.deploys.get(deploy.id).state is DeployState.DONE
+        # However they are named.
+        assert shop.deploy("BOOK", "2", book("2"), ship=iter(["sink.other"]), compile="async").ship == ("sink.other",)  # type: ignore[arg-type]
+        assert shop.ship("BOOK", "1", sinks=iter(["sink.other"])).sinks == ("sink.other",)  # type: ignore[arg-type]
         assert lines_of(tmp_path / "books.jsonl") == [] and len(lines_of(tmp_path / "other.jsonl")) == 1
         told = {each.rule: (each.asked, each.why) for each in shop.deploys.explain(deploy.id).sinks}
         assert told == {
@@ -129,6 +132,22 @@ def test_the_same_key_is_the_same_deploy(compiling: str, store: Store, tmp_path:
         assert rows_added(store, before) == {}
         # A key is of one tenant.
         assert app.tenant("other").deploy("BOOK", "1", book("1"), idempotency_key="k").id != first.id
+
+
+def test_the_same_key_is_the_same_deploy_whatever_contracts_say_now(store: Store, tmp_path: Path) -> None:
+    with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
+        asked: dict[str, Any] = {"ship": ["sink.file"], "compile": "async", "idempotency_key": "k"}
+        first = shop.deploy("BOOK", "1", book("1"), **asked)
+        rules, schema = book_rules("2.0.0")
+        schema["fields"] = [*schema["fields"], {"name": "pages", "type": "int", "required": True}]
+        app.contracts.load([rules, schema, {**jsonl(), "status": "ARCHIVED"}])
+        with pytest.raises(NotFound):
+            shop.deploy("BOOK", "1", book("1"), ship=["sink.file"])
+        with pytest.raises(Invalid):
+            shop.deploy("BOOK", "1", book("1"))
+        assert shop.deploy("BOOK", "1", book("1"), **asked).id == first.id
+        with pytest.raises(Conflict, match="'k' was used for another deploy"):
+            shop.deploy("BOOK", "1", book("1", pages=7), **asked)
 
 
 def test_many_who_use_one_key_at_once_get_one_deploy(store: Store, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import Tenant
+from analemma.app import App, Tenant
 from analemma.catalog.engine import Transaction
 from analemma.contracts.loading import load_contracts
 from analemma.errors import Conflict, Invalid
@@ -16,7 +16,7 @@ from analemma.pipeline.handlers import handlers
 from analemma.slicing.entity_key import EntityKey
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
-from tests.unit.pipeline.shop import book, open_shop, put_author, put_book
+from tests.unit.pipeline.shop import book, book_rules, open_shop, put_author, put_book, without_joins
 from tests.unit.pipeline.tables import query, row_counts, rows_added
 
 AUTHOR = EntityKey("AUTHOR", "shop", "lem")
@@ -179,3 +179,54 @@ def test_a_compile_that_read_an_old_author_does_not_stay_stale(store: Store, mon
         shop.compile("BOOK", "1")
         assert tries == [False, True]
         assert author_name(shop, "1") == "Stanislaw"
+
+
+def test_what_joins_by_contracts_that_came_a_moment_ago_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.open() as app, store.open() as elsewhere:
+        app.contracts.load(without_joins())
+        shop, other = app.tenant("shop"), elsewhere.tenant("shop")
+        put_author(shop, "lem", "Lem")
+        put_book(shop, "1", authorId="lem")
+        app.worker(1).drain()
+        hold_contracts(app, monkeypatch)
+        elsewhere.contracts.load(EXAMPLE)
+        other.compile("BOOK", "1")
+        assert author_name(other, "1") == "Lem"
+        # By what this one knows, nobody joins an author.
+        put_author(shop, "lem", "Stanislaw")
+        elsewhere.worker(1).drain()
+        assert author_name(other, "1") == "Stanislaw"
+        assert elsewhere.backfills.verify({"tenant": "shop"}).ok
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_nothing_is_compiled_by_contracts_that_were_replaced(
+    together: bool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = book_rules(
+        "2.0.0", indexes=lambda indexes: [*indexes, {"type": "title", "selector": "$.title", "references": None}]
+    )
+    with open_shop(store) as shop, store.open() as elsewhere:
+        other = elsewhere.tenant("shop")
+        put_author(shop, "lem", "Lem")
+        put_book(shop, "1", authorId="lem")
+        shop._app.worker(1).drain()
+        hold_contracts(shop._app, monkeypatch)
+        elsewhere.contracts.load(newer)
+        elsewhere.backfill({"tenant": "shop"})
+        if together:
+            version = put_author(other, "lem", "Stanislaw")
+            shop.pipeline.fanout.on_entity_change("AUTHOR", "lem", version)
+            shop.pipeline.fanout.run("AUTHOR", "lem")
+            assert author_name(other, "1") == "Stanislaw"
+        else:
+            shop.compile("BOOK", "1", mode="full")
+        assert other.slices("BOOK", "1")["CORE"].ruleset == "ruleset.book.v1@2.0.0"
+        assert elsewhere.backfills.verify({"tenant": "shop"}).ok
+
+
+def hold_contracts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a process look for contracts of others only once it has waited for something."""
+    contracts = app.contracts
+    monkeypatch.setattr(contracts, "_poll_s", float("inf"))
+    monkeypatch.setattr(app._clock, "sleep", lambda seconds: monkeypatch.setattr(contracts, "_poll_s", 0.0))

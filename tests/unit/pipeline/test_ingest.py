@@ -16,6 +16,7 @@ from analemma.catalog.entities import EntityPlace
 from analemma.catalog.raws import Fate, NewRaw, Raws
 from analemma.clock import SystemEntropy
 from analemma.errors import Conflict, Invalid, Limit, NotFound
+from analemma.pipeline.documents import KNOWN_BYTES
 from analemma.pipeline.events import Events
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.tsid import Version, format_version, parse_version
@@ -284,3 +285,18 @@ def test_a_schema_that_is_named_in_part_is_none(store: Store, schema: str) -> No
         with pytest.raises((Invalid, NotFound), match=r"names no version behind the @|there is no ENTITY_SCHEMA @1"):
             shop.ingest("BOOK", "1", book("1"), schema=schema)
         assert shop.ingest("BOOK", "1", book("1"), schema="entity.book.v1@1.0.0").created
+
+
+def test_documents_of_many_tenants_share_what_is_kept_of_them(store: Store) -> None:
+    with open_shop(store) as shop:
+        size = KNOWN_BYTES // 5
+        for number in range(4):
+            tenant = shop._app.tenant(f"shop{number}")
+            tenant.ingest_many([("BOOK", str(each), book(str(each), audit={"x": "y" * size})) for each in range(2)])
+        room = shop.pipeline.ingest._known._room
+        kept = sum(held for _, held in room.documents.values())
+        assert KNOWN_BYTES - size * 2 < kept <= KNOWN_BYTES and room.left_bytes == KNOWN_BYTES - kept
+        # Equal documents all the same: whoever has not read one of his own does not know it.
+        (last,) = {key[1:] for key in room.documents if key[0] == tenant.id and key == next(reversed(room.documents))}
+        assert tenant.pipeline.ingest._known.get(*last) is not None
+        assert shop.pipeline.ingest._known.get(*last) is None

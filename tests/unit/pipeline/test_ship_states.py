@@ -13,7 +13,8 @@ import pytest
 
 from analemma.app import App, Tenant
 from analemma.catalog.channels import Channels
-from analemma.catalog.outbox_claiming import EventFailure, LaneOutcome, OutboxClaims
+from analemma.catalog.outbox_claiming import OutboxClaims
+from analemma.catalog.outbox_lanes import EventFailure, LaneOutcome
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.loading import load_contracts

@@ -468,3 +468,27 @@ def test_a_langgraph_thread_is_a_workflow_like_any_other(store: Store) -> None:
         assert raws(store) == 3 and "CORE" not in {
             name for name, each in agents.slices("RUN", "run-1").items() if each.tombstone is None
         }
+
+
+def test_who_comes_late_deletes_nothing_that_the_state_has_become_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backfill has read a state that became another entity, and is about to delete the one that it was before."""
+    with open_agents(store, entityId={"path": "/goal"}, whenRemoved="DELETE") as (app, agents):
+        agents.kernel.save_state_delta({"status": "A", "goal": "a"}, **ONE)
+        work(app)
+        agents.kernel.save_state_delta({"status": "A", "goal": "b"}, **ONE)
+        ingest = agents.pipeline.ingest
+        delete = ingest.delete
+
+        def delete_later(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(ingest, "delete", delete)
+            agents.kernel.save_state_delta({"status": "A", "goal": "a"}, **ONE)
+            work(app)
+            return delete(*arguments, **options)
+
+        monkeypatch.setattr(ingest, "delete", delete_later)
+        (taken,) = agents.pipeline.sources.take_head(BranchKey("ann", "run-1"))
+        assert (taken.version, taken.entity and taken.entity.id) == (3, "a")
+        work(app)
+        assert core(agents, "a") == {"status": "A", "goal": "a"} and core(agents, "b") is None

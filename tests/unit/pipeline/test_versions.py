@@ -46,14 +46,14 @@ def test_a_number_is_free_again_after_its_lease(store: Store) -> None:
     with store.open() as app:
         engine = app.catalog.engine
         leases = NodeLeases(engine)
-        held = leases.take("crashed", 10, newest=7 << 22)
+        held = leases.take("crashed", 1000, newest=7 << 22)
         for number in range(1, 1024):
             leases.take("others", 1e6, node=number)
         with pytest.raises(Limit):
             leases.take("next", 10)
         with pytest.raises(Limit):
             leases.take("next", 10, node=held.node)
-        after = NodeLeases(engine, clock=later(11)).take("next", 10)
+        after = NodeLeases(engine, clock=later(1001)).take("next", 10)
         assert (after.node, after.newest) == (held.node, 7 << 22)
         assert not leases.renew(held, "crashed", 10, newest=0)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -76,7 +78,8 @@ def test_a_message_says_what_it_is(server: NatsServer, stream: str) -> None:
         sink.ship(gone(make_document("c"), 8))
     upsert, delete = _messages(server, stream)
     assert (upsert.subject, upsert.data) == (f"{stream}.shop.a%20b%2F%C3%A9", b'{"title":"x"}')
-    assert upsert.headers["Nats-Msg-Id"] == "a%20b%2F%C3%A9:7"
+    digest = hashlib.sha256(f'{stream}.shop.a%20b%2F%C3%A9\n+{{"title":"x"}}'.encode()).hexdigest()[:32]
+    assert upsert.headers["Nats-Msg-Id"] == f"a%20b%2F%C3%A9:7:{digest}"
     assert (upsert.headers["Analemma-Ship-Seq"], upsert.headers["Analemma-Op"]) == ("7", "upsert")
     assert (delete.data or b"", delete.headers["Analemma-Op"]) == (b"", "delete")
 
@@ -99,6 +102,42 @@ def test_the_same_state_again_is_one_message_for_a_while(server: NatsServer, str
         asyncio.run(asyncio.sleep(1.3))
         assert sink.ship(make_document()).outcome is Outcome.SHIPPED
     assert len(_messages(server, stream)) == 2
+
+
+def test_documents_of_one_id_and_place_in_time_are_messages_of_their_own(server: NatsServer, stream: str) -> None:
+    # A stream takes messages with the same id for the same one, whatever their subjects are.
+    async def make(jetstream: Any) -> None:
+        await jetstream.add_stream(name=stream, subjects=[f"{stream}.>"])
+
+    _ask(server, make)
+    ours = make_document("978", 1)
+    theirs = replace(ours, tenant="other", entity_key="BOOK#other#978", body={"title": "theirs"})
+    with _open(server, stream) as sink:
+        assert [each.outcome for each in sink.ship_batch([ours, theirs])] == ["shipped", "shipped"]
+    with _open(server, stream, subject=stream + ".second.rule.{docId}") as sink:
+        assert sink.ship(ours).outcome is Outcome.SHIPPED
+    with _open(server, stream, subject=stream + ".log") as sink:
+        assert [sink.ship(each).outcome for each in (ours, theirs, gone(ours, 1))] == ["shipped"] * 3
+    found = sorted((each.subject, each.data or b"") for each in _messages(server, stream))
+    told, other = b'{"title":"state 1"}', b'{"title":"theirs"}'
+    assert [subject.removeprefix(stream) for subject, _ in found] == [
+        *[".log"] * 3,
+        ".other.978",
+        ".second.rule.978",
+        ".shop.978",
+    ]
+    assert [data for _, data in found] == [b"", told, other, other, told, told]
+
+
+def test_what_was_purged_is_published_again(server: NatsServer, stream: str) -> None:
+    async def purge(jetstream: Any) -> None:
+        await jetstream.purge_stream(stream)
+
+    with _open(server, stream, create=True) as sink:
+        assert sink.ship(make_document()).outcome is Outcome.SHIPPED
+        _ask(server, purge)
+        assert sink.ship(make_document()).outcome is Outcome.SHIPPED
+    assert [message.data for message in _messages(server, stream)] == [b'{"title":"state 1"}']
 
 
 def test_without_the_id_in_the_subject_nothing_is_guarded(server: NatsServer, stream: str) -> None:

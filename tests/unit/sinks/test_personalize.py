@@ -77,6 +77,8 @@ def test_interactions_go_by_user_and_session(server: PersonalizeLike) -> None:
         wrong = [
             make_document("x", 1, userId="ann"),
             event(20, "ann", sentAt=[]),
+            # In nanoseconds, before all time, and what only looks like a number: botocore fails on these by itself.
+            *(event(30 + at, "ann", sentAt=sent) for at, sent in enumerate((1.7e18, -1e18, "1e999", "inf", 1.7e12))),
             event(21, "ann", eventValue="many"),
             event(22, "a" * 300),
             event(23, "ann", properties={"x": "y" * 1100}),

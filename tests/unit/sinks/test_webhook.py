@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -29,6 +31,28 @@ def receiver() -> Iterator[WebhookReceiver]:
 def _open(receiver: WebhookReceiver, clock: Any = None, **settings: Any) -> contextlib.closing[Sink]:
     target = {"type": "WEBHOOK", "url": f"{receiver.url}/in", "secret": "shared", "timeoutS": 5, **settings}
     return contextlib.closing(open_sink(target, environment={"TOKEN": "t0k"}, clock=clock))
+
+
+def test_an_answer_that_comes_in_drops_is_not_waited_for() -> None:
+    def drip(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+            for _ in range(100):
+                connection.sendall(b" ")
+                time.sleep(0.03)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,), daemon=True)
+        thread.start()
+        target = {"type": "WEBHOOK", "url": f"http://127.0.0.1:{server.getsockname()[1]}/", "secret": "x"}
+        with contextlib.closing(open_sink({**target, "timeoutS": 0.15}, environment={})) as sink:
+            began = time.monotonic()
+            answer = sink.ship(make_document())
+            assert answer.outcome is Outcome.RETRY and answer.is_down and "in time" in (answer.reason or "")
+            assert time.monotonic() - began < 2
+        thread.join()
 
 
 def test_a_signature_can_be_computed_by_anyone_who_has_the_secret() -> None:

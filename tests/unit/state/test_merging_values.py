@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.errors import Conflict
+from analemma.errors import Conflict, Invalid
 from analemma.state.merge_strategies import ABSENT, Strategies, Strategy
 from analemma.state.merging import merge_values
 from analemma.testing.strategies import SeededValues, shown
@@ -207,3 +207,64 @@ def test_unrelated_trees_merge_as_values_do(store: Store) -> None:
             app.kernel.merge(**workflow, source=made[1].manifest_id, strategy="last_write_wins")
             expected = merge_values(ABSENT, ours, theirs, default="last_write_wins")
             assert shown(app.kernel.load_latest_state(**workflow)) == shown(expected)
+
+
+BOTH_CHANGED: tuple[dict[str, Any], ...] = (
+    {"budget": {"sum": 1, "currency": "KRW"}, "manifest_id": "m", "log": ["a"]},
+    {"budget": {"sum": 2, "currency": "KRW"}, "manifest_id": "m", "log": ["a"]},
+    {"budget": {"sum": 3, "currency": "EUR"}, "manifest_id": "forged", "log": ["a", "b"]},
+)
+"""A base and two sides. Of the budget both changed the sum, and one alone the currency."""
+
+
+def _ours(base: Any, ours: Any, theirs: Any) -> Any:
+    return ours
+
+
+def _changed_in_place(base: Any, ours: Any, theirs: Any) -> Any:
+    ours["sum"] += theirs["sum"]
+    return ours
+
+
+def _theirs(base: Any, ours: Any, theirs: Any) -> Any:
+    return theirs
+
+
+@pytest.mark.parametrize(
+    ("strategies", "expected"),
+    [
+        # The one who changed the currency alone does not change what the function decided as a whole.
+        ({"budget": _ours}, {"budget": {"sum": 2, "currency": "KRW"}, "log": ["a", "b"]}),
+        ({"budget": _ours, "/budget/sum": "last_write_wins"}, {"budget": {"sum": 3, "currency": "EUR"}}),
+        ({"budget": _changed_in_place}, {"budget": {"sum": 5, "currency": "KRW"}, "log": ["a", "b"]}),
+        ({"": _theirs}, {"budget": {"sum": 3, "currency": "EUR"}, "log": ["a", "b"]}),
+        ({"": _ours}, {"budget": {"sum": 2, "currency": "KRW"}, "log": ["a"]}),
+    ],
+    ids=["ours", "more literal", "changed in place", "theirs of all", "ours of all"],
+)
+def test_what_a_function_decides_stands_as_a_whole(
+    store: Store, strategies: dict[str, Strategy], expected: dict[str, Any]
+) -> None:
+    base, ours, theirs = BOTH_CHANGED
+    whole = {"log": ["a", "b"], **expected, "manifest_id": "m"}
+    kept = copy.deepcopy(BOTH_CHANGED)
+    assert merge_values(base, ours, theirs, strategies) == whole
+    assert kept == BOTH_CHANGED
+    with store.open() as app:
+        start(app, base)
+        save(app, ours)
+        save(app, theirs, branch="idea")
+        seen = merge(app, strategies=strategies, preview=True)
+        merged = merge(app, strategies=strategies)
+        assert latest(app) == whole
+        assert seen.changes == merged.changes
+
+
+def test_a_function_that_decides_against_a_dict_changes_nothing(store: Store) -> None:
+    with store.open() as app:
+        start(app, {"n": 1})
+        save(app, {"n": 2})
+        save(app, {"n": 3}, branch="idea")
+        with pytest.raises(Invalid):
+            merge(app, strategies={"": lambda base, ours, theirs: 5})
+        assert latest(app) == {"n": 2}

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import analemma
 from analemma.app import App
 from analemma.canon.identity import BlockId
 from analemma.canon.tree import Operation
@@ -86,8 +87,14 @@ def test_without_an_object_store_everything_lies_in_the_catalog(postgres_url: st
 def test_blocks_in_objects_say_which_object_store_is_missing(store: Store, tmp_path: Path) -> None:
     with store.open() as app:
         commit_value(app.default, large_value(1))
-    elsewhere = Store(store.url, str(tmp_path / "elsewhere"))
-    with elsewhere.open() as app, pytest.raises(Corrupt, match="missing"):
+    elsewhere = str(tmp_path / "elsewhere")
+    with pytest.raises(Invalid, match="elsewhere"):
+        analemma.open(store.url, objects=elsewhere)
+    # Not so if somebody says that they were copied, and they were not.
+    with (
+        analemma.open(store.url, objects=elsewhere, objects_moved=True) as app,
+        pytest.raises(Corrupt, match="missing"),
+    ):
         state_of(app.default)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from analemma.app import App
+from analemma.clock import SystemClock
 from analemma.errors import Invalid
 from tests.stores import Store
 
@@ -87,3 +89,19 @@ def test_odd_times_are_refused(app: App) -> None:
         app.kernel.watch(**PLACE, poll_s=0)
     with pytest.raises(Invalid):
         app.kernel.watch(**PLACE, timeout_s=-1)
+
+
+def test_looking_seldom_is_no_sleep_that_no_machine_can_do(app: App) -> None:
+    class Slept(Exception):
+        pass
+
+    class Clock(SystemClock):
+        def sleep(self, seconds: float) -> None:
+            time.sleep(min(seconds, 0.0) if seconds <= 3600 else seconds)
+            raise Slept
+
+    kernel = copy.copy(app.kernel)
+    kernel._clock = Clock()
+    for poll_s in (float("inf"), 1e300):
+        with pytest.raises(Slept):
+            next(kernel.watch(**PLACE, poll_s=poll_s))

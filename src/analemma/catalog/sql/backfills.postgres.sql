@@ -49,3 +49,9 @@ WHERE entity.tenant = :tenant AND entity.id >= :first AND entity.id <= :last AND
       WHERE compile.entity = entity.id AND compile.version = entity.serving_version ORDER BY compile.revision DESC LIMIT 1
   )))
 ORDER BY entity.id LIMIT :limit
+
+-- stored_entries --
+-- All index entries of entities, with what must agree with the entity's own row.
+SELECT entry.entity, entry.index_type, entry.value, target.type, target.key, entry.tenant, entry.entity_type, entry.waiting
+FROM index_entry AS entry LEFT JOIN entity AS target ON target.id = entry.target
+WHERE entry.entity = ANY (:entities::bigint[])

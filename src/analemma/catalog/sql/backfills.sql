@@ -101,8 +101,3 @@ VALUES (:backfill, :shard, :step, :place, :entity, :kind, :reason)
 -- All versions of an entity, oldest first.
 SELECT version FROM raw WHERE entity = :entity ORDER BY version
 
--- stored_entries --
--- All index entries of an entity, with what must agree with the entity's own row.
-SELECT entry.index_type, entry.value, target.type, target.key, entry.tenant, entry.entity_type, entry.waiting
-FROM index_entry AS entry LEFT JOIN entity AS target ON target.id = entry.target
-WHERE entry.entity = :entity

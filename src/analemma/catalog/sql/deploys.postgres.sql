@@ -26,21 +26,22 @@ WHERE deploy.number < :before AND (:tenant::integer IS NULL OR deploy.tenant = :
 ORDER BY deploy.number DESC LIMIT :limit
 
 -- part_entries --
--- The entries of a newest compiled version that is not the served one: those of both have 0 from now on, its own 1, those of the served one
--- only 2. `entries` is a JSON list of [index, value, target or 0]. Each row is touched by one of the steps only.
+-- The entries of one of two versions, the newest compiled one (`own` is 1, `other` 2) or the served one (the other way round): those of both
+-- have 0 from now on, its own `own`, those of the other one only `other`. `entries` is a JSON list of [index, value, target or 0]. Each row is
+-- touched by one of the steps only.
 WITH given AS MATERIALIZED (
     SELECT entry ->> 0 AS index_type, entry ->> 1 AS value, (entry ->> 2)::bigint AS target FROM jsonb_array_elements(:entries::jsonb) AS entry
 ), dropped AS (
     DELETE FROM index_entry
-    WHERE entity = :entity AND waiting = 1
+    WHERE entity = :entity AND waiting = :own
       AND (index_type, value, coalesce(target, 0)) NOT IN (SELECT given.index_type, given.value, given.target FROM given)
 ), marked AS (
-    UPDATE index_entry SET waiting = 2 - waiting
-    WHERE entity = :entity AND waiting <> 1
-      AND (waiting = 2) = ((index_type, value, coalesce(target, 0)) IN (SELECT given.index_type, given.value, given.target FROM given))
+    UPDATE index_entry SET waiting = :other - waiting
+    WHERE entity = :entity AND waiting <> :own
+      AND (waiting = :other) = ((index_type, value, coalesce(target, 0)) IN (SELECT given.index_type, given.value, given.target FROM given))
 )
 INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target, waiting)
-SELECT :tenant, :entity_type, given.index_type, given.value, :entity, nullif(given.target, 0), 1 FROM given
+SELECT :tenant, :entity_type, given.index_type, given.value, :entity, nullif(given.target, 0), :own FROM given
 ON CONFLICT DO NOTHING
 
 -- deploying_entities --

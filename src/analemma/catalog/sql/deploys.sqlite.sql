@@ -19,8 +19,8 @@ WHERE deploy.number < :before AND (:tenant IS NULL OR deploy.tenant = :tenant)
 ORDER BY deploy.number DESC LIMIT :limit
 
 -- keep_waiting_entries --
--- The entries that only the served version has now. `entries` is a JSON list of [index, value, target or 0] of the newest compiled version.
-UPDATE index_entry SET waiting = 2
+-- The entries that only the other version has now. `entries` is a JSON list of [index, value, target or 0] of this one.
+UPDATE index_entry SET waiting = :other
 WHERE entity = :entity AND waiting = 0 AND (index_type, value, coalesce(target, 0)) NOT IN (
     SELECT json_extract(entry.value, '$[0]'), json_extract(entry.value, '$[1]'), json_extract(entry.value, '$[2]') FROM json_each(:entries) AS entry
 )
@@ -28,21 +28,21 @@ WHERE entity = :entity AND waiting = 0 AND (index_type, value, coalesce(target, 
 -- share_waiting_entries --
 -- The entries that both versions have now.
 UPDATE index_entry SET waiting = 0
-WHERE entity = :entity AND waiting = 2 AND (index_type, value, coalesce(target, 0)) IN (
+WHERE entity = :entity AND waiting = :other AND (index_type, value, coalesce(target, 0)) IN (
     SELECT json_extract(entry.value, '$[0]'), json_extract(entry.value, '$[1]'), json_extract(entry.value, '$[2]') FROM json_each(:entries) AS entry
 )
 
 -- drop_waiting_entries --
--- Entries of a newest compiled version that has them no longer.
+-- Entries that only this version had, and has no longer.
 DELETE FROM index_entry
-WHERE entity = :entity AND waiting = 1 AND (index_type, value, coalesce(target, 0)) NOT IN (
+WHERE entity = :entity AND waiting = :own AND (index_type, value, coalesce(target, 0)) NOT IN (
     SELECT json_extract(entry.value, '$[0]'), json_extract(entry.value, '$[1]'), json_extract(entry.value, '$[2]') FROM json_each(:entries) AS entry
 )
 
 -- add_waiting_entries --
--- Entries that the newest compiled version has and the served one has not.
+-- Entries that this version has and the other one has not.
 INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target, waiting)
-SELECT :tenant, :entity_type, json_extract(entry.value, '$[0]'), json_extract(entry.value, '$[1]'), :entity, nullif(json_extract(entry.value, '$[2]'), 0), 1
+SELECT :tenant, :entity_type, json_extract(entry.value, '$[0]'), json_extract(entry.value, '$[1]'), :entity, nullif(json_extract(entry.value, '$[2]'), 0), :own
 FROM json_each(:entries) AS entry
 WHERE true
 ON CONFLICT DO NOTHING

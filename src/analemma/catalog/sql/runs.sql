@@ -114,6 +114,6 @@ WHERE run_task.status <> 'DONE'
 -- Where a segment was last executed before a place.
 SELECT max(seq) FROM run_segment WHERE run = :run AND incarnation = :incarnation AND segment = :segment AND seq < :before
 
--- last_child --
--- The newest of the runs that one has begun and that go on.
-SELECT max(number) FROM run WHERE parent = :run AND ended_at IS NULL
+-- run_children --
+-- The runs that one has begun and that go on, with the keys that say which of its incarnations did.
+SELECT number, idempotency_key FROM run WHERE parent = :run AND ended_at IS NULL ORDER BY number

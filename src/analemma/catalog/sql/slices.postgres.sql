@@ -18,8 +18,8 @@ FROM unnest(
     ) AS found ON true
 
 -- compile --
--- Everything a compile writes, in one statement: nothing, if the entity or one that it joins was compiled since it was read. The order of the
--- locks: what is joined by number, the entity, lanes, blocks, uploads. Joins go in no circle, so whoever holds an entity and
+-- Everything a compile writes, in one statement: nothing, if the entity or one that it joins was compiled since it was read, or if contracts
+-- were loaded since those that it goes by. The order of the locks: what is joined by number, the entity, lanes, blocks, uploads. Joins go in no circle, so whoever holds an entity and
 -- waits waits for one that is joined by nobody who waits for him.
 WITH joined AS MATERIALIZED (
     SELECT id, compile_seq FROM entity WHERE id = ANY (:joined_ids::bigint[]) ORDER BY id FOR SHARE
@@ -30,6 +30,7 @@ WITH joined AS MATERIALIZED (
         compile_seq = compile_seq + 1,
         ship_seq = :ship_seq
     WHERE id = :entity AND compile_seq = :expected AND ship_seq = :expected_ship_seq
+      AND NOT EXISTS (SELECT FROM contract WHERE loaded_at > :contracts::bigint)
       AND :joined_count = (
           SELECT count(*) FROM joined
           JOIN unnest(:joined_ids::bigint[], :joined_seqs::bigint[]) AS seen (id, compile_seq) USING (id, compile_seq)

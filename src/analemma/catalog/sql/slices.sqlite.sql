@@ -51,11 +51,12 @@ SELECT 1 FROM json_each(:read) AS seen JOIN entity ON entity.id = json_extract(s
 WHERE entity.compile_seq <> json_extract(seen.value, '$[1]') LIMIT 1
 
 -- move_compiled --
--- Compare-and-set; no row touched means that the entity was compiled since.
+-- Compare-and-set; no row touched means that the entity was compiled since, or that contracts were loaded since those that it goes by.
 UPDATE entity
 SET newest_compiled = coalesce(:newest, newest_compiled), serving_version = coalesce(:serving, serving_version),
     compile_seq = compile_seq + 1, ship_seq = :ship_seq
 WHERE id = :id AND compile_seq = :expected AND ship_seq = :expected_ship_seq
+  AND NOT EXISTS (SELECT 1 FROM contract WHERE loaded_at > :contracts)
 
 -- add_compile --
 -- One compile.

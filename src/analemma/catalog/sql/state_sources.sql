@@ -27,6 +27,12 @@ SET first_manifest = excluded.first_manifest, version = excluded.version, entity
 WHERE state_source.first_manifest <> excluded.first_manifest OR state_source.version < excluded.version
    OR (:again = 1 AND state_source.version = excluded.version)
 
+-- hold_source --
+-- A compare-and-set that changes nothing: no row touched means that the source has moved on, or made another entity of the branch.
+UPDATE state_source SET version = version
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND source = :source
+  AND first_manifest = :first_manifest AND version = :version AND entity_type = :entity_type AND entity_id = :entity_id
+
 -- drop_source --
 -- The branch is no more, or another of its name has begun.
 DELETE FROM state_source

@@ -2,6 +2,18 @@
 -- What tells this store from every other.
 SELECT id FROM store
 
+-- objects_place --
+-- Where the objects of this store are.
+SELECT objects FROM store
+
+-- move_objects --
+-- Compare-and-set; no row touched means that somebody else was faster.
+UPDATE store SET objects = :place WHERE coalesce(objects, '') = :before
+
+-- has_objects --
+-- Whether anything was ever put there, as far as anybody remembers.
+SELECT EXISTS (SELECT 1 FROM upload) OR EXISTS (SELECT 1 FROM workspace WHERE archive_key IS NOT NULL)
+
 -- tenant_count --
 -- How many tenants there are.
 SELECT count(*) FROM tenant

@@ -151,7 +151,9 @@ class CodeRunner:
                 start_new_session=True,
             )
         except OSError as exc:
-            raise Unavailable(f"the interpreter {command[0]} cannot be started: {exc.strerror}") from exc
+            raise Unavailable(
+                f"the interpreter {command[0]} cannot be started: {exc.strerror}", hint="see the setting code_python"
+            ) from exc
 
     def _given(self, code: Code, directory: str) -> bytes:
         if self._isolation == "limits" and os.geteuid() == 0:

@@ -108,7 +108,10 @@ class Web:
         except core.TimeoutException:
             raise Timeout(f"{host} did not answer in time", hint="raise timeout_s, or ask for less") from None
         except (core.NetworkError, core.ProtocolError, httpx.InvalidURL, ssl.SSLError) as exc:
-            raise Unavailable(f"{host} cannot be reached, or broke off ({type(exc).__name__})") from None
+            raise Unavailable(
+                f"{host} cannot be reached, or broke off ({type(exc).__name__})",
+                hint="check its address, and that it answers from here",
+            ) from None
         finally:
             _sending.reset(sending)
 

@@ -1,0 +1,89 @@
+"""A run in somebody's hands, and what those are made of who run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.engine import Engine
+from analemma.catalog.port import TenantId
+from analemma.catalog.run_records import RunRow, Status
+from analemma.catalog.runs import RunRows
+from analemma.clock import Clock, Entropy
+from analemma.flows.handlers import Handlers
+from analemma.flows.keeping import position_text
+from analemma.flows.leases import Lease, Leases
+from analemma.flows.run_kernel import ReadyPlan, RunKernel, Standing
+from analemma.flows.runs import Waiting
+from analemma.flows.segment_running import ReadyNode, SegmentRunner
+from analemma.flows.segments import Plan, Segment
+from analemma.flows.walking import Position
+from analemma.state.block_store import BlockStore
+
+if TYPE_CHECKING:
+    from analemma.flows.remote_tasks import Elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerParts:
+    """What a runner is made of."""
+
+    kernel: RunKernel
+    rows: RunRows
+    engine: Engine
+    tenant: TenantId
+    tenant_name: str
+    blocks: BlockStore
+    leases: Leases
+    handlers: Handlers
+    segment_runners: Mapping[str, SegmentRunner]
+    clock: Clock
+    entropy: Entropy
+    holder: str
+    lease_s: float
+    elsewhere: Callable[[], Elsewhere] | None = None
+    """How tasks get to other processes, found out when they have to; None: they do not."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A run in our hands."""
+
+    row: RunRow
+    """As it was when it was taken."""
+    lease: Lease
+    standing: Standing
+    ready: ReadyPlan
+    position: Position
+    own: BlockId
+    """The version that the run itself last made."""
+    fresh: bool
+    """Whether the segment at hand has never begun before."""
+    deadline: float | None = None
+    executor: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    waiting: Waiting | None = None
+    status: Status = "RUNNING"
+    kept_position: tuple[Position, str] | None = None
+    here: bool = False
+    """Whether what it begins is run here, too."""
+    begun: tuple[RunRow, Standing] | None = None
+    """A run that it has begun and waits for, held by us."""
+
+    @property
+    def plan(self) -> Plan:
+        """What it runs."""
+        return self.ready.plan
+
+    def nodes_of(self, segment: Segment) -> tuple[ReadyNode, ...]:
+        """The nodes of a segment."""
+        return self.ready.nodes_of(segment)
+
+    def position_text(self) -> str:
+        """Its position, as it is kept."""
+        known = self.kept_position
+        if known is None or known[0] is not self.position:
+            known = self.kept_position = self.position, position_text(self.position, self.standing.segments)
+        return known[1]

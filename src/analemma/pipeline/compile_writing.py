@@ -1,0 +1,248 @@
+"""What a compile writes: rows of slices and of index entries, blocks, and events that ask others to ship or to
+follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from analemma.canon.tree import Trees
+from analemma.catalog.backfills import StoredEntry, stored_entries
+from analemma.catalog.engine import Engine
+from analemma.catalog.entities import EntityPlace, add_placeholders
+from analemma.catalog.parted_entries import NEWEST_ONLY, SERVED_ONLY
+from analemma.catalog.port import BranchKey, OutboxEvent, TenantId
+from analemma.catalog.slices import CompileRow, CompileStart, CompileWrite, EntryRow, SliceRow, Slices
+from analemma.contracts.contract_set import ContractSet
+from analemma.contracts.models import Ruleset
+from analemma.errors import NotFound
+from analemma.pipeline.compile_inputs import CompileInputs, InputReader
+from analemma.pipeline.dependencies import format_dependencies
+from analemma.pipeline.documents import parse_hash
+from analemma.pipeline.events import Events
+from analemma.pipeline.recent_trees import RecentTrees
+from analemma.slicing.entity_key import EntityKey
+from analemma.slicing.evaluate import BuiltSlice, TombstoneReason
+from analemma.slicing.incremental import Compiled
+from analemma.slicing.indexing import IndexEntry
+from analemma.state.block_store import BlockStore, Carried
+
+
+class CompileWriting:
+    """Makes what compiles of one tenant write in one transaction. Before it there are uploads only, and placeholders of
+    what entries point at."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: TenantId,
+        *,
+        slices: Slices,
+        blocks: BlockStore,
+        trees: Trees,
+        events: Events,
+        reader: InputReader,
+    ) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._slices = slices
+        self._blocks = blocks
+        self._recent = RecentTrees(trees)
+        self._events = events
+        self._reader = reader
+
+    def made(
+        self,
+        contracts: ContractSet,
+        ruleset: Ruleset,
+        key: EntityKey,
+        start: CompileStart,
+        inputs: CompileInputs,
+        compiled: Compiled,
+        ships: Sequence[str],
+        carried: Carried,
+        *,
+        serve: bool,
+    ) -> CompileWrite:
+        """Everything that a compile writes, with the blocks of its slices prepared; a new newest version is served if
+        `serve` says so."""
+        version, base = start.version, start.base
+        assert version is not None
+        newest = _is_newest(start)
+        serves = serve and (start.newest_compiled is None or version > start.newest_compiled)
+        ship_seq = start.ship_seq + (newest and bool(compiled.written))
+        events = [self._events.ship_requested(key, version, ship_seq, each) for each in ships]
+        # Joins read what is served.
+        if serves or version == start.serving_version:
+            events += self._fanout(contracts, key, start, inputs, compiled)
+        again = base is not None and base.version == version
+        revision = base.revision + 1 if base is not None and again else 1
+        trees = {each.type: self._recent.build(each.hash, each.data) for each in compiled.written if each.hash}
+        blocks = {block.id: block for tree in trees.values() for block in tree.blocks}
+        where = BranchKey(key.type, key.id, "slice")
+        prepared = self._blocks.prepare(list(blocks.values()), where, None, carried)
+        rows = [
+            _row(each, version, revision, trees[each.type].root.id if each.data is not None else None)
+            for each in compiled.written
+        ]
+        if not newest:
+            rows += self._kept_for_successor(start, inputs, compiled.written)
+        # Other rules give also a version that is served, and not the newest, other entries.
+        served = not newest and version == start.serving_version
+        entries = None
+        if (newest or served) and compiled.index_entries is not None:
+            entries = self._numbered(compiled.index_entries, inputs)
+        return CompileWrite(
+            place=EntityPlace(key.type, key.id),
+            number=start.number,
+            expected=start.compile_seq,
+            joined=tuple(sorted({(each.number, each.compile_seq) for each in inputs.joined.values() if each})),
+            row=CompileRow(
+                version,
+                revision,
+                ruleset.id,
+                str(ruleset.version),
+                ruleset.fingerprint,
+                format_dependencies(compiled.slices),
+            ),
+            mode=compiled.mode.value,
+            newest=newest,
+            serves=serves,
+            parted=(newest and _are_two(start, serves)) or (served and entries is not None),
+            expected_ship_seq=start.ship_seq,
+            ship_seq=ship_seq,
+            slices=tuple(rows),
+            entries=entries,
+            blocks=prepared.rows,
+            uploads=prepared.uploads,
+            events=tuple(events),
+            contracts_us=contracts.loaded_at_us,
+        )
+
+    def has_entries(
+        self, start: CompileStart, entries: Sequence[IndexEntry], stored: Iterable[StoredEntry] | None = None
+    ) -> bool:
+        """Whether an entity is found by exactly these, if its version is one that it is found by; `stored` is what it
+        is found by, if that was read."""
+        unlike = set()
+        if start.version != start.newest_compiled:
+            unlike.add(NEWEST_ONLY)
+        if start.version != start.serving_version:
+            unlike.add(SERVED_ONLY)
+        if len(unlike) == 2:
+            return True
+        made = {
+            (each.type, each.value, *((None, None) if each.target is None else (each.target.type, each.target.id)))
+            for each in entries
+        }
+        if stored is None:
+            stored = stored_entries(self._engine, [start.number])[start.number]
+        return made == {each[:4] for each in stored if each.waiting not in unlike}
+
+    def _kept_for_successor(
+        self, start: CompileStart, inputs: CompileInputs, written: Sequence[BuiltSlice]
+    ) -> list[SliceRow]:
+        """What the version that follows goes on having, now that rows come between it and where it had that from."""
+        assert start.version is not None
+        following, own = self._slices.following(start.number, start.version)
+        if following is None:
+            return []
+        kept = []
+        for each in written:
+            if each.type in own:
+                continue
+            before = inputs.rows.get(each.type)
+            if before is None:
+                before = SliceRow(
+                    each.type, 0, 0, None, None, TombstoneReason.NOT_IN_RULESET, "the version has no such slice"
+                )
+            kept.append(before._replace(version=following.version, revision=following.revision))
+        return kept
+
+    def _numbered(self, entries: Sequence[IndexEntry], inputs: CompileInputs) -> tuple[EntryRow, ...]:
+        numbers = {place: found.number for place, found in inputs.joined.items() if found is not None}
+        targets = {EntityPlace(each.target.type, each.target.id) for each in entries if each.target is not None}
+        unknown = targets - numbers.keys()
+        if unknown:
+            found = self._reader.numbers(unknown)
+            missing = [place for place in unknown if place not in found]
+            if missing:
+                add_placeholders(self._engine, self._tenant, missing)
+                found |= self._reader.numbers(missing)
+            numbers |= found
+        return tuple(
+            EntryRow(
+                each.type,
+                each.value,
+                None if each.target is None else numbers[EntityPlace(each.target.type, each.target.id)],
+            )
+            for each in entries
+        )
+
+    def ships(
+        self,
+        contracts: ContractSet,
+        key: EntityKey,
+        start: CompileStart,
+        inputs: CompileInputs,
+        compiled: Compiled,
+        only: frozenset[str] | None,
+    ) -> tuple[str, ...]:
+        """The sink rules that have something to ship: all of them, or of those in `only`."""
+        rules = contracts.sink_rules(key.type)
+        unknown = sorted((only or frozenset()) - {each.id for each in rules})
+        if unknown:
+            raise NotFound(
+                f"no sink rule {unknown[0]} ships entities of type {key.type}",
+                hint=f"there are {', '.join(each.id for each in rules)}" if rules else "load a SINKRULE",
+                sink=unknown[0],
+            )
+        changed = set(_changed(inputs, compiled)) if rules and _is_newest(start) else set()
+        return tuple(
+            each.id
+            for each in rules
+            if (only is None or each.id in only)
+            and (changed if each.slice_types is None else changed.intersection(each.slice_types))
+        )
+
+    def _fanout(
+        self, contracts: ContractSet, key: EntityKey, start: CompileStart, inputs: CompileInputs, compiled: Compiled
+    ) -> list[OutboxEvent]:
+        assert start.version is not None
+        changed: Iterable[str] = _changed(inputs, compiled)
+        if start.base is not None and start.base.version not in (start.version, start.serving_version):
+            # The version that this is compared with was never served: those who join saw another one.
+            changed = compiled.slices
+        told = [each for each in changed if contracts.dependants(key.type, each)]
+        return [self._events.fanout_requested(key, start.version, told)] if told else []
+
+
+def _is_newest(start: CompileStart) -> bool:
+    """Whether the version is the newest one that is compiled, or becomes it."""
+    assert start.version is not None
+    return start.newest_compiled is None or start.version >= start.newest_compiled
+
+
+def _are_two(start: CompileStart, serves: bool) -> bool:
+    """Whether the newest compiled version and the served one are two, before the compile or after it."""
+    return start.newest_compiled != start.serving_version or not (serves or start.version == start.serving_version)
+
+
+def _changed(inputs: CompileInputs, compiled: Compiled) -> list[str]:
+    """The slices that hold something else than before, or nothing any more."""
+    before = {} if inputs.predecessor is None else inputs.predecessor.slices
+    return [
+        each.type for each in compiled.written if each.hash != (before[each.type].hash if each.type in before else None)
+    ]
+
+
+def _row(built: BuiltSlice, version: int, revision: int, root: object) -> SliceRow:
+    gone = built.tombstone
+    return SliceRow(
+        built.type,
+        version,
+        revision,
+        None if built.hash is None else parse_hash(built.hash),
+        root,  # type: ignore[arg-type]
+        None if gone is None else gone.reason.value,
+        None if gone is None else gone.detail,
+    )

@@ -1,0 +1,108 @@
+"""A store and its objects stay together: opened with others it is refused, before anything goes astray."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analemma
+from analemma.errors import Invalid
+from analemma.object_place import BESIDE, object_place
+from tests.stores import Store
+
+NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
+LARGE = {"log": "".join(f"{number:x}." for number in range(300_000))}
+
+
+def place_of(app: analemma.App) -> str | None:
+    return app.catalog.objects_place()
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("memory://", None),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/?region=eu&secret_access_key=x", "s3://bucket"),
+        ("gs://bucket/a%20b/c/", "gs://bucket/a b/c"),
+        ("az://container/x?account_name=n", "az://container/x"),
+        ("file:///somewhere/a%20b", "file:///somewhere/a%20b"),
+        ("/somewhere/../else/", "file:///else"),
+    ],
+)
+def test_a_place_is_a_url_without_settings(url: str, place: str | None) -> None:
+    assert object_place(url) == place
+
+
+def test_an_embedded_store_may_be_moved_with_its_objects(tmp_path: Path) -> None:
+    with analemma.open(tmp_path / "store") as app:
+        app.kernel.save_state_delta(LARGE, **NAME)
+        assert place_of(app) == BESIDE
+    shutil.move(tmp_path / "store", tmp_path / "moved")
+    (tmp_path / "link").symlink_to(tmp_path / "moved")
+    for where in ("moved", "link"):
+        with analemma.open(tmp_path / where) as app:
+            assert app.kernel.load_latest_state(**NAME) == LARGE
+    with analemma.open(tmp_path / "moved", objects=str(tmp_path / "link" / "objects")) as app:
+        assert place_of(app) == BESIDE
+
+
+def test_a_store_opened_with_other_objects_is_refused(store: Store, tmp_path: Path) -> None:
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    with analemma.open(store.url, objects=first, migrate=True) as app:
+        app.kernel.save_state_delta(LARGE, **NAME)
+        uploads = sum(1 for each in Path(first).rglob("*") if each.is_file())
+    assert uploads > 0
+    with pytest.raises(Invalid, match=f"at file://{second}") as refused:
+        analemma.open(store.url, objects=second)
+    assert refused.value.facts["objects"] == Path(first).as_uri()
+    assert first in str(refused.value.hint) and "--objects-moved" in str(refused.value.hint)
+    with analemma.open(store.url, objects=f"file://{first}") as app:
+        assert app.kernel.load_latest_state(**NAME) == LARGE
+
+
+def test_what_was_copied_is_said_once(store: Store, tmp_path: Path) -> None:
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    with analemma.open(store.url, objects=first, migrate=True) as app:
+        app.kernel.save_state_delta(LARGE, **NAME)
+    shutil.copytree(first, second)
+    with analemma.open(store.url, objects=second, objects_moved=True) as app:
+        assert app.kernel.load_latest_state(**NAME) == LARGE
+    shutil.rmtree(first)
+    with analemma.open(store.url, objects=second) as app:
+        assert place_of(app) == Path(second).as_uri()
+    with pytest.raises(Invalid):
+        analemma.open(store.url, objects=first)
+
+
+def test_as_long_as_there_are_none_another_place_may_be_chosen(store: Store, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        with analemma.open(store.url, objects=str(tmp_path / name), migrate=True) as app:
+            app.kernel.save_state_delta({"small": name}, **NAME)
+            assert place_of(app) == (tmp_path / name).as_uri()
+
+
+def test_nobody_falls_back_to_the_default_by_forgetting_to_choose(tmp_path: Path) -> None:
+    with analemma.open(tmp_path / "store", objects=str(tmp_path / "elsewhere")):
+        pass
+    with pytest.raises(Invalid, match=BESIDE) as refused:
+        analemma.open(tmp_path / "store")
+    assert (tmp_path / "elsewhere").as_uri() in str(refused.value.hint)
+    with analemma.open(tmp_path / "store", objects_moved=True) as app:
+        assert place_of(app) == BESIDE
+
+
+def test_a_store_without_objects_remembers_none(store: Store, tmp_path: Path) -> None:
+    if store.url.startswith("postgresql"):
+        with analemma.open(store.url, migrate=True) as app:
+            app.kernel.save_state_delta(LARGE, **NAME)
+            assert place_of(app) is None
+        with analemma.open(store.url, objects=str(tmp_path / "objects")) as app:
+            assert app.kernel.load_latest_state(**NAME) == LARGE
+            assert place_of(app) == (tmp_path / "objects").as_uri()
+    else:
+        with analemma.open("sqlite:///:memory:") as app:
+            assert place_of(app) is None
