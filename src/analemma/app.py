@@ -19,12 +19,13 @@ from analemma.blocks.retry import RetryStore
 from analemma.blocks.urls import open_objects
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.standard_types import standard_registry
+from analemma.catalog.object_place import MEMORY as IN_MEMORY
+from analemma.catalog.object_place import hold_to_place, object_place
 from analemma.catalog.opening import database_path, open_catalog
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Invalid, NotFound
-from analemma.object_place import hold_to_place, object_place
 from analemma.settings import Settings, redact
 from analemma.state.checkpointing import Checkpoints
 from analemma.tenant import Tenant as Tenant
@@ -369,9 +370,13 @@ def open_app(
             store.close()
         raise
     try:
-        remembered = None if place.objects is None else object_place(place.objects, _beside(file))
-        if remembered is not None:
-            hold_to_place(catalog, remembered, chosen=bool(objects or settings.objects), moved=objects_moved)
+        beside = _beside(file)
+        if place.objects is not None and file != MEMORY:
+            named = bool(objects or settings.objects)
+            remembered = object_place(place.objects, beside)
+            hold_to_place(catalog, remembered, chosen=named, moved=objects_moved, beside=beside)
+            if remembered != IN_MEMORY:
+                catalog.hold_objects(remembered)
         return App(catalog, store, settings, place=place)
     except BaseException:
         catalog.close()

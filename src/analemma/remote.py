@@ -156,6 +156,7 @@ def backfill_parts(tenant: Tenant) -> TenantParts:
         slices=slices,
         # What `contracts` has just read, at the beginning of each page.
         contracts=lambda: app.contracts.current,
+        fresh_contracts=contracts,
         blocks=tenant.blocks,
         trees=tenant.trees,
         known=known,

@@ -170,6 +170,7 @@ class Tenant:
             self.id,
             self.name,
             contracts=lambda: app.contracts.current,
+            fresh_contracts=lambda: app.contracts.fresh(),
             contracts_loaded_at_us=lambda: app.contracts.loaded_at_us,
             blocks=self.blocks,
             trees=self.trees,
@@ -351,6 +352,7 @@ class Tenant:
         from analemma.archives.volumes import DirectoryVolumes
         from analemma.catalog.workspaces import SqlWorkspaces
 
+        self._catalog.check_objects()
         settings = self._app.settings
         return Archives(
             Parts(

@@ -10,7 +10,7 @@ import pytest
 from analemma.app import App
 from analemma.catalog.port import TenantId
 from analemma.cli.checkpoint_jobs import checkpoint_job, pending_checkpoints
-from analemma.errors import Unavailable
+from analemma.errors import Invalid, Unavailable
 from tests.acceptance.command_line import at
 from tests.stores import Store
 
@@ -32,7 +32,7 @@ def test_a_worker_applies_what_was_left_pending_in_all_tenants(store: Store, tmp
     here = at(store, tmp_path)
     assert here.answer("status")["pending_checkpoints"] == 4
     said = {job["job"]: job["said"] for job in here.answer("worker", "--once")["jobs"]}
-    assert said["checkpoints"] == "4 applied that were pending"
+    assert said["checkpoints"] == "4 settled that were pending"
     assert here.answer("status")["pending_checkpoints"] == 0
     for tenant in ("default", "shop"):
         assert here.answer("load", "-w", "trip", "--tenant", tenant)["version"]["version"] == 3
@@ -42,9 +42,19 @@ def test_a_worker_applies_what_was_left_pending_in_all_tenants(store: Store, tmp
 def test_a_worker_of_one_tenant_leaves_the_others_alone(store: Store) -> None:
     with store.open() as app:
         leave_behind(app, "default", "shop")
-        assert checkpoint_job(app, "shop").work(lambda: False) == "2 applied that were pending"
+        assert checkpoint_job(app, "shop").work(lambda: False) == "2 settled that were pending"
         assert pending_checkpoints(app) == {"default": 2}
         assert checkpoint_job(app, "shop").work(lambda: False) is None
+
+
+def test_what_does_not_fit_is_settled_and_not_called_applied(store: Store) -> None:
+    with store.open() as app:
+        leave_behind(app, "shop")
+        ticket = app.tenant("shop").kernel.checkpoint_async({"/n/deep": 1}, **NAME)
+        assert checkpoint_job(app, "shop").work(lambda: False) == "3 settled that were pending"
+        assert pending_checkpoints(app) == {}
+        with pytest.raises(Invalid):
+            app.tenant("shop").kernel.wait_for(ticket)
 
 
 def test_what_is_in_the_way_in_one_tenant_keeps_no_other_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ def open_pipeline(app: App, tenant: str, contracts: ContractSet) -> TenantPipeli
         opened.id,
         tenant,
         contracts=lambda: contracts,
+        fresh_contracts=lambda: contracts,
         contracts_loaded_at_us=lambda: 0,
         blocks=opened.blocks,
         trees=opened.trees,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import analemma
+from analemma.catalog.object_place import BESIDE, MEMORY, object_place
 from analemma.errors import Invalid
-from analemma.object_place import BESIDE, object_place
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
@@ -24,7 +24,7 @@ def place_of(app: analemma.App) -> str | None:
 @pytest.mark.parametrize(
     ("url", "place"),
     [
-        ("memory://", None),
+        ("memory://", MEMORY),
         ("s3://bucket", "s3://bucket"),
         ("s3://bucket/?region=eu&secret_access_key=x", "s3://bucket"),
         ("gs://bucket/a%20b/c/", "gs://bucket/a b/c"),
@@ -33,7 +33,7 @@ def place_of(app: analemma.App) -> str | None:
         ("/somewhere/../else/", "file:///else"),
     ],
 )
-def test_a_place_is_a_url_without_settings(url: str, place: str | None) -> None:
+def test_a_place_is_a_url_without_settings(url: str, place: str) -> None:
     assert object_place(url) == place
 
 
@@ -106,3 +106,40 @@ def test_a_store_without_objects_remembers_none(store: Store, tmp_path: Path) ->
     else:
         with analemma.open("sqlite:///:memory:") as app:
             assert place_of(app) is None
+
+
+def test_two_who_chose_at_once_do_not_put_things_in_two_places(store: Store, tmp_path: Path) -> None:
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    with analemma.open(store.url, objects=first, migrate=True) as early:
+        early.kernel.save_state_delta({"n": 1}, **NAME)
+        with analemma.open(store.url, objects=second) as late:
+            with pytest.raises(Invalid, match="second"):
+                early.kernel.save_state_delta(LARGE, **NAME)
+            late.kernel.save_state_delta(LARGE, **NAME)
+    with analemma.open(store.url, objects=second) as app:
+        assert app.kernel.load_latest_state(**NAME) == {"n": 1} | LARGE
+        assert app.kernel.verify(**NAME).ok
+
+
+def test_nothing_goes_to_memory_from_a_store_that_has_a_place(store: Store, tmp_path: Path) -> None:
+    with analemma.open(store.url, objects=str(tmp_path / "first"), migrate=True):
+        pass
+    with pytest.raises(Invalid, match="in memory"):
+        analemma.open(store.url, objects="memory://")
+
+
+def test_a_store_of_before_is_asked_where_its_objects_are(tmp_path: Path) -> None:
+    far = str(tmp_path / "far")
+    for place in (None, far):
+        with analemma.open(tmp_path / "store", objects=place, objects_moved=True) as app:
+            app.kernel.save_state_delta({"log": LARGE["log"] + str(place)}, **NAME)
+            app.catalog.engine.execute("move_objects", place=None, before=place_of(app), unless_used=False)
+        if place is None:
+            with analemma.open(tmp_path / "store") as app:
+                assert place_of(app) == BESIDE
+            shutil.copytree(tmp_path / "store" / "objects", far)
+            shutil.rmtree(tmp_path / "store" / "objects")
+    with pytest.raises(Invalid, match="not beside"):
+        analemma.open(tmp_path / "store")
+    with analemma.open(tmp_path / "store", objects=far) as app:
+        assert place_of(app) == Path(far).as_uri() and app.kernel.verify(**NAME).ok

@@ -20,7 +20,7 @@ from analemma.archives.reconciling import Outcome, Reconciler
 from analemma.archives.removing import DISCARD, PURGE
 from analemma.archives.restoring import Restorer, restore_copy
 from analemma.archives.running import Hook, Hooks, run_hook
-from analemma.archives.volumes import Volume, volume_missing
+from analemma.archives.volumes import Volume, VolumeMissing, volume_missing
 from analemma.catalog.engine import Transaction
 from analemma.catalog.names import check_part
 from analemma.catalog.workspaces import Operation, Status, WorkspaceRow, missing
@@ -337,8 +337,16 @@ class Archives:
         """Forget that a place is that of a deleted workspace: whoever deleted it may have died before that was done."""
         with volume.lock():
             for each in self.list(status="DELETED", deleted=True):
-                if each.volume == volume.path and each.operation == "NONE":
-                    volume.release(self._parts.volume_owner(each.id))
+                if each.volume != volume.path or each.operation != "NONE":
+                    continue
+                owner = self._parts.volume_owner(each.id)
+                try:
+                    volume.check_owner(owner)
+                except (Conflict, VolumeMissing):
+                    continue
+                # This gives up the lock, too: from here on the place may be somebody else's.
+                volume.release(owner)
+                return
 
     def _begin_unit(self, tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
         op_id = new_operation(self._parts.entropy)

@@ -11,6 +11,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+from analemma.clock import Entropy, SystemEntropy
+
 THREADS = 8
 NAMES_TOGETHER = 32
 """So many files of one directory are one piece of work."""
@@ -21,10 +23,10 @@ DEEPEST = 48
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def delete_tree(path: str) -> None:
+def delete_tree(path: str, *, entropy: Entropy | None = None) -> None:
     """Delete a directory; OSError if something stays. Nothing outside of it is touched, whoever puts links in it."""
     # What the threads cannot delete, for want of permissions or of descriptors, is done or reported one by one.
-    _Sweep(path).run()
+    _Sweep(path, entropy or SystemEntropy()).run()
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path, onerror=_make_writable)
 
@@ -49,10 +51,12 @@ class _Work:
 
 
 class _Sweep:
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, entropy: Entropy) -> None:
         # Last in, first out: so only directories on the way to what is being deleted are open.
         self._root = _Folder(path, None)
         self._stack = [_Work(self._root, None)]
+        # A name that a sweep which was killed left here may be that of a directory above the one that is moved.
+        self._prefix = f".analemma-deep-{entropy.random_bytes(8).hex()}-"
         self._numbers = itertools.count()
         self._busy = 0
         self._changed = threading.Condition()
@@ -118,7 +122,7 @@ class _Sweep:
     def _move_up(self, name: str, above: _Folder) -> None:
         """Make a directory one of the topmost, which wait for all that is in them and so for this one too."""
         root = self._root
-        moved = _Folder(f".analemma-deep-{next(self._numbers)}", root, 1)
+        moved = _Folder(f"{self._prefix}{next(self._numbers)}", root, 1)
         os.rename(name, moved.name, src_dir_fd=above.opened, dst_dir_fd=root.opened)
         with self._changed:
             root.left += 1

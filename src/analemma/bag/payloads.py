@@ -267,13 +267,14 @@ class Payloads:
         visible = visible_fields(segment_config, security_ring, policy)
         sizes = {name: field_bytes(name, self._size(name, value)) for name, value in event.items()}
         kept = self._visible_part(event, visible)
-        removed = [name for name in event if name not in kept and name != PAYLOAD_KEY]
+        removed_inside: list[str] = []
         for name in self._wrappers_of(event):
             inside = self._visible_part(event[name], visible)
-            removed += [inner for inner in event[name] if inner not in inside and inner != PAYLOAD_KEY]
+            removed_inside += [inner for inner in event[name] if inner not in inside and inner != PAYLOAD_KEY]
             kept.pop(name, None)
             if inside:
                 kept[name] = inside
+        removed = [name for name in event if name not in kept and name != PAYLOAD_KEY] + removed_inside
         after = sum(field_bytes(name, self._size(name, value)) for name, value in kept.items())
         return FilteredEvent(kept, FilterReport(security_ring, sum(sizes.values()), after, tuple(removed)))
 

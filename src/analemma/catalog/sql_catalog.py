@@ -11,6 +11,7 @@ from analemma.catalog.commits import AFTER_COMMIT, BEFORE_TRANSACTION, check_req
 from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.ledger import SqlLedger
 from analemma.catalog.names import check_part, check_tenant, check_texts
+from analemma.catalog.object_place import elsewhere
 from analemma.catalog.payloads import SqlPayloads
 from analemma.catalog.port import (
     BlockRow,
@@ -45,6 +46,8 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         self.migrated: list[str] = []
         """The migrations that opening the catalog applied."""
         self._tenants: dict[str, TenantId] = {}
+        self._objects_held: str | None = None
+        """Where this program would put objects; None once it is known that nobody chooses another place."""
         self.wakeups = Wakeups()
         """Producers of events call `wakeups.signal()` after their commit."""
 
@@ -60,12 +63,27 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         assert row is not None
         return None if row[0] is None else str(row[0])
 
-    def move_objects(self, place: str, *, before: str | None) -> bool:
-        """Remember another place for them; False if they are no longer where they were before."""
-        return self.engine.execute("move_objects", place=place, before=before or "") == 1
+    def move_objects(self, place: str, *, before: str | None, unless_used: bool) -> bool:
+        """Remember another place for them; False if they are no longer where they were before or, `unless_used`, there
+        are any."""
+        moved = self.engine.execute("move_objects", place=place, before=before or "", unless_used=unless_used)
+        return moved == 1
+
+    def hold_objects(self, place: str) -> None:
+        """This program puts its objects there."""
+        self._objects_held = place
+
+    def check_objects(self) -> None:
+        """Raise Invalid if somebody chose another place since this program opened the store. Nobody can any more once
+        an upload is begun, so it is asked once, and then."""
+        if self._objects_held is not None:
+            known = self.objects_place()
+            if known != self._objects_held:
+                raise elsewhere(known, self._objects_held)
+            self._objects_held = None
 
     def has_objects(self) -> bool:
-        """Whether anything of this store is kept as an object, or was and is remembered."""
+        """Whether anything of this store is kept as an object, or may be."""
         row = self.engine.one("has_objects")
         assert row is not None
         return bool(row[0])
@@ -197,6 +215,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
             ),
             durable=True,
         )
+        self.check_objects()
 
     def upload(self, tenant: TenantId, upload: UploadId) -> Upload | None:
         row = self.engine.one("upload", tenant=tenant, id=upload)

@@ -27,18 +27,19 @@ def checkpoint_job(app: App, tenant: str | None) -> Job:
     """Applying what is pending, whoever made it. Where its process lives, that is done at once and nothing is left."""
 
     def apply(stop: Stop) -> str | None:
-        applied = 0
+        settled = 0
         in_the_way: AnalemmaError | None = None
         for name in pending_checkpoints(app, tenant):
             if stop():
                 break
             try:
-                applied += app.tenant(name).checkpoints.drain(timeout_s=LONGEST_S)
+                settled += app.tenant(name).checkpoints.drain(timeout_s=LONGEST_S)
             except AnalemmaError as exc:
                 # Tenants share nothing: what is wrong in one keeps no other from being served.
                 in_the_way = exc
         if in_the_way is not None:
             raise in_the_way
-        return f"{applied} applied that were pending" if applied else None
+        # Applied, or failed because they do not fit: their tickets say which.
+        return f"{settled} settled that were pending" if settled else None
 
     return Job("checkpoints", EVERY_S, apply)

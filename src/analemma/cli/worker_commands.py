@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from analemma.outbox.worker import Delivered, OutboxPollingWorker
 
 commands = typer.Typer()
+MOST_TOLD = 1000
+"""Lines of a worker's last words, with --json."""
 
 
 @on_store(commands, "analemma worker -u ./store --once", name="worker")
@@ -66,7 +69,8 @@ def worker(
         from analemma.clock import SystemClock
         from analemma.gc.worker import Worker
 
-        told: list[dict[str, str]] = []
+        # The newest only: a worker may run for months before it tells what it did.
+        told: deque[dict[str, str]] = deque(maxlen=MOST_TOLD)
 
         def tell(job: str, said: str) -> None:
             told.append({"job": job, "said": said})
@@ -94,7 +98,7 @@ def worker(
         if runs.worked.runs or runs.worked.failed:
             tell("runs", f"went on {runs.worked.runs} times, {runs.worked.failed} failed")
     if store.json:
-        print_json({"jobs": told, "failed": failed, "events": asdict(delivered)})
+        print_json({"jobs": list(told), "failed": failed, "events": asdict(delivered)})
     return 1 if once and failed else OK
 
 

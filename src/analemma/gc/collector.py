@@ -5,9 +5,11 @@ may stop anywhere, by itself or by dying; the next one begins anew."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
+from analemma.blocks.forking import watch
 from analemma.blocks.port import ObjectStore
 from analemma.catalog.collecting import SECOND_US, Collecting, DatabaseClock, database_clock
 from analemma.catalog.collecting_sessions import Sessions
@@ -57,6 +59,13 @@ class Collector:
         self._running = threading.Lock()
         """Held by whoever runs: the lease is this program's, and would not keep its other threads apart."""
         self.sessions = Sessions(engine, clock=database_clock)
+        watch(self)
+
+    def after_fork_in_child(self) -> None:
+        """In a forked child: a thread that was collecting did not come along, and its lease stays the parent's."""
+        self._running = threading.Lock()
+        # Under the parent's name, a run here would take the lease from one that is under way there.
+        self._holder = f"{self._holder}:{os.getpid()}"
 
     def plan(
         self,
@@ -98,7 +107,8 @@ class Collector:
         if plan is not None:
             planned = {each.tenant for each in plan.tenants}
             tenants = [each for each in tenants if each[1] in planned]
-        if not self._running.acquire(blocking=False):
+        running = self._running
+        if not running.acquire(blocking=False):
             raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
         try:
             self.sessions.abandon(self._parts.options.session_idle_s)
@@ -107,7 +117,7 @@ class Collector:
             run = Run(self._parts, begun, plan, grace_s, expire, force, progress or silent, stop or (lambda: False))
             return run.go(tenants)
         finally:
-            self._running.release()
+            running.release()
 
     def status(self, runs: int = 10) -> GcStatus:
         """Who collects now, what the last runs did, and what failed."""

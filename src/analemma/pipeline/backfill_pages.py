@@ -170,6 +170,9 @@ class _Page:
                 at += written
                 if written == len(together):
                     continue
+                if self._parts.contracts().loaded_at_us != contracts.loaded_at_us:
+                    # All that is left would be overtaken as well. The next page goes by those that are loaded now.
+                    return
             # The first that is left was compiled by somebody else at the same time: by itself it is compiled until it
             # succeeds.
             self._compile_alone(items[at], contracts, finished and at + 1 == len(items))

@@ -109,7 +109,10 @@ class Contracts:
 
     def fresh(self) -> ContractSet:
         """What applies now, asked for again; perhaps nothing."""
-        return self._remember(self._read()).contracts
+        known = self._known
+        if known is None or self._rows.generation() != known.generation:
+            known = self._read()
+        return self._remember(known).contracts
 
     @property
     def loaded_at_us(self) -> int:

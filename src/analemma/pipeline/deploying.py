@@ -44,6 +44,7 @@ from analemma.pipeline.documents import settle_payload
 from analemma.pipeline.events import Events
 from analemma.pipeline.ingest import IngestWorkflow, Prepared
 from analemma.pipeline.slicing import CompileResult, SlicingWorkflow
+from analemma.pipeline.versions import parse_stored_version
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.incremental import CompileMode
 from analemma.slicing.tsid import Version, format_version
@@ -123,6 +124,8 @@ class DeployWorkflow:
                 raise Invalid(f"cutover={cutover!r}", hint="ready: once it is compiled; done: once all sinks answered")
             if idempotency_key is not None:
                 check_part(idempotency_key, "idempotency key")
+            if version is not None:
+                parse_stored_version(version)
             named = _named_sinks(ship)
             asked = [key, payload, version, None if schema is None else str(schema), compile, named, cutover]
             new = NewDeploy(
@@ -285,12 +288,12 @@ class DeployWorkflow:
 
     def _compile(self, deploy: DeployRow, settle: Settle | None) -> DeployRow | None:
         """Compile it, and move it on in the same transaction; as it is then, None if somebody else moved it."""
-        contracts = self._contracts()
         after: list[DeployRow | None] = [None]
+        used: list[ContractSet] = []
 
         def move_on(tx: Transaction, result: CompileResult, held: HeldEntity) -> None:
-            # Of transactions that are tried again, the last one counts.
-            after[0] = self._move_on(tx, contracts, deploy, result, held, alone=settle is None)
+            # Of transactions that are tried again, the last one counts; and of contracts, those it was compiled by.
+            after[0] = self._move_on(tx, used[-1], deploy, result, held, alone=settle is None)
 
         result = self._slicing.compile(
             deploy.type,
@@ -301,6 +304,7 @@ class DeployWorkflow:
             ship=None if deploy.ship is None else json.loads(deploy.ship),
             serve=deploy.cutover == "ready",
             standing=move_on,
+            using=used.append,
         )
         if result.up_to_date:
 

@@ -63,6 +63,7 @@ class PageCompiler:
         slicing: SlicingWorkflow,
         slices: Slices,
         contracts: Callable[[], ContractSet],
+        fresh_contracts: Callable[[], ContractSet],
         blocks: BlockStore,
         documents: DocumentReader,
     ) -> None:
@@ -72,6 +73,7 @@ class PageCompiler:
         self._slicing = slicing
         self._slices = slices
         self._contracts = contracts
+        self._fresh_contracts = fresh_contracts
         self._blocks = blocks
         self._documents = documents
         self._reader = InputReader(slices, documents, tenant_name)
@@ -82,7 +84,8 @@ class PageCompiler:
         parted = [row for row in rows if row.serving_version != row.newest_compiled]
         for row in parted:
             self._follow_both(page, row)
-        self._evaluate(page, [row for row in rows if row.serving_version == row.newest_compiled])
+        chosen = [row for row in rows if row.serving_version == row.newest_compiled]
+        self._evaluate(page, self._contracts(), chosen)
         return page
 
     def write(self, tx: Transaction, page: Page, events: Sequence[OutboxEvent], *, now_us: int) -> frozenset[int]:
@@ -94,11 +97,11 @@ class PageCompiler:
         return frozenset(overtaken)
 
     def evaluate_again(self, page: Page, numbers: Iterable[int]) -> None:
-        """Those that were overtaken, from what they are now."""
+        """Those that were overtaken, from what they are now, by the contracts of now: others may be why."""
         chosen = [page.rows[number] for number in numbers]
         for row in chosen:
             del page.writes[row.number]
-        self._evaluate(page, chosen)
+        self._evaluate(page, self._fresh_contracts(), chosen)
 
     def give_up(self, page: Page, error: Exception) -> None:
         """Have collected what was uploaded for nothing."""
@@ -132,8 +135,7 @@ class PageCompiler:
         except Exception as exc:
             self._fail(page, row, exc)
 
-    def _evaluate(self, page: Page, rows: Sequence[DependantRow]) -> None:
-        contracts = self._contracts()
+    def _evaluate(self, page: Page, contracts: ContractSet, rows: Sequence[DependantRow]) -> None:
         chosen = [row for row in rows if contracts.find_ruleset(row.place.type) is not None]
         asked = self._ask(page, contracts, chosen)
         found = self._find({wanted for _, _, asking in asked for wanted in asking.wanted})

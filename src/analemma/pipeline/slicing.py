@@ -82,6 +82,7 @@ class SlicingWorkflow:
         *,
         slices: Slices,
         contracts: Callable[[], ContractSet],
+        fresh_contracts: Callable[[], ContractSet],
         blocks: BlockStore,
         trees: Trees,
         known: KnownDocuments,
@@ -89,11 +90,13 @@ class SlicingWorkflow:
         clock: Clock,
         wake: Callable[[], None],
     ) -> None:
+        """`contracts` may be behind what others load, `fresh_contracts` are not."""
         self._engine = engine
         self._tenant = tenant
         self._tenant_name = tenant_name
         self._slices = slices
         self._contracts = contracts
+        self._fresh_contracts = fresh_contracts
         self._blocks = blocks
         self._clock = clock
         self._wake = wake
@@ -132,9 +135,11 @@ class SlicingWorkflow:
         serve: bool = True,
         written: Written | None = None,
         standing: Standing | None = None,
+        using: Callable[[ContractSet], None] | None = None,
     ) -> CompileResult:
         """Compile a version in a mode. `within`, `written` and `standing` run in the transaction that writes, `within`
-        last, the others with what is written; where nothing is to be written they do not run.
+        last, the others with what is written; where nothing is to be written they do not run. `using` is told the
+        contracts of each attempt; what is done is done by those that it was told last.
 
         Sink rules whose slices have changed are asked to ship, in the same transaction, if this is the newest compiled
         version: all of them, or of those in `ship`. A new newest version is what readers get from now on who name none,
@@ -146,7 +151,11 @@ class SlicingWorkflow:
             carried = Carried()
             try:
                 for attempt in range(ATTEMPTS):
-                    done = self._attempt(key, chosen, asked, carried)
+                    # Contracts that were replaced may be why the one before wrote nothing.
+                    contracts = self._fresh_contracts() if attempt else self._contracts()
+                    if using is not None:
+                        using(contracts)
+                    done = self._attempt(contracts, key, chosen, asked, carried)
                     if done is not None:
                         if done.up_to_date:
                             self._blocks.give_up(carried.uploads, Conflict("another compiled it meanwhile"))
@@ -171,9 +180,11 @@ class SlicingWorkflow:
             None if found is None or found.newest_compiled is None else format_version(Version(found.newest_compiled))
         )
 
-    def _attempt(self, key: EntityKey, version: int | None, asked: _Asked, carried: Carried) -> CompileResult | None:
+    def _attempt(
+        self, contracts: ContractSet, key: EntityKey, version: int | None, asked: _Asked, carried: Carried
+    ) -> CompileResult | None:
         """One try; None if what it was made of has changed meanwhile."""
-        contracts, mode = self._contracts(), asked.mode
+        mode = asked.mode
         place = EntityPlace(key.type, key.id)
         start = self._slices.start(place, version)
         if start is None or start.newest_raw is None:

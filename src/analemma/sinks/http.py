@@ -74,13 +74,14 @@ class HttpClient:
     ) -> HttpAnswer | Shipped:
         """The answer, or RETRY when there was none."""
         sending = _sending.set(True)
-        deadline = self._clock.monotonic() + self._timeout_s
         try:
             with self._client.stream(method, url, content=content, headers=dict(headers or {})) as response:
+                # The client's own limit is for each piece of the body, of which there may be any number. What was sent
+                # before may have taken longer than that, and has been accepted or refused by now.
+                deadline = self._clock.monotonic() + self._timeout_s
                 body = bytearray()
                 for piece in response.iter_bytes():
                     body += piece
-                    # The client's own limit is for each piece, of which there may be any number.
                     if self._clock.monotonic() > deadline:
                         return retry(f"{self.place} did not answer in time")
                     if len(body) > MOST_ANSWER_BYTES:

@@ -34,6 +34,8 @@ LEFT_BEHIND_S = 5.0
 """Entries this old were left by a process that died, or is slow: the thread applies those of any branch."""
 PAUSE_S = 0.5
 """Before the thread tries again what something was in the way of."""
+LONGEST_AGE_S = 1e10
+"""Some 300 years, of which the database can still be told the beginning."""
 
 
 class Checkpoints:
@@ -96,8 +98,10 @@ class Checkpoints:
     def forget(self, older_than_s: float) -> int:
         """Remove what is known of checkpoints that were committed or failed so long ago, with the deltas of those that
         failed; how many. Their tickets are NotFound from then on; their versions stay."""
-        if not older_than_s >= 0:
-            raise Invalid(f"cannot forget what is older than {older_than_s} s", hint="an age is not negative")
+        if not 0 <= older_than_s <= LONGEST_AGE_S:
+            raise Invalid(
+                f"cannot forget what is older than {older_than_s} s", hint=f"an age is from 0 to {LONGEST_AGE_S:.0f} s"
+            )
         return self.ledger.forget_tickets(
             self._tenant, before_us=self._clock.now_us() - round(older_than_s * 1_000_000)
         )

@@ -86,7 +86,9 @@ class Retention(Recording):
         policy = RetentionPolicy(keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly)
         for name, value in asdict(policy).items():
             if value is not None and (type(value) is not int or value < 1):
-                raise Invalid(f"{name} is {value!r}", hint="a rule keeps at least 1; leave out rules you do not want")
+                raise Invalid(
+                    f"{name} is {value!r}", hint="rules are whole numbers from 1 on; leave out those you do not want"
+                )
         self._catalog.set_retention(self._tenant, owner_id, workflow_id, policy)
         return policy
 
@@ -112,7 +114,7 @@ class Retention(Recording):
         now by this program's clock."""
         key = branch_key(owner_id, workflow_id, branch)
         policy = self.get_retention(owner_id=owner_id, workflow_id=workflow_id)
-        now_us = self._clock.now_us() if now_us is None else now_us
+        now_us = self._clock.now_us() if now_us is None else _check_time(now_us)
         gone: list[Version] = []
         for _ in range(MOST_TRIES):
             plan = self._plan_expiry(key, policy, now_us)
@@ -132,6 +134,8 @@ class Retention(Recording):
     def expire_all(self, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]:
         """Do `expire` on every branch of every workflow of the tenant that has a policy, or whose owner has one; tells
         of the branches where something expired or could not. To be run again and again, by whoever keeps the store."""
+        if now_us is not None:
+            _check_time(now_us)
         done = [self._expire_quietly(key, dry_run, now_us) for key in self._branches_with_rules()]
         return [each for each in done if each.expired or each.problem]
 
@@ -200,6 +204,12 @@ class Retention(Recording):
         manifests = tuple(BlockId(bytes.fromhex(version.manifest_id)) for version in batch)
         note = Note(EXPIRED, None, facts, Expire(tuple(version.version for version in batch), manifests))
         self._record(key, lambda _: note, again_on_conflict=False)
+
+
+def _check_time(now_us: int) -> int:
+    if type(now_us) is not int:
+        raise Invalid(f"now_us is {now_us!r}", hint="give whole microseconds since 1970")
+    return now_us
 
 
 def plan_expiry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from analemma.app import App
 from analemma.archives import archiving, mounts, removing
 from analemma.archives.archives import Archives
+from analemma.archives.deleting import delete_tree
 from analemma.archives.volumes import DirectoryVolume, VolumeMissing
 from analemma.errors import Conflict, Unavailable
 from tests.stores import Store, local
@@ -265,6 +267,37 @@ def test_deleting_what_is_deep_takes_few_descriptors(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_what_a_killed_sweep_left_of_something_deep_can_be_removed(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    try:
+        for number in range(3):
+            make_deep(volume / f".analemma-deep-{number}", 1500)
+        delete_tree(str(volume))
+        assert not volume.exists()
+    finally:
+        # What is left when this fails is deeper than pytest can remove.
+        subprocess.run(["rm", "-rf", volume], check=True, timeout=60)
+
+
+def test_a_sweep_does_not_meet_the_names_of_one_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = tmp_path / "volume"
+    real: Any = os.rename
+    names: list[set[str]] = []
+
+    def note(source: Any, target: Any, **more: Any) -> None:
+        names[-1].add(target)
+        real(source, target, **more)
+
+    monkeypatch.setattr(os, "rename", note)
+    for _ in range(2):
+        names.append(set())
+        make_deep(volume, 200)
+        delete_tree(str(volume))
+        assert not volume.exists()
+    assert names[0] and names[1] and not names[0] & names[1]
+
+
 def test_names_that_only_begin_alike_are_apart(store: Store, tmp_path: Path) -> None:
     with store.open() as app:
         for number, name in enumerate(("data", "data2", "dat", "da_a", "da%")):
@@ -384,3 +417,33 @@ def test_a_lock_that_is_taken_while_a_volume_is_released_stays(tmp_path: Path, m
         monkeypatch.setattr(os, "rmdir", late)
         volume.release("me")
     assert os.listdir(tmp_path / ".analemma-volume") == ["lock"]
+
+
+@pytest.mark.parametrize("recorded", ["ws1", "ws2"])
+def test_a_lock_that_is_taken_while_a_deleted_workspace_is_forgotten_stays(
+    recorded: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "volume"
+    with store.open() as app, contextlib.ExitStack() as another:
+        for name in ("ws1", "ws2"):
+            small(app, root, name).delete(name, discard=True)
+        volume = DirectoryVolume(str(root))
+        with volume.lock():
+            # As if whoever deleted it had died before it was forgotten.
+            volume.claim(app.archives._parts.volume_owner(recorded), create=False)
+        real = DirectoryVolume.release
+        released: list[str] = []
+
+        def release(self: DirectoryVolume, owner: str) -> None:
+            real(self, owner)
+            released.append(owner)
+            if owner == app.archives._parts.volume_owner(recorded):
+                another.enter_context(volume.lock())
+
+        monkeypatch.setattr(DirectoryVolume, "release", release)
+        with pytest.raises(Conflict, match="somebody works on"):
+            app.archives.create("ws3", owner_id="ann", volume=root)
+        assert released == [app.archives._parts.volume_owner(recorded)]
+        assert (tmp_path / ".analemma-volume" / "lock").exists()
+        another.close()
+        app.archives.create("ws3", owner_id="ann", volume=root)

@@ -220,6 +220,24 @@ def test_naming_the_key_of_a_wrapped_state_grants_nothing_in_it(app: App, key: s
         assert receive(app, filtered) == {"plan": 1}
 
 
+@pytest.mark.parametrize("key", ["state_data", "state_bag"])
+def test_the_report_lists_the_key_of_a_wrapped_state_if_it_went(app: App, key: str) -> None:
+    def removed(event: dict[str, Any], *reads: str) -> tuple[str, ...]:
+        filtered = app.payloads.filter_event_payload(event, {"nodes": [{"reads": list(reads)}]})
+        assert set(event) - set(filtered) == set(event) & set(filtered.report.fields_removed)
+        return filtered.report.fields_removed
+
+    state = {"plan": 1, "other": 2}
+    assert removed({key: state}, "plan") == ("other",)
+    assert removed({key: state}, "plan", "other") == ()
+    assert removed({key: state}, key) == (key, "plan", "other")
+    assert removed({key: state}) == (key, "plan", "other")
+    assert removed({key: {}}, "plan") == (key,)
+    assert removed({key: {}}, key) == (key,)
+    assert removed({"notes": 0, key: state, "code": 0}, "plan", "code") == ("notes", "other")
+    assert removed({"notes": 0, key: state, "code": 0}, key, "notes") == (key, "code", "plan", "other")
+
+
 def test_a_field_that_has_the_name_of_a_wrapper_is_a_field(app: App) -> None:
     segment = {"nodes": [{"reads": ["state_data"]}]}
     payload = send(app, {"state_data": {"n": 1}, "credentials": 2})

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import threading
+import traceback
 
 import pytest
 
@@ -12,7 +16,7 @@ from analemma.catalog.payloads import Lease, LeaseId, LeaseRequest
 from analemma.catalog.port import BranchKey
 from analemma.clock import SystemClock
 from analemma.errors import Conflict, Expired, Invalid, NotFound, Unavailable
-from analemma.gc.reports import GcPlan
+from analemma.gc.reports import GcPlan, GcReport
 from analemma.gc.sweeping import LONGEST_S, Sweep
 from tests.stores import Store
 from tests.unit.gc.collections import (
@@ -219,6 +223,56 @@ def test_two_threads_of_a_program_do_not_take_the_lease_from_each_other(store: S
         first = app.gc.run(grace_s=0, progress=meddle)
         assert refused == ["conflict"] and first.ok and first.doomed > 0
         assert app.gc.run(grace_s=0).deleted == first.doomed
+
+
+def test_a_child_forked_during_a_run_waits_for_it_and_then_collects(store: Store) -> None:
+    with store.open() as app:
+        save_versions(app)
+        expire_all_but_newest(app)
+        inside, done = threading.Event(), threading.Event()
+        reports: list[GcReport] = []
+
+        def pause(stage: str, count: int) -> None:
+            if stage == "scanned":
+                inside.set()
+                done.wait(60)
+
+        thread = threading.Thread(target=lambda: reports.append(app.gc.run(grace_s=0, progress=pause)))
+        thread.start()
+        assert inside.wait(60)
+        holder = app.gc.status().holder
+        from_child, to_parent = os.pipe()
+        from_parent, to_child = os.pipe()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(60)  # ends a child that waits for a thread it does not have
+                with pytest.raises(Conflict) as caught:
+                    app.gc.run(grace_s=0)
+                # The parent's lease is in the way, not a lock that nobody would ever release.
+                assert caught.value.facts["holder"] == holder and "its lease ends in" in (caught.value.hint or "")
+                os.write(to_parent, b"!")
+                os.read(from_parent, 1)
+                assert app.gc.run(grace_s=0).deleted > 0
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(to_parent)
+        heard = os.read(from_child, 1)
+        done.set()
+        thread.join()
+        os.write(to_child, b"!")
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 and heard == b"!"
+        for end in (from_child, from_parent, to_child):
+            os.close(end)
+        assert reports[0].ok and reports[0].doomed > 0
+        runs = app.gc.status().runs
+        assert [run.state for run in runs] == ["finished", "finished"]
+        assert runs[1].holder == holder and runs[0].holder != holder
+        assert app.gc.run(grace_s=0).ok
 
 
 def test_a_lease_from_a_clock_that_was_a_day_ahead_does_not_stop_collection_for_a_day(store: Store) -> None:

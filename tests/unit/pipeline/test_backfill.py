@@ -12,6 +12,7 @@ import pytest
 
 from analemma.catalog.backfills import Backfills
 from analemma.errors import Conflict, Invalid, NotFound
+from analemma.pipeline.backfill_compiling import BatchCompiler
 from analemma.pipeline.backfill_reports import Backfill, Counts, Progress
 from analemma.pipeline.backfill_scope import BackfillScope
 from tests.stores import Store
@@ -317,6 +318,29 @@ def test_rules_that_change_under_a_backfill_end_it_and_the_rest_is_stale(store: 
         (failed,) = app.backfills.list()
         assert failed.state == "FAILED" and failed.reason is not None and 0 < failed.counts.done < 300
         assert app.backfill({**BOOKS, "stale": True}).total == 300
+        assert app.backfills.verify(BOOKS).ok
+
+
+def test_contracts_of_something_else_cost_a_page_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    note: dict[str, Any] = {"kind": "ENTITY_SCHEMA", "id": "entity.note", "version": "1.0.0", "status": "ACTIVE"}
+    note |= {"entityType": "NOTE", "fields": [{"name": "text", "type": "string"}]}
+    with store.open() as app, store.open() as elsewhere:
+        fill(app, 20)
+        pages: list[int] = []
+        evaluate = BatchCompiler.evaluate
+
+        def load_meanwhile(compiler: BatchCompiler, items: Any) -> Any:
+            batch = evaluate(compiler, items)
+            if compiler.entity_type == "BOOK":
+                pages.append(len(items))
+                if len(pages) == 1:
+                    elsewhere.contracts.load(note)
+            return batch
+
+        monkeypatch.setattr(BatchCompiler, "evaluate", load_meanwhile)
+        done = app.backfill(BOOKS, executor="threads:1")
+        assert (done.state, done.counts.done, done.counts.changed) == ("DONE", 20, 20)
+        assert pages == [20, 20]
         assert app.backfills.verify(BOOKS).ok
 
 

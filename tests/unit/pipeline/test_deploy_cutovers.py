@@ -16,7 +16,7 @@ from tests.sink_servers import WebhookReceiver
 from tests.stores import Store
 from tests.unit.pipeline.deploy_shop import hook, title, working
 from tests.unit.pipeline.ship_shop import documents_of, drain, jsonl, open_ship_shop, shop_contracts
-from tests.unit.pipeline.shop import VIEW, book, put_author, without_joins
+from tests.unit.pipeline.shop import VIEW, book, book_rules, put_author, without_joins
 from tests.unit.pipeline.tables import query
 
 
@@ -50,6 +50,30 @@ def test_at_cutover_done_readers_get_it_when_the_sinks_have_it(
         found = {tag: [each.entity_id for each in view.search("tag", tag)] for tag in ("old", "new", "both")}
         assert found == {"old": [], "new": ["1"], "both": ["1"]}
         assert query(store, "SELECT count(*) FROM index_entry WHERE waiting <> 0") == [(0,)]
+
+
+@pytest.mark.parametrize("compiling", ["sync", "async"])
+def test_at_cutover_done_a_sink_that_came_a_moment_ago_is_waited_for(
+    compiling: str, store: Store, tmp_path: Path, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_ship_shop(store, tmp_path) as (app, shop), store.open(ship_base=str(tmp_path)) as elsewhere:
+        shop.deploy("BOOK", "1", book("1", title="Old"))
+        drain(app)
+        receiver.is_down = True
+        # This process does not look for what others load unless it is told that there is something.
+        monkeypatch.setattr(app.contracts, "_poll_s", float("inf"))
+        elsewhere.contracts.load([*book_rules("2.0.0"), hook(receiver)])
+        new = shop.deploy("BOOK", "1", book("1", title="New"), cutover="done", compile=compiling)
+        drain(app)
+        assert (shop.deploys.get(new.id).state, title(shop)) == (DeployState.SINKING, "Old")
+        told = shop.deploys.explain(new.id)
+        assert told.waits_for == "an answer of sink.hook" and told.ruleset == "ruleset.book.v1@2.0.0"
+        assert shop.slices("BOOK", "1", version=new.version)["CORE"].ruleset == told.ruleset
+        receiver.is_down = False
+        with working(app):
+            done = shop.deploys.await_(new.id, timeout_s=30)
+        assert (done.state, done.served, title(shop)) == ("DONE", True, "New")
+        assert receiver.documents["shop__1"]["body"]["title"] == "New"
 
 
 def test_without_sinks_cutover_done_is_at_once(store: Store, tmp_path: Path) -> None:

@@ -36,6 +36,9 @@ def test_what_cannot_be_a_deploy_is_refused_and_nothing_is_stored(store: Store, 
         for error, more in refused:
             with pytest.raises(error):
                 shop.deploy("BOOK", "1", book("1"), **more)
+        unlike: Any = b"x"
+        with pytest.raises(Invalid, match="not a version"):
+            shop.deploy("BOOK", "1", book("1"), version=unlike, idempotency_key="key")
         with pytest.raises(Invalid):
             shop.deploy("BOOK", "1", {"isbn": 7})
         with pytest.raises(Invalid):

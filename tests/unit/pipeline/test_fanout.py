@@ -225,6 +225,34 @@ def test_nothing_is_compiled_by_contracts_that_were_replaced(
         assert elsewhere.backfills.verify({"tenant": "shop"}).ok
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_contracts_that_others_load_cost_one_attempt_more(
+    together: bool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_shop(store) as shop, store.open() as elsewhere:
+        put_author(shop, "lem", "Lem")
+        for isbn in ("1", "2", "3"):
+            put_book(shop, isbn, authorId="lem")
+        shop._app.worker(1).drain()
+        monkeypatch.setattr(shop._app.contracts, "_poll_s", float("inf"))
+        waits: list[float] = []
+        monkeypatch.setattr(shop._app._clock, "sleep", waits.append)
+        if together:
+            version = put_author(shop, "lem", "Stanislaw")
+            shop.pipeline.fanout.on_entity_change("AUTHOR", "lem", version)
+        else:
+            shop.ingest("BOOK", "1", book("1", title="Another", authorId="lem"))
+        elsewhere.contracts.load(book_rules("2.0.0"))
+        if together:
+            shop.pipeline.fanout.run("AUTHOR", "lem")
+            assert [author_name(shop, isbn) for isbn in ("1", "2", "3")] == ["Stanislaw"] * 3
+        else:
+            shop.compile("BOOK", "1")
+        assert shop.slices("BOOK", "1")["CORE"].ruleset == "ruleset.book.v1@2.0.0"
+        # Whoever is refused waits, and tries again.
+        assert len(waits) == 1
+
+
 def hold_contracts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a process look for contracts of others only once it has waited for something."""
     contracts = app.contracts

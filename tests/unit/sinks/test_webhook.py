@@ -55,6 +55,31 @@ def test_an_answer_that_comes_in_drops_is_not_waited_for() -> None:
         thread.join()
 
 
+def test_how_long_the_request_took_does_not_count_against_the_answer() -> None:
+    class Stepped(SystemClock):
+        ahead_s = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.ahead_s
+
+    clock = Stepped()
+
+    def accept(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65_536)
+            clock.ahead_s = 60.0  # As if all of this had come slowly.
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=accept, args=(server,), daemon=True)
+        thread.start()
+        target = {"type": "WEBHOOK", "url": f"http://127.0.0.1:{server.getsockname()[1]}/", "secret": "x"}
+        with contextlib.closing(open_sink({**target, "timeoutS": 5}, environment={}, clock=clock)) as sink:
+            assert sink.ship(make_document()).outcome is Outcome.SHIPPED
+        thread.join()
+
+
 def test_a_signature_can_be_computed_by_anyone_who_has_the_secret() -> None:
     # By `printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac shared`.
     expected = "e8a57bb8048d18391d3eb8464b2c3398b36bce5c7b179e65e3ef49430731b313"

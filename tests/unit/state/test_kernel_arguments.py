@@ -49,6 +49,12 @@ REFUSED: dict[str, Callable[[BagKernel, str], object]] = {
     "keep a half": lambda k, m: k.set_retention(owner_id="ann", keep_last=1.5),  # type: ignore[arg-type]
     "keep some": lambda k, m: k.set_retention(owner_id="ann", keep_last="3"),  # type: ignore[arg-type]
     "keep NaN": lambda k, m: k.set_retention(owner_id="ann", keep_newer_than_s=NAN),  # type: ignore[arg-type]
+    "keep newer than a fraction": lambda k, m: k.set_retention(owner_id="ann", keep_newer_than_s=3600.0),  # type: ignore[arg-type]
+    "expire at a text": lambda k, m: k.expire(**TRIP, now_us="x"),  # type: ignore[arg-type]
+    "expire at a fraction": lambda k, m: k.expire(**TRIP, now_us=1.0),  # type: ignore[arg-type]
+    "expire at true": lambda k, m: k.expire(**TRIP, now_us=True),
+    "expire all at a text": lambda k, m: k.expire_all(now_us="x"),  # type: ignore[arg-type]
+    "expire all at true": lambda k, m: k.expire_all(now_us=True, dry_run=True),
     "watch since a text": lambda k, m: k.watch(**TRIP, since="1", timeout_s=0),  # type: ignore[arg-type]
     "watch since too far": lambda k, m: k.watch(**TRIP, since=2**70, timeout_s=0),
     "watch every NaN": lambda k, m: k.watch(**TRIP, poll_s=NAN, timeout_s=0),
@@ -93,6 +99,15 @@ def test_a_fork_without_a_name_does_not_become_the_main_branch(store: Store) -> 
 def test_forgetting_what_is_older_than_no_number_is_refused(store: Store) -> None:
     with store.open() as app, pytest.raises(Invalid):
         app.checkpoints.forget(NAN)
+
+
+@pytest.mark.parametrize("age_s", [float("inf"), -float("inf"), 1e300, 10**400, 1.1e10], ids=lambda age: f"{age!s:.8}")
+def test_forgetting_by_an_age_that_no_database_knows_is_refused(store: Store, age_s: float) -> None:
+    with store.open() as app:
+        with pytest.raises(Invalid, match="cannot forget") as caught:
+            app.checkpoints.forget(age_s)
+        assert caught.value.hint == "an age is from 0 to 10000000000 s"
+        assert app.checkpoints.forget(1e10) == 0
 
 
 def nested(levels: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -181,6 +182,24 @@ def test_odd_policies_are_refused(app: App) -> None:
         app.kernel.set_retention(owner_id="ann", keep_newer_than_s=-5)
     with pytest.raises(Invalid):
         app.kernel.set_retention(owner_id="ann", keep_last=1, keep_tagged=False)
+
+
+@pytest.mark.parametrize("value", [0, -5, 3600.0, True, "3600"], ids=repr)
+def test_the_hint_says_what_a_rule_is(app: App, value: Any) -> None:
+    with pytest.raises(Invalid, match=f"keep_newer_than_s is {value!r}") as caught:
+        app.kernel.set_retention(owner_id="ann", keep_newer_than_s=value)
+    assert caught.value.hint == "rules are whole numbers from 1 on; leave out those you do not want"
+
+
+@pytest.mark.parametrize("now_us", ["x", 1.0, True], ids=repr)
+def test_a_time_that_is_none_is_refused_whether_or_not_a_rule_looks_at_it(app: App, now_us: Any) -> None:
+    save(app, 3)
+    for last, newer_than_s in ((None, None), (1, None), (None, 1)):
+        app.kernel.set_retention(**PLACE, keep_last=last, keep_newer_than_s=newer_than_s)
+        for call in (partial(app.kernel.expire, **PLACE), app.kernel.expire_all):
+            with pytest.raises(Invalid, match="now_us"):
+                call(now_us=now_us)
+    assert versions(app) == [3, 2, 1]
 
 
 def test_more_than_one_batch_expires(app: App, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,14 @@ SELECT id FROM store
 SELECT objects FROM store
 
 -- move_objects --
--- Compare-and-set; no row touched means that somebody else was faster.
-UPDATE store SET objects = :place WHERE coalesce(objects, '') = :before
+-- Compare-and-set; no row touched means that somebody else was faster, or has put something where they were.
+UPDATE store SET objects = :place
+WHERE coalesce(objects, '') = :before
+  AND NOT (:unless_used AND (EXISTS (SELECT 1 FROM upload) OR EXISTS (SELECT 1 FROM workspace)))
 
 -- has_objects --
--- Whether anything was ever put there, as far as anybody remembers.
-SELECT EXISTS (SELECT 1 FROM upload) OR EXISTS (SELECT 1 FROM workspace WHERE archive_key IS NOT NULL)
+-- Whether anything was ever put there, or may have been.
+SELECT EXISTS (SELECT 1 FROM upload) OR EXISTS (SELECT 1 FROM workspace)
 
 -- tenant_count --
 -- How many tenants there are.

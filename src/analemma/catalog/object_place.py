@@ -1,0 +1,85 @@
+"""Where a store keeps its objects, as its catalog remembers it: no block may go where nobody will look for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from analemma.errors import Invalid
+
+BESIDE = "beside its catalog"
+"""In the directory where an embedded store has its objects unless told otherwise: it may be moved as a whole."""
+MEMORY = "in memory"
+
+
+class RemembersPlace(Protocol):
+    """The catalog, as far as this goes."""
+
+    def objects_place(self) -> str | None: ...
+
+    def move_objects(self, place: str, *, before: str | None, unless_used: bool) -> bool: ...
+
+    def has_objects(self) -> bool: ...
+
+
+def object_place(url: str, beside: Path | None = None) -> str:
+    """What is remembered of an object store's URL: the place, without settings and secrets.
+
+    >>> object_place("s3://bucket/some/prefix/?region=eu-central-1")
+    's3://bucket/some/prefix'
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme == "memory":
+        return MEMORY
+    if separator and scheme != "file":
+        parts = urlsplit(url)
+        return f"{scheme}://{parts.netloc}/{unquote(parts.path).strip('/')}".rstrip("/")
+    path = os.path.realpath(unquote(rest) if separator else url)
+    return BESIDE if beside is not None and path == os.path.realpath(beside) else Path(path).as_uri()
+
+
+def hold_to_place(
+    catalog: RemembersPlace, place: str, *, chosen: bool, moved: bool, beside: Path | None = None
+) -> None:
+    """Raise Invalid if the objects of this store are elsewhere. A place that somebody chose is taken as long as there
+    are none, and whenever they were `moved`; memory is remembered by nobody."""
+    known = catalog.objects_place()
+    if known == place or (known is None and place == MEMORY):
+        return
+    if place != MEMORY:
+        if known is None and not chosen and catalog.has_objects() and not _has_files(beside):
+            # A store of an earlier release, whose objects are somewhere else.
+            raise Invalid(
+                "this store has objects, and they are not beside its catalog",
+                hint="name them once: `objects`, ANALEMMA_OBJECTS or --objects",
+            )
+        if known is None or moved or chosen:
+            if catalog.move_objects(place, before=known, unless_used=known is not None and not moved):
+                return
+            known = catalog.objects_place()
+            if known == place:
+                return
+    raise elsewhere(known, place)
+
+
+def elsewhere(known: str | None, place: str) -> Invalid:
+    """The error for objects of another place than those of the store."""
+    back = (
+        "leave `objects` out" if known == BESIDE else f"name them: `objects` (ANALEMMA_OBJECTS, --objects) is {known}"
+    )
+    return Invalid(
+        f"the objects of this store are {_where(known)}, and it was opened with those {_where(place)}",
+        hint=f"{back}; if they were copied, `analemma init --objects-moved` says so",
+        objects=known,
+        opened_with=place,
+    )
+
+
+def _where(place: str | None) -> str:
+    return place if place in (BESIDE, MEMORY) else f"at {place}"
+
+
+def _has_files(directory: Path | None) -> bool:
+    return directory is not None and any(names for _, _, names in os.walk(directory))
