@@ -293,6 +293,13 @@ def test_any_program_on_a_bag_and_on_plain_containers_ends_equal(app: App, seed:
     Program(app, begin(app, f"example {next(counter)}"), seed).run(steps)
 
 
+@pytest.mark.parametrize("seed", [1_001_870])
+def test_programs_that_once_ended_otherwise(app: App, seed: int) -> None:
+    # A list written as a whole, in which something watched holds a container that changed: after the save that was
+    # looked for where it does not stand.
+    Program(app, begin(app, f"once {seed}"), seed).run(250)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("part", range(40))
 def test_long_programs_on_a_bag_end_equal(app: App, part: int) -> None:

@@ -253,17 +253,19 @@ class _Finder:
                 self._form(item, (*path, str(number)), places, container)
                 for number, item in enumerate(list.__iter__(container))
             ]
-        self._note_watched(container, path)
+        self._note_watched(container)
         self._above.pop()
         return made
 
-    def _note_watched(self, container: Tracked, path: Path) -> None:
+    def _note_watched(self, container: Tracked) -> None:
         """What is watched in a container that is written as a whole is written with it, changed or not. Without its new
         form it would be compared with what an older version had, and going back to that would be no change."""
         if self._values or container._base is not self._base:
             return
         for key, value in container._watched_values():
-            form = packed_form(self._form(value, path, None), self._registry)
+            # A search of its own: containers in the value that are met here for the first time would be taken to stand
+            # below this path, and be looked for there after the save.
+            form = packed_form(_Finder(self._base, False, self._by_value)._form(value, (), None), self._registry)
             self._found.watched.append((container, key, form))
 
     def _linkable(self, container: Tracked) -> bool:
