@@ -352,7 +352,6 @@ class Tenant:
         from analemma.archives.volumes import DirectoryVolumes
         from analemma.catalog.workspaces import SqlWorkspaces
 
-        self._catalog.check_objects()
         settings = self._app.settings
         return Archives(
             Parts(
@@ -362,6 +361,7 @@ class Tenant:
                 store_id=self._catalog.store_id(),
                 holder=self._app._holder(),
                 store=self._app.objects,
+                claim_objects=self._catalog.claim_objects,
                 blocks=self.blocks,
                 clock=self._clock,
                 entropy=self._app._entropy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,41 @@ def test_what_was_copied_is_said_once(store: Store, tmp_path: Path) -> None:
 def test_as_long_as_there_are_none_another_place_may_be_chosen(store: Store, tmp_path: Path) -> None:
     for name in ("first", "second"):
         with analemma.open(store.url, objects=str(tmp_path / name), migrate=True) as app:
-            app.kernel.save_state_delta({"small": name}, **NAME)
+            app.catalog.claim_objects()
             assert place_of(app) == (tmp_path / name).as_uri()
+    with analemma.open(store.url, objects=str(tmp_path / "third")) as app:
+        app.kernel.save_state_delta(LARGE, **NAME)
+        assert place_of(app) == (tmp_path / "third").as_uri()
+    with pytest.raises(Invalid, match="third"):
+        analemma.open(store.url, objects=str(tmp_path / "second"))
+
+
+def test_opening_a_store_with_a_wrong_place_changes_nothing(store: Store, tmp_path: Path) -> None:
+    with analemma.open(store.url, objects=str(tmp_path / "typo"), migrate=True) as app:
+        app.kernel.save_state_delta({"small": 1}, **NAME)
+        assert app.kernel.load_latest_state(**NAME) == {"small": 1} and place_of(app) is None
+    with store.open() as app:
+        app.kernel.save_state_delta(LARGE, **NAME)
+
+
+def test_archives_are_put_where_the_objects_are(store: Store, tmp_path: Path) -> None:
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    with (
+        analemma.open(store.url, objects=first, migrate=True) as early,
+        analemma.open(store.url, objects=second) as late,
+    ):
+        late.archives.create("ws", owner_id="ann", volume=tmp_path / "volume")
+        assert place_of(late) == Path(second).as_uri()
+        with pytest.raises(Invalid, match="second"):
+            early.archives.create("other", owner_id="ann", volume=tmp_path / "another")
+        with pytest.raises(Invalid, match="second"):
+            early.archives.archive("ws")
+        late.archives.archive("ws")
 
 
 def test_nobody_falls_back_to_the_default_by_forgetting_to_choose(tmp_path: Path) -> None:
-    with analemma.open(tmp_path / "store", objects=str(tmp_path / "elsewhere")):
-        pass
+    with analemma.open(tmp_path / "store", objects=str(tmp_path / "elsewhere")) as app:
+        app.catalog.claim_objects()
     with pytest.raises(Invalid, match=BESIDE) as refused:
         analemma.open(tmp_path / "store")
     assert (tmp_path / "elsewhere").as_uri() in str(refused.value.hint)
@@ -102,7 +131,6 @@ def test_a_store_without_objects_remembers_none(store: Store, tmp_path: Path) ->
             assert place_of(app) is None
         with analemma.open(store.url, objects=str(tmp_path / "objects")) as app:
             assert app.kernel.load_latest_state(**NAME) == LARGE
-            assert place_of(app) == (tmp_path / "objects").as_uri()
     else:
         with analemma.open("sqlite:///:memory:") as app:
             assert place_of(app) is None
@@ -113,17 +141,17 @@ def test_two_who_chose_at_once_do_not_put_things_in_two_places(store: Store, tmp
     with analemma.open(store.url, objects=first, migrate=True) as early:
         early.kernel.save_state_delta({"n": 1}, **NAME)
         with analemma.open(store.url, objects=second) as late:
-            with pytest.raises(Invalid, match="second"):
-                early.kernel.save_state_delta(LARGE, **NAME)
             late.kernel.save_state_delta(LARGE, **NAME)
+            with pytest.raises(Invalid, match="second"):
+                early.kernel.save_state_delta({"more": LARGE["log"][::-1]}, **NAME)
     with analemma.open(store.url, objects=second) as app:
         assert app.kernel.load_latest_state(**NAME) == {"n": 1} | LARGE
         assert app.kernel.verify(**NAME).ok
 
 
 def test_nothing_goes_to_memory_from_a_store_that_has_a_place(store: Store, tmp_path: Path) -> None:
-    with analemma.open(store.url, objects=str(tmp_path / "first"), migrate=True):
-        pass
+    with analemma.open(store.url, objects=str(tmp_path / "first"), migrate=True) as app:
+        app.catalog.claim_objects()
     with pytest.raises(Invalid, match="in memory"):
         analemma.open(store.url, objects="memory://")
 
@@ -136,10 +164,31 @@ def test_a_store_of_before_is_asked_where_its_objects_are(tmp_path: Path) -> Non
             app.catalog.engine.execute("move_objects", place=None, before=place_of(app), unless_used=False)
         if place is None:
             with analemma.open(tmp_path / "store") as app:
+                app.catalog.claim_objects()
                 assert place_of(app) == BESIDE
             shutil.copytree(tmp_path / "store" / "objects", far)
             shutil.rmtree(tmp_path / "store" / "objects")
     with pytest.raises(Invalid, match="not beside"):
         analemma.open(tmp_path / "store")
     with analemma.open(tmp_path / "store", objects=far) as app:
-        assert place_of(app) == Path(far).as_uri() and app.kernel.verify(**NAME).ok
+        assert app.kernel.verify(**NAME).ok
+
+
+def test_many_threads_that_put_the_first_object_at_once_all_do(store: Store) -> None:
+    refused: list[Exception] = []
+
+    def save(app: analemma.App, number: int) -> None:
+        try:
+            start.wait()
+            app.kernel.save_state_delta({"log": LARGE["log"] + str(number)}, workflow_id=f"w{number}", owner_id="ann")
+        except Exception as exc:
+            refused.append(exc)
+
+    start = threading.Barrier(8)
+    with store.open() as app:
+        threads = [threading.Thread(target=save, args=(app, number)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert refused == [] and place_of(app) is not None

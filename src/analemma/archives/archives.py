@@ -54,6 +54,7 @@ class Archives:
         Conflict if there is a workspace of this id, or the directory is another's."""
         row = self._new_row(workspace, owner_id, volume, "PENDING", "INITIALIZING")
         opened = self._parts.volumes.open(row.volume)
+        self._parts.claim_objects()
         # Before there is a lock, which would lie in what is another's.
         check_apart(self._parts, row.volume, workspace, cold=True)
         opened.check_place()
@@ -136,6 +137,7 @@ class Archives:
         If it fails before the archive is verified, the workspace is WARM as before. One that is COLD already is left
         alone. `force` reads every file, also those that look unchanged."""
         self._parts.objects  # noqa: B018  Invalid without one, before anything is begun.
+        self._parts.claim_objects()
         found = self._operations.find(check_workspace(workspace), owner_id)
         if found.status == "COLD" and found.operation == "NONE":
             return self._public_unit(found)
@@ -199,6 +201,7 @@ class Archives:
         With `discard` nothing is archived: what is in the volume is gone."""
         if not discard:
             self._parts.objects  # noqa: B018
+            self._parts.claim_objects()
             self._check_here(self._operations.find(check_workspace(workspace), owner_id))
 
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -85,6 +86,8 @@ class Parts:
     store_id: str
     holder: str
     store: ObjectStore | None
+    claim_objects: Callable[[], None]
+    """Called before anything is put there: Invalid if the store's objects are elsewhere."""
     blocks: BlockStore
     clock: Clock
     entropy: Entropy

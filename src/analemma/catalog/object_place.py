@@ -43,8 +43,9 @@ def object_place(url: str, beside: Path | None = None) -> str:
 def hold_to_place(
     catalog: RemembersPlace, place: str, *, chosen: bool, moved: bool, beside: Path | None = None
 ) -> None:
-    """Raise Invalid if the objects of this store are elsewhere. A place that somebody chose is taken as long as there
-    are none, and whenever they were `moved`; memory is remembered by nobody."""
+    """Raise Invalid if the objects of this store are elsewhere. Another place may be chosen as long as there are none,
+    and is remembered when the first is put there: opening a store changes nothing, unless they were `moved`. Memory is
+    remembered by nobody."""
     known = catalog.objects_place()
     if known == place or (known is None and place == MEMORY):
         return
@@ -55,12 +56,11 @@ def hold_to_place(
                 "this store has objects, and they are not beside its catalog",
                 hint="name them once: `objects`, ANALEMMA_OBJECTS or --objects",
             )
-        if known is None or moved or chosen:
-            if catalog.move_objects(place, before=known, unless_used=known is not None and not moved):
-                return
+        if moved:
+            catalog.move_objects(place, before=known, unless_used=False)
             known = catalog.objects_place()
-            if known == place:
-                return
+        if known in (None, place) or (chosen and not catalog.has_objects()):
+            return
     raise elsewhere(known, place)
 
 

@@ -73,13 +73,22 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         """This program puts its objects there."""
         self._objects_held = place
 
-    def check_objects(self) -> None:
-        """Raise Invalid if somebody chose another place since this program opened the store. Nobody can any more once
-        an upload is begun, so it is asked once, and then."""
-        if self._objects_held is not None:
+    def claim_objects(self) -> None:
+        """Remember the place of this program's objects as the store's, before the first is put there; Invalid if the
+        store's are elsewhere by now."""
+        place = self._objects_held
+        if place is not None:
             known = self.objects_place()
-            if known != self._objects_held:
-                raise elsewhere(known, self._objects_held)
+            if known != place and not self.move_objects(place, before=known, unless_used=known is not None):
+                self._check_objects()
+
+    def _check_objects(self) -> None:
+        # Once an upload is begun nobody can choose another place, so it is asked once, and then.
+        place = self._objects_held
+        if place is not None:
+            known = self.objects_place()
+            if known != place:
+                raise elsewhere(known, place)
             self._objects_held = None
 
     def has_objects(self) -> bool:
@@ -199,6 +208,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         check_part(upload.object_key, "object key")
         check_texts((upload.owner, upload.workflow, upload.execution))
+        self.claim_objects()
         # Durable whatever the store's commits are: an object whose intent was lost would never be found again.
         self.engine.write(
             lambda tx: tx.execute(
@@ -215,7 +225,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
             ),
             durable=True,
         )
-        self.check_objects()
+        self._check_objects()
 
     def upload(self, tenant: TenantId, upload: UploadId) -> Upload | None:
         row = self.engine.one("upload", tenant=tenant, id=upload)

@@ -56,6 +56,7 @@ def init(
         info = app.info()
         if app.objects is not None:
             app.objects.health()
+            app.catalog.claim_objects()
     if json:
         print_json({"store": info})
     else:
