@@ -1,6 +1,7 @@
-"""Named places where a test can stop the process dead.
+"""Named places where a test can stop the process, dead or for a while.
 
-`ANALEMMA_FAILPOINT=commit.before_transaction:3` kills the process (as `kill -9` would) the third time it passes there.
+`ANALEMMA_FAILPOINT=commit.before_transaction:3` kills the process (as `kill -9` would) the third time it passes there;
+`commit.before_transaction:3:stop` stops it (as SIGSTOP would) until somebody continues it.
 With the variable unset a failpoint costs one comparison.
 """
 
@@ -16,6 +17,9 @@ VARIABLE = "ANALEMMA_FAILPOINT"
 
 NAMES: dict[str, str] = {}
 
+SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+"""What can happen to a process at a failpoint."""
+
 
 def declare(name: str, meaning: str) -> str:
     """Register a failpoint, so that tests can stop at each one there is."""
@@ -23,30 +27,42 @@ def declare(name: str, meaning: str) -> str:
     return name
 
 
-def _parse(text: str | None) -> tuple[str | None, int]:
+def _parse(text: str | None) -> tuple[str | None, int, signal.Signals]:
     if not text:
-        return None, 0
-    name, _, count = text.partition(":")
-    if count and not count.isdigit():
-        raise Invalid(f"{VARIABLE}={text} is no failpoint", hint="write name, or name:3 for the third time")
-    return name, int(count or 1)
+        return None, 0, signal.SIGKILL
+    name, _, rest = text.partition(":")
+    count, _, then = rest.partition(":")
+    if (count and not count.isdigit()) or (then or "kill") not in SIGNALS:
+        raise Invalid(
+            f"{VARIABLE}={text} is no failpoint", hint="write name, name:3 for the third time, or name:3:stop"
+        )
+    return name, int(count or 1), SIGNALS[then or "kill"]
 
 
-_armed, _left = _parse(os.environ.get(VARIABLE))
-_action: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+_armed: str | None
+_left: int
+_action: Callable[[], object]
 
 
-def arm(text: str | None) -> None:
-    """Stop at another place than the one the process was started with, or at none."""
-    global _armed, _left
-    _armed, _left = _parse(text)
+def arm(text: str | None, action: Callable[[], object] | None = None) -> None:
+    """Stop at another place than the one the process was started with, or at none; call `action` there, if given,
+    instead of stopping."""
+    global _armed, _left, _action
+    # Unarmed while it changes: another thread may be passing.
+    _armed = None
+    armed, _left, number = _parse(text)
+    _action = action or (lambda: os.kill(os.getpid(), number))
+    _armed = armed
 
 
 def hit(name: str) -> None:
-    """Pass a failpoint; does not return if it is the armed one and its turn has come."""
+    """Pass a failpoint; does not return if it is the armed one, its turn has come and it is to die there."""
     global _left
     if _armed is None or name != _armed:
         return
     _left -= 1
     if _left == 0:
         _action()
+
+
+arm(os.environ.get(VARIABLE))

@@ -8,7 +8,8 @@ import sys
 from typing import Any
 
 from analemma.canon.tree import Operation
-from tests.stores import Store, commit_change
+from tests.internals import commit_change
+from tests.stores import Store
 
 
 def large_value(seed: int) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from analemma.canon.tree import Operation
 from tests import programs
 from tests.crash.commit_worker import large_value
 from tests.declared_failpoints import declared_failpoints
-from tests.stores import Store, commit_change, commit_value, state_of
+from tests.internals import commit_change, commit_value, state_of
+from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
 IN_THE_TRANSACTION = ["commit.after_head", "commit.after_blocks", "commit.before_commit"]

@@ -20,7 +20,8 @@ from analemma.canon.nodes import Block
 from analemma.catalog.workspaces import SqlWorkspaces
 from analemma.errors import Corrupt, DataLost, Denied
 from analemma.state.block_store import BlockStore
-from tests.stores import Store, delete_doomed_blocks, doom_blocks, local
+from tests.internals import delete_doomed_blocks, doom_blocks
+from tests.stores import Store, local
 from tests.unit.archives.volumes import fill, look, object_keys, workspace_of
 
 

@@ -19,7 +19,8 @@ from analemma.catalog import payloads
 from analemma.catalog.arrays import Blobs
 from analemma.catalog.payloads import LeaseId, LeaseRequest
 from analemma.errors import Corrupt, Denied, Invalid, Limit
-from tests.stores import Store, delete_doomed_blocks, doom_blocks, local
+from tests.internals import delete_doomed_blocks, doom_blocks
+from tests.stores import Store, local
 from tests.unit.bag.payload_stores import LARGE, NAMES, receive, send
 
 

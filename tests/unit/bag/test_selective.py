@@ -10,7 +10,8 @@ import pytest
 from analemma.app import App
 from analemma.bag.selective import ADJUST_EVERY_S, ReadRouter, Route
 from analemma.errors import Denied, Expired, Invalid, NotFound
-from tests.stores import Store, delete_doomed_blocks, doom_blocks, local
+from tests.internals import delete_doomed_blocks, doom_blocks
+from tests.stores import Store, local
 from tests.unit.bag.payload_stores import LARGE, NAMES, send
 
 KIB = 1024

@@ -9,7 +9,8 @@ import pytest
 from analemma.catalog.port import BranchKey, RowChange
 from analemma.errors import Conflict
 from analemma.state.committer import Proposal
-from tests.stores import KEY, Store, commit_value, state_of
+from tests.internals import KEY, commit_value, state_of
+from tests.stores import Store
 
 
 def policy(tenant: Any, workflow: str) -> RowChange:

@@ -21,7 +21,8 @@ from analemma.gc.uploads import COMMIT_FAILED, COMMIT_TIMEOUT, UNREFERENCED, Upl
 from analemma.settings import Settings
 from analemma.state.committer import Proposal
 from analemma.testing.objects import FailingStore, Fault
-from tests.stores import Store, delete_doomed_blocks
+from tests.internals import delete_doomed_blocks
+from tests.stores import Store
 from tests.unit.gc.collections import DAY_S, PLACE, later, text
 
 KEY = BranchKey("ann", "trip")

@@ -16,7 +16,8 @@ from analemma.clock import SystemClock, SystemEntropy
 from analemma.errors import Invalid
 from analemma.gc.packing import Packing, PackingPolicy
 from analemma.gc.packing_moves import PackingReport
-from tests.stores import Store, doom_blocks
+from tests.internals import doom_blocks
+from tests.stores import Store
 from tests.unit.gc.packing_stores import (
     OWNER,
     SMALL,

@@ -14,7 +14,8 @@ from analemma.blocks.port import ObjectStore
 from analemma.catalog.engine import Transaction
 from analemma.catalog.packing import SqlPacking
 from analemma.errors import Conflict, Corrupt, OutcomeUnknown
-from tests.stores import Store, doom_blocks
+from tests.internals import doom_blocks
+from tests.stores import Store
 from tests.unit.gc.packing_stores import (
     OWNER,
     SMALL,

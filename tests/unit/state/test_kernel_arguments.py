@@ -18,7 +18,8 @@ from analemma.canon.nodes import Block
 from analemma.canon.packing import LONGEST_KEY
 from analemma.errors import AnalemmaError, Conflict, Invalid, Limit
 from analemma.state.deltas import read_delta
-from tests.stores import KEY, Store
+from tests.internals import KEY
+from tests.stores import Store
 
 TRIP: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
 NAN = float("nan")

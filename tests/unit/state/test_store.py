@@ -18,7 +18,8 @@ from analemma.catalog.port import BranchKey
 from analemma.errors import Corrupt, HeadMoved, Invalid
 from analemma.state.committer import Proposal
 from tests.crash.commit_worker import large_value
-from tests.stores import KEY, Store, commit_change, commit_value, root_of, state_of
+from tests.internals import KEY, commit_change, commit_value, root_of, state_of
+from tests.stores import Store
 
 
 def run_sql(store: Store, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
