@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.slicing import CompileResult
     from analemma.pipeline.state_sources import SourceBackfill, SourceStatus
     from analemma.pipeline.tenant_pipeline import TenantPipeline
+    from analemma.state.injections import Injection, Placed
     from analemma.state.verifying import Report
 
 
@@ -88,7 +89,14 @@ class Tenant:
             committer=self.committer,
             checkpoints=self.checkpoints,
             clock=self._clock,
+            place_segment=self._place_segment,
         )
+
+    def _place_segment(self, injection: Injection) -> Placed | None:
+        from analemma.catalog.runs import RunRows
+        from analemma.flows.injection import place_segment
+
+        return place_segment(injection, RunRows(self._catalog.engine, self.id))
 
     @cached_property
     def payloads(self) -> Payloads:

@@ -53,6 +53,11 @@ class RunRows:
         row = self._engine.one("run_of_key", tenant=self._tenant, key=idempotency_key)
         return None if row is None else run_row(row)
 
+    def newest_on(self, key: BranchKey, document: BlockId) -> RunRow | None:
+        """The run that was last begun on a branch with a document."""
+        row = self._engine.one("newest_run_on", tenant=self._tenant, document=document, **key._asdict())
+        return None if row is None else run_row(row)
+
     def page(
         self,
         *,
@@ -121,6 +126,11 @@ class RunRows:
     def hold(self, row: RunRow) -> RowChange:
         """For a commit that begins another run: whoever begins it still has this one."""
         return RowChange("hold_parent", {"run": row.number, "fence": row.fence})
+
+    def hold_place(self, row: RunRow) -> RowChange:
+        """For a commit that injects a segment: the run still stands where it was seen."""
+        parameters = {"run": row.number, "fence": row.fence, "status": row.status, "position": row.position}
+        return RowChange("hold_place", parameters)
 
     def wake(self, row: RunRow, status: Status) -> list[RowChange]:
         """For a commit, or a move, before what it does to the run itself: whoever waits for it, if this ends it."""

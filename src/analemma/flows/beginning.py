@@ -194,7 +194,7 @@ class Beginning:
             name=asked.workflow.workflow,
             document=prepared.config,
             status="RUNNING" if here else "PENDING",
-            position=position_text(begin(prepared.plan, asked.start), prepared.segments),
+            position=position_text(begin(prepared.plan, asked.start), prepared.segments, prepared.plan.hash_version),
             options=_text(asked.options),
             fingerprint=asked.fingerprint,
             holder=parts.holder if here else None,

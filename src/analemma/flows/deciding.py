@@ -15,7 +15,7 @@ from analemma.flows.effects import DID_NOT, HAPPENED, result_row
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
 from analemma.flows.nodes import HumanNode
-from analemma.flows.run_kernel import SegmentCommit
+from analemma.flows.run_kernel import SegmentCommit, SegmentsInjected
 from analemma.flows.running import Runner
 from analemma.flows.runs import EFFECT, Waiting, error_of, read_error, read_waiting
 from analemma.flows.walking import advance
@@ -46,7 +46,14 @@ class Deciding:
             assert waiting.effect is not None
             self.settle(row, waiting.effect, choice, payload)
         else:
-            self._decide_step(self._runner.hold(row, entering=False), waiting, choice, actor, payload)
+            decided = False
+            while not decided:
+                try:
+                    self._decide_step(self._runner.hold(row, entering=False), waiting, choice, actor, payload)
+                    decided = True
+                except SegmentsInjected:
+                    # Behind what was the last segment: it is not the last any more.
+                    continue
 
     def decide_late(self, row: RunRow) -> None:
         """Nobody decided in time: the default does, or the run fails."""
@@ -86,7 +93,7 @@ class Deciding:
                     from_status="WAITING_HUMAN",
                     due_in_s=None if over else 0.0,
                 ),
-                position=position_text(after, held.standing.segments),
+                position=position_text(after, held.standing.segments, held.plan.hash_version),
                 head=manifest,
             )
             ended = ended_segment(held, segment, "COMPLETE" if over else "CONTINUE", before, manifest, attempts=0)
@@ -95,7 +102,7 @@ class Deciding:
 
         said = f"{waiting.node}: {choice}" + ("" if actor is None else f", by {actor}")
         parts.kernel.commit_segment(
-            held.standing, SegmentCommit(row.execution, held.plan.numbers[segment.id], rows, said)
+            held.standing, SegmentCommit(row.execution, held.plan.numbers[segment.id], rows, said, last=over)
         )
 
     def find_out(self, row: RunRow, unknown: Unknown, result: Any, *beside: RowChange) -> None:

@@ -85,5 +85,6 @@ class Held:
         """Its position, as it is kept."""
         known = self.kept_position
         if known is None or known[0] is not self.position:
-            known = self.kept_position = self.position, position_text(self.position, self.standing.segments)
+            text = position_text(self.position, self.standing.segments, self.plan.hash_version)
+            known = self.kept_position = self.position, text
         return known[1]

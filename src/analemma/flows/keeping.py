@@ -44,6 +44,7 @@ def ended_segment(
     )
 
 
-def position_text(position: Position, segments: BlockId) -> str:
+def position_text(position: Position, segments: BlockId, hash_version: int) -> str:
     """A position as it is kept, with the list of segments that it is a place in."""
-    return orjson.dumps({**position.to_value(), "segments": segments.hex()}).decode()
+    place = {"segments": segments.hex(), "hash_version": hash_version}
+    return orjson.dumps({**position.to_value(), **place}).decode()

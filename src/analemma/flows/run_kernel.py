@@ -94,6 +94,12 @@ class SegmentCommit:
     rows: Rows
     message: str | None = None
     events: tuple[OutboxEvent, ...] = ()
+    last: bool = False
+    """Whether the run is over with it."""
+
+
+class SegmentsInjected(Conflict):
+    """A run is not over: a segment was injected behind what was its last."""
 
 
 class RunKernel(BagKernel):
@@ -184,6 +190,16 @@ class RunKernel(BagKernel):
             return Standing(state, document, found.segments, head.manifest)
         return Standing(state, document, mine.segments, own)
 
+    def with_injected(self, standing: Standing) -> Standing:
+        """The same place, with the segments that the newest version of the branch has by now."""
+        head = self._catalog.head(self._tenant, standing.state.key)
+        if head is None or head.manifest == standing.state.manifest:
+            return standing
+        found = self._read_manifest(head.manifest)
+        if found.config != standing.config or found.segments in (None, standing.segments):
+            return standing
+        return replace(standing, segments=found.segments, source=head.manifest)
+
     def stand_on_state(self, manifest: BlockId, document: BlockId, own: BlockId) -> Standing:
         """The state of a version, to be run with a document: that of the version itself, or of the run's `own`."""
         found = self._read_manifest(self._row(manifest.hex(), None).id)
@@ -218,7 +234,7 @@ class RunKernel(BagKernel):
         )
         try:
             workflow = Workflow.model_validate(document)
-            plan = plan_of(configs, 1)
+            plan = plan_of(configs, 1, listed.hash_version)
         except (Invalid, ValueError) as exc:
             raise Denied(
                 f"manifest {manifest.hex()} has segments that cannot be run: {exc}",
@@ -257,8 +273,9 @@ class RunKernel(BagKernel):
             if head.manifest != state.manifest:
                 found = self._read_manifest(head.manifest)
                 tree = self._rebased(state, found)
-                if found.config == standing.config and found.segments is not None:
-                    # Somebody has injected a segment.
+                if found.config == standing.config and found.segments not in (None, segments):
+                    if commit.last:
+                        raise SegmentsInjected("a segment was injected into the run meanwhile", hint="look again")
                     segments = found.segments
             return Proposal(
                 state.key,

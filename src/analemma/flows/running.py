@@ -78,7 +78,7 @@ class Runner:
         check_place(plan, position)
         if entering and kept.get("segments") != standing.segments.hex():
             # Others were injected since; those before the segment at hand come first.
-            position = entered(plan, position)
+            position = entered(plan, position, kept.get("hash_version", 0))
         options = json.loads(row.options)
         deadline = None
         if row.deadline_us is not None:
@@ -205,7 +205,7 @@ class Runner:
         try:
             ready = self._parts.kernel.plan(held.standing)
             check_place(ready.plan, held.position)
-            position = entered(ready.plan, held.position)
+            position = entered(ready.plan, held.position, held.plan.hash_version)
         except (Unavailable, Timeout):
             raise
         except Exception as exc:
@@ -318,7 +318,7 @@ class Runner:
         run_status: Status = "WAITING_HUMAN" if waits else "COMPLETED" if over else "RUNNING"
         due_in_s = ending.timeout_s if isinstance(ending, Waits) else None if over else held.lease.renewal_s
         segments = held.standing.segments
-        kept_position = position_text(after, segments)
+        kept_position = position_text(after, segments, held.plan.hash_version)
 
         def rows(manifest: BlockId) -> list[RowChange]:
             move = Move(
@@ -343,12 +343,15 @@ class Runner:
 
         if run is not None and not waits and (run.state.is_changed or run.events):
             commit = SegmentCommit(
-                held.row.execution, held.plan.numbers[segment.id], rows, run.message, tuple(run.events)
+                held.row.execution, held.plan.numbers[segment.id], rows, run.message, tuple(run.events), last=over
             )
             held.standing = parts.kernel.commit_segment(held.standing, commit)
             held.own = held.standing.state.manifest
         else:
             parts.rows.change_alone(rows(before))
+            if run_status == "RUNNING":
+                # Only now: nobody injects anything before a segment that a run that is held stands at.
+                held.standing = parts.kernel.with_injected(held.standing)
         if due_in_s is not None:
             held.lease.renewed()
         held.position, held.fresh, held.waiting, held.status = after, True, None, run_status

@@ -41,7 +41,8 @@ class Segment:
     """Whether a run begins with it."""
     automatic: bool = False
     """Whether it stands for no node of the document."""
-    injected: bool = False
+    injected: int = 0
+    """The hash version of the list that it was injected into; 0: it was there from the beginning."""
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -57,6 +58,8 @@ class Plan:
     segments: tuple[Segment, ...]
     iteration_limit: int
     """How many segments a run may execute, counting every time."""
+    hash_version: int = 1
+    """Of the list of segments: 1, and one more with every one that was injected."""
 
     @property
     def total_segments(self) -> int:
@@ -92,14 +95,16 @@ class Plan:
     @cached_property
     def entrances(self) -> dict[str, str]:
         """For segments that others were injected directly before: the first of those."""
+        return self.entrances_since(0)
+
+    def entrances_since(self, hash_version: int) -> dict[str, str]:
+        """The same for those alone that were injected after a hash version."""
         found: dict[str, str] = {}
         first: str | None = None
         for segment in self.segments:
-            if segment.injected:
-                first = first or segment.id
-            elif first is not None:
+            if first is not None:
                 found[segment.id] = first
-                first = None
+            first = (first or segment.id) if segment.injected > hash_version else None
         return found
 
     @cached_property
@@ -126,7 +131,7 @@ class Plan:
         ]
 
 
-def plan_of(entries: Iterable[Mapping[str, Any]], iteration_limit: int) -> Plan:
+def plan_of(entries: Iterable[Mapping[str, Any]], iteration_limit: int, hash_version: int = 1) -> Plan:
     """The plan that a manifest's segments make; entries may wrap their `segment_config`."""
     configs = [each.get("segment_config", each) for each in entries]
     segments = [segment_of(config) for config in configs]
@@ -139,7 +144,7 @@ def plan_of(entries: Iterable[Mapping[str, Any]], iteration_limit: int) -> Plan:
         for other in (*named, *others):
             if other not in known:
                 raise Invalid(f"segment {segment.id} names {other}, which there is not")
-    return Plan(tuple(_placed(segments)), iteration_limit)
+    return Plan(tuple(_placed(segments)), iteration_limit, hash_version)
 
 
 def segment_of(config: Mapping[str, Any]) -> Segment:
@@ -159,37 +164,12 @@ def segment_of(config: Mapping[str, Any]) -> Segment:
             loop=config.get("loop"),
             start=config.get("start", False) is True,
             automatic=config.get("automatic", False) is True,
-            injected=config.get("injected", False) is True,
+            # A store of an earlier version says only that it was.
+            injected=int(config.get("injected", 0)),
             config=config,
         )
-    except (KeyError, TypeError) as exc:
+    except (KeyError, TypeError, ValueError) as exc:
         raise Invalid(f"a segment's configuration lacks {exc}") from exc
-
-
-def injected_segment(
-    segment: str, nodes: Sequence[Mapping[str, Any]], plan: Plan, position: int, *, ring: int = 3
-) -> dict[str, Any]:
-    """A configuration for `inject_dynamic_segment`: nodes (in a document's form) that run one after the other before
-    what now stands at a position, or at the end."""
-    if segment in plan.numbers:
-        raise Invalid(f"there is a segment {segment} already", hint="choose another name")
-    if not 0 <= position <= plan.total_segments:
-        raise Invalid(
-            f"no segment can be inserted at {position}", hint=f"use a position from 0 to {plan.total_segments}"
-        )
-    following = plan.segments[position] if position < plan.total_segments else None
-    made: dict[str, Any] = {
-        "format": FORMAT,
-        "id": segment,
-        "type": "steps",
-        "ring": f"ring_{ring}",
-        "nodes": [dict(node) for node in nodes],
-        "next": [] if following is None else [following.id],
-        "injected": True,
-    }
-    if following is not None and following.loop is not None:
-        made["loop"] = following.loop
-    return made
 
 
 def _placed(segments: Sequence[Segment]) -> Sequence[Segment]:

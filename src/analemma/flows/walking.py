@@ -79,13 +79,15 @@ def begin(plan: Plan, start: str | None = None) -> Position:
     return Position(first, frozenset({first}), (), 0)
 
 
-def entered(plan: Plan, position: Position) -> Position:
-    """The same place in a plan that segments were injected into, before the segment at hand began: those that stand
-    directly before it come first."""
-    if position.at is None or position.at not in plan.entrances:
-        return position
-    first = plan.entrances[position.at]
-    return replace(position, at=first, marked=position.marked - {position.at} | {first})
+def entered(plan: Plan, position: Position, since: int) -> Position:
+    """The same place in a plan that segments were injected into after a hash version, before the segment at hand began:
+    those that stand directly before it, or before another that something leads to, come first."""
+    entrances = plan.entrances_since(since)
+    # Loops that are open were entered before.
+    inside = {loop for loop, _ in position.iterations}
+    marked = frozenset(each if each in inside else entrances.get(each, each) for each in position.marked)
+    at = position.at if position.at is None or position.at in inside else entrances.get(position.at, position.at)
+    return replace(position, at=at, marked=marked)
 
 
 def iterations_at(plan: Plan, position: Position) -> tuple[int, ...]:
@@ -116,6 +118,9 @@ def advance(plan: Plan, position: Position, outcome: Outcome = DONE) -> Position
     for target in targets:
         goes_back = target in around
         marked.add(target if goes_back or segment.injected else plan.entrances.get(target, target))
+    if segment.injected:
+        # Whatever was injected behind it since stands before what it names.
+        marked |= {each.id for each in plan.segments[plan.numbers[segment.id] + 1 :][:1]}
     executed = position.executed + 1
     at = _next(plan, segment, loop, marked)
     if at is not None and executed >= plan.iteration_limit:

@@ -17,6 +17,7 @@ from analemma.state.arguments import check_version
 from analemma.state.block_store import BlockStore, Carried
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer, Outcome, Proposal
+from analemma.state.injections import PlaceSegment
 from analemma.state.manifests import Manifest, decode_manifest
 
 T = TypeVar("T")
@@ -62,6 +63,7 @@ class KernelBase:
         committer: Committer,
         checkpoints: Checkpoints,
         clock: Clock,
+        place_segment: PlaceSegment | None = None,
     ) -> None:
         self._catalog = catalog
         self._tenant = tenant
@@ -70,6 +72,7 @@ class KernelBase:
         self._committer = committer
         self._checkpoints = checkpoints
         self._clock = clock
+        self._place_segment = place_segment
         self._manifests: dict[BlockId, Manifest] = {}
         self._own_heads: dict[BranchKey, _OwnHead] = {}
 

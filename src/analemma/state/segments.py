@@ -3,9 +3,9 @@ hash."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
@@ -14,6 +14,7 @@ from analemma.catalog.port import BranchKey, Head, ManifestRow
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import branch_key
 from analemma.state.committer import Outcome, Proposal
+from analemma.state.injections import HOLD_PLACE, Injection, Placed
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase, place
 from analemma.state.manifests import Manifest
 from analemma.state.segment_lists import Segment, SegmentList, decode_segments, encode_segments
@@ -21,6 +22,8 @@ from analemma.state.segment_lists import Segment, SegmentList, decode_segments, 
 CONFIGURED = "configured"
 SEGMENT_INJECTED = "segment_injected"
 WRAPPED = "segment_config"
+MOST_LOOKS: Final = 100
+"""So often in a row a run may have moved on while a segment was injected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +107,7 @@ class Segments(KernelBase):
     def load_segment_manifest(self, manifest_id: str, *, owner_id: str | None = None) -> list[dict[str, Any]]:
         """The segments that a version carries, each as it was given."""
         row = self._row(manifest_id, owner_id)
-        listed = self._segments_of(row.id, self._read_manifest(row.id))
-
-        def read(segment: Segment) -> dict[str, Any]:
-            config: dict[str, Any] = self._trees.read(segment.config.id)
-            return config if segment.entry is None else self._trees.unpack(segment.entry) | {WRAPPED: config}
-
-        return self._guarded(row.id, lambda: [read(segment) for segment in listed.segments])
+        return self._read_entries(row.id, self._segments_of(row.id, self._read_manifest(row.id)))
 
     def verify_segment_config(
         self, segment_config: Mapping[str, Any], manifest_id: str, segment_index: int | str
@@ -142,9 +139,12 @@ class Segments(KernelBase):
         """Insert a segment before the one at a position (or at the end), as a new version of the branch's newest state;
         later segments move up.
 
-        Saves that happened since `manifest_id` do no harm; another injection does: Conflict, and nothing changes."""
+        It takes what `load_segment_manifest` shows, with or without what is around `segment_config`. Where `app.flows`
+        runs the workflow, it also takes `{"nodes": [...]}`, or one node: where it leads to follows from the position,
+        and Invalid, with its `pointer`, says what could not be run. The run executes it when it comes to the position;
+        Conflict if it never would, as it is further already. Saves that happened since `manifest_id` do no harm;
+        another injection does: Conflict, and nothing changes."""
         row = self._row(manifest_id, owner_id)
-        key = row.key
         known = self._read_manifest(row.id)
         listed = self._segments_of(row.id, known)
         if expected_hash_version is not None and listed.hash_version != expected_hash_version:
@@ -152,29 +152,77 @@ class Segments(KernelBase):
         count = len(listed.segments)
         if type(insert_position) is not int or not 0 <= insert_position <= count:
             raise Invalid(f"no segment can be inserted at {insert_position}", hint=f"use a position from 0 to {count}")
-        config = self._trees.build(_dict(segment_config, "a segment's configuration"))
-        before, after = listed.segments[:insert_position], listed.segments[insert_position:]
-        grown = SegmentList((*before, Segment(config.root), *after), listed.hash_version + 1)
+        given = _dict(segment_config, "a segment's configuration")
+        placed = self._placed(row, known, listed, given, insert_position)
+        segment, inner, outer = self._packed_segment(
+            given if placed is None else placed.entries[insert_position], insert_position
+        )
+        others, wrapping = listed.segments, tuple[Block, ...]()
+        if placed is not None:
+            others, wrapping = self._wrapped_again(others, placed.entries, insert_position)
+        grown = SegmentList(
+            (*others[:insert_position], segment, *others[insert_position:]), hash_version=listed.hash_version + 1
+        )
         list_block = encode_segments(grown)
 
         def propose(head: Head | None) -> Proposal:
             if head is None:
-                raise NotFound(f"there is no {place(key)}")
+                raise NotFound(f"there is no {place(row.key)}")
             manifest = self._read_manifest(head.manifest)
             if manifest.segments != known.segments or manifest.config != known.config:
                 found = None if manifest.segments is None else self._segments_of(head.manifest, manifest).hash_version
                 raise _segments_changed(row, listed.hash_version, found)
+            held = () if placed is None else placed.hold(head.manifest)
             return Proposal(
-                key,
-                Edited(manifest.root, (*config.blocks, list_block)),
+                row.key,
+                Edited(manifest.root, (*inner, *outer, *wrapping, list_block)),
                 head,
                 config=manifest.config,
                 segments=list_block.id,
                 kind=SEGMENT_INJECTED,
                 facts={"position": insert_position, "hash_version": grown.hash_version, "from": row.id.hex()},
+                rows=lambda _: held,
             )
 
-        return _made(self._commit(key, CURRENT_HEAD, propose), known.config, grown, config.blocks)
+        return _made(self._commit_where_it_stands(row.key, propose), known.config, grown, inner)
+
+    def _placed(
+        self, row: ManifestRow, known: Manifest, listed: SegmentList, given: Mapping[str, Any], position: int
+    ) -> Placed | None:
+        config = known.config
+        if self._place_segment is None or config is None:
+            return None
+        document = self._guarded(row.id, lambda: self._trees.read(config))
+        entries = self._read_entries(row.id, listed)
+        return self._place_segment(Injection(row.key, config, document, entries, listed.hash_version, given, position))
+
+    def _wrapped_again(
+        self, segments: Sequence[Segment], entries: Sequence[Mapping[str, Any]], position: int
+    ) -> tuple[tuple[Segment, ...], tuple[Block, ...]]:
+        """Segments with what is said around them now that they have moved, and the blocks of that."""
+        around = [entry for number, entry in enumerate(entries) if number != position]
+        packed = [
+            self._trees.pack({name: value for name, value in entry.items() if name != WRAPPED}) for entry in around
+        ]
+        made = tuple(Segment(old.config, wire) for old, (wire, _) in zip(segments, packed, strict=True))
+        return made, tuple(block for _, blocks in packed for block in blocks)
+
+    def _commit_where_it_stands(self, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
+        """Commit while the run stands where the proposal saw it; look again if it has moved."""
+        for _ in range(MOST_LOOKS):
+            try:
+                return self._commit(key, CURRENT_HEAD, propose)
+            except Conflict as exc:
+                if exc.facts.get("statement") != HOLD_PLACE:
+                    raise
+        raise Conflict(f"the run on {place(key)} moves too fast", hint="try again, or inject further behind")
+
+    def _read_entries(self, manifest_id: BlockId, listed: SegmentList) -> list[dict[str, Any]]:
+        def read(segment: Segment) -> dict[str, Any]:
+            config: dict[str, Any] = self._trees.read(segment.config.id)
+            return config if segment.entry is None else self._trees.unpack(segment.entry) | {WRAPPED: config}
+
+        return self._guarded(manifest_id, lambda: [read(segment) for segment in listed.segments])
 
     def _expected_parent(self, key: BranchKey, parent: str | None) -> BlockId | CurrentHead:
         if parent is None:

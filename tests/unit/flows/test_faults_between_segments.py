@@ -14,7 +14,6 @@ from analemma.catalog.runs import RunRows
 from analemma.errors import Conflict, Denied
 from analemma.flows.building import Flow
 from analemma.flows.run_kernel import ReadyPlan, RunKernel, Standing
-from analemma.flows.segments import injected_segment
 from tests.stores import Store
 from tests.unit.flows.test_runner_faults import PLACE, app, one_step, quiet
 
@@ -26,10 +25,8 @@ def workflow_status(app: App) -> str:
 
 
 def injecting(app: App, flow: Flow, before: str, manifest: str) -> None:
-    plan = flow.plan()
-    nodes = [{"id": "extra", "type": "python", "function": "x.extra"}]
-    config = injected_segment("extra", nodes, plan, plan.numbers[before])
-    app.kernel.inject_dynamic_segment(manifest, config, plan.numbers[before])
+    node = {"id": "extra", "type": "python", "function": "x.extra"}
+    app.kernel.inject_dynamic_segment(manifest, node, flow.plan().numbers[before])
 
 
 def test_a_segment_that_was_committed_stays_so_when_what_comes_next_is_refused(
@@ -78,12 +75,13 @@ def asking(**options: Any) -> Flow:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["decided", "late"])
-def test_what_is_injected_before_a_human_who_is_being_asked_does_not_come_first(store: Store, late: bool) -> None:
+def test_nothing_is_injected_before_a_human_who_is_being_asked(store: Store, late: bool) -> None:
     flow = asking(timeout_s=0.1, default="yes")
     with store.open(run_lease_s=5.0) as app:
         app.flows.handlers.add("x.extra", lambda state, ctx: {"extra": 1})
         run = app.flows.run(flow, **PLACE)
-        injecting(app, flow, "ok", run.manifest_id)
+        with pytest.raises(Conflict, match="stands at ok"):
+            injecting(app, flow, "ok", run.manifest_id)
         if late:
             time.sleep(0.15)
             assert app.run_worker(1).drain().failed == 0

@@ -14,7 +14,6 @@ from analemma.catalog.runs import claim_due
 from analemma.errors import Conflict, Denied, Invalid, NotFound
 from analemma.flows.building import Flow
 from analemma.flows.runs import Run
-from analemma.flows.segments import injected_segment
 from tests.stores import Store
 
 PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}
@@ -454,10 +453,8 @@ def test_an_injected_segment_runs_before_the_one_at_its_place(app: App) -> None:
     flow = asking("middle")
     app.flows.handlers.add("asking.extra", lambda state, ctx: {"extra": 1})
     run = app.flows.run(flow, **PLACE)
-    plan = flow.plan()
-    nodes = [{"id": "extra", "type": "python", "function": "asking.extra"}]
-    config = injected_segment("extra", nodes, plan, plan.numbers["two"])
-    app.kernel.inject_dynamic_segment(run.manifest_id, config, plan.numbers["two"])
+    node = {"id": "extra", "type": "python", "function": "asking.extra"}
+    app.kernel.inject_dynamic_segment(run.manifest_id, node, flow.plan().numbers["two"])
     done = app.flows.approve(run.execution_id, "yes", "me")
     assert done.status == "COMPLETED", done.error
     assert [each.segment_id for each in done.segments] == ["one", "approve", "extra", "two"]

@@ -11,7 +11,7 @@ from analemma.errors import Conflict, Invalid
 from analemma.flows.document import hash_of
 from analemma.flows.loading import load_workflow
 from analemma.flows.partitioning import nodes_of, partition, task_plans
-from analemma.flows.segments import Plan, injected_segment, plan_of, segment_of
+from analemma.flows.segments import Plan, plan_of, segment_of
 from tests.stores import Store
 from tests.unit.flows.workflows import TRIAGE, branch, human, loop, plan_of_nodes, python, walk, workflow
 
@@ -180,27 +180,17 @@ def test_a_segment_injected_into_a_manifest_is_run_before_what_it_stands_before(
         made = app.kernel.create_manifest("w", known.to_document(), plan.segment_manifest(), owner_id="me")
         for name, before in (("first", "a"), ("more", "b"), ("often", "d"), ("once", "c"), ("late", None)):
             position = plan.total_segments if before is None else plan.numbers[before]
-            config = injected_segment(name, [python(name)], plan, position)
-            made = app.kernel.inject_dynamic_segment(made.manifest_id, config, position)
-            assert app.kernel.verify_segment_config(config, made.manifest_id, position)
+            made = app.kernel.inject_dynamic_segment(made.manifest_id, python(name), position)
             plan = plan_of(app.kernel.load_segment_manifest(made.manifest_id), plan.iteration_limit)
+            assert app.kernel.verify_segment_config(plan.segments[position].config, made.manifest_id, position)
         assert list(walk(plan)) == [
             *("first", "a", "more", "b", "once", "c"),
             *("often", "d", "c", "often", "d", "c"),
             *("e", "late"),
         ]
         assert made.hash_version == 6
-        config = injected_segment("other", [python("other")], plan, 0)
         with pytest.raises(Conflict):
-            app.kernel.inject_dynamic_segment(made.manifest_id, config, 0, expected_hash_version=1)
-
-
-def test_an_injected_segment_has_a_name_and_a_place_of_its_own() -> None:
-    plan = plan_of_nodes(python("a"))
-    with pytest.raises(Invalid, match="there is a segment a already"):
-        injected_segment("a", [python("x")], plan, 0)
-    with pytest.raises(Invalid, match="from 0 to 1"):
-        injected_segment("b", [python("x")], plan, 2)
+            app.kernel.inject_dynamic_segment(made.manifest_id, python("other"), 0, expected_hash_version=1)
 
 
 def test_the_same_document_is_cut_the_same() -> None:

@@ -11,7 +11,6 @@ import pytest
 from analemma.app import App
 from analemma.errors import Corrupt, Denied
 from analemma.flows.building import Flow
-from analemma.flows.segments import injected_segment
 from tests.stores import Store
 from tests.unit.flows.test_humans_and_moves import _point, asking, work
 from tests.unit.flows.test_running import PLACE, app, quiet
@@ -123,10 +122,8 @@ def test_an_injected_segment_may_do_no_more_than_others(field: str, app: App) ->
     flow = asking("middle")
     app.flows.handlers.add("asking.extra", lambda state, ctx: {field: "x"})
     run = app.flows.run(flow, **PLACE)
-    plan = flow.plan()
-    nodes = [{"id": "extra", "type": "python", "function": "asking.extra"}]
-    config = injected_segment("extra", nodes, plan, plan.numbers["two"])
-    app.kernel.inject_dynamic_segment(run.manifest_id, config, plan.numbers["two"])
+    node = {"id": "extra", "type": "python", "function": "asking.extra"}
+    app.kernel.inject_dynamic_segment(run.manifest_id, node, flow.plan().numbers["two"])
     versions = len(app.kernel.history(**PLACE))
     failed = app.flows.approve(run.execution_id, "yes", "me")
     assert failed.error is not None and (failed.status, failed.error.kind) == ("FAILED", "denied")

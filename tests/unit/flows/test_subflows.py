@@ -312,12 +312,11 @@ def test_a_child_is_not_forgotten_while_its_parent_may_go_on(store: Store) -> No
 
 
 @pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Callable[[], object]], None]]:
+def meanwhile() -> Iterator[Callable[[str, Callable[[], object]], None]]:
     """Does something at a failpoint, the first time that it is passed."""
 
     def arrange(point: str, does: Callable[[], object]) -> None:
-        monkeypatch.setattr(failpoints, "_action", does)
-        failpoints.arm(point)
+        failpoints.arm(point, does)
 
     yield arrange
     failpoints.arm(None)

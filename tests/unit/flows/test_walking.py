@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from analemma.errors import Invalid, Limit
+from analemma.flows.injection import injected_config
 from analemma.flows.loading import load_workflow
 from analemma.flows.partitioning import partition
-from analemma.flows.segments import Plan, Segment, injected_segment, plan_of
+from analemma.flows.segments import Plan, Segment, plan_of
 from analemma.flows.walking import (
     DONE,
     Again,
@@ -23,7 +24,7 @@ from analemma.flows.walking import (
     iterations_at,
     position_from,
 )
-from tests.unit.flows.workflows import TRIAGE, branch, decide_simply, human, loop, plan_of_nodes, python, walk
+from tests.unit.flows.workflows import TRIAGE, branch, decide_simply, human, loop, plan_of_nodes, python, walk, workflow
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -157,9 +158,9 @@ def test_a_run_begins_with_the_trigger_that_set_it_off() -> None:
 def test_what_is_injected_before_the_segment_at_hand_comes_first() -> None:
     plan = plan_of_nodes(human("a"), human("b"))
     position = advance(plan, begin(plan))
-    config = injected_segment("new", [python("new")], plan, 1)
-    grown = plan_of([plan.segments[0].config, config, plan.segments[1].config], 100)
-    there = entered(grown, position)
+    config = injected_config(workflow(human("a"), human("b")), plan, python("new"), 1)
+    grown = plan_of([plan.segments[0].config, config, plan.segments[1].config], 100, 2)
+    there = entered(grown, position, 1)
     assert (position.at, there.at) == ("b", "new")
     assert advance(grown, there).at == "b"
-    assert entered(plan, position) == position
+    assert entered(grown, position, 2) == position

@@ -25,6 +25,18 @@ WHERE tenant = :tenant AND number < :before AND (:status = '' OR status = :statu
   AND (:owner = '' OR owner = :owner) AND (:name = '' OR name = :name)
 ORDER BY number DESC LIMIT :limit
 
+-- newest_run_on --
+-- The run that was last begun on a branch with a document.
+SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
+FROM run
+WHERE tenant = :tenant AND workflow = :workflow AND owner = :owner AND branch = :branch AND document = :document
+ORDER BY number DESC LIMIT 1
+
+-- hold_place --
+-- A run stays where it stands until what is injected before it is there. No row touched means that it has moved.
+UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = :status AND position = :position
+
 -- run_standing --
 -- Whether whoever has this fence may go on.
 SELECT status, fence FROM run WHERE number = :number
