@@ -25,6 +25,7 @@ NAME: Final[dict[str, Any]] = {"workflow_id": "korea", "owner_id": "ann"}
 QUESTIONS: Final = ("visa", "season", "trains", "food", "islands", "words", "money", "power")
 FARES: Final = {"train": 61, "plane": 48}
 FORK: Final = "by-plane"
+TRIP_PLANNED: Final = "TripPlanned"
 CRASH_AT: Final = "effect.before_result:6"
 """The sixth time that something has happened outside, which is a search, and nobody has written down that it has."""
 CHILD: Final = """
@@ -93,7 +94,7 @@ def agent_flow(outside: Outside) -> Flow:
     @flow.step(reads=["goal", "notes", "decide", "receipt"], writes=["letter"])
     def write(state: Any, ctx: Any) -> dict[str, Any]:
         draft = ctx.uuid().hex[:6]
-        ctx.emit({"type": "TripPlanned", "payload": {"draft": draft}})
+        ctx.emit({"type": TRIP_PLANNED, "payload": {"draft": draft}})
         told = f"{state['goal']} by {state['decide']['choice']}, {len(state['notes'])} notes, {state['receipt']}"
         return {"letter": f"{told} (draft {draft})"}
 
@@ -119,6 +120,7 @@ def tell_agent_story(console: Console, store: Path, directory: Path) -> None:
         run = _decide(console, app, outside, run)
         _run_again(console, app, outside, run)
         _fork(console, app, outside, run)
+        _deliver(console, app)
         _show_history(console, app)
 
 
@@ -184,6 +186,13 @@ def _fork(console: Console, app: App, outside: Outside, run: Run) -> None:
         f"still {searches} searches."
     )
     console.print(f"  {fork.state['letter']}\n")
+
+
+def _deliver(console: Console, app: App) -> None:
+    """Hear of the letters that were written; each event was committed with its letter."""
+    drafts: list[str] = []
+    app.worker(handlers={TRIP_PLANNED: lambda event, _: drafts.append(event.payload["draft"])}).drain()
+    console.print(f"A worker delivers what was emitted with each letter, once: {len(drafts)} drafts.\n")
 
 
 def _show_history(console: Console, app: App) -> None:
