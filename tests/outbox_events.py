@@ -12,7 +12,7 @@ from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent
 
 KIND = "Counted"
-AGGREGATE = "RAW_DATA"
+AGGREGATE = "STATE"
 
 _numbers = itertools.count(1)
 

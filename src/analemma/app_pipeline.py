@@ -294,6 +294,6 @@ class AppPipeline(ABC):
         from analemma.pipeline.state_handlers import state_handlers
 
         return {
-            **handlers(lambda name: self.tenant(name).pipeline),
+            **handlers(lambda name: self.tenant(name).pipeline, max_attempts=self.settings.outbox_max_attempts),
             **state_handlers(lambda name: self.tenant(name).pipeline),
         }

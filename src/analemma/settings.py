@@ -210,7 +210,7 @@ class Settings(BaseModel):
     outbox_warn_stale: int = Field(
         20, ge=0, le=1_000_000_000, description="More leases of lost workers than this are a problem."
     )
-    outbox_warn_dead: int = Field(10, ge=0, le=1_000_000_000, description="More dead events than this are a problem.")
+    outbox_warn_dead: int = Field(0, ge=0, le=1_000_000_000, description="More dead events than this are a problem.")
     ship_base: Place | None = Field(
         None,
         description="Where relative paths in sink rules begin. Unset: beside an embedded catalog; for a server, where"

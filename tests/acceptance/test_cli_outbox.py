@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +25,16 @@ def here(store: Store, tmp_path: Path) -> CommandLine:
     return at(store, tmp_path)
 
 
+def unwell(here: CommandLine, *arguments: str) -> Any:
+    """What a command answers that finds something wrong."""
+    done = here.run(*arguments, "--json")
+    assert done.returncode == 1
+    return json.loads(done.stdout)
+
+
 def test_dead_letters_are_found_shown_replayed_and_discarded(here: CommandLine) -> None:
-    drained = here.answer("worker", "--drain")["events"]
-    assert (drained["delivered"], drained["dead"]) == (0, 2)
+    drained = unwell(here, "worker", "--drain")
+    assert (drained["events"]["delivered"], drained["events"]["dead"], drained["parked"]) == (0, 2, 2)
     assert [each["id"] for each in here.answer("outbox", "dead", "--tenant", "shop")["events"]] == ["dead"]
     page = here.answer("outbox", "dead", "--limit", "1")
     assert len(page["events"]) == 1 and page["cursor"]
@@ -36,10 +45,10 @@ def test_dead_letters_are_found_shown_replayed_and_discarded(here: CommandLine) 
     assert "Unheard" in here.text("outbox", "dead") and "DEAD" in here.text("outbox", "show", "dead")
     assert here.answer("outbox", "replay", "dead")["replayed"]["revived"] == 1
     assert here.answer("outbox", "failed")["events"] == []
-    here.answer("worker", "--drain", "--tenant", "shop")
-    assert here.answer("outbox", "status")["status"]["counts"]["DEAD"] == 2
+    unwell(here, "worker", "--drain", "--tenant", "shop")
+    assert unwell(here, "outbox", "status")["status"]["counts"]["DEAD"] == 2
     assert here.answer("outbox", "discard", "dead", "--reason", "by hand")["discarded"] == 1
-    assert here.answer("worker", "--drain")["events"]["dead"] == 1
+    assert unwell(here, "worker", "--drain")["events"]["dead"] == 1
     assert "2 discarded" in here.text("outbox", "discard", "--all", "--yes")
     assert here.answer("outbox", "housekeep", "--dead-after", "0")["deleted"] == 3
     assert "none waits" in here.text("outbox", "status")
@@ -48,8 +57,10 @@ def test_dead_letters_are_found_shown_replayed_and_discarded(here: CommandLine) 
 def test_what_producers_wrote_does_not_steer_the_terminal(store: Store, here: CommandLine) -> None:
     with store.open() as app:
         produce(app, [event("c\x1b[2J", id="evil\x1b]0;x\x07", type="Un\x9bheard\nline")])
-    here.answer("worker", "--drain")
-    for text in (here.text("outbox", "dead"), here.text("outbox", "show", "evil\x1b]0;x\x07")):
+    worked = here.process("worker", "--drain")
+    assert worked.returncode == 1 and "evil" in worked.stderr
+    shown = (here.text("outbox", "dead"), here.text("outbox", "show", "evil\x1b]0;x\x07"), worked.stderr)
+    for text in shown:
         assert "evil\\x1b]0;x\\x07" in text and "c\\x1b[2J" in text
         assert all(each.isprintable() for each in text if each != "\n")
 

@@ -416,7 +416,7 @@ class Counting(JsonPlusSerializer):
 @pytest.mark.parametrize("counters", [{}, {"lines": [1, 1]}], ids=["plain", "delta"])
 def test_what_deleting_runs_costs(app: App, counters: dict[str, Any]) -> None:
     """Each checkpoint's metadata once, and no state unless there are delta channels: then only of those that come right
-    after what goes."""
+    after what goes, one here, whose id is compared with its row."""
     serde = Counting()
     saver = AnalemmaSaver(app, serde=serde)
     config = None
@@ -428,7 +428,9 @@ def test_what_deleting_runs_costs(app: App, counters: dict[str, Any]) -> None:
     before = app.catalog.engine.statements.copy()
     saver.delete_for_runs(["r3"])
     ran = app.catalog.engine.statements - before
-    assert serde.loaded <= 60 and "ancestors" not in ran and ran["read_blocks"] <= (5 if counters else 0)
+    assert (
+        serde.loaded <= 60 + bool(counters) and "ancestors" not in ran and ran["read_blocks"] <= (5 if counters else 0)
+    )
     assert len(ids(saver)) == 50
 
 

@@ -42,7 +42,11 @@ class Rule(Enum):
     INTENT_FIRST = "U1", "an upload's intent is committed before its first byte"
     READY_BY_COMPARE = "U2", "a commit makes its uploads ready only if they are temp, or fails"
     CLAIM_BY_COMPARE = "U3", "an upload is claimed only in exactly the state that the claim was decided for"
-    UNNAMED_ONLY = "U4", "a ready upload is claimed only if no block's row names it"
+    UNNAMED_ONLY = (
+        "U4",
+        "an upload is claimed, and a claimed one's object deleted, only if its row names its own object and no block's "
+        "row of any tenant names it",
+    )
     CLAIM_THEN_DELETE = "U5", "an object is deleted after its claim committed"
     KEEP_INTENT = "U6", "the intent of an upload that was never committed stays after its object was deleted"
     FORGET_OWN = "U7", "the row of a claimed upload is removed only by whoever has deleted its object"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from analemma.catalog.collecting import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.engine import Engine, Row, Transaction
@@ -32,6 +32,8 @@ class Candidate:
     id: UploadId
     object_key: str
     size: int
+    in_use: bool = False
+    """Blocks lie in it, whatever its row says: it must not be claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Claimed:
     claimed_from: str | None
     claimed_at_us: int
     deleted_at_us: int | None
+    in_use: bool
+    """Blocks lie in it, whatever its row says: its object must not be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +116,16 @@ class CollectingUploads:
         return [_candidate(row) for row in rows]
 
     def unreferenced(self, tenant: TenantId, after: bytes, limit: int = PAGE) -> tuple[list[Candidate], bytes | None]:
-        """Those of a page of ready uploads in which no block lies, and where the next page begins."""
+        """Those of a page of ready uploads in which no block of this tenant lies, and where the next page begins."""
         rows = self._engine.all("ready_uploads", tenant=tenant, after=after, limit=limit)
-        found = [Candidate(tenant, UploadId(row[0]), row[1], row[2]) for row in rows if not row[3]]
+        found = [Candidate(tenant, UploadId(row[0]), row[1], row[2], bool(row[4])) for row in rows if not row[3]]
         return found, UploadId(rows[-1][0]) if rows else None
 
     def claim_abandoned(self, candidates: Sequence[Candidate], before_us: int) -> list[Candidate]:
-        """Claim intents, durably; those of them that were still intents."""
+        """Claim intents, durably; those of them that were still intents, and in which no block lies."""
 
         def claim(tx: Transaction, each: Candidate, now: int) -> int:
-            return tx.execute("claim_abandoned_upload", tenant=each.tenant, id=each.id, now=now, before=before_us)
+            return tx.execute("claim_abandoned_upload", now=now, before=before_us, **_named(each))
 
         return self._claim(candidates, claim)
 
@@ -129,7 +133,7 @@ class CollectingUploads:
         """Claim the intent of a commit that failed, durably; False if it is no intent any more."""
 
         def claim(tx: Transaction, each: Candidate, now: int) -> int:
-            return tx.execute("claim_failed_upload", tenant=each.tenant, id=each.id, now=now)
+            return tx.execute("claim_failed_upload", now=now, **_named(each))
 
         return bool(self._claim([candidate], claim))
 
@@ -137,7 +141,7 @@ class CollectingUploads:
         """Claim ready uploads, durably; those of them in which no block lies."""
 
         def claim(tx: Transaction, each: Candidate, now: int) -> int:
-            return tx.execute("claim_unreferenced_upload", tenant=each.tenant, id=each.id, now=now)
+            return tx.execute("claim_unreferenced_upload", now=now, **_named(each))
 
         return self._claim(candidates, claim)
 
@@ -268,8 +272,12 @@ class CollectingUploads:
 
 
 def _candidate(row: Row) -> Candidate:
-    return Candidate(TenantId(row[0]), UploadId(row[1]), row[2], row[3])
+    return Candidate(TenantId(row[0]), UploadId(row[1]), row[2], row[3], bool(row[4]))
 
 
 def _claimed(row: Row) -> Claimed:
     return Claimed(TenantId(row[0]), UploadId(row[1]), *row[2:])
+
+
+def _named(each: Candidate) -> dict[str, Any]:
+    return {"tenant": each.tenant, "id": each.id, "object_key": each.object_key}

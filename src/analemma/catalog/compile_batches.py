@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from analemma.catalog.arrays import Blobs, Integers, Texts
 from analemma.catalog.bodies import add_bodies
 from analemma.catalog.engine import Statements, Transaction
+from analemma.catalog.outbox_lanes import LaneKey
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.parted_entries import settle_entries, write_parted_entries
 from analemma.catalog.port import OutboxEvent, TenantId
@@ -56,10 +57,17 @@ def find_overtaken(tx: Transaction, writes: Sequence[CompileWrite]) -> set[int]:
 
 
 def write_compiles(
-    tx: Transaction, tenant: TenantId, writes: Sequence[CompileWrite], events: Sequence[OutboxEvent], *, now_us: int
+    tx: Transaction,
+    tenant: TenantId,
+    writes: Sequence[CompileWrite],
+    events: Sequence[OutboxEvent],
+    *,
+    now_us: int,
+    settling: LaneKey | None = None,
 ) -> None:
     """Write compiles that `find_overtaken` found nothing against, with their events and some more."""
-    enqueue(tx, tenant, [*(event for write in writes for event in write.events), *events], now_us=now_us)
+    told = [*(event for write in writes for event in write.events), *events]
+    enqueue(tx, tenant, told, now_us=now_us, settling=settling)
     blocks = {row.id: row for write in writes for row in write.blocks}
     add_bodies(tx, tenant, blocks.values(), sorted({upload for write in writes for upload in write.uploads}))
     hit(AFTER_BLOCKS)

@@ -16,7 +16,6 @@ from analemma.catalog.commits import check_request
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.ledger_port import BranchSettlement, Delta, LedgerEntry, PendingEntry, TicketRow
 from analemma.catalog.names import check_key, check_part
-from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, TenantId
 from analemma.clock import Clock
 from analemma.errors import Invalid
@@ -140,6 +139,9 @@ class SqlLedger(ABC):
     ) -> set[BranchKey]:
         """Hold heads, then entries; write for the branches of which both are as they were."""
         # In the order of their keys, and of their places: two who hold some of the same never wait for each other.
+        beginning = [each.key for each in settlements if each.expected is None]
+        if beginning and tx.dialect == "postgres":
+            tx.all("hold_beginnings", tenant=tenant, keys=_as_json(beginning))
         heads = _heads(tx.all("hold_heads", tenant=tenant, keys=_as_json(sorted(each.key for each in settlements))))
         current = [each for each in settlements if heads.get(each.key) == each.expected]
         wanted = sorted(step.seq for each in current for step in each.steps)
@@ -149,9 +151,6 @@ class SqlLedger(ABC):
         chosen = [each for each in current if all(step.seq in waiting for step in each.steps)]
         if chosen:
             self._write_settlements(tx, tenant, sorted(chosen, key=lambda each: each.key))
-            # Behind the heads, new ones too: whoever writes to these lanes holds those before them.
-            events = [event for each in chosen for request in each.commits for event in request.events]
-            enqueue(tx, tenant, events, now_us=self.clock.now_us())
         hit(BEFORE_COMMIT)
         return {each.key for each in chosen}
 
@@ -161,7 +160,7 @@ class SqlLedger(ABC):
 
     @abstractmethod
     def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
-        """Write versions and tickets of branches that are held; raise, and the transaction is undone."""
+        """Write versions, events and tickets of branches that are held; raise, and the transaction is undone."""
 
 
 def _check_own(request: CommitRequest) -> None:

@@ -9,6 +9,7 @@ from analemma.catalog.arrays import Blobs, Integers, Texts
 from analemma.catalog.commits import missing_upload
 from analemma.catalog.engine import Statements
 from analemma.catalog.ledger_port import BranchSettlement, LedgerEntry
+from analemma.catalog.outbox_producing import event_parameters
 from analemma.catalog.port import CommitRequest, TenantId
 from analemma.errors import Conflict
 
@@ -54,6 +55,7 @@ def settle_in_one_statement(
         **_journal(requests),
         **_known(requests),
         **_outcomes(settlements),
+        **event_parameters([event for request in requests for event in request.events]),
     )
     assert row is not None
     created, moved, finished, settled = row

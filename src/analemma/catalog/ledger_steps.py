@@ -16,6 +16,7 @@ from analemma.catalog.commit_steps import begin_branch, remember_request
 from analemma.catalog.commits import AFTER_BLOCKS, AFTER_HEAD, BEFORE_COMMIT, missing_upload
 from analemma.catalog.engine import Transaction
 from analemma.catalog.ledger_port import BranchSettlement, LedgerEntry
+from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import CommitRequest, Head, TenantId
 from analemma.errors import Conflict
 from analemma.failpoints import hit
@@ -74,6 +75,7 @@ def settle_in_steps(tx: Transaction, tenant: TenantId, settlements: Sequence[Bra
     if requests:
         _move_heads(tx, tenant, [(expected, commits[-1].head) for expected, commits in grown])
         hit(AFTER_HEAD)
+        enqueue(tx, tenant, [event for request in requests for event in request.events], now_us=now_us)
         _add_blocks(tx, tenant, requests)
         hit(AFTER_BLOCKS)
         _add_versions(tx, tenant, requests)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from analemma.catalog.arrays import Integers, Texts
-from analemma.catalog.engine import Row
+from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict
 
@@ -94,6 +94,41 @@ class Finished(NamedTuple):
     """To be said again, because somebody is writing to the lane."""
     lost: list[LaneOutcome]
     """Their leases are lost, and nothing was written of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Settles an event in the transaction that has its effect; called, it does so.
+
+    Who writes blocks in that transaction locks the lane before them, among the lanes that it adds to, by key: as every
+    producer does."""
+
+    lane: LaneKey
+    settle: Callable[[Transaction], None]
+
+    def __call__(self, tx: Transaction) -> None:
+        self.settle(tx)
+
+
+Within = Callable[[Transaction], None]
+"""What is to run in a transaction of somebody else's."""
+
+
+def settled_lane(within: Within | None) -> LaneKey | None:
+    """The lane of which that settles an event, if it does."""
+    return within.lane if isinstance(within, Acknowledgement) else None
+
+
+def preceded(within: Within | None, act: Within) -> Within:
+    """The same, after something else; that alone, if there is nothing."""
+    if within is None:
+        return act
+
+    def both(tx: Transaction) -> None:
+        act(tx)
+        within(tx)
+
+    return Acknowledgement(within.lane, both) if isinstance(within, Acknowledgement) else both
 
 
 def lease_lost(key: LaneKey) -> LeaseLost:

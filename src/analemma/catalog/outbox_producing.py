@@ -12,6 +12,7 @@ from typing import Any
 from analemma.catalog.arrays import Blobs, Integers, Texts, unless_empty
 from analemma.catalog.engine import Transaction
 from analemma.catalog.names import AGGREGATE_BYTES, check_part, check_texts
+from analemma.catalog.outbox_lanes import LaneKey
 from analemma.catalog.port import OutboxEvent, TenantId
 
 
@@ -26,16 +27,18 @@ class LanePlan:
     events: tuple[OutboxEvent, ...]
 
 
-def enqueue(tx: Transaction, tenant: TenantId, events: Sequence[OutboxEvent], *, now_us: int) -> None:
+def enqueue(
+    tx: Transaction, tenant: TenantId, events: Sequence[OutboxEvent], *, now_us: int, settling: LaneKey | None = None
+) -> None:
     """Add events in any write transaction, to be delivered once it is committed; then call `catalog.wakeups.signal()`.
 
-    A smaller `priority` is delivered earlier. Within an aggregate the order is that of commits, and of `events`."""
-    if not events:
-        return
+    A smaller `priority` is delivered earlier. Within an aggregate the order is that of commits, and of `events`. A lane
+    of which the transaction settles an event is locked together with those of the events."""
     check_events(events)
     if tx.dialect == "postgres":
-        tx.execute("enqueue_events", tenant=tenant, now=now_us, **event_parameters(events))
-    else:
+        if events or settling is not None:
+            tx.execute("enqueue_events", tenant=tenant, now=now_us, **event_parameters(events, settling))
+    elif events:
         add_events_in_steps(tx, tenant, events, now_us=now_us)
 
 
@@ -47,20 +50,22 @@ def check_events(events: Sequence[OutboxEvent]) -> None:
         check_texts((event.id, event.type, event.idempotency_key, event.trace))
 
 
-def lanes_in_order(events: Sequence[OutboxEvent]) -> list[LanePlan]:
-    """One plan per lane, by key; events keep their order within it."""
-    lanes: dict[tuple[str, str], list[OutboxEvent]] = {}
+def lanes_in_order(events: Sequence[OutboxEvent], settling: LaneKey | None = None) -> list[LanePlan]:
+    """One plan per lane, by key; events keep their order within it. That of a lane that is only locked has none."""
+    lanes: dict[tuple[str, str], list[OutboxEvent]] = {} if settling is None else {settling[1:]: []}
     for event in events:
         lanes.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
     return [
-        LanePlan(*key, min(event.priority for event in found), found[0].channel, tuple(found))
+        LanePlan(
+            *key, min((event.priority for event in found), default=0), found[0].channel if found else "", tuple(found)
+        )
         for key, found in sorted(lanes.items())
     ]
 
 
-def event_parameters(events: Sequence[OutboxEvent]) -> dict[str, Any]:
+def event_parameters(events: Sequence[OutboxEvent], settling: LaneKey | None = None) -> dict[str, Any]:
     """Lanes and events as the columns of a PostgreSQL statement."""
-    lanes = lanes_in_order(events)
+    lanes = lanes_in_order(events, settling)
     # A lane answers the first place behind those it reserved, so each event counts its place from the end.
     placed = [(event, len(lane.events) - place) for lane in lanes for place, event in enumerate(lane.events)]
     return {

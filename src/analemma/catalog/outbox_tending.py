@@ -172,5 +172,11 @@ class OutboxRows:
         return database_clock(source) if self._clock is None else self._clock()
 
 
+def overtake(tx: Transaction, lane: LaneKey, seq: int, *, attempts: int, failure: str | None, reason: str) -> None:
+    """Have an event that this transaction settled be one that was given up, because something newer is behind it.
+    `failure` is how it failed; None: as it did before."""
+    tx.execute("overtake_event", **lane.columns(), seq=seq, attempts=attempts, failure=failure, reason=reason)
+
+
 def _stored(row: tuple[Any, ...]) -> StoredEvent:
     return StoredEvent(row[0], LaneKey(*row[1:4]), *row[4:])

@@ -150,6 +150,19 @@ class Committed:
     """What was stored under the idempotency key, when one was given."""
 
 
+class NamedVersion(NamedTuple):
+    """A version that a row beside the branch's own names, as a checkpoint of a thread: the row keeps it."""
+
+    name: str
+    namespace: str
+    parent: str | None
+    manifest: BlockId
+    elsewhere: bool
+    """Whether a row of another branch gives the same version another name."""
+    twice: bool
+    """Whether another row of this branch names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """An intent: this object is about to be, or has been, written."""
@@ -377,6 +390,11 @@ class KernelCatalog(Protocol):
 
     def receipt(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
         """What was committed under this key, if anything."""
+
+    def named_versions(
+        self, tenant: TenantId, key: BranchKey, *, after: str = "", limit: int = 1000
+    ) -> list[NamedVersion]:
+        """The versions that rows name as checkpoints of this branch, by name, above `after`."""
 
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         """Record the intent, durably, before the object's first byte."""

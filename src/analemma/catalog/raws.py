@@ -13,6 +13,7 @@ from analemma.catalog.arrays import Blobs, Integers, Texts
 from analemma.catalog.bodies import add_bodies, body_parameters
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.entities import MAXIMUM_VERSION, EntityPlace
+from analemma.catalog.outbox_lanes import LaneKey, settled_lane
 from analemma.catalog.outbox_producing import check_events, enqueue
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.failpoints import declare, hit
@@ -131,7 +132,12 @@ class Raws:
         return retry_contention(lambda: self._in_one_statement(self._engine, items, uploads, now_us))
 
     def _in_one_statement(
-        self, source: Statements, items: Sequence[NewRaw], uploads: Sequence[UploadId], now_us: int
+        self,
+        source: Statements,
+        items: Sequence[NewRaw],
+        uploads: Sequence[UploadId],
+        now_us: int,
+        settling: LaneKey | None = None,
     ) -> list[Written | None]:
         events = [item.event(item.version) for item in items]
         check_events(events)
@@ -139,6 +145,8 @@ class Raws:
             "tenant": self._tenant,
             "now": now_us,
             "trace": events[0].trace,
+            "settling_type": None if settling is None else settling.aggregate_type,
+            "settling_id": None if settling is None else settling.aggregate_id,
             "types": Texts([item.place.type for item in items]),
             "keys": Texts([item.place.id for item in items]),
             "versions": Integers([item.version for item in items]),
@@ -167,8 +175,9 @@ class Raws:
         answers: list[Written] = []
         if tx.dialect == "postgres" and len(items) == 1 and (told is not None or within is not None):
             # What the statement leaves for a look it did not touch.
-            answers = [each for each in self._in_one_statement(tx, items, uploads, now_us) if each is not None]
-        answers = answers or self._in_steps(tx, items, uploads, now_us)
+            sent = self._in_one_statement(tx, items, uploads, now_us, settled_lane(within))
+            answers = [each for each in sent if each is not None]
+        answers = answers or self._in_steps(tx, items, uploads, now_us, settled_lane(within))
         if told is not None:
             told(tx, answers)
         if within is not None:
@@ -177,7 +186,12 @@ class Raws:
         return answers
 
     def _in_steps(
-        self, tx: Transaction, items: Sequence[NewRaw], uploads: Sequence[UploadId], now_us: int
+        self,
+        tx: Transaction,
+        items: Sequence[NewRaw],
+        uploads: Sequence[UploadId],
+        now_us: int,
+        settling: LaneKey | None,
     ) -> list[Written]:
         answers: list[Written] = []
         rows: list[tuple[Any, ...]] = []
@@ -197,7 +211,7 @@ class Raws:
             blocks += item.blocks
         if rows:
             tx.execute_many("move_newest_raw", moved)
-            enqueue(tx, self._tenant, events, now_us=now_us)
+            enqueue(tx, self._tenant, events, now_us=now_us, settling=settling)
             add_bodies(tx, self._tenant, blocks, uploads)
             hit(AFTER_BLOCKS)
             tx.execute_many("add_raw", rows)

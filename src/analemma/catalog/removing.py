@@ -61,7 +61,9 @@ def remove_branches(engine: Engine, request: RemovalRequest) -> None:
 
 
 def _remove(tx: Transaction, request: RemovalRequest) -> None:
-    # Heads first and in the order of their keys, then versions: the order of every commit.
+    # The set of branches, then heads in the order of their keys, then versions: the order of every commit.
+    workflow = {"tenant": request.tenant, "owner": request.owner, "workflow": request.workflow}
+    tx.one("hold_branches", **workflow)
     heads = sorted(request.heads, key=lambda head: head.key)
     for head in heads:
         at = {"manifest": head.manifest, "version": head.version}
@@ -80,7 +82,6 @@ def _remove(tx: Transaction, request: RemovalRequest) -> None:
         tx.all("hold_branch", **branch)
         for statement in PARTS:
             tx.execute(statement, **branch)
-    workflow = {"tenant": request.tenant, "owner": request.owner, "workflow": request.workflow}
     if heads and tx.execute("drop_workflow", **workflow):
         tx.execute("drop_workflow_keys", **workflow)
         tx.execute("drop_workflow_policy", **workflow)

@@ -12,6 +12,7 @@ from analemma.catalog.arrays import Blobs, Integers, Texts
 from analemma.catalog.bodies import add_bodies, body_parameters
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.entities import EntityPlace
+from analemma.catalog.outbox_lanes import LaneKey, settled_lane
 from analemma.catalog.outbox_producing import check_events, enqueue, event_parameters
 from analemma.catalog.parted_entries import settle_entries, write_parted_entries
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
@@ -215,7 +216,7 @@ class Slices:
     ) -> bool:
         plain = replace(write, entries=None) if write.parted else write
         if tx.dialect == "postgres":
-            written = _in_one_statement(tx, self._tenant, plain, now_us)
+            written = _in_one_statement(tx, self._tenant, plain, now_us, settled_lane(within))
         else:
             written = _in_steps(tx, self._tenant, plain, now_us)
         if written and write.parted:
@@ -250,7 +251,9 @@ def compile_start(row: Sequence[Any]) -> CompileStart:
     )
 
 
-def _in_one_statement(source: Statements, tenant: TenantId, write: CompileWrite, now_us: int) -> bool:
+def _in_one_statement(
+    source: Statements, tenant: TenantId, write: CompileWrite, now_us: int, settling: LaneKey | None = None
+) -> bool:
     entries, row = write.entries or (), write.row
     answer = source.one(
         "compile",
@@ -286,7 +289,7 @@ def _in_one_statement(source: Statements, tenant: TenantId, write: CompileWrite,
         entry_values=Texts([each.value for each in entries]),
         entry_targets=Integers([each.target for each in entries]),
         **body_parameters(write.blocks, write.uploads),
-        **event_parameters(write.events),
+        **event_parameters(write.events, settling),
     )
     assert answer is not None
     return bool(answer[0])

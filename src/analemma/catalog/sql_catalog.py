@@ -23,6 +23,7 @@ from analemma.catalog.port import (
     Idempotency,
     JournalRow,
     ManifestRow,
+    NamedVersion,
     TenantId,
     Upload,
     UploadId,
@@ -204,6 +205,13 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
     def receipt(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
         row = self.engine.one("idempotency", tenant=tenant, owner=key.owner, workflow=key.workflow, key=idempotency_key)
         return None if row is None else Idempotency(idempotency_key, row[0], row[2])
+
+    def named_versions(
+        self, tenant: TenantId, key: BranchKey, *, after: str = "", limit: int = 1000
+    ) -> list[NamedVersion]:
+        asked = {"tenant": tenant, "owner": key.owner, "thread": key.workflow, "branch": key.branch}
+        rows = self.engine.all("named_versions", **asked, after=after, limit=limit)
+        return [NamedVersion._make((*row[:4], bool(row[4]), bool(row[5]))) for row in rows]
 
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         check_part(upload.object_key, "object key")

@@ -244,7 +244,9 @@ class ThreadRows:
 
     def drop(self, rows: Iterable[CheckpointRow]) -> None:
         """Remove checkpoints, unless they are other versions by now, with what was written on top of them."""
-        chosen = [(self._key(row.thread, row.branch), row) for row in rows]
+        # In the order of their keys, as everyone who holds several of them.
+        ordered = sorted(rows, key=lambda row: (row.thread, row.branch, row.checkpoint))
+        chosen = [(self._key(row.thread, row.branch), row) for row in ordered]
 
         def drop(tx: Transaction) -> None:
             for key, row in chosen:

@@ -35,7 +35,9 @@ CODES: dict[str, int] = {
 
 MEANINGS: dict[int, str] = {
     OK: "It worked.",
-    1: "A defect in Analemma. `ANALEMMA_DEBUG=1` shows where.",
+    1: "A defect in Analemma: `ANALEMMA_DEBUG=1` shows where. Without an error, a command that looks found something "
+    "that is not well (`outbox status`, `sinks list`, `sinks health`, `fanout status`), something is dead "
+    "(`worker --drain`, `worker --once`), or a person did not say yes.",
     2: "The command line, a setting or the input is wrong.",
     3: "No such thing in this tenant.",
     4: "Someone else was first, or the request contradicts what is stored: reload, then decide again.",

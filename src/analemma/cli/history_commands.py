@@ -157,6 +157,9 @@ def rollback(
         str | None,
         typer.Option("--previous", help="Only if this is still the newest version.", metavar="MANIFEST"),
     ] = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Verify all of that version first, not only what would change.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Make an earlier version's state the newest again, as a new version. Shows what changes and asks first."""
@@ -167,12 +170,13 @@ def rollback(
     from analemma.cli.rendering import changes_fields, commit_fields, print_changes
 
     place: dict[str, Any] = {"workflow_id": workflow, "owner_id": owner, "branch": branch}
+    looking: dict[str, Any] = {**place, "previous_manifest_id": previous, "deep": deep}
     with store.open(any_type=True) as app:
         kernel = app.kernel
         if version is None:
-            planned = kernel.rollback_to_last_safe(**place, preview=True, previous_manifest_id=previous)
+            planned = kernel.rollback_to_last_safe(**looking, preview=True)
         else:
-            planned = kernel.rollback_to_version(**place, version=version, preview=True, previous_manifest_id=previous)
+            planned = kernel.rollback_to_version(**looking, version=version, preview=True)
         changes = changes_fields(planned.changes)
         if not store.json:
             print_changes(planned.changes)

@@ -13,7 +13,7 @@ import typer
 
 from analemma.cli.application import application
 from analemma.cli.exit_codes import BROKEN_PIPE, INTERRUPTED, OK, exit_code
-from analemma.cli.output import print_error
+from analemma.cli.output import print_error, printable
 from analemma.errors import AnalemmaError, Internal, Invalid
 
 DEBUG_VARIABLE = "ANALEMMA_DEBUG"
@@ -59,7 +59,7 @@ class _Brief(logging.Handler):
         shown = logging.makeLogRecord(record.__dict__)
         if record.levelno < logging.ERROR and not os.environ.get(DEBUG_VARIABLE):
             shown.exc_info = shown.exc_text = None
-        print(self.format(shown), file=sys.stderr)
+        print(*map(printable, self.format(shown).splitlines()), sep="\n", file=sys.stderr)
 
 
 def _log_briefly() -> None:

@@ -23,7 +23,7 @@ def list_sinks(
     store: StoreOptions,
     every_tenant: Annotated[bool, typer.Option("--all-tenants", help="Count the documents of all tenants.")] = False,
 ) -> int:
-    """List the sink rules that are active, and what waits for each; exit code 1 if one rests or refused documents."""
+    """List the sink rules that are active, and what waits for each; exit code 1 if one rests or documents are dead."""
     with store.open() as app:
         found = app.sinks.list(tenant=None if every_tenant else app.default.name)
     if store.json:

@@ -62,12 +62,15 @@ def worker(
     Also apply checkpoints that a process left pending, finish what was interrupted on workspaces of this machine, and
     collect their old archives.
 
+    With --drain or --once, the exit code is 1 while an event is dead and parks its aggregate.
+
     Any number may run; one collects. Asked to stop, a worker finishes what it has begun and gives back the rest."""
     if drain and once:
         raise Invalid("--drain and --once are both given", hint="--once delivers what is due, too")
     with store.open() as app:
         from analemma.clock import SystemClock
         from analemma.gc.worker import Worker
+        from analemma.outbox.tending import told_dead
 
         # The newest only: a worker may run for months before it tells what it did.
         told: deque[dict[str, str]] = deque(maxlen=MOST_TOLD)
@@ -97,9 +100,12 @@ def worker(
             tell("schedules", f"began {runs.worked.begun} runs")
         if runs.worked.runs or runs.worked.failed:
             tell("runs", f"went on {runs.worked.runs} times, {runs.worked.failed} failed")
+        parked = app.outbox.status(store.tenant, count_processed=False).parked
+        if parked:
+            tell("events", f"{told_dead(parked)}: `analemma outbox dead` shows why")
     if store.json:
-        print_json({"jobs": list(told), "failed": failed, "events": asdict(delivered)})
-    return 1 if once and failed else OK
+        print_json({"jobs": list(told), "failed": failed, "events": asdict(delivered), "parked": parked})
+    return 1 if (once and failed) or ((drain or once) and parked) else OK
 
 
 def _jobs(app: App, tenant: str | None, *, always: bool) -> list[Job]:

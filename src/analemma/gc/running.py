@@ -9,7 +9,7 @@ from typing import Any
 from analemma.canon.identity import ID_BYTES
 from analemma.catalog.collecting import SECOND_US, LeaseLost, Pass
 from analemma.catalog.port import TenantId
-from analemma.errors import AnalemmaError, Conflict
+from analemma.errors import AnalemmaError, Conflict, Corrupt
 from analemma.failpoints import declare, hit
 from analemma.gc.parts import Parts, Progress
 from analemma.gc.reports import UPLOAD_BYTES, GcPlan, GcReport, TenantReport, pieces
@@ -18,6 +18,9 @@ from analemma.gc.uploads import Deleted
 
 RELEASED_LEASE_S = 30 * 86_400
 """So long a pointer whose lease was released is told so; after that it names no lease."""
+
+MOST_PROBLEMS = 100
+"""A report of more is read by nobody."""
 
 BEFORE_FINISH = declare("gc.before_finish", "a pass is done, and nothing says so")
 
@@ -158,13 +161,17 @@ class Run:
         try:
             # Not where something is wrong: without its block rows, a tenant's every object looks unreferenced.
             sound = [number for number, report in zip(tenants, self._tenants, strict=True) if report.problem is None]
-            self._claimed = uploads.claim(sound, only, lambda: self._tick("claiming", 0))
-            self._deleted = uploads.delete(self._pass.number, lambda: self._tick("deleting objects", 0))
+            self._claimed = uploads.claim(sound, only, lambda: self._tick("claiming", 0), self._refuse)
+            self._deleted = uploads.delete(self._pass.number, lambda: self._tick("deleting objects", 0), self._refuse)
             self._failures = uploads.work_failures(self._pass.number, lambda: self._tick("retrying", 0))
         except LeaseLost:
             raise
         except AnalemmaError as exc:
             self._problems.append((str(exc), exc.kind))
+
+    def _refuse(self, problem: str) -> None:
+        if len(self._problems) < MOST_PROBLEMS:
+            self._problems.append((f"{problem}: nothing was deleted by it", Corrupt.kind))
 
     def _deletions(self, tenant: str) -> Collection[bytes] | None:
         if self._plan is None:

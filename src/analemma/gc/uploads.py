@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from analemma.blocks.packs import UPLOAD_ID_BYTES, pack_key
 from analemma.blocks.port import ObjectStore
 from analemma.catalog.collecting import SECOND_US
 from analemma.catalog.collecting_uploads import CLAIM_BATCH, Candidate, Claimed, CollectingUploads, Taken
 from analemma.catalog.port import TenantId
-from analemma.errors import AnalemmaError, Unavailable
+from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.gc.lifecycle import ORPHAN_TAG
 
@@ -27,6 +29,10 @@ FORGET_AFTER_S = 7 * 86_400
 """After so long no request can be under way any more."""
 MOST_MISSING = 3
 """So many objects that were committed may be gone before we look; more, and it is another bucket."""
+
+
+Refuse = Callable[[str], None]
+"""Told of each upload whose row cannot be right, and by which nothing is deleted."""
 
 
 @dataclass(slots=True)
@@ -51,24 +57,28 @@ class UploadCollector:
         self._age_us = int(age_s * SECOND_US)
         self._delay_us = int(delay_s * SECOND_US)
 
-    def abandoned(self) -> Iterator[list[Candidate]]:
+    def abandoned(self, refuse: Refuse = lambda _: None) -> Iterator[list[Candidate]]:
         """Intents whose commit has not come for so long, by the page."""
         before = self._catalog.now_us() - self._age_us
         after: Candidate | None = None
         while page := self._catalog.abandoned(before, after):
-            yield page
+            yield _sound(page, refuse)
             after = page[-1]
 
-    def unreferenced(self, tenant: TenantId) -> Iterator[list[Candidate]]:
+    def unreferenced(self, tenant: TenantId, refuse: Refuse = lambda _: None) -> Iterator[list[Candidate]]:
         """Ready uploads in which no block lies, by the page."""
         found, after = self._catalog.unreferenced(tenant, b"")
         while after is not None:
             for start in range(0, len(found), CLAIM_BATCH):
-                yield found[start : start + CLAIM_BATCH]
+                yield _sound(found[start : start + CLAIM_BATCH], refuse)
             found, after = self._catalog.unreferenced(tenant, after)
 
     def claim(
-        self, tenants: Sequence[TenantId], only: Collection[bytes] | None, tick: Callable[[], None] = lambda: None
+        self,
+        tenants: Sequence[TenantId],
+        only: Collection[bytes] | None,
+        tick: Callable[[], None] = lambda: None,
+        refuse: Refuse = lambda _: None,
     ) -> int:
         """Claim what is abandoned or unreferenced (with `only`, none but these); how many uploads."""
         if self._objects is None:
@@ -76,17 +86,17 @@ class UploadCollector:
         count = 0
         before = self._catalog.now_us() - self._age_us
         chosen = set(tenants)
-        for page in self.abandoned():
+        for page in self.abandoned(refuse):
             here = [each for each in page if each.tenant in chosen]
             count += len(self._catalog.claim_abandoned(_allowed(here, only), before))
             tick()
         for tenant in tenants:
-            for page in self.unreferenced(tenant):
+            for page in self.unreferenced(tenant, refuse):
                 count += len(self._catalog.claim_unreferenced(_allowed(page, only)))
                 tick()
         return count
 
-    def delete(self, number: int, tick: Callable[[], None] = lambda: None) -> Deleted:
+    def delete(self, number: int, tick: Callable[[], None] = lambda: None, refuse: Refuse = lambda _: None) -> Deleted:
         """Delete the objects of all claimed uploads, whoever claimed them. Unavailable if so many committed ones are
         not there that this must be the wrong place to look."""
         done = Deleted()
@@ -97,6 +107,8 @@ class UploadCollector:
         while page := self._catalog.claimed(
             claimed_before_us=now - self._delay_us, deleted_before_us=now - AGAIN_AFTER_S * SECOND_US, after=after
         ):
+            after = page[-1]
+            page = _sound(page, refuse)
             absent = self._absent(self._objects, page, done)
             failed = self._delete_objects(self._objects, page)
             hit(AFTER_OBJECT)
@@ -109,7 +121,6 @@ class UploadCollector:
                     if upload.deleted_at_us is None:
                         done.objects += 1
                         done.bytes += upload.size
-            after = page[-1]
             tick()
         return done
 
@@ -135,10 +146,12 @@ class UploadCollector:
         reason = None
         if taken.kind == "commit":
             # One that is ready was committed after all; one that is claimed was found by a pass, or by us before.
-            self._catalog.claim_failed(Candidate(taken.tenant, taken.upload, "", 0))
+            self._catalog.claim_failed(Candidate(taken.tenant, taken.upload, pack_key(taken.upload), 0))
             reason = COMMIT_FAILED
         upload = self._catalog.claimed_upload(taken.tenant, taken.upload)
         if upload is not None:
+            if (problem := _contradiction(upload)) is not None:
+                raise Corrupt(problem, hint="restore the row of this upload from a backup, then retry")
             _delete(objects, upload)
             self._note(upload, number, reason or _reason(upload), self._catalog.now_us(), missing=False)
 
@@ -189,6 +202,32 @@ def _delete(objects: ObjectStore, upload: Claimed) -> None:
         except AnalemmaError:
             pass
         raise
+
+
+_Row = TypeVar("_Row", Candidate, Claimed)
+
+
+def _sound(page: Sequence[_Row], refuse: Refuse) -> list[_Row]:
+    """Those by whose rows something may be deleted."""
+    found: list[_Row] = []
+    for upload in page:
+        problem = _contradiction(upload)
+        if problem is None:
+            found.append(upload)
+        else:
+            refuse(problem)
+    return found
+
+
+def _contradiction(upload: Candidate | Claimed) -> str | None:
+    """Why a row cannot be right that lets an object go: blocks are read by the upload's id, so that alone names the
+    object, and blocks of any tenant keep it."""
+    name = f"upload {upload.id.hex()} of tenant {upload.tenant}"
+    if len(upload.id) != UPLOAD_ID_BYTES or upload.object_key != pack_key(upload.id):
+        return f"{name} names another upload's object, {upload.object_key}"
+    if upload.in_use:
+        return f"{name} would let its object go, and blocks lie in it"
+    return None
 
 
 def _allowed(page: list[Candidate], only: Collection[bytes] | None) -> list[Candidate]:

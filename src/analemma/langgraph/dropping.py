@@ -147,7 +147,7 @@ class Dropping(Retention, Removing):
                 bases=bases,
                 # So that it goes when the run does.
                 execution=row.run,
-                message=f"back to checkpoint {row.checkpoint}",
+                message=back_to(row.checkpoint),
                 kind=ROLLED_BACK,
                 facts={"version": version},
                 rows=lambda made: [self.rows.point(row, made)],
@@ -178,6 +178,11 @@ class Dropping(Retention, Removing):
         except HeadMoved:
             # Who called looks again.
             pass
+
+
+def back_to(checkpoint: str) -> str:
+    """What a version says of itself that was made so that it is this checkpoint again."""
+    return f"back to checkpoint {checkpoint}"
 
 
 def _outdated(key: BranchKey) -> HeadMoved:

@@ -51,6 +51,8 @@ class Snapshot:
     versions: Mapping[str, Any]
     """The version of each channel, as the checkpoint says."""
     channels: Mapping[str, Channel]
+    id: str = ""
+    """Of the checkpoint, as it says itself."""
 
     @property
     def size(self) -> int:

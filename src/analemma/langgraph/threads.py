@@ -21,11 +21,11 @@ from analemma.canon.wire import (
     read_special,
 )
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.catalog.threads import CheckpointRow, ThreadRows
+from analemma.catalog.threads import Ancestor, CheckpointRow, ThreadRows
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.langgraph.channels import Channel, Cut, Dumps, cut
-from analemma.langgraph.dropping import Dropping
-from analemma.langgraph.places import Place
+from analemma.langgraph.dropping import Dropping, back_to
+from analemma.langgraph.places import Place, id_of_version
 from analemma.langgraph.snapshots import (
     PIECES,
     NoCheckpoint,
@@ -135,14 +135,19 @@ class Threads(Dropping):
         found = self._snapshots.get(root)
         if found is None:
             found = from_value(self._guarded(manifest, lambda: self._trees.read(root)))
-            found = replace(found, versions=loads(found.checkpoint).get("channel_versions") or {})
+            told = loads(found.checkpoint)
+            found = replace(found, versions=told.get("channel_versions") or {}, id=str(told.get("id")))
             self._snapshots.put(root, found)
         return found
 
     def read_row(self, row: CheckpointRow, loads: Loads) -> Snapshot | None:
         """What a checkpoint holds; None if it was removed, or stored anew, since its row was read."""
         try:
-            return self.read(row.manifest, loads)
+            snapshot = self.read(row.manifest, loads)
+            self._check_name(row, snapshot.id)
+            if snapshot.namespace != row.namespace:
+                raise _misnamed(row)
+            return snapshot
         except (Expired, Corrupt) as exc:
             gone = isinstance(exc, Expired) or exc.facts.get("missing")
             if gone and self.rows.manifest(row.thread, row.branch, row.checkpoint) != row.manifest:
@@ -156,19 +161,40 @@ class Threads(Dropping):
         except NoCheckpoint:
             return None
 
-    def read_channels(self, manifests: Sequence[BlockId], channels: Sequence[str]) -> list[dict[str, Serialized]]:
-        """Those of some channels that each of these versions holds: only the blocks that lead to them are read, for all
-        versions together."""
-        roots = [self._read_manifest(manifest).root.id for manifest in manifests]
+    def read_channels(
+        self, rows: Sequence[CheckpointRow | Ancestor], channels: Sequence[str], loads: Loads
+    ) -> list[dict[str, Serialized]]:
+        """Those of some channels that each of these checkpoints holds: only the blocks that lead to them are read, for
+        all together."""
+        roots = [self._read_manifest(row.manifest).root.id for row in rows]
+        if not channels:
+            return [{} for _ in roots]
         wanted = [(number, name) for number in range(len(roots)) for name in channels]
         source = NodeSource(self._trees.fetch)
-        wires = source.run(locate(roots[number], ("channels", name)) for number, name in wanted)
+        paths = [(roots[number], ("channels", name)) for number, name in wanted]
+        wires = source.run(locate(*each) for each in [*paths, *((root, ("checkpoint",)) for root in roots)])
+        for row, wire in zip(rows, wires[len(wanted) :], strict=True):
+            told: Any = MISSING if wire is MISSING else self._trees.unpack(wire)
+            self._check_name(row, "" if told is MISSING else str(loads(Serialized(*told)).get("id")))
         found: list[dict[str, Serialized]] = [{} for _ in roots]
-        for (number, name), wire in zip(wanted, wires, strict=True):
+        for (number, name), wire in zip(wanted, wires[: len(wanted)], strict=True):
             if wire is not MISSING:
                 channel = to_channel(self._trees.unpack(wire))
                 found[number][name] = Serialized(channel.kind, channel.data)
         return found
+
+    def _check_name(self, row: CheckpointRow | Ancestor, said: str) -> None:
+        """Corrupt unless a row's version can be its checkpoint: it says this id, the id was made of the version since
+        somebody else had left it as head, or it was stored again under this name."""
+        if said == row.checkpoint:
+            return
+        manifest = self._read_manifest(row.manifest)
+        if (
+            row.checkpoint != id_of_version(row.manifest, manifest.created_at_us)
+            and not row.checkpoint.endswith(f"~{row.manifest.hex()[:8]}")
+            and manifest.message != back_to(row.checkpoint)
+        ):
+            raise _misnamed(row)
 
     def key(self, thread: str, branch: str) -> BranchKey:
         """The branch of a namespace."""
@@ -182,7 +208,9 @@ class Threads(Dropping):
         if manifest is None:
             return None
         try:
-            return _Base(manifest, self._read_manifest(manifest).root.id, self.read(manifest, loads))
+            snapshot = self.read(manifest, loads)
+            self._check_name(Ancestor(new.parent, None, manifest), snapshot.id)
+            return _Base(manifest, self._read_manifest(manifest).root.id, snapshot)
         except (Expired, NotFound):
             # Removed since; what it held comes with the new one.
             return None
@@ -191,7 +219,7 @@ class Threads(Dropping):
         place = new.place
         key = self.key(place.thread, place.branch)
         channels, cuts = _channels(new, None if base is None else base.snapshot, serializer)
-        after = Snapshot(new.checkpoint, new.metadata, new.parent, place.namespace, new.versions, channels)
+        after = Snapshot(new.checkpoint, new.metadata, new.parent, place.namespace, new.versions, channels, new.id)
         wires, blocks = self._pack(base, after, cuts)
         made = self._trees.assemble(to_value(after, wires))
         root = made.root
@@ -259,6 +287,15 @@ class Threads(Dropping):
             found = content
             self._wires.put(root, found)
         return found
+
+
+def _misnamed(row: CheckpointRow | Ancestor) -> Corrupt:
+    return Corrupt(
+        f"the row of checkpoint {row.checkpoint} names the version of another, {row.manifest.hex()}",
+        hint="run verify on the thread, and restore its rows from a second copy",
+        checkpoint=row.checkpoint,
+        manifest=row.manifest.hex(),
+    )
 
 
 def _pieces_link(wire: Wire) -> Link | None:

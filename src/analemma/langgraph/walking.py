@@ -73,7 +73,7 @@ class Walker:
         for page in self._ancestors(thread, branch, checkpoint):
             if not open_channels:
                 break
-            seeds = self._seeds([ancestor.manifest for ancestor in page], sorted(open_channels))
+            seeds = self._seeds(page, sorted(open_channels))
             wanted: dict[str, list[str]] = {}
             for ancestor, stored in zip(page, seeds, strict=True):
                 if not open_channels:
@@ -155,7 +155,7 @@ class Walker:
             return
         for start in range(0, len(heirs), PAGE):
             page = heirs[start : start + PAGE]
-            for row, held in zip(page, self._seeds([row.manifest for row in page], channels), strict=True):
+            for row, held in zip(page, self._seeds(page, channels), strict=True):
                 if held.keys() >= set(channels):
                     continue
                 raise Conflict(
@@ -170,13 +170,13 @@ class Walker:
         """The ancestors without which a checkpoint's delta channels could not be put together."""
         names = self._delta_channels(rows)
         if names:
-            held = self._seeds([row.manifest], names)[0]
+            held = self._seeds([row], names)[0]
             names = [name for name in names if name not in held]
         if not names:
             return []
         needed: list[str] = []
         for page in self._ancestors(row.thread, row.branch, row.checkpoint):
-            for ancestor, stored in zip(page, self._seeds([each.manifest for each in page], names), strict=True):
+            for ancestor, stored in zip(page, self._seeds(page, names), strict=True):
                 needed.append(ancestor.checkpoint)
                 names = [name for name in names if name not in stored]
                 if not names:
@@ -208,9 +208,9 @@ class Walker:
             own = False
             checkpoint = page[-1].parent if len(page) == PAGE else None
 
-    def _seeds(self, manifests: Sequence[BlockId], channels: Sequence[str]) -> list[dict[str, Serialized]]:
-        """Those of the channels that each of these versions holds."""
-        return self._threads.read_channels(manifests, channels)
+    def _seeds(self, rows: Sequence[CheckpointRow | Ancestor], channels: Sequence[str]) -> list[dict[str, Serialized]]:
+        """Those of the channels that each of these checkpoints holds."""
+        return self._threads.read_channels(rows, channels, self._loads)
 
     def _collect(self, thread: str, branch: str, wanted: dict[str, list[str]], found: dict[str, Line]) -> None:
         """Add what was written on top of these checkpoints, nearest first, to the lines it belongs to: newest first."""

@@ -23,6 +23,7 @@ from analemma.outbox.batches import BatchAnswer, BatchHandler, Failed, Rest
 from analemma.outbox.failures import RetryPolicy, clean, describe
 from analemma.outbox.handlers import read_event
 from analemma.outbox.holding import TenantNames
+from analemma.outbox.outcomes import tell_dead
 from analemma.outbox.upsets import Upsets
 
 EVENTS_PER_LANE: Final = 8
@@ -301,7 +302,7 @@ class ChannelDelivery:
         later = {id(outcome.lane) for outcome in done.later}
         said = [outcome.lane for outcome in outcomes if id(outcome.lane) not in later]
         self._unsaid.difference_update(map(id, said))
-        dead = sum(1 for outcome in done.failed if outcome.failure and outcome.failure.status == "DEAD")
+        dead = tell_dead(done)
         self._host.drop(said, delivered=done.delivered, failed=len(done.failed) - dead, dead=dead, lost=len(done.lost))
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from analemma.catalog.outbox_claiming import OutboxClaims
-from analemma.catalog.outbox_lanes import LaneOutcome
+from analemma.catalog.outbox_lanes import Finished, LaneOutcome
+from analemma.outbox.failures import clean
 from analemma.outbox.holding import HeldLanes
+
+log = logging.getLogger("analemma.outbox")
 
 
 class Count(Protocol):
@@ -77,7 +81,7 @@ class Outcomes:
             raise
         if finished.more:
             self._wake()
-        dead = sum(1 for outcome in finished.failed if outcome.failure and outcome.failure.status == "DEAD")
+        dead = tell_dead(finished)
         unsaid = {id(outcome.lane) for outcome in finished.later}
         with self._lock:
             self._later += finished.later
@@ -90,3 +94,18 @@ class Outcomes:
         """Nothing is said any more: leases run out."""
         with self._lock:
             self._unsaid, self._later = [], []
+
+
+def tell_dead(finished: Finished) -> int:
+    """Log each event that is dead from now on, which parks its lane until somebody looks; how many."""
+    count = 0
+    for outcome in finished.failed:
+        lane, failure = outcome.lane, outcome.failure
+        if failure is None or failure.status != "DEAD":
+            continue
+        count += 1
+        row = next((each for each in lane.events if each.seq == outcome.done_seq + 1), None)
+        event = "an event" if row is None else f"event {row.id} ({row.type})"
+        whose = f"{lane.key.aggregate_type} {lane.key.aggregate_id}"
+        log.error("%s", clean(f"{event} of {whose} is dead, and parks what is behind it: {failure.reason}"))
+    return count

@@ -32,7 +32,7 @@ class HealthLimits:
     pending: int = 1000
     oldest_s: float = 300.0
     stale: int = 20
-    dead: int = 10
+    dead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class OutboxEntry:
 
     @property
     def discarded(self) -> bool:
-        """Given up by a person; its aggregate went on without it."""
+        """Given up, by a person or for a newer version; its aggregate went on without it."""
         return self.status == "DEAD" and self.processed_at_us is not None
 
     def as_dict(self) -> dict[str, Any]:
@@ -372,8 +372,13 @@ class Outbox:
         if stale > limits.stale:
             found.append(f"{stale} lanes have a lease that ran out (more than {limits.stale})")
         if dead > limits.dead:
-            found.append(f"{dead} events are dead (more than {limits.dead})")
+            found.append(told_dead(dead))
         return tuple(found)
+
+
+def told_dead(count: int) -> str:
+    """How many events are dead, in words."""
+    return "1 event is dead and parks its aggregate" if count == 1 else f"{count} events are dead and park theirs"
 
 
 def _entry(event: StoredEvent) -> OutboxEntry:

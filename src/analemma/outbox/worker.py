@@ -18,7 +18,7 @@ from typing import Any
 from analemma.catalog.channels import Channels
 from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_claiming import WORKER_DIED, OutboxClaims
-from analemma.catalog.outbox_lanes import ClaimedLane, EventFailure, EventRow, LaneOutcome, LeaseLost
+from analemma.catalog.outbox_lanes import Acknowledgement, ClaimedLane, EventFailure, EventRow, LaneOutcome, LeaseLost
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.outbox.batches import BatchHandler
@@ -378,7 +378,7 @@ class OutboxPollingWorker:
 
             started = time.perf_counter()
             try:
-                self._handle(read_event(tenant, lane.key, row), settle)
+                self._handle(read_event(tenant, lane.key, row), Acknowledgement(lane.key, settle))
             except (LeaseLost, KeyboardInterrupt):
                 raise
             except BaseException as exc:

@@ -17,6 +17,7 @@ from analemma.catalog.dependants import DependantRow, dependants, dependencies_o
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.entities import EntityPlace, EntityRow, find_entity
 from analemma.catalog.fanouts import FanoutRow, FanoutStatus, ask_fanout, find_fanout, hold_fanout, move_fanout
+from analemma.catalog.outbox_lanes import settled_lane
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.clock import Clock
@@ -99,7 +100,8 @@ class FanoutWorkflow:
             now_us = self._clock.now_us()
             row = ask_fanout(tx, self._tenant, entity.number, told, now_us=now_us)
             # Also when one is under way: whatever became of its event, it goes on with this one.
-            enqueue(tx, self._tenant, [self._continuing(key, row)], now_us=now_us)
+            events = [self._continuing(key, row)]
+            enqueue(tx, self._tenant, events, now_us=now_us, settling=settled_lane(within))
             hit(ASKED)
             if within is not None:
                 within(tx)
@@ -253,7 +255,7 @@ class FanoutWorkflow:
         ]
         if after.finished_at_us is None:
             events.append(self._continuing(key, after))
-        overtaken = self._compiler.write(tx, page, events, now_us=now_us)
+        overtaken = self._compiler.write(tx, page, events, now_us=now_us, settling=settled_lane(within))
         if overtaken:
             return overtaken
         move_fanout(tx, held, after)

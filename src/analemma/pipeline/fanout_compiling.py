@@ -13,6 +13,7 @@ from analemma.catalog.compile_batches import find_overtaken, read_starts, write_
 from analemma.catalog.dependants import DependantRow
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.entities import EntityPlace, add_placeholders
+from analemma.catalog.outbox_lanes import LaneKey
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.catalog.slices import CompileStart, CompileWrite, FoundSlice, Slices, WantedSlice
 from analemma.contracts.contract_set import ContractSet
@@ -88,12 +89,20 @@ class PageCompiler:
         self._evaluate(page, self._contracts(), chosen)
         return page
 
-    def write(self, tx: Transaction, page: Page, events: Sequence[OutboxEvent], *, now_us: int) -> frozenset[int]:
+    def write(
+        self,
+        tx: Transaction,
+        page: Page,
+        events: Sequence[OutboxEvent],
+        *,
+        now_us: int,
+        settling: LaneKey | None = None,
+    ) -> frozenset[int]:
         """Write all of it, with these events; or nothing, and who was compiled by somebody else meanwhile."""
         writes = list(page.writes.values())
         overtaken = find_overtaken(tx, writes)
         if not overtaken:
-            write_compiles(tx, self._tenant, writes, events, now_us=now_us)
+            write_compiles(tx, self._tenant, writes, events, now_us=now_us, settling=settling)
         return frozenset(overtaken)
 
     def evaluate_again(self, page: Page, numbers: Iterable[int]) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from analemma.catalog.outbox_lanes import LeaseLost
 from analemma.errors import Invalid
+from analemma.outbox.failures import PERMANENT, describe
 from analemma.outbox.handlers import Event, Handler, Settle
-from analemma.pipeline.deploying import DeployWorkflow
+from analemma.pipeline.deploying import MAX_ATTEMPTS, DeployWorkflow
 from analemma.pipeline.events import COMPILE_REQUESTED, FANOUT_CONTINUED, FANOUT_REQUESTED, RAW_DATA_INGESTED
 from analemma.pipeline.fanout import FanoutWorkflow
 from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.pipeline.versions import parse_stored_version
 from analemma.slicing.entity_key import EntityKey, parse_entity_key
 from analemma.slicing.incremental import CompileMode
+
+log = logging.getLogger("analemma.pipeline")
 
 
 class TenantWorkflows(Protocol):
@@ -30,21 +35,46 @@ class TenantWorkflows(Protocol):
     def deploying(self) -> DeployWorkflow: ...
 
 
-def handlers(open_tenant: Callable[[str], TenantWorkflows]) -> Mapping[str, Handler]:
-    """The pipeline's handlers by event type; `open_tenant` gives the workflows of a tenant by its name."""
+def handlers(
+    open_tenant: Callable[[str], TenantWorkflows], *, max_attempts: int = MAX_ATTEMPTS
+) -> Mapping[str, Handler]:
+    """The pipeline's handlers by event type; `open_tenant` gives the workflows of a tenant by its name. A worker tries
+    an event `max_attempts` times."""
 
     def compile_version(event: Event, settle: Settle) -> None:
+        """Compile. What cannot be compiled is left to a newer version behind it, as a sink that refused a document is
+        sent the newer one."""
         key, version = _named(event)
+        # Dead before the newer one came, perhaps because workers died of it: it is not tried once more.
+        if event.attempts >= max_attempts and left_to_newer(event, key, version, None, settle):
+            return
         if "deployId" in event.payload and _deployed(open_tenant(event.tenant).deploying, event, key, version, settle):
             return
         slicing = open_tenant(event.tenant).slicing
         if not slicing.has_ruleset(key.type):
             return  # It is kept as it came; once there is a ruleset, `compile --all` makes slices of it.
-        if event.type == COMPILE_REQUESTED and "cause" in event.payload:
-            # Something that it joins changed: only what readers and sinks get has to follow.
-            open_tenant(event.tenant).fanout.follow(key.type, key.id, within=settle)
-            return
-        slicing.compile(key.type, key.id, version, _mode(event), within=settle)
+        try:
+            if event.type == COMPILE_REQUESTED and "cause" in event.payload:
+                # Something that it joins changed: only what readers and sinks get has to follow.
+                open_tenant(event.tenant).fanout.follow(key.type, key.id, within=settle)
+            else:
+                slicing.compile(key.type, key.id, version, _mode(event), within=settle)
+        except LeaseLost:
+            raise
+        except Exception as exc:
+            is_last = isinstance(exc, PERMANENT) or event.attempts + 1 >= max_attempts
+            if not is_last or not left_to_newer(event, key, version, describe(exc), settle):
+                raise
+
+    def left_to_newer(event: Event, key: EntityKey, version: str, failure: str | None, settle: Settle) -> bool:
+        slicing = open_tenant(event.tenant).slicing
+        newer = slicing.overtaking(key, version)
+        if newer is None:
+            return False
+        slicing.give_up(event, failure, newer=newer, settle=settle)
+        why = f"it failed {event.attempts} times" if failure is None else failure
+        log.error("version %s of %s is given up, and version %s takes its place: %s", version, key, newer, why)
+        return True
 
     def fan_out(event: Event, settle: Settle) -> None:
         key, version = _named(event)

@@ -36,7 +36,8 @@ class SinkStatus:
     """Documents that the sink refused, or that failed too often."""
     oldest_s: float | None
     """For how long the first of them could have been shipped."""
-    state: Literal["ok", "resting", "gone"]
+    state: Literal["ok", "dead", "resting", "gone"]
+    """`dead`: it answers, but did not take some documents, which wait for somebody to look."""
     resting_s: float | None
     """How long the sink is left alone, from now on."""
     failures: int
@@ -115,6 +116,16 @@ class Sinks:
         return rules[sink]
 
 
+def _state(
+    rule: SinkRule | None, counts: ChannelCounts | None, *, is_resting: bool
+) -> Literal["ok", "dead", "resting", "gone"]:
+    if rule is None:
+        return "gone"
+    if is_resting:
+        return "resting"
+    return "dead" if counts is not None and counts.parked else "ok"
+
+
 def _status(
     name: str, rule: SinkRule | None, counts: ChannelCounts | None, state: ChannelState | None, now_us: int
 ) -> SinkStatus:
@@ -133,7 +144,7 @@ def _status(
         failed=0 if counts is None else counts.failed,
         dead=0 if counts is None else counts.parked,
         oldest_s=None if oldest_us is None else max(0.0, (now_us - oldest_us) / SECOND_US),
-        state="gone" if rule is None else "resting" if resting_us or (state and state.failures) else "ok",
+        state=_state(rule, counts, is_resting=bool(resting_us or (state and state.failures))),
         resting_s=resting_us / SECOND_US if resting_us else None,
         failures=0 if state is None else state.failures,
         reason=None if state is None else state.reason,

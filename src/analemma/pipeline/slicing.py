@@ -15,13 +15,15 @@ from analemma.catalog.backfills import StoredEntry
 from analemma.catalog.cutover import HeldEntity
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.entities import EntityPlace, add_placeholders, find_entity
+from analemma.catalog.outbox_lanes import LaneKey, preceded
+from analemma.catalog.outbox_tending import overtake
 from analemma.catalog.port import TenantId
 from analemma.catalog.slices import CompileStart, CompileWrite, Slices
 from analemma.clock import Clock
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import Ruleset
 from analemma.errors import AnalemmaError, Conflict, NotFound, Unavailable
-from analemma.outbox.handlers import Settle
+from analemma.outbox.handlers import Event, Settle
 from analemma.pipeline.compile_inputs import CompileInputs, InputReader
 from analemma.pipeline.compile_writing import CompileWriting
 from analemma.pipeline.dependencies import format_dependencies
@@ -173,6 +175,27 @@ class SlicingWorkflow:
         """Whether there is anything to compile entities of a type by."""
         return self._contracts().find_ruleset(entity_type) is not None
 
+    def overtaking(self, key: EntityKey, version: str) -> str | None:
+        """The newest version of an entity, if it is newer than this one and still to be compiled."""
+        found = find_entity(self._engine, self._tenant, EntityPlace(key.type, key.id))
+        if found is None or found.newest_raw is None or found.newest_raw <= parse_stored_version(version):
+            return None
+        if found.newest_compiled is not None and found.newest_compiled >= found.newest_raw:
+            return None
+        return format_version(Version(found.newest_raw))
+
+    def give_up(self, event: Event, failure: str | None, *, newer: str, settle: Settle) -> None:
+        """Settle the event of a version that cannot be compiled, and say with it why, and which one takes its place."""
+        lane = LaneKey(self._tenant, event.aggregate_type, event.aggregate_id)
+        attempts = event.attempts if failure is None else event.attempts + 1
+        reason = f"version {newer} takes its place"
+
+        def move(tx: Transaction) -> None:
+            settle(tx)
+            overtake(tx, lane, event.seq, attempts=attempts, failure=failure, reason=reason)
+
+        self._engine.write(move)
+
     def newest_compiled(self, entity_type: str, entity_id: str) -> str | None:
         """The newest version that was compiled."""
         found = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
@@ -293,10 +316,8 @@ class _Asked:
                 written(tx, result)
             if standing is not None:
                 standing(tx, result, held)
-            if within is not None:
-                within(tx)
 
-        return told
+        return preceded(within, told)
 
 
 def _only(ship: Sequence[str] | None) -> frozenset[str] | None:

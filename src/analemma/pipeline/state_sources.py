@@ -17,6 +17,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees
 from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.outbox_lanes import preceded
 from analemma.catalog.port import BranchKey, TenantId
 from analemma.catalog.state_sources import FollowedBranch, SourceCount, SourcePosition, SourceProblem, SourceRows
 from analemma.clock import Clock
@@ -151,19 +152,18 @@ class StateSourceWorkflow:
         for number, position in enumerate(positions, 1):
             settle = within if number == len(positions) else None
 
-            def drop(tx: Transaction, at: SourcePosition = position, settle: Settle | None = settle) -> None:
+            def drop(tx: Transaction, at: SourcePosition = position) -> None:
                 if not self._rows.drop(tx, key, at):
                     raise _Behind("the branch is followed again", branch=key)
-                if settle is not None:
-                    settle(tx)
 
+            done = preceded(settle, drop)
             try:
                 if position.source in deleting and position.entity_type and position.entity_id:
                     entity = EntityKey(position.entity_type, self._tenant_name, position.entity_id)
-                    self._ingest.delete(entity.type, entity.id, within=drop)
+                    self._ingest.delete(entity.type, entity.id, within=done)
                     deleted.append(entity)
                 else:
-                    self._engine.write(drop)
+                    self._engine.write(done)
             except (_Behind, NotFound):
                 pass
         return tuple(deleted)
@@ -288,9 +288,8 @@ class StateSourceWorkflow:
             self._delete_former(step.key, before)
         position = SourcePosition(source.id, step.branch.first, step.version, entity.type, entity.id, taken)
         try:
-            result = self._ingest.execute(
-                entity.type, entity.id, document.payload, within=lambda tx: self._note(tx, step, position, settle)
-            )
+            noted = preceded(settle, lambda tx: self._note(tx, step, position))
+            result = self._ingest.execute(entity.type, entity.id, document.payload, within=noted)
         except _Behind:
             return TakenState(source.id, step.key, step.version, "skipped", entity)
         except (Invalid, NotFound) as exc:
@@ -313,16 +312,14 @@ class StateSourceWorkflow:
         )
         log.warning("%s took no version %d of %s: %s", step.source.id, step.version, "/".join(step.key), exc.message)
         try:
-            self._engine.write(lambda tx: self._note(tx, step, position, settle))
+            self._engine.write(preceded(settle, lambda tx: self._note(tx, step, position)))
         except _Behind:
             return TakenState(step.source.id, step.key, step.version, "skipped")
         return TakenState(step.source.id, step.key, step.version, "refused", problem=exc.message)
 
-    def _note(self, tx: Transaction, step: _Step, position: SourcePosition, settle: Settle | None) -> None:
+    def _note(self, tx: Transaction, step: _Step, position: SourcePosition) -> None:
         if not self._rows.move(tx, step.key, position, again=step.again, now_us=self._clock.now_us()):
             raise _Behind("somebody else has followed the branch further", branch=step.key)
-        if settle is not None:
-            settle(tx)
 
     def _delete_former(self, key: BranchKey, before: SourcePosition) -> None:
         """The state has become another entity. Done before that is noted: stopped between the two, it is done again.

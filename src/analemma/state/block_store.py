@@ -81,8 +81,13 @@ class BlockStore:
         """The same from the store itself: what a verifier must ask."""
         return self._read(blocks)
 
-    def audit(self, blocks: Sequence[BlockId]) -> tuple[dict[BlockId, bytes], list[str]]:
-        """The bytes of those that are whole, as `read_uncached`, and what is wrong with each of the others."""
+    def audit(
+        self, blocks: Sequence[BlockId], uploads: set[UploadId] | None = None
+    ) -> tuple[dict[BlockId, bytes], list[str]]:
+        """The bytes of those that are whole, as `read_uncached`, and what is wrong with each of the others.
+
+        With `uploads`, those that were looked at before, also whether the uploads that they lie in are told of rightly.
+        """
         try:
             found = self._read(blocks)
             problems: list[str] = []
@@ -91,8 +96,8 @@ class BlockStore:
                 return {}, [str(exc)]
             # One of them is damaged: find out which, and all others that are.
             middle = len(blocks) // 2
-            found, problems = self.audit(blocks[:middle])
-            more, worse = self.audit(blocks[middle:])
+            found, problems = self.audit(blocks[:middle], uploads)
+            more, worse = self.audit(blocks[middle:], uploads)
             return found | more, problems + worse
         rows = self._catalog.read_blocks(self._tenant, blocks)
         for block, data in found.items():
@@ -103,7 +108,33 @@ class BlockStore:
             row = rows.get(block)
             if row is not None and (row.links is None) != (not block_links(data)):
                 problems.append(f"block {block.hex()} has a row that is wrong about its links")
+        if uploads is not None:
+            for row in rows.values():
+                if row.upload is not None and row.upload not in uploads:
+                    uploads.add(row.upload)
+                    problems += self._audit_upload(row.upload, row.id)
         return found, problems
+
+    def _audit_upload(self, upload: UploadId, block: BlockId) -> list[str]:
+        """What is wrong with the upload in which this block lies: by its row alone the collector would let it go."""
+        known = self._catalog.upload(self._tenant, upload)
+        key = pack_key(upload)
+        info = None if self._objects is None else self._objects.head(key)
+        if known is None:
+            problem = "has no row"
+        elif known.state != "ready":
+            problem = f"is {known.state} instead of ready"
+        elif known.object_key != key:
+            problem = f"names another object, {known.object_key}"
+        elif info is not None and info.size != known.size:
+            problem = f"has an object of {info.size} bytes instead of {known.size}"
+        else:
+            return []
+        # Packing moves blocks, and what they leave is collected: only what is still there contradicts its upload.
+        row = self._catalog.read_blocks(self._tenant, [block]).get(block)
+        if row is None or row.upload != upload:
+            return []
+        return [f"upload {upload.hex()}, in which block {block.hex()} lies, {problem}"]
 
     def remember(self, blocks: Iterable[Block]) -> None:
         """Keep blocks that were just committed near: the next change starts from them."""

@@ -105,6 +105,7 @@ class Governance(TimeMachine, Recording):
         branch: str = MAIN,
         preview: Literal[False] = False,
         previous_manifest_id: str | None = None,
+        deep: bool = False,
     ) -> Commit: ...
 
     @overload
@@ -116,6 +117,7 @@ class Governance(TimeMachine, Recording):
         branch: str = MAIN,
         preview: Literal[True],
         previous_manifest_id: str | None = None,
+        deep: bool = False,
     ) -> Rollback: ...
 
     def rollback_to_last_safe(
@@ -126,9 +128,10 @@ class Governance(TimeMachine, Recording):
         branch: str = MAIN,
         preview: bool = False,
         previous_manifest_id: str | None = None,
+        deep: bool = False,
     ) -> Commit | Rollback:
         """Make the newest approved state the newest again, as a new version; with `preview`, only say what that would
-        change. `previous_manifest_id` as in `rollback_to_version`."""
+        change. `previous_manifest_id` and `deep` as in `rollback_to_version`."""
         safe = self.last_safe_manifest(workflow_id=workflow_id, owner_id=owner_id, branch=branch)
         to_safe = partial(
             self.rollback_to_version,
@@ -137,6 +140,7 @@ class Governance(TimeMachine, Recording):
             version=safe.version,
             branch=branch,
             previous_manifest_id=previous_manifest_id,
+            deep=deep,
         )
         return to_safe(preview=True) if preview else to_safe()
 

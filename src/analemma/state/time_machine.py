@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
-from analemma.canon.identity import parse_block_id
+from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.tree import Edited
 from analemma.catalog.port import BranchKey, Head
-from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid
+from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid
 from analemma.state.arguments import branch_key
 from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
 from analemma.state.loading import Loading
+from analemma.state.manifests import manifest_links
 from analemma.state.verifying import Verifier
 from analemma.state.versions import Commit, commit_of
 
@@ -44,6 +45,7 @@ class TimeMachine(Loading):
         branch: str = MAIN,
         preview: Literal[False] = False,
         previous_manifest_id: str | None = None,
+        deep: bool = False,
     ) -> Commit: ...
 
     @overload
@@ -56,6 +58,7 @@ class TimeMachine(Loading):
         branch: str = MAIN,
         preview: Literal[True],
         previous_manifest_id: str | None = None,
+        deep: bool = False,
     ) -> Rollback: ...
 
     def rollback_to_version(
@@ -67,22 +70,29 @@ class TimeMachine(Loading):
         branch: str = MAIN,
         preview: bool = False,
         previous_manifest_id: str | None = None,
+        deep: bool = False,
     ) -> Commit | Rollback:
         """Make an earlier version's state the newest again, as a new version; with `preview`, only say what that would
         change.
 
-        Costs the same whatever the size of the state, and history is kept: rolling back can itself be rolled back. With
-        `previous_manifest_id`, such as a preview's, the head must still be that manifest, or HeadMoved is raised and
-        nothing changes."""
+        Costs what the preview costs, whatever the size of the state, and history is kept: rolling back can itself be
+        rolled back. What differs from the newest version is read and verified first, with `deep` all of the earlier
+        one; Corrupt, with nothing changed, if any of it is damaged. With `previous_manifest_id`, such as a preview's,
+        the head must still be that manifest, or HeadMoved is raised and nothing changes."""
         key = branch_key(owner_id, workflow_id, branch)
         expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
         target = self._version_row(key, version)
-        # Its manifest and root: looking at every block would make rolling back as slow as the state is large.
-        problems = Verifier(self._catalog, self._tenant, self._blocks).version(target.id, deep=False).problems
+        # Not what the newest version has too: that is no worse afterwards, and there may be gigabytes of it.
+        beside = None if deep else self._roots_of(self._head(key).manifest)
+        problems = Verifier(self._catalog, self._tenant, self._blocks).version(target.id, beside=beside).problems
         if problems:
             # Expired since we found it, perhaps: then that is what there is to say.
             self._row(target.id.hex(), None)
-            raise Corrupt(f"version {version} of {place(key)} cannot be rolled back to: {problems[0]}")
+            raise Corrupt(
+                f"version {version} of {place(key)} cannot be rolled back to: {problems[0]}",
+                hint="restore the block from a second copy, or roll back to another version",
+                version=version,
+            )
         if preview:
             head = self._head(key)
             if previous_manifest_id not in (None, head.manifest.hex()):
@@ -111,6 +121,13 @@ class TimeMachine(Loading):
             )
 
         return commit_of(self._commit(key, expected, propose))
+
+    def _roots_of(self, manifest: BlockId) -> list[BlockId]:
+        """What a version keeps; nothing if it cannot be read: that may be why somebody goes back."""
+        try:
+            return manifest_links(self._read_manifest(manifest))
+        except (Corrupt, Expired):
+            return []
 
     def fork(
         self,

@@ -12,12 +12,23 @@ from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import block_links
-from analemma.catalog.port import BranchKey, Head, JournalRow, KernelCatalog, ManifestRow, TenantId
+from analemma.canon.standard_types import standard_registry
+from analemma.canon.tree import Trees
+from analemma.catalog.port import (
+    BranchKey,
+    Head,
+    JournalRow,
+    KernelCatalog,
+    ManifestRow,
+    NamedVersion,
+    TenantId,
+    UploadId,
+)
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.block_store import BlockStore
 from analemma.state.branch_rows import absent_tags, compare_rows, compare_versions, misplaced_marks, read_rows
 from analemma.state.journal import read_record
-from analemma.state.manifests import decode_manifest, manifest_links
+from analemma.state.manifests import Manifest, decode_manifest, manifest_links
 from analemma.state.receipts import Receipt
 from analemma.state.telling import TagPlace, Told
 
@@ -48,6 +59,7 @@ class Verifier:
         self._tenant = tenant
         self._blocks = blocks
         self._seen: set[BlockId] = set()
+        self._uploads: set[UploadId] = set()
 
     def branch(self, key: BranchKey, expect: Receipt | None = None) -> Report:
         """Check the journal from its beginning, the head, and every version that is still there, down to the last
@@ -60,6 +72,7 @@ class Verifier:
             if report.ok or self._catalog.head(self._tenant, key) == before:
                 break
             self._seen.clear()
+            self._uploads.clear()
         return report
 
     def _branch(self, key: BranchKey, head: Head | None, expect: Receipt | None) -> Report:
@@ -81,23 +94,71 @@ class Verifier:
             report.problems += self._absent_tags(key, absent_tags(told, later, rows))
         versions = [row for row in rows.versions.values() if row.id not in later.moves]
         self._trees(self._manifests(versions, key, report), report)
+        self._named_versions(key, report)
         return report
 
-    def version(self, manifest: BlockId, *, deep: bool = True) -> Report:
-        """Check one version: its manifest and columns, and its root or, `deep`, every block it keeps alive."""
+    def version(self, manifest: BlockId, *, beside: Sequence[BlockId] | None = None) -> Report:
+        """Check one version: its manifest and columns, and every block it keeps alive. With `beside`, the roots of
+        another version, only its own roots and what the other does not share."""
         report = Report()
         row = self._catalog.manifest(self._tenant, manifest)
         if row is None:
             report.problems.append(f"there is no manifest {manifest.hex()}")
             return report
         links = self._manifests([row], row.key, report)
-        if deep:
+        if beside is None:
             self._trees(links, report)
         else:
-            found, problems = self._blocks.audit(links)
-            report.blocks += len(found)
-            report.problems += problems
+            self._difference(links, beside, report)
         return report
+
+    def _named_versions(self, key: BranchKey, report: Report) -> None:
+        """Check what rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
+        copied, so that no journal of this branch tells of them."""
+        after = ""
+        while page := self._catalog.named_versions(self._tenant, key, after=after, limit=BATCH):
+            for _ in range(MOST_TRIES):
+                found = self._named_page(key, page)
+                # Rows go, and what they kept with them, while it is read.
+                again = self._catalog.named_versions(self._tenant, key, after=after, limit=BATCH)
+                if not found.problems or not page or page == again:
+                    break
+                page = again
+            report.problems += found.problems
+            report.blocks += found.blocks
+            if len(page) < BATCH:
+                return
+            after = page[-1].name
+
+    def _named_page(self, key: BranchKey, page: Sequence[NamedVersion]) -> Report:
+        report = Report()
+        found, report.problems = self._blocks.audit([*{row.manifest for row in page}], self._uploads)
+        links: list[BlockId] = []
+        for row in page:
+            if row.manifest not in found:
+                continue
+            try:
+                manifest = decode_manifest(row.manifest, found[row.manifest])
+                if not self._is_named(key, row, manifest):
+                    report.problems.append(f"checkpoint {row.name} names the version of another, {row.manifest.hex()}")
+                links += manifest_links(manifest)
+            except AnalemmaError as exc:
+                report.problems.append(f"checkpoint {row.name}: {exc}")
+        self._trees(links, report)
+        return report
+
+    def _is_named(self, key: BranchKey, row: NamedVersion, manifest: Manifest) -> bool:
+        """Whether a version can be the checkpoint that a row says it is. A thread that was copied names versions of
+        another by the same names; what stands in a version beside its values is the same everywhere."""
+        ours = manifest.key == key
+        if row.twice or (manifest.key.owner, manifest.key.branch) != (key.owner, key.branch):
+            return False
+        if not ours and row.elsewhere:
+            return False
+        said = Trees(self._blocks.read_uncached, standard_registry()).get_many(
+            manifest.root.id, [("namespace",), ("parent",)]
+        )
+        return said == {("namespace",): row.namespace, ("parent",): row.parent}
 
     def _journal(self, key: BranchKey, until: Head, report: Report, after: Head | None = None) -> Told:
         """What the records say from the beginning, or after a head, up to another head's tip."""
@@ -161,7 +222,7 @@ class Verifier:
         links: list[BlockId] = []
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
-            found, problems = self._blocks.audit([row.id for row in batch])
+            found, problems = self._blocks.audit([row.id for row in batch], self._uploads)
             report.problems += problems
             for row in batch:
                 if row.id in found:
@@ -173,13 +234,39 @@ class Verifier:
         self._seen.update(frontier)
         while frontier:
             batch, frontier = frontier[:BATCH], frontier[BATCH:]
-            found, problems = self._blocks.audit(batch)
+            found, problems = self._blocks.audit(batch, self._uploads)
             report.blocks += len(found)
             report.problems += problems
             for data in found.values():
                 following = [block for block in dict.fromkeys(block_links(data)) if block not in self._seen]
                 self._seen.update(following)
                 frontier += following
+
+    def _difference(self, roots: Sequence[BlockId], others: Sequence[BlockId], report: Report) -> None:
+        """Check the roots, and below them what does not lie below the others too. Both are gone down together, level by
+        level, so that what they share is left out unread; others that cannot be read share nothing."""
+        known = set(others)
+        self._below([block for block in roots if block in known], report, self._uploads)
+        here = [block for block in roots if block not in known]
+        there = [block for block in others if block not in roots]
+        while here:
+            self._seen.update(here)
+            lower = self._below(here, report, self._uploads)
+            beside = self._below(there, Report(), None)
+            known.update(beside)
+            here = [block for block in lower if block not in known and block not in self._seen]
+            there = [block for block in beside if block not in lower]
+
+    def _below(self, blocks: Sequence[BlockId], report: Report, uploads: set[UploadId] | None) -> dict[BlockId, None]:
+        """What these blocks lead to, as far as they can be read."""
+        links: dict[BlockId, None] = {}
+        for start in range(0, len(blocks), BATCH):
+            found, problems = self._blocks.audit(blocks[start : start + BATCH], uploads)
+            report.blocks += len(found)
+            report.problems += problems
+            for data in found.values():
+                links.update(dict.fromkeys(block_links(data)))
+        return links
 
 
 def _check_manifest(row: ManifestRow, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:

@@ -383,6 +383,10 @@ class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksS
         assert [row.seq for row in catalog.journal(tenant, KEY)] == list(range(1, wins + 1))
         assert catalog.stats(tenant).blocks == 2 * wins
 
+    def test_a_branch_that_is_no_thread_has_no_named_versions(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        catalog.commit(make_request(tenant, None))
+        assert catalog.named_versions(tenant, KEY) == []
+
     def test_closing_twice_is_harmless(self, catalog: KernelCatalog) -> None:
         catalog.close()
         catalog.close()

@@ -69,7 +69,7 @@ def test_health_has_limits(store: Store) -> None:
         status = app.outbox.status()
         assert status.health == "warning"
         said = " ".join(status.problems)
-        assert "3 events are pending" in said and "1 events are dead" in said and "1 lanes have a lease" in said
+        assert "3 events are pending" in said and "1 event is dead" in said and "1 lanes have a lease" in said
         assert "the oldest waits" in said
 
 

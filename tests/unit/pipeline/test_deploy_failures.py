@@ -196,15 +196,20 @@ def test_it_says_when_it_waits_behind_somebody_elses_dead_letter(store: Store, t
     with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
         shop.deploy("BOOK", "1", book("1"), ship=[])
         drain(app)
-        shop.ingest("BOOK", "1", book("1", weight=1))
-        deploy = shop.deploy("BOOK", "1", book("1", title="Good"), compile="async", ship=[])
+        version = shop.ingest("BOOK", "1", book("1", title="Bad")).version
+        query(store, "UPDATE raw SET hash = ? WHERE version = (SELECT max(version) FROM raw)", b"x" * 32)
+    # Of the same version: a newer one would take its place.
+    with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
+        drain(app)
+        deploy = shop.deploy("BOOK", "1", book("1", title="Bad"), compile="async", ship=[])
+        assert deploy.version == version
         drain(app)
         assert shop.deploys.get(deploy.id).state is DeployState.QUEUED
         waits_for = shop.deploys.explain(deploy.id).waits_for
-        assert waits_for is not None and waits_for.startswith("the dead letter") and "/weight" in waits_for
+        assert waits_for is not None and waits_for.startswith("the dead letter") and "corrupt" in waits_for
         with pytest.raises(Timeout, match="is QUEUED after 0 s") as caught:
             shop.deploys.await_(deploy.id, timeout_s=0)
         assert caught.value.hint == f"it waits for {waits_for}"
         app.outbox.discard(app.outbox.dead_letters().entries[0].id)
         drain(app)
-        assert shop.deploys.get(deploy.id).state is DeployState.DONE
+        assert shop.deploys.get(deploy.id).state is DeployState.FAILED

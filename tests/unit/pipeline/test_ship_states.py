@@ -68,7 +68,7 @@ def test_two_entities_of_one_document_id_meet_in_one_batch(store: Store, tmp_pat
         assert {isbn: held[1]["amount"]["minor"] for isbn, held in found.items()} == {"978": 1, "979": 3}
         [dead] = app.outbox.dead_letters().entries
         assert dead.tenant == "b" and "is that of another entity" in (dead.failure_reason or "")
-        assert app.sinks.list()[0].state == "ok"
+        assert app.sinks.list()[0].state == "dead"
         put_book(app.tenant("a"), "978", price=4)
         put_book(app.tenant("b"), "978", price=5)
         assert drain(app).dead == 1

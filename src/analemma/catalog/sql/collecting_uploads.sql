@@ -1,25 +1,34 @@
 -- abandoned_uploads --
--- Intents whose commit has not come for long.
-SELECT tenant, id, object_key, size FROM upload
+-- Intents whose commit has not come for long, and whether a block lies in them all the same, whichever tenant's.
+SELECT tenant, id, object_key, size,
+       EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
+FROM upload
 WHERE state = 'temp' AND created_at < :before AND (tenant, id) > (:after_tenant, :after_id)
 ORDER BY tenant, id LIMIT :limit
 
 -- claim_abandoned_upload --
--- Compare-and-set against the commit, which goes from the same state: only one of the two finds it.
+-- Compare-and-set against the commit, which goes from the same state: only one of the two finds it. A row that is wrong about its state,
+-- its tenant or its object must not take a pack with it in which blocks lie.
 UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = 'temp'
-WHERE tenant = :tenant AND id = :id AND state = 'temp' AND created_at < :before
+WHERE tenant = :tenant AND id = :id AND state = 'temp' AND created_at < :before AND object_key = :object_key
+  AND NOT EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
 
 -- claim_failed_upload --
 -- The same for one whose commit is known to have failed, at any age.
 UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = 'temp'
-WHERE tenant = :tenant AND id = :id AND state = 'temp'
+WHERE tenant = :tenant AND id = :id AND state = 'temp' AND object_key = :object_key
+  AND NOT EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
 
 -- ready_uploads --
--- A page of the uploads that commits made count, and whether any block lies in them.
-SELECT page.id, page.object_key, page.size,
-       EXISTS (SELECT 1 FROM block WHERE block.tenant = :tenant AND block.upload = page.id)
+-- A page of the uploads that commits made count, whether any block lies in them, and if not, whether another tenant's does.
+SELECT page.id, page.object_key, page.size, page.used,
+       NOT page.used AND EXISTS (
+           SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = page.id
+       )
 FROM (
-    SELECT id, object_key, size FROM upload WHERE tenant = :tenant AND state = 'ready' AND id > :after
+    SELECT id, object_key, size,
+           EXISTS (SELECT 1 FROM block WHERE block.tenant = :tenant AND block.upload = upload.id) AS used
+    FROM upload WHERE tenant = :tenant AND state = 'ready' AND id > :after
     ORDER BY id LIMIT :limit
 ) AS page
 ORDER BY page.id
@@ -27,13 +36,15 @@ ORDER BY page.id
 -- claim_unreferenced_upload --
 -- Blocks come to lie in an upload only in the transaction that makes it ready, so for one that is seen ready "none" stays true.
 UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = 'ready'
-WHERE tenant = :tenant AND id = :id AND state = 'ready'
-  AND NOT EXISTS (SELECT 1 FROM block WHERE block.tenant = upload.tenant AND block.upload = upload.id)
+WHERE tenant = :tenant AND id = :id AND state = 'ready' AND object_key = :object_key
+  AND NOT EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
 
 -- claimed_uploads --
 -- Objects to delete: claimed long enough ago and not deleted yet, or deleted so long ago that a late writer may have brought them back.
--- What failed is the failure queue's.
-SELECT tenant, id, object_key, size, claimed_from, coalesce(claimed_at, 0), deleted_at FROM upload
+-- What failed is the failure queue's. No block comes to lie in what was claimed: one that does shows that the row is wrong.
+SELECT tenant, id, object_key, size, claimed_from, coalesce(claimed_at, 0), deleted_at,
+       EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
+FROM upload
 WHERE state = 'deleting' AND (tenant, id) > (:after_tenant, :after_id)
   AND ((deleted_at IS NULL AND coalesce(claimed_at, 0) <= :claimed_before) OR deleted_at <= :deleted_before)
   AND NOT EXISTS (SELECT 1 FROM gc_failure WHERE gc_failure.tenant = upload.tenant AND gc_failure.upload = upload.id)
@@ -41,7 +52,9 @@ ORDER BY tenant, id LIMIT :limit
 
 -- claimed_upload --
 -- One upload, as far as deleting its object asks.
-SELECT tenant, id, object_key, size, claimed_from, coalesce(claimed_at, 0), deleted_at FROM upload
+SELECT tenant, id, object_key, size, claimed_from, coalesce(claimed_at, 0), deleted_at,
+       EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
+FROM upload
 WHERE tenant = :tenant AND id = :id AND state = 'deleting'
 
 -- note_deleted_object --

@@ -1,6 +1,6 @@
 -- commit --
--- Everything a commit does, in one statement. Each step reads from the one before it, which fixes the order of the locks: head, lanes,
--- bases, blocks, uploads. When the head had moved `won` is empty and nothing at all is written; when a base or an upload is gone,
+-- Everything a commit does, in one statement. Each step reads from the one before it, which fixes the order of the locks: the set of
+-- branches (if one begins), head, lanes, bases, blocks, uploads. When the head had moved `won` is empty and nothing at all is written; when a base or an upload is gone,
 -- analemma_abort undoes the rest.
 WITH seen AS MATERIALIZED (
     SELECT fingerprint, manifest, receipt
@@ -18,10 +18,14 @@ WITH seen AS MATERIALIZED (
           WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
       ))
     RETURNING 1
+), beginning AS MATERIALIZED (
+    -- Whoever removes the workflow's last branch, and the workflow with it, waits for this one, and sees it.
+    SELECT pg_advisory_xact_lock_shared(hashtextextended(:owner::text || '/' || :workflow::text || '/branches', :tenant::integer))
+    WHERE :expected_manifest::bytea IS NULL AND NOT EXISTS (SELECT FROM seen)
 ), created AS (
     INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
     SELECT :tenant, :owner, :workflow, :branch, :manifest, :version, :journal_seq, :journal_tip
-    WHERE :expected_manifest::bytea IS NULL AND NOT EXISTS (SELECT FROM seen)
+    FROM beginning
     ON CONFLICT DO NOTHING
     RETURNING 1
 ), won AS MATERIALIZED (

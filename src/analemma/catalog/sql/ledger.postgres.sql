@@ -54,6 +54,13 @@ FROM json_array_elements(:keys::json) AS wanted CROSS JOIN LATERAL (
     LIMIT 1
 ) AS head
 
+-- hold_beginnings --
+-- Branches of these workflows may begin: whoever removes one of the workflows waits, as for every commit that begins a branch.
+SELECT pg_advisory_xact_lock_shared(workflow.number) FROM (
+    SELECT DISTINCT hashtextextended((wanted ->> 0) || '/' || (wanted ->> 1) || '/branches', :tenant::integer) AS number
+    FROM json_array_elements(:keys::json) AS wanted ORDER BY number
+) AS workflow
+
 -- hold_heads --
 -- The same, each held until the end of the transaction: in the order in which they are given, which is that of their keys, since everyone
 -- who holds several must keep to one order.
@@ -72,7 +79,8 @@ SELECT entry.seq FROM json_array_elements_text(:seqs::json) AS wanted CROSS JOIN
 ) AS entry
 
 -- settle --
--- Versions of many branches, whose heads and entries are held already. New heads first, then blocks by id: the order of every commit.
+-- Versions of many branches, whose heads and entries are held already. New heads first, then lanes, then blocks by id: the order of every
+-- commit.
 WITH created AS (
     INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
     SELECT :tenant, fresh.*
@@ -91,10 +99,22 @@ WITH created AS (
     ) AS next (owner, workflow, branch, manifest, version, journal_seq, journal_tip)
     WHERE head.tenant = :tenant AND head.owner = next.owner AND head.workflow = next.workflow AND head.branch = next.branch
     RETURNING 1
+), lanes AS (
+    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
+    SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
+           least(:settled_at, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority
+    FROM (SELECT count(*) FROM created) AS heads CROSS JOIN unnest(
+        :lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[]
+    ) AS wanted (aggregatetype, aggregateid, count, priority)
+    ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
+    SET next_seq = lane.next_seq + excluded.next_seq - 1,
+        due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
+        priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
+    RETURNING aggregatetype, aggregateid, next_seq
 ), stored AS (
     INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
     SELECT :tenant, emitted.*
-    FROM (SELECT count(*) FROM created) AS heads CROSS JOIN unnest(
+    FROM (SELECT count(*) FROM lanes) AS places CROSS JOIN unnest(
         :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
         :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
     ) AS emitted
@@ -127,6 +147,17 @@ WITH created AS (
         :record_kinds::text[], :record_manifests::bytea[], :record_bodies::bytea[], :record_hashes::bytea[],
         :record_times::bigint[]
     ) AS record
+), added_events AS (
+    INSERT INTO outbox
+        (id, tenant, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, created_at, trace)
+    SELECT event.id, :tenant, event.aggregatetype, event.aggregateid, lanes.next_seq - event.from_end, event.type,
+           event.payload, event.idempotency_key, event.priority, :settled_at, event.trace
+    FROM unnest(
+        :event_ids::text[], :event_lane_types::text[], :event_lane_ids::text[], :event_places::bigint[],
+        :event_types::text[], :event_payloads::bytea[], :event_keys::text[], :event_priorities::bigint[],
+        :event_traces::text[]
+    ) AS event (id, aggregatetype, aggregateid, from_end, type, payload, idempotency_key, priority, trace)
+    JOIN lanes USING (aggregatetype, aggregateid)
 ), finished AS (
     UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp'
     RETURNING 1

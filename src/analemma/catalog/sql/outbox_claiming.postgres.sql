@@ -13,7 +13,7 @@ SELECT 1 WHERE analemma_is_due(:now::bigint, NULL, :channel)
 SELECT 1 WHERE analemma_is_due(:now::bigint, :tenant::bigint, :channel)
 
 -- finish_lanes --
--- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0015.
+-- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0023.
 SELECT * FROM analemma_finish_lanes(
     :now::bigint, :tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[], :done_seqs::bigint[], :last_seqs::bigint[],
     :statuses::text[], :attempts::bigint[], :delays::bigint[], :reasons::text[]

@@ -1,5 +1,6 @@
 -- enqueue_events --
--- Rows for delivery behind what their lanes hold, which become due. Lanes are locked in the order given, which is the same for everyone.
+-- Rows for delivery behind what their lanes hold, which become due. Lanes are locked in the order given, which is the same for everyone; one
+-- without rows is only locked.
 WITH lanes AS (
     INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority, channel)
     -- Due by the database's clock where the producer's is ahead of it: workers know no other.
@@ -10,9 +11,10 @@ WITH lanes AS (
     ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
     SET next_seq = lane.next_seq + excluded.next_seq - 1,
         due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
-        -- What a channel delivers is the newest state: a new one is worth another try.
-        parked = lane.parked AND lane.channel = '',
+        -- What a channel delivers, and a compile or a fanout makes, is the newest state: a new one is worth another try.
+        parked = lane.parked AND lane.channel = '' AND lane.aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'),
         priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
+    WHERE excluded.next_seq > 1
     RETURNING aggregatetype, aggregateid, next_seq
 )
 INSERT INTO outbox

@@ -7,8 +7,8 @@ VALUES (:tenant, :aggregatetype, :aggregateid, :count + 1,
 ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
 SET next_seq = lane.next_seq + excluded.next_seq - 1,
     due_at = max(min(coalesce(lane.due_at, excluded.due_at), excluded.due_at), coalesce(lane.retry_at, 0)),
-    -- What a channel delivers is the newest state: a new one is worth another try.
-    parked = lane.parked AND lane.channel = '',
+    -- What a channel delivers, and a compile or a fanout makes, is the newest state: a new one is worth another try.
+    parked = lane.parked AND lane.channel = '' AND lane.aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'),
     priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE min(lane.priority, excluded.priority) END
 RETURNING next_seq
 

@@ -83,3 +83,10 @@ WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :agg
 -- Stays dead, and is settled: the reason why it was given up joins the reason why it failed.
 UPDATE outbox SET status = 'DEAD', next_attempt_at = NULL, processed_at = :now, failure_reason = :reason
 WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+
+-- overtake_event --
+-- What was just settled was given up: something newer took its place. Why it failed, now or before, stays with it.
+UPDATE outbox
+SET status = 'DEAD', attempts = :attempts,
+    failure_reason = coalesce(CAST(:failure AS text), failure_reason, 'failed') || '; ' || CAST(:reason AS text)
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq

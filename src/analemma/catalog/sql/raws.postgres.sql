@@ -32,12 +32,24 @@ WITH wanted AS MATERIALIZED (
     SELECT held.id, wanted.* FROM held JOIN wanted USING (type, key)
 ), lanes AS (
     INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
-    SELECT :tenant, 'RAW_DATA', lane_id, 2, least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), 0
-    FROM added ORDER BY lane_id
+    SELECT :tenant, wanted.type, wanted.id, wanted.next_seq,
+           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), 0
+    FROM (
+        SELECT 'RAW_DATA' AS type, lane_id AS id, 2 AS next_seq FROM added
+        UNION
+        -- Without rows, it is only locked: the transaction settles an event of it.
+        SELECT :settling_type::text, :settling_id::text, 1
+        WHERE :settling_type::text IS NOT NULL AND EXISTS (SELECT FROM added)
+          AND NOT EXISTS (SELECT FROM added WHERE :settling_type::text = 'RAW_DATA' AND lane_id = :settling_id::text)
+    ) AS wanted
+    ORDER BY wanted.type COLLATE "C", wanted.id COLLATE "C"
     ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
     SET next_seq = lane.next_seq + excluded.next_seq - 1,
         due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
+        -- A newer version is worth another try.
+        parked = false,
         priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
+    WHERE excluded.next_seq > 1
     RETURNING aggregateid, next_seq
 ), stored AS (
     INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)

@@ -46,9 +46,11 @@ WITH joined AS MATERIALIZED (
     ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
     SET next_seq = lane.next_seq + excluded.next_seq - 1,
         due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
-        -- What a channel delivers is the newest state: a new one is worth another try.
-        parked = lane.parked AND lane.channel = '',
+        -- What a channel delivers, and a compile or a fanout makes, is the newest state: a new one is worth another try.
+        parked = lane.parked AND lane.channel = '' AND lane.aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'),
         priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
+    -- One without rows is only locked: the transaction settles an event of it.
+    WHERE excluded.next_seq > 1
     RETURNING aggregatetype, aggregateid, next_seq
 ), stored AS (
     INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)

@@ -13,6 +13,30 @@ ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
 SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
     metadata_kind = excluded.metadata_kind, metadata = excluded.metadata
 
+-- drop_checkpoints_of_branch --
+-- Every checkpoint of a namespace, in the order of their keys, as everyone who holds several of them.
+WITH held AS MATERIALIZED (
+    SELECT checkpoint FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+    ORDER BY checkpoint
+    FOR UPDATE
+)
+DELETE FROM thread_checkpoint USING held
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND thread_checkpoint.checkpoint = held.checkpoint
+
+-- drop_checkpoints_of_thread --
+-- Every checkpoint of a thread, in the same order.
+WITH held AS MATERIALIZED (
+    SELECT branch, checkpoint FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+    ORDER BY branch, checkpoint
+    FOR UPDATE
+)
+DELETE FROM thread_checkpoint USING held
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+  AND thread_checkpoint.branch = held.branch AND thread_checkpoint.checkpoint = held.checkpoint
+
 -- adopt_version --
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
 INSERT INTO thread_checkpoint
@@ -63,4 +87,5 @@ INSERT INTO thread_checkpoint
     (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
 SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
 FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+ORDER BY branch, checkpoint
 FOR SHARE

@@ -60,6 +60,24 @@ LEFT JOIN (
 ) AS newest ON 1 = 1
 LEFT JOIN head ON head.tenant = :tenant AND head.owner = :owner AND head.workflow = :thread AND head.branch = :branch
 
+-- named_versions --
+-- Checkpoints of one namespace by id, and whether others name the same version: copies of a thread do, under the same id.
+SELECT mine.checkpoint, mine.namespace, mine.parent, mine.manifest,
+       EXISTS (
+           SELECT 1 FROM thread_checkpoint AS other
+           WHERE other.manifest = mine.manifest AND other.tenant = mine.tenant AND other.checkpoint <> mine.checkpoint
+             AND (other.owner <> mine.owner OR other.thread <> mine.thread OR other.branch <> mine.branch)
+       ),
+       EXISTS (
+           SELECT 1 FROM thread_checkpoint AS other
+           WHERE other.manifest = mine.manifest AND other.tenant = mine.tenant AND other.checkpoint <> mine.checkpoint
+             AND other.owner = mine.owner AND other.thread = mine.thread AND other.branch = mine.branch
+       )
+FROM thread_checkpoint AS mine
+WHERE mine.tenant = :tenant AND mine.owner = :owner AND mine.thread = :thread AND mine.branch = :branch
+  AND mine.checkpoint > :after
+ORDER BY mine.checkpoint LIMIT :limit
+
 -- checkpoints_of_branch --
 -- Checkpoints of one namespace, newest first.
 SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata

@@ -1,0 +1,1 @@
+-- What was added to a lane since it was claimed: here, that is asked by the statement `finish_lane`.
