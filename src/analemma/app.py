@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Invalid, NotFound
+from analemma.holders import holder_name
 from analemma.settings import Settings, redact
 from analemma.state.checkpointing import Checkpoints
 from analemma.tenant import Tenant as Tenant
@@ -297,7 +297,7 @@ class App(AppPipeline):
 
     def _holder(self) -> str:
         """What leases say of who holds them."""
-        return f"{socket.gethostname()}:{os.getpid()}:{self._entropy.random_bytes(4).hex()}"
+        return holder_name(self._entropy.random_bytes(4).hex())
 
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
         return RetryStore(

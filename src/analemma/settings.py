@@ -262,7 +262,10 @@ class Settings(BaseModel):
         "read again if the restore, which read them, was within this many seconds. With 0 everything is read.",
     )
     archive_gc_delay_s: float = Field(
-        3600, ge=0, le=31_536_000, description="Archives that no workspace needs stay at least this long."
+        604_800,
+        ge=0,
+        le=31_536_000,
+        description="Archives that no workspace needs stay at least this long: so long a deleted workspace comes back.",
     )
     archive_gc_filter: Literal["merge", "bloom"] = Field(
         "merge", description="How needed archives are told from others: exactly, or by a Bloom filter first."

@@ -27,7 +27,7 @@ def test_a_plan_tells_what_runs_then_do(here: CommandLine, store: Store) -> None
     shown = here.text("gc", "archives", "run", "--delay", "0", "--dry-run")
     assert "1 archives would be deleted" in shown and "ws1/" in shown
     assert here.answer("gc", "archives", "run", "--delay", "0", "--dry-run")["plan"]["to_delete"] == 1
-    assert "1 marked ones would wait for 3600 s to pass" in here.text("gc", "archives", "plan")
+    assert "1 marked ones would wait for 604800 s to pass" in here.text("gc", "archives", "plan")
     assert "deleted 1 archives (2 objects" in here.text("gc", "archives", "run", "--delay", "0")
     with store.open() as app:
         assert len(units(app)) == 1

@@ -80,7 +80,7 @@ class Archives:
                 opened.release(owner)
                 self._parts.catalog.drop(self._parts.tenant, workspace, row.fence)
                 raise
-            return public_workspace(self._reconciler.initialize(Held(self._parts, row, opened)))
+            return self._public(self._reconciler.initialize(Held(self._parts, row, opened)))
 
     def adopt(self, workspace: str, *, owner_id: str, volume: str | os.PathLike[str], op_id: str) -> Workspace:
         """Make a COLD workspace of an archive that lies in this tenant's folder already, by us or as `home.tar.gz` with
@@ -98,11 +98,11 @@ class Archives:
             raise Conflict(
                 "an archive of format 2 cannot be adopted", hint="its blocks belong to the store that made it"
             )
-        return public_workspace(self._parts.catalog.add(self._parts.tenant, row, lease_s=0, unit=meta.facts()))
+        return self._public(self._parts.catalog.add(self._parts.tenant, row, lease_s=0, unit=meta.facts()))
 
     def get(self, workspace: str, *, owner_id: str | None = None) -> Workspace:
         """One workspace; also one that is deleted, until it is purged."""
-        return public_workspace(self._operations.find(check_workspace(workspace), owner_id))
+        return self._public(self._operations.find(check_workspace(workspace), owner_id))
 
     def list(
         self, *, owner_id: str | None = None, status: Status | None = None, deleted: bool = False
@@ -114,7 +114,7 @@ class Archives:
         while page := self._parts.catalog.page(
             self._parts.tenant, owner=owner_id, status=status, deleted=deleted, after=after, limit=PAGE
         ):
-            yield from map(public_workspace, page)
+            yield from map(self._public, page)
             after = page[-1].id
 
     def unit(self, workspace: str, *, owner_id: str | None = None) -> ArchiveUnit:
@@ -167,7 +167,7 @@ class Archives:
         row = self._operations.find(check_workspace(workspace), owner_id)
         if into is not None:
             restore_copy(self._parts, row, into, self._job(None, timeout_s, progress))
-            return public_workspace(row)
+            return self._public(row)
 
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
             self._check_unit(tx, _check(row, "COLD"))
@@ -175,7 +175,7 @@ class Archives:
 
         with self._operations.begin(workspace, owner_id, "RESTORING", begin) as held:
             restorer = Restorer(self._parts, held, self._job(held, timeout_s, progress))
-            return public_workspace(self._reconciler.restore(held, restorer))
+            return self._public(self._reconciler.restore(held, restorer))
 
     def start(self, workspace: str, *, owner_id: str | None = None, progress: OnProgress | None = None) -> Workspace:
         """Make a workspace RUNNING, restored first if it is COLD. The start hook is run before it is."""
@@ -196,7 +196,8 @@ class Archives:
         timeout_s: float | None = None,
         progress: OnProgress | None = None,
     ) -> Workspace:
-        """Archive the workspace, remove its volume, and mark it as deleted; `undelete` undoes the last of these.
+        """Archive the workspace, remove its volume, and mark it as deleted; `undelete` undoes the last of these, at
+        least until the `undelete_until` of the answer.
 
         With `discard` nothing is archived: what is in the volume is gone."""
         if not discard:
@@ -211,7 +212,7 @@ class Archives:
             return self._begin_unit(tx, replace(row, intent="keep"), now)
 
         with self._operations.begin(check_workspace(workspace), owner_id, "DELETING", begin) as held:
-            return public_workspace(self._reconciler.delete(held, self._job(held, timeout_s, progress)))
+            return self._public(self._reconciler.delete(held, self._job(held, timeout_s, progress)))
 
     def undelete(self, workspace: str, *, owner_id: str | None = None) -> Workspace:
         """Bring a deleted workspace back, COLD, with the archive it had; Expired if the collector has that."""
@@ -233,7 +234,7 @@ class Archives:
             # Whoever deleted it and does not know that it is done must not do it again.
             return replace(row, status="COLD", deleted_at_us=None, error=None, fence=row.fence + 1)
 
-        return public_workspace(self._parts.catalog.change(self._parts.tenant, check_workspace(workspace), move))
+        return self._public(self._parts.catalog.change(self._parts.tenant, check_workspace(workspace), move))
 
     def purge(self, workspace: str, *, owner_id: str | None = None) -> None:
         """Remove a workspace for good: its volume, all its archives, and every trace in the catalog."""
@@ -269,7 +270,7 @@ class Archives:
         if row.status == "ERROR" and row.operation == "NONE":
             job = self._job(None, None, progress)
             row = self._reconciler.leave_error(workspace, owner_id, job, give_up_volume=give_up_volume)
-        return public_workspace(row)
+        return self._public(row)
 
     def reconcile(self, *, only_here: bool = False) -> tuple[Outcome, ...]:
         """Finish every operation whose worker is gone: what became of each. With `only_here`, of volumes that this
@@ -289,7 +290,7 @@ class Archives:
         progress: Progress | None = None,
         stop: Stop | None = None,
     ) -> ArchiveGcReport:
-        """Delete archives that no workspace has needed for the delay (archive_gc_delay_s of the settings, an hour), and
+        """Delete archives that no workspace has needed for the delay (archive_gc_delay_s of the settings, 7 days), and
         that an earlier run marked; mark the others. Conflict while another collects.
 
         `force` goes on where the numbers look wrong; with `dry_run`, only say what would be done."""
@@ -310,7 +311,7 @@ class Archives:
 
         with self._operations.begin(workspace, owner, operation, begin) as held:
             run_hook(hook, held, before)
-            return public_workspace(held.finish(after))
+            return self._public(held.finish(after))
 
     def _new_row(
         self, workspace: str, owner: str, volume: str | os.PathLike[str], status: Status, operation: Operation
@@ -371,6 +372,9 @@ class Archives:
                 raise volume_missing(row.volume)
             volume.check_owner(self._parts.volume_owner(row.id))
             volume.check_removable()
+
+    def _public(self, row: WorkspaceRow) -> Workspace:
+        return public_workspace(row, self._parts.options)
 
     def _public_unit(self, row: WorkspaceRow) -> ArchiveUnit:
         return public_unit(kept_unit(self._parts, row), row.archive_key or "")

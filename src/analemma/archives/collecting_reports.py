@@ -29,7 +29,7 @@ class ArchiveBrakes:
 class ArchiveGcOptions:
     """How archives are collected, unless a call says otherwise."""
 
-    delay_s: float = 3600
+    delay_s: float = 604_800
     """An archive that is nobody's stays this long."""
     lease_s: float = 300
     """A collector that was not heard of for so long has died."""

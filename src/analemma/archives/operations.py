@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from analemma.archives.parts import Parts
+from analemma.archives.parts import ArchiveOptions, Parts
 from analemma.archives.volumes import Volume
 from analemma.catalog.collecting import SECOND_US
 from analemma.catalog.engine import Transaction
@@ -26,6 +26,7 @@ from analemma.catalog.workspaces import (
 )
 from analemma.errors import AnalemmaError, Conflict
 from analemma.failpoints import declare, hit
+from analemma.holders import is_dead
 
 AFTER_BEGIN = declare("workspace.after_begin", "an operation is begun, and nothing of it is done")
 BEFORE_FINISH = declare("workspace.before_finish", "an operation is done, and its row does not say so")
@@ -43,6 +44,11 @@ class Held:
         self.fence = row.fence
         self._parts = parts
         self._lost: LostOperation | None = None
+
+    @property
+    def options(self) -> ArchiveOptions:
+        """How archives are made and kept."""
+        return self._parts.options
 
     def check(self) -> None:
         """Raise LostOperation if a heartbeat found out that it is another's by now."""
@@ -150,7 +156,7 @@ class Operations:
         with volume.lock():
 
             def take(_: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
-                if row.operation != "NONE" and row.lease_until_us > now:
+                if row.operation != "NONE" and not is_interrupted(row, now):
                     raise busy(row, now)
                 return row if row.operation == "NONE" else self._taken(row, now)
 
@@ -188,9 +194,15 @@ def check_idle(row: WorkspaceRow, now: int) -> None:
         raise busy(row, now)
 
 
+def is_interrupted(row: WorkspaceRow, now: int) -> bool:
+    """Whether nobody works on what was begun: its worker was not heard of for a lease, or is known to be dead. (One
+    that is alive all the same has the lock of the volume.)"""
+    return row.lease_until_us <= now or (row.holder is not None and is_dead(row.holder))
+
+
 def busy(row: WorkspaceRow, now: int) -> Conflict:
     """What whoever comes second is told."""
-    interrupted = row.lease_until_us <= now
+    interrupted = is_interrupted(row, now)
     return Conflict(
         f"workspace {row.id} is {row.operation}" + (", and that was interrupted" if interrupted else ""),
         hint="recover it first" if interrupted else "wait until that is done",

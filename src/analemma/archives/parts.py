@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from analemma.archives.collecting_reports import ArchiveGcOptions
@@ -57,6 +57,8 @@ class Workspace:
     created_at: datetime
     updated_at: datetime
     deleted_at: datetime | None
+    undelete_until: datetime | None = None
+    """Until then, at least, a deleted workspace comes back; None: it is not deleted, or nothing of it was archived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,12 @@ class Parts:
         return f"workspace {workspace} of tenant {self.tenant_name} in store {self.store_id}"
 
 
-def public_workspace(row: WorkspaceRow) -> Workspace:
+def public_workspace(row: WorkspaceRow, options: ArchiveOptions) -> Workspace:
     """A row as callers see it."""
+    deleted_at = None if row.deleted_at_us is None else _time(row.deleted_at_us)
+    until = None
+    if deleted_at is not None and row.archive_op is not None:
+        until = deleted_at + timedelta(seconds=options.gc.delay_s)
     return Workspace(
         id=row.id,
         owner_id=row.owner,
@@ -127,7 +133,8 @@ def public_workspace(row: WorkspaceRow) -> Workspace:
         error=row.error,
         created_at=_time(row.created_at_us),
         updated_at=_time(row.updated_at_us),
-        deleted_at=None if row.deleted_at_us is None else _time(row.deleted_at_us),
+        deleted_at=deleted_at,
+        undelete_until=until,
     )
 
 

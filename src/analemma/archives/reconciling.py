@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from analemma.archives.archiving import Archiver
 from analemma.archives.jobs import Job
-from analemma.archives.operations import Held, Operations
+from analemma.archives.operations import Held, Operations, is_interrupted
 from analemma.archives.parts import Parts
 from analemma.archives.places import check_apart
 from analemma.archives.reading import current_archive, kept_facts, verify_archive
@@ -48,12 +48,13 @@ class Reconciler:
         """Every operation of the tenant whose worker is gone; with `only_here`, none whose volume is elsewhere."""
         outcomes: list[Outcome] = []
         after = ""
-        while page := self._parts.catalog.interrupted(self._parts.tenant, after=after, limit=_PAGE):
-            for workspace in page:
-                outcome = self._outcome(workspace, only_here)
+        while page := self._parts.catalog.at_work(self._parts.tenant, after=after, limit=_PAGE):
+            now = self._parts.catalog.now_us()
+            for row in page:
+                outcome = self._outcome(row.id, only_here) if is_interrupted(row, now) else None
                 if outcome is not None:
                     outcomes.append(outcome)
-            after = page[-1]
+            after = page[-1].id
         return tuple(outcomes)
 
     def finish_one(self, workspace: str, job: Job, *, give_up_volume: bool = False) -> Operation | None:

@@ -134,7 +134,7 @@ class DirectoryVolume:
             self._check_place()
             found = self._owner()
             if found is not None and found != owner:
-                raise Conflict(f"the volume {self.path} belongs to {found}", hint="give each workspace its own volume")
+                raise self._others(found)
             if found is None:
                 draft = os.path.join(self._beside, f".{_OWNER}")
                 with open(draft, "w", encoding="utf-8") as file:
@@ -154,7 +154,7 @@ class DirectoryVolume:
             # Any directory may lie where a volume was: below a disk that is not mounted, for one.
             raise volume_missing(self.path)
         if found != owner:
-            raise Conflict(f"the volume {self.path} belongs to {found}", hint="give each workspace its own volume")
+            raise self._others(found)
 
     def check_removable(self) -> None:
         for each in (self._above, self.path):
@@ -271,6 +271,14 @@ class DirectoryVolume:
     def _trash(self, op_id: str) -> str:
         return os.path.join(self._beside, _TRASH + op_id)
 
+    def _others(self, owner: str) -> Conflict:
+        """What whoever wants a volume that is another's is told: nobody finds a hidden folder without its name."""
+        return Conflict(
+            f"the volume {self.path} belongs to {owner}, as {os.path.join(self._beside, _OWNER)} says",
+            hint=f"give each workspace its own volume; if that one is no more, remove the folder {self._beside}",
+            volume=self.path,
+        )
+
     def _owner(self) -> str | None:
         try:
             with open(os.path.join(self._beside, _OWNER), encoding="utf-8") as file:
@@ -318,8 +326,12 @@ class DirectoryVolume:
         above = self._above
         while above != os.path.dirname(above):
             folder, name = os.path.split(above)
-            if os.path.exists(os.path.join(folder, BOOKKEEPING + name, _OWNER)):
-                raise Conflict(f"{self.path} lies inside the volume {above}", hint="volumes must not lie inside others")
+            beside = os.path.join(folder, BOOKKEEPING + name)
+            if os.path.exists(os.path.join(beside, _OWNER)):
+                raise Conflict(
+                    f"{self.path} lies inside the volume {above}, to which {beside} belongs",
+                    hint=f"volumes must not lie inside others; if that one is no more, remove the folder {beside}",
+                )
             above = folder
 
     @contextlib.contextmanager

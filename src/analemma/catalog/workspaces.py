@@ -142,10 +142,10 @@ class SqlWorkspaces:
         )
         return [WorkspaceRow(*row) for row in rows]
 
-    def interrupted(self, tenant: TenantId, *, after: str = "", limit: int = 100) -> list[str]:
-        """A page of the workspaces whose operation may be taken over."""
-        rows = self._engine.all("interrupted_workspaces", tenant=tenant, now=self.now_us(), after=after, limit=limit)
-        return [row[0] for row in rows]
+    def at_work(self, tenant: TenantId, *, after: str = "", limit: int = 100) -> list[WorkspaceRow]:
+        """A page of the workspaces that are in the middle of an operation, by id."""
+        rows = self._engine.all("workspaces_at_work", tenant=tenant, after=after, limit=limit)
+        return [WorkspaceRow(*row) for row in rows]
 
     def around(self, path: str) -> list[VolumeRow]:
         """The workspaces of all tenants, but for deleted ones, whose volume is at, above or below a path."""

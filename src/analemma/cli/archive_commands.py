@@ -107,7 +107,7 @@ def print_workspace(store: StoreOptions, found: Workspace) -> None:
 
 def workspace_fields(found: Workspace) -> dict[str, Any]:
     """A workspace as JSON holds it."""
-    times = ("created_at", "updated_at", "deleted_at")
+    times = ("created_at", "updated_at", "deleted_at", "undelete_until")
     fields = asdict(found)
     return fields | {name: None if fields[name] is None else fields[name].isoformat() for name in times}
 

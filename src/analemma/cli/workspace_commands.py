@@ -119,7 +119,7 @@ def delete(
     discard: Annotated[bool, typer.Option("--discard", help="Archive nothing: what is in the volume is lost.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Archive a workspace, remove its volume, and mark it as deleted."""
+    """Archive a workspace, remove its volume, and mark it as deleted; undelete_until says how long it comes back."""
     if discard and not yes and not confirm(f"Delete everything in workspace {workspace}?"):
         raise Invalid("nothing was deleted")
     with store.open() as app, progress_bar("archiving") as progress:

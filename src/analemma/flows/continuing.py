@@ -3,8 +3,6 @@ run here: a run that waits for another is not held, so whoever runs it in one pr
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -105,18 +103,3 @@ def _follows(row: RunRow) -> bool:
     """Whether it waits for another run."""
     waiting = read_waiting(row)
     return row.status == "RUNNING" and row.holder is None and waiting is not None and waiting.kind == SUBFLOW
-
-
-def is_dead(holder: str) -> bool:
-    """Whether a holder is a process of this machine that is no more."""
-    host, _, rest = holder.partition(":")
-    process, _, _ = rest.partition(":")
-    if host != socket.gethostname() or not process.isdigit() or int(process) == os.getpid():
-        return False
-    try:
-        os.kill(int(process), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -16,7 +16,7 @@ from analemma.catalog.run_records import FencedOut, RunRow, SegmentRow, Status
 from analemma.catalog.runs import LAST
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Timeout, Unavailable
 from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
-from analemma.flows.continuing import beginning_again, is_dead
+from analemma.flows.continuing import beginning_again
 from analemma.flows.deciding import Deciding, Unknown, moved, waiting_of
 from analemma.flows.handlers import HasFunctions
 from analemma.flows.held_runs import RunnerParts
@@ -29,6 +29,7 @@ from analemma.flows.running import Runner, Told
 from analemma.flows.running_here import FOREVER, Here
 from analemma.flows.runs import Run, RunSegment, error_of, run_of_row, segment_of_row
 from analemma.flows.scheduling import Schedules
+from analemma.holders import is_dead
 from analemma.state.arguments import check_name
 from analemma.state.kernel_base import MAIN
 

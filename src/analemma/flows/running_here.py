@@ -8,13 +8,14 @@ from typing import Any, Final, Literal
 from analemma.catalog.port import RowChange
 from analemma.catalog.run_records import RunRow
 from analemma.errors import AnalemmaError, Timeout, Unavailable
-from analemma.flows.continuing import Family, is_dead, workflow_status
+from analemma.flows.continuing import Family, workflow_status
 from analemma.flows.deciding import moved
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.run_kernel import Standing
 from analemma.flows.running import Runner, Told
 from analemma.flows.runs import RunError, error_of
 from analemma.flows.subflows import end_strays
+from analemma.holders import is_dead
 
 FOREVER: Final = float("inf")
 

@@ -16,6 +16,8 @@ from analemma.catalog.workspaces import SqlWorkspaces
 from tests.unit.gc.collections import later
 
 HOUR_S = 3600
+DELAY_S = 7 * 86_400
+"""So long archives that nobody needs stay, unless the settings say otherwise."""
 
 
 def warm(app: App, folder: Path, name: str, text: str = "content") -> Archives:

@@ -14,7 +14,7 @@ from analemma.archives.archives import Archives
 from analemma.cli.archive_jobs import archive_jobs
 from analemma.errors import Unavailable
 from tests.stores import Store
-from tests.unit.archives.collections import HOUR_S, after, cold, superseded, units, warm
+from tests.unit.archives.collections import DELAY_S, HOUR_S, after, cold, superseded, units, warm
 
 
 def do(app: App, name: str, *, seconds: float = 0, always: bool = False) -> str | None:
@@ -53,10 +53,10 @@ def test_archives_are_collected_when_that_is_due(store: Store, tmp_path: Path) -
         assert said is not None and "2 archives in 4 objects, 1 of them needed" in said and "marked 1" in said
         assert do(app, "archives") is None
         assert do(app, "archives", seconds=HOUR_S - 60) is None
-        said = do(app, "archives", seconds=HOUR_S + 60)
+        said = do(app, "archives", seconds=DELAY_S + 60)
         assert said is not None and "deleted 1 archives" in said
         assert units(app) == {f"ws1/{new}"}
-        assert do(app, "archives", seconds=HOUR_S + 60, always=True) is not None
+        assert do(app, "archives", seconds=DELAY_S + 60, always=True) is not None
 
 
 def test_a_store_without_archives_has_nothing_to_tell(store: Store) -> None:

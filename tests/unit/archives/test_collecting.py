@@ -16,7 +16,7 @@ from analemma.catalog.workspaces import SqlWorkspaces, WorkspaceRow
 from analemma.errors import Conflict, Expired, Invalid, Unavailable
 from tests.stores import Store, local
 from tests.unit.archives.collections import (
-    HOUR_S,
+    DELAY_S,
     InTheMiddle,
     RefusingDeletes,
     after,
@@ -41,10 +41,10 @@ def test_an_archive_goes_after_the_delay_in_the_second_pass(filter: str, store: 
         first = app.archives.gc_run()
         assert (first.marked, first.deleted, first.waiting) == (1, 0, 0)
         assert (first.counts.units, first.counts.needed, first.counts.orphans, first.counts.unknown) == (2, 1, 1, 0)
-        early = after(app, HOUR_S - 60).gc_run()
+        early = after(app, DELAY_S - 60).gc_run()
         assert (early.marked, early.deleted, early.waiting) == (0, 0, 1)
         assert units(app) == {f"ws1/{old}", f"ws1/{new}"}
-        late = after(app, HOUR_S + 60).gc_run()
+        late = after(app, DELAY_S + 60).gc_run()
         assert (late.deleted, late.objects, late.claimed, late.ok) == (1, 2, 1, True)
         assert late.bytes > 0
         assert units(app) == {f"ws1/{new}"}
@@ -84,8 +84,8 @@ def test_both_keys_of_a_needed_archive_stay(store: Store, tmp_path: Path) -> Non
         op = cold(app, tmp_path, "ws1")
         before = keys_of(app, "ws1", op)
         assert [key.rpartition("/")[2] for key in before][-1] == "home.meta"
-        for hours in range(4):
-            after(app, hours * HOUR_S).gc_run()
+        for delays in range(4):
+            after(app, delays * DELAY_S).gc_run()
         assert keys_of(app, "ws1", op) == before
 
 
@@ -96,8 +96,8 @@ def test_an_archive_on_its_way_and_one_of_a_workspace_in_error_stay(store: Store
         script(app, "UPDATE workspace SET status = 'ERROR' WHERE id = 'failed'")
         script(app, "UPDATE workspace SET operation = 'ARCHIVING', op_id = 'onitsway' WHERE id = 'busy'")
         put_unit(app, "busy", "onitsway")
-        for hours in range(4):
-            assert after(app, hours * HOUR_S).gc_run().counts.orphans == 0
+        for delays in range(4):
+            assert after(app, delays * DELAY_S).gc_run().counts.orphans == 0
         assert units(app) == {f"failed/{failed}", "busy/onitsway"}
 
 
@@ -139,7 +139,7 @@ def test_keys_that_do_not_parse_are_never_touched(store: Store, tmp_path: Path) 
             app.objects.put(key, b"mine")
         assert app.archives.gc_run(0).counts.foreign == 7
         assert app.archives.gc_run(0).deleted == 1
-        after(app, 10 * HOUR_S).gc_run(0)
+        after(app, 10 * DELAY_S).gc_run(0)
         assert [key for key in foreign if app.objects.head(key) is None] == []
         assert keys_of(app, "ws1", old) == sorted(key for key in foreign if f"{base}/ws1/{old}/" in key)
 
@@ -199,10 +199,10 @@ def test_an_error_in_the_middle_of_a_listing_changes_no_marks(store: Store, tmp_
 
         for place in range(5):
             with pytest.raises(Unavailable, match="page 2"):
-                on(app, InTheMiddle(app.objects, place, fail), 2 * HOUR_S).gc_run()
+                on(app, InTheMiddle(app.objects, place, fail), 2 * DELAY_S).gc_run()
             assert marks(app) == before
         # Its lease was given back.
-        assert after(app, 2 * HOUR_S).gc_run().deleted == 2
+        assert after(app, 2 * DELAY_S).gc_run().deleted == 2
 
 
 def test_a_unit_that_is_needed_again_loses_its_mark(store: Store, tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_unit_that_is_needed_again_loses_its_mark(store: Store, tmp_path: Path
         assert marks(app) == {} and app.archives.gc_run().marked == 0
         app.archives.delete("ws1")
         # The time before does not count.
-        assert after(app, HOUR_S - 60).gc_run().deleted == 0
-        assert after(app, 2 * HOUR_S + 60).gc_run().deleted == 1
+        assert after(app, DELAY_S - 60).gc_run().deleted == 0
+        assert after(app, 2 * DELAY_S + 60).gc_run().deleted == 1
 
 
 def test_a_workspace_that_was_deleted_again_gets_the_whole_delay_again(store: Store, tmp_path: Path) -> None:
@@ -223,13 +223,13 @@ def test_a_workspace_that_was_deleted_again_gets_the_whole_delay_again(store: St
         op = cold(app, tmp_path, "ws1")
         app.archives.delete("ws1")
         app.archives.gc_run()
-        late = after(app, 2 * HOUR_S)
+        late = after(app, 2 * DELAY_S)
         late.undelete("ws1")
         late.delete("ws1")
         report = late.gc_run()
         assert (report.marked, report.deleted) == (1, 0)
         assert units(app) == {f"ws1/{op}"}
-        assert after(app, 3 * HOUR_S + 60).gc_run().deleted == 1
+        assert after(app, 3 * DELAY_S + 60).gc_run().deleted == 1
 
 
 def test_undelete_and_the_collector_agree_on_who_was_first(store: Store, tmp_path: Path) -> None:
@@ -357,15 +357,15 @@ def test_an_archive_whose_objects_were_removed_by_hand_is_claimed_too(
         app.objects.delete_many(keys_of(app, "ws1", old))
         first = app.archives.gc_run()
         assert (first.marked, first.deleted) == (1, 0)
-        assert after(app, HOUR_S - 60).gc_run().waiting == 1
-        late = after(app, HOUR_S + 60).gc_run()
+        assert after(app, DELAY_S - 60).gc_run().waiting == 1
+        late = after(app, DELAY_S + 60).gc_run()
         assert (late.claimed, late.deleted, late.objects, late.ok) == (1, 1, 0, True)
         rows = SqlWorkspaces(app.catalog.engine)
         claimed, kept = (rows.unit(app.default.id, "ws1", op) for op in (old, new))
         assert claimed is not None and claimed.state == "claimed"
         assert kept is not None and kept.state == "kept"
         assert marks(app) == {}
-        assert after(app, 2 * HOUR_S).gc_run().marked == 0
+        assert after(app, 2 * DELAY_S).gc_run().marked == 0
         app.archives.restore("ws1")
         assert (tmp_path / "volumes" / "ws1" / "file").read_text() == "other"
 
@@ -375,8 +375,8 @@ def test_an_archive_that_is_needed_and_gone_is_not_claimed(store: Store, tmp_pat
         op = cold(app, tmp_path, "ws1")
         assert app.objects is not None
         app.objects.delete_many(keys_of(app, "ws1", op))
-        for hours in range(3):
-            after(app, hours * HOUR_S + hours).gc_run()
+        for delays in range(3):
+            after(app, delays * DELAY_S + delays).gc_run()
         found = SqlWorkspaces(app.catalog.engine).unit(app.default.id, "ws1", op)
         assert found is not None and found.state == "kept"
         assert marks(app) == {}

@@ -21,6 +21,7 @@ from analemma.clock import SystemClock
 from analemma.errors import Conflict, Unavailable
 from tests.stores import Store, local
 from tests.unit.archives.collections import (
+    DELAY_S,
     HOUR_S,
     InTheMiddle,
     RefusingDeletes,
@@ -143,7 +144,7 @@ def test_a_lease_lost_in_the_middle_of_deleting_is_finished_by_the_other(
         app.archives.restore("ws1")
 
 
-@pytest.mark.parametrize("off_s", [-2 * HOUR_S, 2 * HOUR_S])
+@pytest.mark.parametrize("off_s", [-2 * DELAY_S, 2 * DELAY_S])
 def test_a_machines_own_clock_does_not_count(off_s: int, store: Store, tmp_path: Path) -> None:
     class Wrong:
         def now_us(self) -> int:
@@ -160,20 +161,20 @@ def test_a_machines_own_clock_does_not_count(off_s: int, store: Store, tmp_path:
         wrong = type(app.archives)(replace(app.archives._parts, clock=Wrong()))
         assert wrong.gc_run().marked == 1
         assert (app.archives.gc_run().waiting, wrong.gc_run().waiting) == (1, 1)
-        assert after(app, HOUR_S + 60).gc_run().deleted == 1
+        assert after(app, DELAY_S + 60).gc_run().deleted == 1
 
 
 def test_a_database_clock_that_jumps_loses_nothing_and_keeps_nothing_for_ever(store: Store, tmp_path: Path) -> None:
     with store.open() as app:
         old, new = superseded(app, tmp_path, "ws1")
         begin(app, 40 * 86_400)
-        # Two hours ahead, then back: its marks and its lease are from a time that has not come.
-        assert after(app, 2 * HOUR_S).gc_run().marked == 1
+        # Two weeks ahead, then back: its marks and its lease are from a time that has not come.
+        assert after(app, 2 * DELAY_S).gc_run().marked == 1
         ahead = marks(app)
         report = app.archives.gc_run()
         assert (report.marked, report.deleted) == (1, 0)
         assert marks(app)[f"ws1/{old}/"] < ahead[f"ws1/{old}/"]
-        assert after(app, HOUR_S + 60).gc_run().deleted == 1
+        assert after(app, DELAY_S + 60).gc_run().deleted == 1
         assert units(app) == {f"ws1/{new}"}
         assert app.archives.gc_is_due(HOUR_S)
 
@@ -181,7 +182,7 @@ def test_a_database_clock_that_jumps_loses_nothing_and_keeps_nothing_for_ever(st
 def test_every_orphan_is_gone_within_the_delay_and_two_intervals(store: Store, tmp_path: Path) -> None:
     with store.open() as app:
         kept = {f"keep/{cold(app, tmp_path, 'keep')}"}
-        interval_s, born_s = 900, {}
+        interval_s, born_s = DELAY_S // 4, {}
         for step in range(12):
             now_s = step * interval_s
             if step < 5:
@@ -189,7 +190,7 @@ def test_every_orphan_is_gone_within_the_delay_and_two_intervals(store: Store, t
                 born_s[f"keep/orphan{step}"] = now_s - interval_s + 1  # Just after the pass before.
             after(app, now_s).gc_run()
             alive = units(app) - kept
-            assert [unit for unit in alive if now_s > born_s[unit] + HOUR_S + 2 * interval_s] == []
+            assert [unit for unit in alive if now_s > born_s[unit] + DELAY_S + 2 * interval_s] == []
         assert units(app) == kept
 
 

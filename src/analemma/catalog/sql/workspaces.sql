@@ -19,10 +19,12 @@ WHERE tenant = :tenant AND id > :after AND (:owner = '' OR owner = :owner) AND (
   AND (:deleted = 1 OR deleted_at IS NULL)
 ORDER BY id LIMIT :limit
 
--- interrupted_workspaces --
--- A page, by id, of those whose operation nobody has been heard of for as long as a lease lasts.
-SELECT id FROM workspace
-WHERE tenant = :tenant AND operation <> 'NONE' AND lease_until <= :now AND id > :after
+-- workspaces_at_work --
+-- A page, by id, of those that are in the middle of an operation.
+SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
+       created_at, updated_at, deleted_at
+FROM workspace
+WHERE tenant = :tenant AND operation <> 'NONE' AND id > :after
 ORDER BY id LIMIT :limit
 
 -- volumes_around --
