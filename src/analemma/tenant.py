@@ -10,7 +10,6 @@ from analemma.canon.identity import BlockId
 from analemma.canon.source import NodeCache
 from analemma.canon.tree import Trees
 from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
-from analemma.errors import Invalid
 from analemma.state.announcing import Announcer
 from analemma.state.applying import Applier
 from analemma.state.block_store import BlockStore
@@ -260,13 +259,11 @@ class Tenant:
     ) -> CompileResult:
         """Compile a version, or the newest one, to slices and index entries, now; a worker does so by itself.
 
-        `mode` is auto, full or incremental: the last is a Conflict if there is nothing to begin with. NotFound without
-        such a version."""
-        from analemma.slicing.incremental import CompileMode
+        `mode` is auto, full or incremental, also in capitals, as results print it: the last is a Conflict if there is
+        nothing to begin with. NotFound without such a version."""
+        from analemma.slicing.incremental import parse_mode
 
-        if mode not in ("auto", "full", "incremental"):
-            raise Invalid(f"there is no mode {mode!r}", hint="auto, full or incremental")
-        return self.pipeline.slicing.compile(entity_type, entity_id, version, CompileMode(mode.upper()))
+        return self.pipeline.slicing.compile(entity_type, entity_id, version, parse_mode(mode))
 
     def slices(self, entity_type: str, entity_id: str, version: str | None = None) -> dict[str, Slice]:
         """What a version, or the one that is served, was compiled to, by slice type; NotFound if it was not compiled,

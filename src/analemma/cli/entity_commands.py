@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-MODES = ("auto", "full", "incremental")
 TOLD_PROBLEMS = 1000
 EntityVersion = Annotated[
     str | None, typer.Option("--version", help="This version, not the newest.", metavar="VERSION")
@@ -45,8 +44,9 @@ def compile_entities(
     """Compile an entity now, without waiting for a worker: build its slices and index entries.
 
     What is compiled already, by the same rules and from the same, is left as it is."""
-    if mode not in MODES:
-        raise Invalid(f"--mode {mode}: there is no such mode", hint=f"there are {', '.join(MODES)}")
+    from analemma.slicing.incremental import parse_mode
+
+    parse_mode(mode)
     if everything == (entity_id is not None):
         raise Invalid("it is not said what to compile", hint="give an id, or --all")
     if everything and version is not None:

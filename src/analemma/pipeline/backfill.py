@@ -34,7 +34,7 @@ from analemma.pipeline.backfill_scope import (
     read_scope,
 )
 from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall, verify_scope
-from analemma.slicing.incremental import CompileMode
+from analemma.slicing.incremental import CompileMode, parse_mode
 from analemma.tracing import span
 
 SHOWN_ERRORS: Final = 100
@@ -310,11 +310,10 @@ class BackfillJobs:
         except ValueError:
             kinds = ", ".join(each.value for each in BackfillKind)
             raise Invalid(f"there is no backfill {kind!r}", hint=f"there are {kinds}") from None
-        if mode not in ("full", "auto"):
-            raise Invalid(f"a backfill cannot compile in mode {mode!r}", hint="full or auto")
+        compiled = parse_mode(mode, (CompileMode.FULL, CompileMode.AUTO))
         chosen = read_scope(scope, self._default_tenant)
         check_scope(chosen, wanted)
-        return chosen, wanted, BackfillOptions(self._page if page is None else page, rate, CompileMode(mode.upper()))
+        return chosen, wanted, BackfillOptions(self._page if page is None else page, rate, compiled)
 
     def _parts(self, scope: BackfillScope) -> TenantParts:
         assert scope.tenant is not None

@@ -6,11 +6,12 @@ dependency counts as a change, and a change that nothing accounts for is refused
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from analemma.contracts.models import Ruleset
+from analemma.errors import Invalid
 from analemma.slicing.changes import ChangeKind, ChangeSet, Document, compare_documents
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import BuiltSlice, Tombstone, TombstoneReason, evaluate_slice, tombstone_slice
@@ -25,6 +26,20 @@ class CompileMode(StrEnum):
     FULL = "FULL"
     INCREMENTAL = "INCREMENTAL"
     AUTO = "AUTO"
+
+
+def parse_mode(text: str, allowed: Sequence[CompileMode] | None = None) -> CompileMode:
+    """A mode as callers write it: `full`, or `FULL` as results print it; Invalid names those that are allowed.
+
+    >>> parse_mode("full")
+    <CompileMode.FULL: 'FULL'>
+    """
+    modes = (CompileMode.AUTO, CompileMode.FULL, CompileMode.INCREMENTAL) if allowed is None else allowed
+    for mode in modes:
+        if isinstance(text, str) and text.upper() == mode:
+            return mode
+    *others, last = (mode.lower() for mode in modes)
+    raise Invalid(f"there is no mode {text!r} here", hint=f"{', '.join(others)} or {last}")
 
 
 @dataclass(frozen=True, slots=True)
