@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from analemma.payload_functions import with_payloads as with_payloads
     from analemma.settings import Settings as Settings
     from analemma.state.committer import Proposal as Proposal
+    from analemma.state.merge_strategies import by_key as by_key
     from analemma.state.tickets import Ticket as Ticket
 
 __version__ = "0.1.0"
@@ -48,6 +49,7 @@ _PLACES = {
     "Stats": ("analemma.app", "Stats"),
     "Tenant": ("analemma.app", "Tenant"),
     "Ticket": ("analemma.state.tickets", "Ticket"),
+    "by_key": ("analemma.state.merge_strategies", "by_key"),
     "lambda_handler": ("analemma.payload_functions", "lambda_handler"),
     "open": ("analemma.app", "open_app"),
     "with_payloads": ("analemma.payload_functions", "with_payloads"),
@@ -67,6 +69,7 @@ __all__ = [
     "Stats",
     "Tenant",
     "Ticket",
+    "by_key",
     "errors",
     "lambda_handler",
     "open",

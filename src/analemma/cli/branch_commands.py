@@ -66,7 +66,13 @@ def merge(
     workflow: Workflow,
     into: Annotated[str, typer.Option("--into", help="The branch that gets the changes.", metavar="NAME")] = MAIN,
     strategy: Annotated[
-        str, typer.Option("--strategy", help="Who wins where both changed the same.", metavar="STRATEGY")
+        str,
+        typer.Option(
+            "--strategy",
+            help="Who wins where both changed the same: refuse, ours, last_write_wins, deep_merge, collect, or for "
+            "lists append, replace, dedupe_append, set_union, by_key:FIELD.",
+            metavar="STRATEGY",
+        ),
     ] = "refuse",
     strategy_for: Annotated[
         list[str] | None,

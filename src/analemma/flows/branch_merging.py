@@ -10,8 +10,8 @@ from analemma.canon.editing import Operation
 from analemma.canon.pointer import Path, format_pointer
 from analemma.errors import Conflict
 from analemma.flows.working_state import WorkingState
-from analemma.state.merge_strategies import ABSENT, UNDECIDED, Strategies, decide
-from analemma.state.merging import Clash, Comparison, compare
+from analemma.state.merge_strategies import Strategies, decide
+from analemma.state.three_way import ABSENT, UNDECIDED, Clash, Comparison, compare, same, settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def merge_branches(state: WorkingState, branches: Sequence[BranchChange], strate
         operations, clashes = _compared(state, branch)
         undecided = []
         for clash in clashes:
-            strategy, _ = strategies.for_path(clash.path)
+            strategy = strategies.for_path(clash.path)[0] if strategies.are_given(clash.path) else None
             value = _decided(strategy, clash, clash.path in collected, state)
             if strategy == "collect":
                 collected.add(clash.path)
@@ -82,7 +82,11 @@ def _decided(strategy: Any, clash: Clash, again: bool, state: WorkingState) -> A
     if strategy == "collect" and again and clash.theirs is not ABSENT:
         # One list of what all the branches say, however many they are.
         return [*clash.ours, clash.theirs]
-    return decide(strategy, clash.base, clash.ours, clash.theirs, state.trees.registry)
+    registry = state.trees.registry
+    value = UNDECIDED if strategy is None else decide(strategy, clash.base, clash.ours, clash.theirs, registry)
+    if value is UNDECIDED and (strategy is None or same(clash.ours, clash.theirs, registry)):
+        return settle(clash, registry)
+    return value
 
 
 def _changed(clash: Clash, value: Any) -> Operation:

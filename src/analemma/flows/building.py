@@ -11,7 +11,7 @@ from analemma.errors import Invalid
 from analemma.flows.document import Workflow
 from analemma.flows.reading import check_located, usable
 from analemma.flows.segments import Plan
-from analemma.state.merge_strategies import StrategyName
+from analemma.state.merge_strategies import NamedStrategy
 
 Function = Callable[..., Any]
 AnyFunction = TypeVar("AnyFunction", bound=Function)
@@ -111,7 +111,7 @@ class Flow:
         additional: Literal["keep", "reject"] | None = None,
         limits: Mapping[str, float] | None = None,
         checkpoints: Literal["segment", "node"] | None = None,
-        merge: StrategyName | Mapping[str, Any] | None = None,
+        merge: NamedStrategy | Mapping[str, Any] | None = None,
     ) -> None:
         """`state` maps fields to types (`"list<string>"`), or to `{"type": ..., "required": True}`."""
         self.name = name
@@ -304,8 +304,8 @@ class Flow:
         id: str,
         *,
         of: str | None = None,
-        strategy: StrategyName | None = None,
-        strategies: Mapping[str, StrategyName] | None = None,
+        strategy: NamedStrategy | None = None,
+        strategies: Mapping[str, NamedStrategy] | None = None,
         function: Function | str | None = None,
         **common: Unpack[Common],
     ) -> str:

@@ -15,6 +15,7 @@ from analemma.flows.parts import (
     Description,
     FieldName,
     FieldTypeText,
+    MergeStrategy,
     NodeId,
     Part,
     Seconds,
@@ -22,7 +23,6 @@ from analemma.flows.parts import (
     Tuple,
     WorkflowName,
 )
-from analemma.state.merge_strategies import StrategyName
 
 FORMAT: Final = 1
 MAXIMUM_NODES: Final = 500
@@ -63,8 +63,8 @@ class Limits(Part):
 class Merge(Part):
     """How automatic aggregators merge: one strategy, and others for some paths."""
 
-    strategy: StrategyName = "refuse"
-    strategies: dict[StatePath, StrategyName] = Field(default={})
+    strategy: MergeStrategy = "refuse"
+    strategies: dict[StatePath, MergeStrategy] = Field(default={})
 
 
 class Workflow(Part):

@@ -17,6 +17,7 @@ from analemma.flows.parts import (
     FunctionName,
     Hash,
     Json,
+    MergeStrategy,
     NodeId,
     Part,
     Seconds,
@@ -26,7 +27,6 @@ from analemma.flows.parts import (
     WorkflowName,
 )
 from analemma.flows.texts import placeholders, texts_in
-from analemma.state.merge_strategies import StrategyName
 
 Capability = Literal["tool_use", "memory_access", "state_mutation"]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -283,8 +283,8 @@ class AggregatorNode(Node):
 
     type: Literal["aggregator"]
     of: NodeId | None = None
-    strategy: StrategyName | None = None
-    strategies: dict[StatePath, StrategyName] = Field(default={})
+    strategy: MergeStrategy | None = None
+    strategies: dict[StatePath, MergeStrategy] = Field(default={})
     function: FunctionName | None = None
 
     def functions(self) -> tuple[str, ...]:

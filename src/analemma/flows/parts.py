@@ -5,12 +5,21 @@ from __future__ import annotations
 from math import isfinite
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from analemma.contracts.field_types import parse_field_type
 from analemma.errors import Invalid
 from analemma.flows.naming import FUNCTION_NAME, HASH, NODE_ID, WORKFLOW_NAME, path_tokens
 from analemma.flows.texts import environment_names, placeholders
+from analemma.state.merge_strategies import BY_KEY, NAMES, check_strategy
 
 YEAR_S: Final = 366 * 86_400
 INTEGERS: Final = range(-(2**63), 2**64)
@@ -42,6 +51,11 @@ def _has_placeholders(text: str) -> str:
 
 def _is_field_type(text: str) -> str:
     parse_field_type(text)
+    return text
+
+
+def _is_strategy(text: str) -> str:
+    check_strategy(text)
     return text
 
 
@@ -86,6 +100,12 @@ FunctionName = Annotated[str, _named(FUNCTION_NAME), Field(max_length=255)]
 Hash = Annotated[str, _named(HASH)]
 StatePath = Annotated[str, AfterValidator(_is_path), Field(min_length=1, max_length=1000)]
 """A field's name, or a JSON pointer."""
+MergeStrategy = Annotated[
+    str,
+    AfterValidator(_is_strategy),
+    WithJsonSchema({"anyOf": [{"enum": list(NAMES)}, {"type": "string", "pattern": f"^{BY_KEY}."}]}),
+]
+"""How branches are merged that changed the same."""
 FieldName = Annotated[str, AfterValidator(_is_path), StringConstraints(pattern="^[^/]"), Field(max_length=256)]
 """A top-level field."""
 Template = Annotated[str, AfterValidator(_has_placeholders), Field(min_length=1, max_length=100_000)]

@@ -83,11 +83,13 @@ class Merging(KernelBase):
     ) -> Merge:
         """Bring what `source` (a branch, or a manifest id) has changed since the nearest common version into a branch.
 
-        What one side changed is taken; what both changed alike stands. Where they differ, `strategies` (by pattern) and
-        `strategy` (everywhere else) decide: last_write_wins (theirs), ours, deep_merge, collect, for lists append,
-        replace, dedupe_append, set_union, or a function of base, ours and theirs. What is left raises Conflict, with
-        `conflicts`, and nothing changes. Reserved fields stay the target's. With `preview`, only say what would happen.
-        Checkpoints that were accepted for either branch are applied first, for a preview too.
+        What one side changed is taken. Where both differ from that version, also if they are alike, `strategies` (by
+        pattern) and `strategy` (everywhere else) decide: last_write_wins (theirs), ours, deep_merge, collect, for lists
+        append, replace, dedupe_append, set_union, by_key("id"), or a function of base, ours and theirs. Without a
+        strategy, what both changed alike stands, lists are merged by position where it is beyond doubt what became
+        what, and the rest raises Conflict, with `conflicts`, and nothing changes. Reserved fields stay the target's.
+        With `preview`, only say what would happen. Checkpoints that were accepted for either branch are applied first,
+        for a preview too.
         """
         key = branch_key(owner_id, workflow_id, into)
         row = self._source_row(key, source)
@@ -159,14 +161,19 @@ class Merging(KernelBase):
                 found.taken += operations
         both = _outermost([*our_changes, *their_changes])
         contested = [path for path in both if ours.at(path) and theirs.at(path)]
-        # Both sides may have come to the same: that is seen from hashes, without reading what they came to.
+        # Both sides may have come to the same: that is seen from hashes, without reading what they came to, unless
+        # somebody chose how to decide it.
         fingerprint = self._trees.fingerprint
-        differing = [path for path in contested if fingerprint(roots.ours, path) != fingerprint(roots.theirs, path)]
+        differing = [
+            path
+            for path in contested
+            if strategies.may_be_given(path) or fingerprint(roots.ours, path) != fingerprint(roots.theirs, path)
+        ]
         for clash in self._values_at(roots, differing):
             compare(clash.base, clash.ours, clash.theirs, clash.path, found, self._trees.registry)
-        resolution = resolve(
-            found.clashes, strategies, lambda paths: self._values_at(roots, paths), self._trees.registry
-        )
+        found.ours_alone += [path for path in our_changes if not theirs.at(path)]
+        found.theirs_alone += [path for path in their_changes if not ours.at(path)]
+        resolution = resolve(found, strategies, lambda paths: self._values_at(roots, paths), self._trees.registry)
         return _Plan(
             plan.target,
             plan.ours,

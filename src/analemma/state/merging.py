@@ -1,8 +1,5 @@
-"""Three-way merging: what one side changed is taken, what both changed alike stands, and what they changed differently
-is a conflict, decided by a strategy or surfaced.
-
-Dicts are merged field by field. A list is one thing: positions that two sides changed independently do not fit
-together."""
+"""Three-way merging: what one side changed is taken, and where both changed something a strategy decides, if one is
+given; else what both changed alike stands, and what they changed differently is a conflict, which is surfaced."""
 
 from __future__ import annotations
 
@@ -11,40 +8,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analemma.canon.editing import Operation, build
+from analemma.canon.editing import Operation
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.standard_types import standard_registry
-from analemma.errors import Conflict, Invalid
-from analemma.state.merge_strategies import ABSENT, UNDECIDED, Strategies, Strategy, decide
+from analemma.errors import Conflict
+from analemma.state.merge_strategies import Strategies, Strategy, decide
 from analemma.state.reserved_fields import is_reserved
+from analemma.state.three_way import (
+    ABSENT,
+    UNDECIDED,
+    Clash,
+    Comparison,
+    applied,
+    compare,
+    operation,
+    same,
+    settle,
+)
 
 __all__ = ["ABSENT", "Clash", "Comparison", "Resolution", "compare", "merge_values", "refusal", "resolve"]
-
-
-@dataclass(frozen=True, slots=True)
-class Clash:
-    """A place that both sides changed, differently."""
-
-    path: Path
-    base: Any
-    ours: Any
-    theirs: Any
-
-    def shown(self) -> dict[str, Any]:
-        """For callers: the pointer and the three values, those left out where nothing stands."""
-        values = {"base": self.base, "ours": self.ours, "theirs": self.theirs}
-        return {"path": format_pointer(self.path)} | {
-            name: value for name, value in values.items() if value is not ABSENT
-        }
-
-
-@dataclass(slots=True)
-class Comparison:
-    """What has to happen to our side: changes of theirs to take, and places to decide."""
-
-    taken: list[Operation] = field(default_factory=list)
-    clashes: list[Clash] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -55,19 +38,18 @@ class Resolution:
     decided: list[Clash] = field(default_factory=list)
     undecided: list[Clash] = field(default_factory=list)
     wholes: set[Path] = field(default_factory=set)
-    """Where a function decided a value that has conflicts somewhere below: nothing below is anyone else's to change."""
+    """Where a function decided a value that both changed somewhere below: nothing below is anyone else's to change."""
 
     def with_taken(self, taken: Iterable[Operation]) -> list[Operation]:
         """What has to happen to our side: first the changes of theirs that are taken, then what was decided."""
         return [*[each for each in taken if not self._is_below_whole(each.path)], *self.operations]
 
-    def add(self, clash: Clash, value: Any, registry: TypeRegistry) -> None:
-        """Take in what a conflict was decided to; those at deeper paths come first."""
+    def put(self, clash: Clash, value: Any, registry: TypeRegistry) -> None:
+        """Take in what is to stand at a place; those at deeper paths come first."""
         if clash.path in self.wholes:
             self.operations = [each for each in self.operations if each.path[: len(clash.path)] != clash.path]
-        self.decided.append(clash)
-        if not _same(value, clash.ours, registry):
-            self.operations.append(_operation(clash.path, clash.ours, value))
+        if not same(value, clash.ours, registry):
+            self.operations.append(operation(clash.path, clash.ours, value))
 
     def _is_below_whole(self, path: Path) -> bool:
         return bool(self.wholes) and any(path[:length] in self.wholes for length in range(len(path) + 1))
@@ -97,58 +79,71 @@ def merge_values(
     def values_at(paths: Iterable[Path]) -> list[Clash]:
         return [Clash(path, _at(base, path), _at(ours, path), _at(theirs, path)) for path in paths]
 
-    resolved = resolve(found.clashes, chosen, values_at, registry)
+    if base is ABSENT:
+        # Nobody can say that both changed what both have.
+        found.clashes = [clash for clash in found.clashes if not same(clash.ours, clash.theirs, registry)]
+    resolved = resolve(found, chosen, values_at, registry)
     if resolved.undecided:
         raise refusal(resolved.undecided)
-    return _applied(ours, resolved.with_taken(found.taken))
-
-
-def compare(base: Any, ours: Any, theirs: Any, path: Path, found: Comparison, registry: TypeRegistry) -> None:
-    """Add to `found` how theirs differs from ours at a path, and on whose account."""
-    if type(ours) is dict and type(theirs) is dict and (type(base) is dict or base is ABSENT):
-        for key in dict.fromkeys([*ours, *theirs]):
-            if path or not is_reserved(key):
-                before, mine, other = [_field(side, key) for side in (base, ours, theirs)]
-                compare(before, mine, other, (*path, key), found, registry)
-    elif _same(ours, theirs, registry) or _same(base, theirs, registry):
-        return
-    elif _same(base, ours, registry):
-        found.taken.append(_operation(path, ours, theirs))
-    else:
-        found.clashes.append(Clash(path, base, ours, theirs))
+    return applied(ours, resolved.with_taken(found.taken))
 
 
 def resolve(
-    clashes: Sequence[Clash],
+    found: Comparison,
     strategies: Strategies,
     values_at: Callable[[Iterable[Path]], Iterable[Clash]],
     registry: TypeRegistry,
+    *,
+    rebase: bool = False,
 ) -> Resolution:
-    """Decide conflicts. A function decides the whole value at the path its pattern names; everything else decides at
-    the conflict itself. `values_at` gives the three values of paths above conflicts."""
+    """Decide what both sides changed. A strategy that is given is asked whatever the sides came to; without one, see
+    `settle`. A function decides the whole value at the path its pattern names, everything else decides at the conflict
+    itself. `values_at` gives the three values of paths above conflicts."""
     resolution = Resolution()
-    lifted: dict[Path, Strategy] = {}
-    chosen: list[tuple[Clash, Strategy]] = []
-    for clash in clashes:
+    lifted = _changed_in_parts(found, strategies)
+    chosen: list[tuple[Clash, Strategy | None]] = []
+    for clash in found.clashes:
         strategy, length = strategies.for_path(clash.path)
         if callable(strategy) and length < len(clash.path):
             lifted[clash.path[:length]] = strategy
         else:
-            chosen.append((clash, strategy))
+            chosen.append((clash, strategy if strategies.are_given(clash.path) else None))
     chosen += [(clash, lifted[clash.path]) for clash in values_at(lifted)] if lifted else []
     resolution.wholes.update(lifted)
     # What is decided for a whole comes after what is decided for a part of it, and replaces it.
-    for clash, strategy in sorted(chosen, key=lambda item: (-len(item[0].path), item[0].path)):
-        sides = (clash.base, clash.ours, clash.theirs)
-        # A function may change what it is given and return that: seen against itself it would be no change.
-        value = decide(strategy, *(copy.deepcopy(sides) if callable(strategy) else sides), registry)
+    for clash, chosen_strategy in sorted(chosen, key=lambda item: (-len(item[0].path), item[0].path)):
+        if chosen_strategy is None:
+            value = settle(clash, registry, rebase=rebase)
+        else:
+            value = _decided(chosen_strategy, clash, registry, rebase)
         if value is UNDECIDED:
             resolution.undecided.append(clash)
-        else:
-            resolution.add(clash, value if clash.path else _with_reserved(value, clash.ours), registry)
+            continue
+        resolution.put(clash, value if clash.path else _with_reserved(value, clash.ours), registry)
+        if chosen_strategy is not None and not same(clash.ours, clash.theirs, registry):
+            resolution.decided.append(clash)
     resolution.decided.sort(key=lambda clash: clash.path)
     resolution.undecided.sort(key=lambda clash: clash.path)
     return resolution
+
+
+def _changed_in_parts(found: Comparison, strategies: Strategies) -> dict[Path, Strategy]:
+    """Where a function is given for a value of which the sides changed different parts: both differ from the base
+    there, although nothing below was changed by both."""
+    sides: list[dict[Path, Strategy]] = []
+    for paths in (found.ours_alone, found.theirs_alone):
+        chosen = [(path, *strategies.for_path(path)) for path in paths] if strategies.has_functions else []
+        sides.append({path[:length]: strategy for path, strategy, length in chosen if callable(strategy)})
+    return {path: strategy for path, strategy in sides[0].items() if path in sides[1]}
+
+
+def _decided(strategy: Strategy, clash: Clash, registry: TypeRegistry, rebase: bool) -> Any:
+    sides = (clash.base, clash.ours, clash.theirs)
+    # A function may change what it is given and return that: seen against itself it would be no change.
+    value = decide(strategy, *(copy.deepcopy(sides) if callable(strategy) else sides), registry)
+    if value is UNDECIDED and not rebase and same(clash.ours, clash.theirs, registry):
+        return clash.ours
+    return value
 
 
 def _with_reserved(value: Any, ours: Any) -> Any:
@@ -170,52 +165,7 @@ def refusal(clashes: Sequence[Clash]) -> Conflict:
     )
 
 
-def _operation(path: Path, old: Any, new: Any) -> Operation:
-    if new is ABSENT:
-        if not path:
-            raise Invalid("a merge cannot remove the whole value", hint="merge it into a value that stays", pointer="")
-        return Operation("remove", path)
-    return Operation("add" if old is ABSENT else "replace", path, new)
-
-
-def _same(one: Any, other: Any, registry: TypeRegistry) -> bool:
-    """Whether two values are stored alike, which is stricter than `==`: 1 is not 1.0, and -0.0 is not 0.0."""
-    if one is other:
-        return True
-    cls = type(one)
-    if cls is not type(other) or cls is type(ABSENT):
-        return False
-    if cls is dict:
-        return one.keys() == other.keys() and all(_same(one[key], other[key], registry) for key in one)
-    if cls is list:
-        return len(one) == len(other) and all(_same(a, b, registry) for a, b in zip(one, other, strict=True))
-    if cls in (str, int, bool, bytes):
-        return bool(one == other)
-    return build(one, registry).root.id == build(other, registry).root.id
-
-
 def _at(value: Any, path: Path) -> Any:
     for token in path:
-        value = _field(value, token)
+        value = value.get(token, ABSENT) if type(value) is dict else ABSENT
     return value
-
-
-def _field(value: Any, key: str) -> Any:
-    return value.get(key, ABSENT) if type(value) is dict else ABSENT
-
-
-def _applied(value: Any, operations: Iterable[Operation]) -> Any:
-    """The value after these operations, all of them on fields of dicts; the value itself is left as it was."""
-    result = copy.deepcopy(value)
-    for op, path, new in operations:
-        if not path:
-            result = copy.deepcopy(new)
-            continue
-        container = result
-        for token in path[:-1]:
-            container = container[token]
-        if op == "remove":
-            del container[path[-1]]
-        else:
-            container[path[-1]] = copy.deepcopy(new)
-    return result
