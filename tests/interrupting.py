@@ -29,3 +29,25 @@ def interrupt(run: Callable[[], object], stop: Callable[[], None], place: int) -
         run()
     finally:
         sys.settrace(None)
+
+
+def raise_at(run: Callable[[], object], place: int, folders: tuple[str, ...]) -> bool:
+    """Raise KeyboardInterrupt the so manieth time that `run` begins a function in one of the folders, or comes back
+    from one of C: the moments at which the interpreter looks for signals. False if it ended before that."""
+    left = place
+
+    def profile(frame: FrameType, what: str, argument: object) -> None:
+        nonlocal left
+        if what in ("call", "c_return") and frame.f_code.co_filename.startswith(folders):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False

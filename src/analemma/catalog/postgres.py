@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import psycopg
-import psycopg_pool
 from psycopg.conninfo import make_conninfo
 
 from analemma.catalog.engine import Row, Transaction
-from analemma.catalog.postgres_arrays import register
-from analemma.catalog.postgres_errors import not_a_url, outcome_unknown, translate, translate_connecting
+from analemma.catalog.postgres_errors import not_a_url, outcome_unknown, translate_connecting
+from analemma.catalog.postgres_pool import Connection, Loan, PostgresPool
 from analemma.catalog.postgres_transaction import PostgresTransaction
 from analemma.catalog.postgres_url import parse_url, server_name
 from analemma.catalog.statements import Dialect, load
 from analemma.errors import AnalemmaError, Unavailable
 
 Result = TypeVar("Result")
-Connection = psycopg.Connection[Row]
 
 OLDEST_SERVER = 140000
 MAX_ATTEMPTS = 12
@@ -55,8 +52,6 @@ class PostgresEngine:
         self.statements: Counter[str] = Counter()
         self.pgbouncer = pgbouncer
         self._sql = load(self.dialect)
-        self._sizes = (min_connections, max(min_connections, max_connections))
-        self._connect_timeout_s = connect_timeout_s
         parts = parse_url(url)
         self.server = server_name(parts)
         if not pgbouncer:
@@ -78,9 +73,14 @@ class PostgresEngine:
             # From the first use on: the plan of a commit costs more than the commit.
             "prepare_threshold": None if pgbouncer else 0,
         }
-        self._closed = False
-        self._opening = threading.Lock()
-        self._pool: psycopg_pool.ConnectionPool[Connection] | None = None
+        self.pool = PostgresPool(
+            self._conninfo,
+            self._arguments,
+            least=min_connections,
+            most=max_connections,
+            timeout_s=connect_timeout_s,
+            server=self.server,
+        )
         # Once by hand: a pool that cannot connect only says that it timed out.
         with self._connect() as connection:
             if connection.info.server_version < OLDEST_SERVER:
@@ -99,7 +99,7 @@ class PostgresEngine:
             with self.connection() as (_, tx):
                 return tx.all(name, **parameters)
         except ConnectionDropped:
-            self._discard_dead_connections()
+            self.pool.discard_dead()
             with self.connection() as (_, tx):
                 return tx.all(name, **parameters)
 
@@ -107,36 +107,10 @@ class PostgresEngine:
         return self.write(lambda tx: tx.execute(name, **parameters))
 
     def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
-        return self._transaction("begin_write" if write else "begin_read")
+        return _Block(self, "begin_write" if write else "begin_read")
 
-    @contextmanager
-    def snapshot(self) -> Iterator[Transaction]:
-        with self._transaction("begin_snapshot") as tx:
-            tx.control("take_time")
-            yield tx
-
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[PostgresTransaction]:
-        try:
-            connection, tx = self._begin(begin)
-        except ConnectionDropped:
-            self._discard_dead_connections()
-            connection, tx = self._begin(begin)
-        try:
-            try:
-                yield tx
-            except BaseException:
-                if not connection.broken:
-                    tx.control("rollback_transaction")
-                raise
-            try:
-                tx.commit()
-            except AnalemmaError as exc:
-                if connection.broken:
-                    raise outcome_unknown(self.server) from exc
-                raise
-        finally:
-            self._give_back(connection)
+    def snapshot(self) -> AbstractContextManager[Transaction]:
+        return _Block(self, "begin_snapshot", "take_time")
 
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, lazy: bool = False) -> Result:
         def once() -> Result:
@@ -147,49 +121,19 @@ class PostgresEngine:
 
         return retry_contention(once)
 
-    @contextmanager
-    def connection(self) -> Iterator[tuple[Connection, PostgresTransaction]]:
+    def connection(self) -> AbstractContextManager[tuple[Connection, PostgresTransaction]]:
         """An autocommit connection; raises ConnectionDropped when it was lost meanwhile."""
-        connection = self._borrow()
-        try:
-            yield connection, self._statements_on(connection)
-        except AnalemmaError as exc:
-            if connection.broken:
-                raise ConnectionDropped(exc.message, hint=exc.hint) from exc
-            raise
-        finally:
-            self._give_back(connection)
+        return _Lent(self)
 
     def dedicated(self) -> DedicatedConnection:
         """A connection outside of the pool, for one that listens or notifies."""
         connection = self._connect()
-        return DedicatedConnection(connection, self._statements_on(connection))
+        return DedicatedConnection(connection, self.statements_on(connection))
 
     def close(self) -> None:
-        self._closed = True
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        self.pool.close()
 
-    def _discard_dead_connections(self) -> None:
-        """After a restart of the server every pooled connection is dead; what has sent nothing yet can simply go on."""
-        if self._pool is not None:
-            self._pool.check()
-
-    def _begin(self, begin: str) -> tuple[Connection, PostgresTransaction]:
-        connection = self._borrow()
-        tx = self._statements_on(connection)
-        try:
-            tx.control(begin)
-        except BaseException as exc:
-            broken = connection.broken
-            self._give_back(connection)
-            if broken and isinstance(exc, AnalemmaError):
-                raise ConnectionDropped(exc.message, hint=exc.hint) from exc
-            raise
-        return connection, tx
-
-    def _statements_on(self, connection: Connection) -> PostgresTransaction:
+    def statements_on(self, connection: Connection) -> PostgresTransaction:
         return PostgresTransaction(connection, self._sql, self.statements, self.server)
 
     def _connect(self) -> Connection:
@@ -203,50 +147,105 @@ class PostgresEngine:
             raise translate_connecting(exc, self.server) from cause
         return connection
 
-    def _borrow(self) -> Connection:
-        if self._closed:
-            raise Unavailable(f"the catalog at {self.server} is closed", hint="open it again")
-        pool = self._pool or self._open_pool()
-        try:
-            return pool.getconn()
-        except (psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed) as exc:
-            raise translate(exc, self.server) from exc
-
-    def _give_back(self, connection: Connection) -> None:
-        pool = self._pool
-        if pool is None:
-            connection.close()
-        else:
-            pool.putconn(connection)
-
-    def _open_pool(self) -> psycopg_pool.ConnectionPool[Connection]:
-        least, most = self._sizes
-        with self._opening:
-            if self._pool is None:
-                pool: psycopg_pool.ConnectionPool[Connection] = psycopg_pool.ConnectionPool(
-                    self._conninfo,
-                    kwargs=self._arguments,
-                    min_size=least,
-                    max_size=most,
-                    timeout=self._connect_timeout_s,
-                    configure=_configure,
-                    open=False,
-                )
-                # Wait for it: asked before its first connection is up, a pool makes a second one, and from then on
-                # takes turns between two half-warm servers.
-                try:
-                    pool.open(wait=True, timeout=self._connect_timeout_s)
-                except psycopg_pool.PoolTimeout as exc:
-                    pool.close()
-                    raise translate(exc, self.server) from exc
-                self._pool = pool
-            return self._pool
-
     def _abandon(self) -> None:
-        """In a forked child: the sockets are the parent's, and the pool's threads did not come along."""
-        _ABANDONED.append(self._pool)
-        self._pool = None
-        self._opening = threading.Lock()
+        _ABANDONED.append(self.pool.abandon())
+
+
+class _Lent:
+    """A connection for as long as a block of code takes. Not a generator: interrupted right behind its `yield`, one
+    would keep the connection as long as the traceback is there, and a notebook keeps that."""
+
+    __slots__ = ("_engine", "_loan")
+
+    def __init__(self, engine: PostgresEngine) -> None:
+        self._engine = engine
+        self._loan = engine.pool.lend()
+
+    def __enter__(self) -> tuple[Connection, PostgresTransaction]:
+        try:
+            connection = self._loan.take()
+            return connection, self._engine.statements_on(connection)
+        except BaseException:
+            try:
+                self._loan.give_back()
+            finally:
+                self._loan.give_back()
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        loan = self._loan
+        try:
+            try:
+                if error is not None:
+                    _judge(loan, error)
+            finally:
+                loan.give_back()
+        finally:
+            loan.give_back()
+
+
+class _Block:
+    """A transaction for as long as a block of code takes: committed at its end, rolled back if it raises."""
+
+    __slots__ = ("_begin", "_engine", "_loan", "_tx")
+
+    def __init__(self, engine: PostgresEngine, *begin: str) -> None:
+        self._engine = engine
+        self._begin = begin
+        self._loan = engine.pool.lend()
+
+    def __enter__(self) -> PostgresTransaction:
+        try:
+            try:
+                return self._begun()
+            except ConnectionDropped:
+                self._loan.give_back()
+                self._engine.pool.discard_dead()
+                return self._begun()
+        except BaseException:
+            try:
+                self._loan.give_back()
+            finally:
+                self._loan.give_back()
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        loan = self._loan
+        try:
+            try:
+                self._finish(error)
+            finally:
+                loan.give_back()
+        finally:
+            loan.give_back()
+
+    def _finish(self, error: BaseException | None) -> None:
+        connection = self._loan.connection
+        assert connection is not None
+        try:
+            if error is None:
+                self._tx.commit()
+            elif _may_interrupt(error):
+                connection.close()
+            elif not connection.broken:
+                self._tx.control("rollback_transaction")
+        except AnalemmaError as exc:
+            if error is None and connection.broken:
+                raise outcome_unknown(self._engine.server) from exc
+            raise
+        except BaseException:
+            connection.close()
+            raise
+
+    def _begun(self) -> PostgresTransaction:
+        self._tx = tx = self._engine.statements_on(self._loan.take())
+        try:
+            for name in self._begin:
+                tx.control(name)
+        except BaseException as exc:
+            _judge(self._loan, exc)
+            raise
+        return tx
 
 
 class DedicatedConnection:
@@ -286,9 +285,22 @@ def retry_contention(work: Callable[[], Result]) -> Result:
     raise AssertionError("unreachable")
 
 
-def _configure(connection: Connection) -> None:
-    register(connection)
-    connection.prepared_max = 500
+def _judge(loan: Loan, error: BaseException) -> None:
+    """What is to be done with a connection on which a statement failed."""
+    connection = loan.connection
+    if connection is None:
+        return
+    if _may_interrupt(error):
+        connection.close()
+    elif connection.broken and isinstance(error, AnalemmaError):
+        raise ConnectionDropped(error.message, hint=error.hint) from error
+
+
+def _may_interrupt(error: BaseException) -> bool:
+    """Whether it may have been raised between two instructions of the driver, by a signal or from another thread. Then
+    what the driver believes of the server (the transaction, what is prepared, who is to answer) may not be so, and
+    neither may be asked to make it so."""
+    return not isinstance(error, (AnalemmaError, GeneratorExit))
 
 
 _ENGINES: weakref.WeakSet[PostgresEngine] = weakref.WeakSet()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from analemma.catalog.sqlite_transaction import SqliteTransaction
@@ -19,8 +20,9 @@ class SqliteReaders:
         self._connect = connect
         self._gate = threading.Lock()
         self._idle: list[SqliteTransaction] = []
-        self._lent: dict[object, int] = {}
-        """Connections, and stand-ins for those being made, with the threads that have them."""
+        self._lent: dict[weakref.ref[SqliteTransaction | _Place], int] = {}
+        """Connections, and stand-ins for those being made, with the threads that have them. Not kept by this: one that
+        an interrupt took from its thread never comes back, and is closed when nothing knows it any more."""
         self._paused = False
         self._resumed = threading.Event()
         self._closed = False
@@ -31,21 +33,21 @@ class SqliteReaders:
         while True:
             with self._gate:
                 # A thread that is reading already must go on: the fork waits for it to finish.
-                if not self._paused or thread in self._lent.values():
+                if not self._paused or thread in self._holders():
                     if self._idle:
                         tx = self._idle.pop()
-                        self._lent[tx] = thread
+                        self._lent[weakref.ref(tx)] = thread
                         return tx
-                    place = object()
-                    self._lent[place] = thread
+                    place = _Place()
+                    self._lent[weakref.ref(place)] = thread
                     break
             self._resumed.wait()
         try:
             tx = self._connect()
-            self._lent[tx] = thread
+            self._lent[weakref.ref(tx)] = thread
             return tx
         finally:
-            del self._lent[place]
+            self._lent.pop(weakref.ref(place), None)
 
     def give_back(self, tx: SqliteTransaction) -> None:
         """Ready for the next, whatever state it is in."""
@@ -62,17 +64,17 @@ class SqliteReaders:
                     return
             tx.connection.close()
         finally:
-            self._lent.pop(tx, None)
+            self._lent.pop(weakref.ref(tx), None)
 
     def pause(self, timeout_s: float) -> bool:
         """Lend nothing until `resume`, and wait for what was lent; False, and not paused, if that takes too long."""
         deadline = time.monotonic() + timeout_s
         with self._gate:
-            if threading.get_ident() in self._lent.values():
+            if threading.get_ident() in self._holders():
                 return False
             self._resumed.clear()
             self._paused = True
-        while self._lent:
+        while self._holders():
             if time.monotonic() >= deadline:
                 self.resume()
                 return False
@@ -98,6 +100,20 @@ class SqliteReaders:
         self._resumed = threading.Event()
         self._paused = False
         self._closed = True
-        transactions = [*self._idle, *(each for each in self._lent if isinstance(each, SqliteTransaction))]
+        lent = [each() for each in self._lent]
+        transactions = [*self._idle, *(each for each in lent if isinstance(each, SqliteTransaction))]
         self._idle, self._lent = [], {}
         return [tx.abandon() for tx in transactions]
+
+    def _holders(self) -> list[int]:
+        """The threads to which something is lent."""
+        for each in list(self._lent):
+            if each() is None:
+                self._lent.pop(each, None)
+        return list(self._lent.values())
+
+
+class _Place:
+    """Stands for a connection that is being made."""
+
+    __slots__ = ("__weakref__",)

@@ -16,7 +16,7 @@ from analemma.errors import Internal
 class SqliteTransaction:
     """Runs named statements on one connection."""
 
-    __slots__ = ("_counts", "_database", "_statements", "connection")
+    __slots__ = ("__weakref__", "_counts", "_database", "_statements", "connection")
     dialect: Dialect = "sqlite"
 
     def __init__(

@@ -108,9 +108,9 @@ class Runner:
     ) -> None:
         """Run segments until the run is over, waits, or is somebody else's; asked to `stop`, leave the rest to others
         after the segment at hand. `leaving`: also before a segment whose functions this program does not have."""
-        self._parts.leases.hold(held.lease)
         unanswered: StoreAway | None = None
         try:
+            self._parts.leases.hold(held.lease)
             with Caller(self._parts.clock) as caller:
                 while held.position.at is not None:
                     if leaving and self._missing(held) is not None:

@@ -67,7 +67,9 @@ class RunWorker:
         self._stopping = False
         self._names: dict[TenantId, str] = {}
         self._lock = threading.Lock()
-        self._working = threading.Lock()
+        self._gate = threading.Lock()
+        self._working: object | None = None
+        """Whose call is at work: known by its token, so that an interrupt cannot part the taking from the knowing."""
         self._worked = Worked()
         self._busy = 0
 
@@ -90,9 +92,13 @@ class RunWorker:
         self._stopping = True
 
     def _work(self, *, drain: bool) -> Worked:
-        if not self._working.acquire(blocking=False):
-            raise Conflict("this worker is running already", hint="make another one")
+        token = object()
+        threads: list[threading.Thread] = []
         try:
+            with self._gate:
+                if self._working is not None:
+                    raise Conflict("this worker is running already", hint="make another one")
+                self._working = token
             self._worked = Worked()
             if drain:
                 self._tend()
@@ -108,8 +114,14 @@ class RunWorker:
                 thread.join()
             return self._worked
         finally:
-            self._stopping = False
-            self._working.release()
+            if self._working is token:
+                # Interrupted, too: whoever is at a segment ends it, and lets go of its run.
+                self._stopping = True
+                for thread in threads:
+                    if thread.ident is not None:
+                        thread.join()
+                self._stopping = False
+                self._working = None
 
     def _thread(self, drain: bool) -> None:
         while not self._stopping:

@@ -56,14 +56,16 @@ class Collector:
         )
         self._holder = holder
         self._ran_at: dict[str | None, float] = {}
-        self._running = threading.Lock()
-        """Held by whoever runs: the lease is this program's, and would not keep its other threads apart."""
+        self._gate = threading.Lock()
+        self._running: object | None = None
+        """The token of whoever runs: the lease is this program's, and would not keep its other threads apart."""
         self.sessions = Sessions(engine, clock=database_clock)
         watch(self)
 
     def after_fork_in_child(self) -> None:
         """In a forked child: a thread that was collecting did not come along, and its lease stays the parent's."""
-        self._running = threading.Lock()
+        self._gate = threading.Lock()
+        self._running = None
         # Under the parent's name, a run here would take the lease from one that is under way there.
         self._holder = f"{self._holder}:{os.getpid()}"
 
@@ -107,17 +109,20 @@ class Collector:
         if plan is not None:
             planned = {each.tenant for each in plan.tenants}
             tenants = [each for each in tenants if each[1] in planned]
-        running = self._running
-        if not running.acquire(blocking=False):
-            raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
+        token = object()
         try:
+            with self._gate:
+                if self._running is not None:
+                    raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
+                self._running = token
             self.sessions.abandon(self._parts.options.session_idle_s)
             begun = self._parts.catalog.begin(self._holder, self._parts.options.lease_s, store_id=self._parts.store_id)
             self._ran_at[tenant] = self._parts.clock.monotonic()
             run = Run(self._parts, begun, plan, grace_s, expire, force, progress or silent, stop or (lambda: False))
             return run.go(tenants)
         finally:
-            running.release()
+            if self._running is token:
+                self._running = None
 
     def status(self, runs: int = 10) -> GcStatus:
         """Who collects now, what the last runs did, and what failed."""

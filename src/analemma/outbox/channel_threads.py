@@ -89,7 +89,8 @@ class ChannelThreads:
         """Wait for the batches that are under way."""
         self._over.set()
         listener.wake()
-        if self._dispatcher is not None:
+        # Interrupted in between, there is one that was never started.
+        if self._dispatcher is not None and self._dispatcher.ident is not None:
             self._dispatcher.join()
         with self._lock:
             running = list(self._running.values())

@@ -83,7 +83,8 @@ class OutboxPollingWorker:
         """Held by the thread that looks for more, also while it waits: one asks for all."""
         self._alone = threading.Lock()
         """Held while an event is tried in whose lane a worker died, so that it alone is to blame if this one does."""
-        self._working = threading.Lock()
+        self._working: object | None = None
+        """Whose call is at work: known by its token, so that an interrupt cannot part the taking from the knowing."""
         """Held while it runs."""
         self._in_line_s = min(IN_LINE_S, self._options.lease_s / 10)
         self._held = HeldLanes(claims, lease_s=self._options.lease_s, in_line_s=self._in_line_s)
@@ -119,12 +120,16 @@ class OutboxPollingWorker:
         self._stopping = True
 
     def _work(self, *, drain: bool) -> Delivered:
-        if not self._working.acquire(blocking=False):
-            raise Conflict("this worker is running already", hint="make another one with app.worker()")
+        token = object()
         try:
+            with self._lock:
+                if self._working is not None:
+                    raise Conflict("this worker is running already", hint="make another one with app.worker()")
+                self._working = token
             return self._work_alone(drain)
         finally:
-            self._working.release()
+            if self._working is token:
+                self._working = None
 
     def _work_alone(self, drain: bool) -> Delivered:
         self._counts = Delivered()

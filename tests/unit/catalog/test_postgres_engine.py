@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -264,25 +263,6 @@ def test_a_commit_that_times_out_while_it_is_settled_has_an_unknown_outcome(
         time.sleep(0.05)
     assert near.head(tenant, KEY) == second.head
     near.close()
-
-
-def test_an_interrupt_while_beginning_gives_the_connection_back(postgres_url: str) -> None:
-    engine = PostgresEngine(postgres_url, max_connections=1, connect_timeout_s=1)
-    connections = []
-    with engine.connection() as (connection, _):
-        connections.append(connection)
-    execute = connections[0].execute
-
-    def interrupt(*arguments: Any, **options: Any) -> None:
-        raise KeyboardInterrupt
-
-    for _ in range(2):
-        connections[0].execute = interrupt  # type: ignore[method-assign, assignment]
-        with pytest.raises(KeyboardInterrupt):
-            engine.write(lambda tx: None)
-    connections[0].execute = execute  # type: ignore[method-assign]
-    assert engine.one("migration_table_exists") is None
-    engine.close()
 
 
 def test_a_statement_that_takes_too_long_is_cut_off(postgres_url: str) -> None:
