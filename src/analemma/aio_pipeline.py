@@ -23,6 +23,7 @@ from analemma.pipeline.entity_handle import Entity
 from analemma.pipeline.fanouts import Fanouts
 from analemma.pipeline.querying import PAGE, EntityView
 from analemma.pipeline.sinks import Sinks
+from analemma.pipeline.view_answers import Damage
 
 if TYPE_CHECKING:
     from analemma.contracts.contract_set import ContractSet
@@ -46,14 +47,18 @@ class AsyncView(Hopping[EntityView]):
     count = hop(EntityView.count)
 
     async def every(self, prefix: str = "", *, page: int = PAGE) -> AsyncIterator[ViewResponse]:
-        """All answers, page by page; entities for which the view has none are left out."""
+        """All answers, page by page; entities for which the view has none are left out. Where something is damaged,
+        Corrupt names it after all others were given."""
         cursor = None
+        damage = Damage(self.id)
         while True:
             found = await self.range(prefix, limit=page, cursor=cursor)
             for each in found:
                 yield each
+            damage.add(found)
             cursor = found.next_cursor
             if cursor is None:
+                damage.check()
                 return
 
 

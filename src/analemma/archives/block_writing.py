@@ -341,8 +341,7 @@ class _Batches:
             raise
 
     def _damaged(self, batch: list[Block]) -> set[BlockId]:
-        ids = [block.id for block in batch]
-        return {*ids} - self._parts.blocks.audit(ids)[0].keys()
+        return self._parts.blocks.unsound([block.id for block in batch])[0]
 
 
 def _pieces(data: bytes, ends: Sequence[int]) -> Iterator[bytes]:

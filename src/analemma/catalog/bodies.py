@@ -36,6 +36,13 @@ def emit_blocks(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]) -
         spare_blocks(tx, tenant, [row.id for row in rows])
 
 
+def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]) -> None:
+    """Have these bytes take the place of stored ones that are damaged; what is not stored is left out."""
+    for row in _in_order(blocks):
+        columns = {"size": row.size, "codec": row.codec, "body": row.body, "links": row.links}
+        tx.execute("replace_block", tenant=tenant, id=row.id, **columns)
+
+
 def spare_blocks(tx: Transaction, tenant: TenantId, blocks: Sequence[BlockId]) -> None:
     """Blocks that are emitted again are no longer the collector's; on SQLite, where their dooms lie apart."""
     tx.execute_many("spare_doomed_block", [(tenant, block) for block in blocks])

@@ -187,6 +187,11 @@ class Slices:
         own = self._engine.all("own_slices", entity=number, version=row[0], revision=row[1])
         return CompileRow(row[0], row[1], "", "", "", row[2]), {each[0] for each in own}
 
+    def newest_revision(self, number: int, version: int) -> int:
+        """The newest revision of a version of which there are slices; 0: there are none."""
+        row = self._engine.one("newest_slice_revision", entity=number, version=version)
+        return 0 if row is None else row[0] or 0
+
     def entries(self, number: int) -> list[tuple[str, str, EntityPlace | None]]:
         """Everything that an entity can be found by."""
         rows = self._engine.all("index_entries_of", entity=number)

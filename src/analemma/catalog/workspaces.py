@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs
-from analemma.catalog.bodies import add_bodies
+from analemma.catalog.bodies import add_bodies, replace_bodies
 from analemma.catalog.collecting import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.collecting_sessions import SessionId, Sessions
 from analemma.catalog.engine import Engine, Row, Transaction
@@ -283,9 +283,7 @@ class SqlWorkspaces:
             present = {row[0] for row in tx.all("present_blocks", tenant=tenant, **self._chosen(_ids(blocks)))}
             add_bodies(tx, tenant, blocks, uploads)
             replaced = [row for row in blocks if row.id in again and row.id in present and row.body is not None]
-            for row in sorted(replaced, key=lambda row: row.id):
-                columns = {"size": row.size, "codec": row.codec, "body": row.body, "links": row.links}
-                tx.execute("replace_block", tenant=tenant, id=row.id, **columns)
+            replace_bodies(tx, tenant, replaced)
             new = [*(row for row in blocks if row.id not in present), *replaced]
             return sum(len(row.body) if row.body is not None else row.length or 0 for row in new)
 

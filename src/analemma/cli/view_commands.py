@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.options import StoreOptions, command_group, on_store
 from analemma.cli.output import print_json, print_line
-from analemma.errors import Invalid
+from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
-    from analemma.pipeline.view_answers import Unanswered, ViewPage, ViewResponse
+    from analemma.pipeline.view_answers import Unanswered, ViewBatch, ViewPage, ViewResponse
 
 commands = command_group("Asking views.")
 
@@ -39,10 +40,11 @@ def get(
         typer.Option("--version", help="This version of one entity, not the one that is served.", metavar="VERSION"),
     ] = None,
     view_version: ViewVersion = None,
-) -> None:
+) -> int:
     """Print what a view answers for an entity, by slice type; with --json also what there is to say about it.
 
-    Several ids give a JSON document with all answers, and with those that have none."""
+    Several ids give a JSON document with all answers, and with those that have none. Exit code 6 if what one of them
+    was compiled to is damaged."""
     if len(entity_ids) > 1 and version is not None:
         raise Invalid("a version is for one entity", hint="give one id")
     with store.open() as app:
@@ -50,9 +52,10 @@ def get(
         if len(entity_ids) == 1:
             response = found.get(entity_ids[0], version)
             print_json({"view": _response(response)} if store.json else response.data)
-            return
+            return OK
         batch = found.many(entity_ids)
     print_json({"items": list(map(_response, batch)), "unanswered": list(map(_unanswered, batch.unanswered))})
+    return _damage(batch)
 
 
 @on_store(commands, "analemma view range view.book.detail.v1 --prefix 978 --limit 20 -u ./store", name="range")
@@ -63,11 +66,13 @@ def range_of(
     limit: Limit = 100,
     cursor: Cursor = None,
     view_version: ViewVersion = None,
-) -> None:
-    """Print a page of a view, in the order of the entities' ids: a line each, or with --json everything."""
+) -> int:
+    """Print a page of a view, in the order of the entities' ids: a line each, or with --json everything.
+
+    Exit code 6 if what one was compiled to is damaged; the others are printed all the same."""
     with store.open() as app:
         page = app.default.view(view, view_version).range(prefix, limit=limit, cursor=cursor)
-    _print_page(store, page)
+    return _print_page(store, page)
 
 
 @on_store(commands, "analemma view search view.book.detail.v1 --index tag --value sf -u ./store")
@@ -79,11 +84,13 @@ def search(
     limit: Limit = 100,
     cursor: Cursor = None,
     view_version: ViewVersion = None,
-) -> None:
-    """Print a page of what an index finds: a line each, or with --json everything."""
+) -> int:
+    """Print a page of what an index finds: a line each, or with --json everything.
+
+    Exit code 6 if what one was compiled to is damaged; the others are printed all the same."""
     with store.open() as app:
         page = app.default.view(view, view_version).search(index, value, limit=limit, cursor=cursor)
-    _print_page(store, page)
+    return _print_page(store, page)
 
 
 @on_store(commands, "analemma view count view.book.detail.v1 -u ./store")
@@ -108,7 +115,7 @@ def count(
         print(total)
 
 
-def _print_page(store: StoreOptions, page: ViewPage) -> None:
+def _print_page(store: StoreOptions, page: ViewPage) -> int:
     if store.json:
         print_json(
             {
@@ -117,7 +124,7 @@ def _print_page(store: StoreOptions, page: ViewPage) -> None:
                 "next_cursor": page.next_cursor,
             }
         )
-        return
+        return _damage(page)
     from analemma.cli.rendering import on_one_line
 
     for each in page:
@@ -126,6 +133,12 @@ def _print_page(store: StoreOptions, page: ViewPage) -> None:
         print_line(f"{other.entity_id}  no answer: {other.reason}")
     if page.next_cursor is not None:
         print_line(f"more: --cursor {page.next_cursor}")
+    return _damage(page)
+
+
+def _damage(batch: ViewBatch) -> int:
+    """The exit code of answers some of which are damaged: the others are printed all the same."""
+    return CODES[Corrupt.kind] if any(each.kind == Corrupt.kind for each in batch.unanswered) else OK
 
 
 def _response(response: ViewResponse) -> dict[str, Any]:

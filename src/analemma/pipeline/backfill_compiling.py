@@ -19,7 +19,7 @@ from analemma.pipeline.backfill_parts import TenantParts
 from analemma.pipeline.compile_inputs import Asking
 from analemma.pipeline.events import SHIP_REQUESTED
 from analemma.slicing.entity_key import EntityKey
-from analemma.slicing.incremental import CompileMode
+from analemma.slicing.incremental import Compiled, CompileMode
 from analemma.state.block_store import Carried
 
 PASSING: Final = (Unavailable, Timeout, OutcomeUnknown)
@@ -146,6 +146,7 @@ class BatchCompiler:
         entries: dict[int, list[StoredEntry]] = {}
         if self.mode is CompileMode.FULL:
             entries = stored_entries(self.parts.engine, [start.number for _, start, _ in asked])
+        made: dict[EntityKey, Compiled] | None = {} if self.mode is CompileMode.FULL else None
         for item, start, asking in asked:
             number = item.entity.number
             try:
@@ -160,6 +161,7 @@ class BatchCompiler:
                     ship=self.ship,
                     serve=True,
                     entries=entries.get(number),
+                    made=made,
                 )
             except PASSING:
                 raise
@@ -168,6 +170,8 @@ class BatchCompiler:
                 continue
             if write is not None:
                 writes[number] = write
+        if made:
+            self.parts.slicing.bodies.repair(made)
         return Batch(items, writes, failed)
 
     def writing(self, batch: Batch, events: Sequence[OutboxEvent]) -> Callable[[Transaction], None]:

@@ -26,7 +26,7 @@ from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.contract_set import ContractSet
-from analemma.errors import AnalemmaError, Conflict
+from analemma.errors import AnalemmaError, Conflict, Internal
 from analemma.pipeline.backfill_compiling import (
     PASSING,
     Batch,
@@ -157,16 +157,22 @@ class _Page:
         clock = self._parts.clock
         ends_at = clock.monotonic() + LONGEST_PAGE_S
         items = items_of(self._parts.engine, entities, self._call.scope.versions, self._cursor)
-        at = 0
+        at, one_by_one = 0, False
         while at < len(items):
             if at and clock.monotonic() >= ends_at:
                 return
-            if not items[at].alone:
+            if not items[at].alone and not one_by_one:
                 together = [items[at]]
                 while at + len(together) < len(items) and not items[at + len(together)].alone:
                     together.append(items[at + len(together)])
                 ends = finished and at + len(together) == len(items)
-                written = self._compile_together(together, contracts, ends)
+                try:
+                    written = self._compile_together(together, contracts, ends)
+                except ShardMoved:
+                    raise
+                except (Conflict, Internal):
+                    # Rows of one of them contradict what is to be written. By itself, each of the others is written.
+                    written, one_by_one = 0, True
                 at += written
                 if written == len(together):
                     continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from analemma.canon.tree import Trees
 from analemma.catalog.backfills import StoredEntry, stored_entries
 from analemma.catalog.engine import Engine
 from analemma.catalog.entities import EntityPlace, add_placeholders
@@ -38,7 +37,7 @@ class CompileWriting:
         *,
         slices: Slices,
         blocks: BlockStore,
-        trees: Trees,
+        recent: RecentTrees,
         events: Events,
         reader: InputReader,
     ) -> None:
@@ -46,7 +45,7 @@ class CompileWriting:
         self._tenant = tenant
         self._slices = slices
         self._blocks = blocks
-        self._recent = RecentTrees(trees)
+        self._recent = recent
         self._events = events
         self._reader = reader
 
@@ -62,9 +61,10 @@ class CompileWriting:
         carried: Carried,
         *,
         serve: bool,
+        revision: int = 1,
     ) -> CompileWrite:
         """Everything that a compile writes, with the blocks of its slices prepared; a new newest version is served if
-        `serve` says so."""
+        `serve` says so. Its revision is at least `revision`."""
         version, base = start.version, start.base
         assert version is not None
         newest = _is_newest(start)
@@ -75,7 +75,8 @@ class CompileWriting:
         if serves or version == start.serving_version:
             events += self._fanout(contracts, key, start, inputs, compiled)
         again = base is not None and base.version == version
-        revision = base.revision + 1 if base is not None and again else 1
+        if base is not None and again:
+            revision = max(revision, base.revision + 1)
         trees = {each.type: self._recent.build(each.hash, each.data) for each in compiled.written if each.hash}
         blocks = {block.id: block for tree in trees.values() for block in tree.blocks}
         where = BranchKey(key.type, key.id, "slice")

@@ -17,6 +17,7 @@ from analemma.canon.tree import Trees
 from analemma.catalog.slices import StoredDocument
 from analemma.errors import Corrupt, Invalid
 from analemma.slicing.changes import Document
+from analemma.slicing.entity_key import EntityKey
 
 KNOWN_BYTES: Final = 8 << 20
 """Of canonical JSON that is kept, for all tenants together; in memory it takes many times as much."""
@@ -157,6 +158,16 @@ class DocumentReader:
 def check_slice(data: Any, digest: bytes | None, what: str) -> Document:
     """The slice that was read, if it is the one that its row says; otherwise Corrupt."""
     return _checked_slice(data, digest, what)[0]
+
+
+def damaged_slice(key: EntityKey, error: Corrupt) -> Corrupt:
+    """What to say of an entity whose compiled slices cannot be read."""
+    return Corrupt(
+        f"what {key.type} {key.id} was compiled to is damaged: {error.message}",
+        hint=f"make it again from its raw document: `analemma compile {key.type} {key.id} --mode full`",
+        entity_key=str(key),
+        **error.facts,
+    )
 
 
 def _checked_slice(data: Any, digest: bytes | None, what: str) -> tuple[Document, int]:

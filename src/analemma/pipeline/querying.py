@@ -12,10 +12,11 @@ from analemma.catalog.view_rows import EntityRow, ViewRows
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ViewDefinition
 from analemma.contracts.semver import parse_semver
-from analemma.errors import Invalid, NotFound
+from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.pipeline.cursors import decode_cursor, encode_cursor, no_cursor
-from analemma.pipeline.documents import check_slice, format_hash
+from analemma.pipeline.documents import check_slice, damaged_slice, format_hash
 from analemma.pipeline.view_answers import (
+    Damage,
     MissingSlices,
     ServedSlice,
     Staleness,
@@ -73,7 +74,7 @@ class QueryViewWorkflow:
             row = self._rows.by_keys(view.entity_type, [entity_id], _slice_types(view), wanted).get(entity_id)
             self._check(key, row, version)
             assert row is not None
-            return self._answer(contracts, view, row, self._read_bodies([row])[0])
+            return self._answer(contracts, view, row, _sound(self._read_bodies(view, [row])[0]))
 
     def execute_many(self, view_id: str, entity_ids: Iterable[str], *, view_version: str | None = None) -> ViewBatch:
         """Answers for many entities, in their order, and those that have none; as many statements as for one."""
@@ -179,14 +180,16 @@ class QueryViewWorkflow:
     def _answers(
         self, contracts: ContractSet, view: ViewDefinition, wanted: Sequence[tuple[str, EntityRow | None]]
     ) -> tuple[tuple[ViewResponse, ...], tuple[Unanswered, ...]]:
-        bodies = self._read_bodies([row for _, row in wanted])
+        bodies = self._read_bodies(view, [row for _, row in wanted])
         items: list[ViewResponse] = []
         unanswered: list[Unanswered] = []
         for (entity_id, row), slices in zip(wanted, bodies, strict=True):
             try:
                 self._check(EntityKey(view.entity_type, self._tenant, entity_id), row, None)
                 assert row is not None
-                items.append(self._answer(contracts, view, row, slices))
+                items.append(self._answer(contracts, view, row, _sound(slices)))
+            except Corrupt as exc:
+                unanswered.append(Unanswered(entity_id, exc.message, kind=exc.kind))
             except MissingSlices as exc:
                 unanswered.append(Unanswered(entity_id, exc.message, tuple(exc.missing)))
             except NotFound as exc:
@@ -217,21 +220,38 @@ class QueryViewWorkflow:
                 deleted_at=deleted_at,
             )
 
-    def _read_bodies(self, rows: Sequence[EntityRow | None]) -> list[Bodies]:
-        """The bodies of each of these entities, all read together. An entity that is asked for twice has two."""
-        found = [
-            (position, each, each.root)
-            for position, row in enumerate(rows)
-            if row is not None and not row.deleted
-            for each in row.slices
-            if each.root is not None
+    def _read_bodies(self, view: ViewDefinition, rows: Sequence[EntityRow | None]) -> list[Bodies | Corrupt]:
+        """The bodies of each of these entities, all read together, or what is wrong with them. An entity that is asked
+        for twice has two."""
+        wanted = [
+            [] if row is None or row.deleted else [(each, each.root) for each in row.slices if each.root is not None]
+            for row in rows
         ]
-        bodies: list[dict[str, Document]] = [{} for _ in rows]
-        values = self._trees.read_many([root for _, _, root in found])
-        for (position, each, _), value in zip(found, values, strict=True):
-            what = f"the slice {each.type} of version {_shown(each.version)}"
-            bodies[position][each.type] = check_slice(value, each.hash, what)
-        return list(bodies)
+        roots = [root for slices in wanted for _, root in slices]
+        try:
+            values: Iterator[Any] | None = iter(self._trees.read_many(roots))
+        except Corrupt:
+            values = None  # One by one, it shows whose.
+        bodies: list[Bodies | Corrupt] = []
+        for row, slices in zip(rows, wanted, strict=True):
+            try:
+                found = (
+                    self._trees.read_many([root for _, root in slices])
+                    if values is None
+                    else islice(values, len(slices))
+                )
+                bodies.append(
+                    {
+                        each.type: check_slice(
+                            value, each.hash, f"the slice {each.type} of version {_shown(each.version)}"
+                        )
+                        for (each, _), value in zip(slices, list(found), strict=True)
+                    }
+                )
+            except Corrupt as exc:
+                assert row is not None
+                bodies.append(damaged_slice(EntityKey(view.entity_type, self._tenant, row.key), exc))
+        return bodies
 
     def _answer(self, contracts: ContractSet, view: ViewDefinition, row: EntityRow, present: Bodies) -> ViewResponse:
         assert row.version is not None and row.compiled is not None
@@ -290,18 +310,28 @@ class EntityView:
         )
 
     def every(self, prefix: str = "", *, page: int = PAGE) -> Iterator[ViewResponse]:
-        """All answers, page by page; entities for which the view has none are left out."""
+        """All answers, page by page; entities for which the view has none are left out. Where something is damaged,
+        Corrupt names it after all others were given."""
         cursor = None
+        damage = Damage(self.id)
         while True:
             found = self.range(prefix, limit=page, cursor=cursor)
             yield from found
+            damage.add(found)
             cursor = found.next_cursor
             if cursor is None:
+                damage.check()
                 return
 
     def count(self, prefix: str = "", *, index: str | None = None, value: Any = None) -> int:
         """How many entities `range`, or with an index `search`, goes through in all."""
         return self._workflow.count(self.id, prefix=prefix, index=index, value=value, view_version=self._version)
+
+
+def _sound(bodies: Bodies | Corrupt) -> Bodies:
+    if isinstance(bodies, Corrupt):
+        raise bodies
+    return bodies
 
 
 def _listed(entity_ids: Iterable[str]) -> list[str]:

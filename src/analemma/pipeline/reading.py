@@ -8,9 +8,9 @@ from typing import Final
 from analemma.canon.tree import Trees
 from analemma.catalog.entities import MAXIMUM_VERSION, EntityPlace
 from analemma.catalog.slices import SliceRow, Slices, WantedSlice
-from analemma.errors import NotFound
+from analemma.errors import Corrupt, NotFound
 from analemma.pipeline.dependencies import parse_dependencies
-from analemma.pipeline.documents import check_slice, format_hash
+from analemma.pipeline.documents import check_slice, damaged_slice, format_hash
 from analemma.slicing.changes import Document
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import Tombstone, TombstoneReason
@@ -66,12 +66,15 @@ class SliceReader:
         dependencies = parse_dependencies(compiled.dependencies, self._tenant)
         wanted = [WantedSlice(place, slice_type, compiled.version) for slice_type in dependencies]
         rows = [each.row for each in self._slices.find(wanted) if each.row is not None]
-        values = self._values(rows)
         ruleset = f"{compiled.ruleset_id}@{compiled.ruleset_version}"
+        try:
+            values = {row.type: check_slice(data, row.hash, f"{key}.{row.type}") for row, data in self._values(rows)}
+        except Corrupt as exc:
+            raise damaged_slice(key, exc) from exc
         return {
             row.type: Slice(
                 type=row.type,
-                data=None if row.root is None else check_slice(values[row.type], row.hash, f"{key}.{row.type}"),
+                data=values.get(row.type),
                 hash=None if row.hash is None else format_hash(row.hash),
                 version=format_version(Version(row.version)),
                 revision=row.revision,
@@ -82,11 +85,11 @@ class SliceReader:
             for row in rows
         }
 
-    def _values(self, rows: list[SliceRow]) -> dict[str, object]:
-        """What the slices hold, by their types: each has its own, even where two are equal."""
-        found = [(row.type, row.root) for row in rows if row.root is not None]
+    def _values(self, rows: list[SliceRow]) -> list[tuple[SliceRow, object]]:
+        """What those of the slices hold that are there: each has its own, even where two are equal."""
+        found = [(row, row.root) for row in rows if row.root is not None]
         values = self._trees.read_many([root for _, root in found]) if found else []
-        return dict(zip((slice_type for slice_type, _ in found), values, strict=True))
+        return [(row, value) for (row, _), value in zip(found, values, strict=True)]
 
     def _was_ingested(self, place: EntityPlace, version: int | None) -> bool:
         start = self._slices.start(place, version)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from analemma.canon.tree import Trees
@@ -29,6 +29,8 @@ from analemma.pipeline.compile_writing import CompileWriting
 from analemma.pipeline.dependencies import format_dependencies
 from analemma.pipeline.documents import DocumentReader, KnownDocuments
 from analemma.pipeline.events import Events
+from analemma.pipeline.recent_trees import RecentTrees
+from analemma.pipeline.slice_bodies import SliceBodies
 from analemma.pipeline.versions import parse_stored_version
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.incremental import Compiled, CompileMode, compile_entity
@@ -65,6 +67,8 @@ class CompileResult:
     """The sink rules that were asked to ship what has changed."""
     ship_seq: int = 0
     """The entity's, by which sinks tell this state from older ones."""
+    repaired: tuple[str, ...] = ()
+    """Slices whose stored bodies were damaged and are whole again; only a full compile looks."""
 
 
 Written = Callable[[Transaction, CompileResult], None]
@@ -103,8 +107,10 @@ class SlicingWorkflow:
         self._clock = clock
         self._wake = wake
         self._reader = InputReader(slices, DocumentReader(trees, known), tenant_name)
+        recent = RecentTrees(trees)
+        self.bodies = SliceBodies(engine, tenant, blocks=blocks, recent=recent)
         self._writing = CompileWriting(
-            engine, tenant, slices=slices, blocks=blocks, trees=trees, events=events, reader=self._reader
+            engine, tenant, slices=slices, blocks=blocks, recent=recent, events=events, reader=self._reader
         )
 
     def execute(
@@ -150,14 +156,19 @@ class SlicingWorkflow:
         chosen = None if version is None else parse_stored_version(version)
         asked = _Asked(mode, within, _only(ship), serve, written, standing)
         with span("analemma.compile", entity_type=entity_type, mode=mode.value):
-            carried = Carried()
+            carried, revision = Carried(), 1
             try:
                 for attempt in range(ATTEMPTS):
                     # Contracts that were replaced may be why the one before wrote nothing.
                     contracts = self._fresh_contracts() if attempt else self._contracts()
                     if using is not None:
                         using(contracts)
-                    done = self._attempt(contracts, key, chosen, asked, carried)
+                    try:
+                        done = self._attempt(contracts, key, chosen, asked, carried, revision)
+                    except _Orphans as exc:
+                        # Rows of compiles were lost, and those of their slices not: this one goes on behind them.
+                        revision = exc.facts["newest"] + 1
+                        continue
                     if done is not None:
                         if done.up_to_date:
                             self._blocks.give_up(carried.uploads, Conflict("another compiled it meanwhile"))
@@ -204,9 +215,15 @@ class SlicingWorkflow:
         )
 
     def _attempt(
-        self, contracts: ContractSet, key: EntityKey, version: int | None, asked: _Asked, carried: Carried
+        self,
+        contracts: ContractSet,
+        key: EntityKey,
+        version: int | None,
+        asked: _Asked,
+        carried: Carried,
+        revision: int,
     ) -> CompileResult | None:
-        """One try; None if what it was made of has changed meanwhile."""
+        """One try; None if what it was made of has changed meanwhile. Its revision is at least this one."""
         mode = asked.mode
         place = EntityPlace(key.type, key.id)
         start = self._slices.start(place, version)
@@ -224,16 +241,27 @@ class SlicingWorkflow:
             add_placeholders(self._engine, self._tenant, missing)
             inputs = self._reader.read(ruleset, key, start, mode)
         compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
+        repaired = self.bodies.repair({key: compiled}).get(key, ()) if mode is CompileMode.FULL else ()
         if self._is_up_to_date(start, ruleset, compiled):
             assert start.base is not None
-            return _result(start.version, start.base.revision, compiled, start.ship_seq, up_to_date=True)
+            done = _result(start.version, start.base.revision, compiled, start.ship_seq, up_to_date=True)
+            return replace(done, repaired=repaired)
         ships = self._writing.ships(contracts, key, start, inputs, compiled, asked.ship)
-        write = self._writing.made(contracts, ruleset, key, start, inputs, compiled, ships, carried, serve=asked.serve)
+        write = self._writing.made(
+            contracts, ruleset, key, start, inputs, compiled, ships, carried, serve=asked.serve, revision=revision
+        )
         result = _result(start.version, write.row.revision, compiled, write.ship_seq, ships=ships)
-        if not self._slices.write(
-            write, now_us=self._clock.now_us(), within=asked.telling(result, _held(start, write))
-        ):
-            return None
+        result = replace(result, repaired=repaired)
+        try:
+            if not self._slices.write(
+                write, now_us=self._clock.now_us(), within=asked.telling(result, _held(start, write))
+            ):
+                return None
+        except Conflict as exc:
+            newest = self._slices.newest_revision(start.number, start.version)
+            if newest < write.row.revision:
+                raise
+            raise _Orphans(f"{key} has slices of compiles that are not there", newest=newest) from exc
         if write.events:
             self._wake()
         return result
@@ -250,11 +278,15 @@ class SlicingWorkflow:
         ship: Sequence[str] | None = None,
         serve: bool = False,
         entries: Sequence[StoredEntry] | None = None,
+        made: dict[EntityKey, Compiled] | None = None,
     ) -> CompileWrite | None:
         """What is to be written for a version that was compiled before to follow what it joins; None if it has. For
-        those who write many at once: nothing is written here. `entries` are those of the entity, if they were read."""
+        those who write many at once: nothing is written here. `entries` are those of the entity, if they were read;
+        `made` is told what was compiled, written or not."""
         ruleset = contracts.ruleset(key.type)
         compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
+        if made is not None:
+            made[key] = compiled
         if self._is_up_to_date(start, ruleset, compiled, entries):
             return None
         ships = self._writing.ships(contracts, key, start, inputs, compiled, _only(ship))
@@ -287,11 +319,18 @@ class SlicingWorkflow:
         return (
             base is not None
             and base.version == start.version
+            # The entity's row knows of it: what was compiled and is not told there is written once more.
+            and start.newest_compiled is not None
+            and start.newest_compiled >= base.version
             and base.fingerprint == ruleset.fingerprint
             and not compiled.written
             and base.dependencies == format_dependencies(compiled.slices)
             and (compiled.index_entries is None or self._writing.has_entries(start, compiled.index_entries, entries))
         )
+
+
+class _Orphans(Conflict):
+    """There are slices of a version up to the revision `newest`, and no compile that has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from analemma.contracts.models import MissingPolicy, ViewDefinition
-from analemma.errors import NotFound
+from analemma.errors import Corrupt, NotFound
 from analemma.slicing.changes import Document
 
 NOT_BUILT: Final = "NOT_BUILT"
 """Why a slice is missing of which there is not even a tombstone: the ruleset that built the entity has none."""
+
+
+TOLD_DAMAGED: Final = 10
+"""An error names so many damaged entities."""
 
 
 class MissingSlices(NotFound):
@@ -99,6 +103,8 @@ class Unanswered:
     missing: tuple[MissingSlice, ...] = ()
     """The slices that the view would need; empty if the entity itself is not there."""
     deleted_at: dt.datetime | None = None
+    kind: str = NotFound.kind
+    """The kind of the error that `get` raises for it: `not_found`, or `corrupt` if what was compiled is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,32 @@ class ViewPage(ViewBatch):
 
     next_cursor: str | None
     """For the next page; None if this was the last."""
+
+
+class Damage:
+    """The damaged entities that pages of a view had."""
+
+    def __init__(self, view: str) -> None:
+        self._view = view
+        self._first: list[str] = []
+        self._count = 0
+
+    def add(self, page: ViewBatch) -> None:
+        """Those of one more page."""
+        found = [each.entity_id for each in page.unanswered if each.kind == Corrupt.kind]
+        self._count += len(found)
+        self._first += found[: TOLD_DAMAGED - len(self._first)]
+
+    def check(self) -> None:
+        """Raise Corrupt, naming them, if there are any."""
+        if self._count:
+            more = f" and {self._count - len(self._first)} more" if self._count > len(self._first) else ""
+            raise Corrupt(
+                f"what {self._view} answers of {', '.join(self._first)}{more} is damaged; all others were given",
+                hint="`analemma backfill run` makes it again from the raw documents",
+                entities=tuple(self._first),
+                count=self._count,
+            )
 
 
 def choose_slices(

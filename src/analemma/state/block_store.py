@@ -136,6 +136,30 @@ class BlockStore:
             return []
         return [f"upload {upload.hex()}, in which block {block.hex()} lies, {problem}"]
 
+    def unsound(self, blocks: Sequence[BlockId]) -> tuple[set[BlockId], set[BlockId]]:
+        """Those that are stored and are not what their names say, and those that are not stored at all; the store
+        itself is read. One that cannot be reached now is neither: that is raised."""
+        try:
+            self._read(blocks)
+            return set(), set()
+        except Corrupt:
+            rows = self._catalog.read_blocks(self._tenant, blocks)
+        return self._damaged([block for block in blocks if block in rows]), {*blocks} - rows.keys()
+
+    def _damaged(self, blocks: Sequence[BlockId]) -> set[BlockId]:
+        try:
+            self._read(blocks)
+        except Corrupt:
+            if len(blocks) == 1:
+                return {*blocks}
+            middle = len(blocks) // 2
+            return self._damaged(blocks[:middle]) | self._damaged(blocks[middle:])
+        return set()
+
+    def inline(self, blocks: Sequence[Block]) -> tuple[BlockRow, ...]:
+        """The rows of blocks with their bytes, however many: for those that lie nowhere else."""
+        return tuple(_inline_rows(blocks)[0])
+
     def remember(self, blocks: Iterable[Block]) -> None:
         """Keep blocks that were just committed near: the next change starts from them."""
         self._cache.put_many(self._tenant, {block.id: block.data for block in blocks})
@@ -173,21 +197,7 @@ class BlockStore:
         return Prepared((*again, *fresh.rows), tuple(carried.uploads), tuple(carried.object_keys))
 
     def _prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None, read_back: bool) -> Prepared:
-        rows: list[BlockRow] = []
-        total = 0
-        for block, data, links in {block.id: block for block in blocks}.values():
-            if len(data) > MAX_BLOCK_BYTES:
-                # Every reader would take it for damage, and a collector would stop at it.
-                raise Limit(
-                    f"a block of {len(data)} bytes, and the largest may have {MAX_BLOCK_BYTES}",
-                    hint="of a workflow with very many segments, keep what stands around their configurations short",
-                    bytes=len(data),
-                )
-            codec, body = compress(data if read_back else verify_block(block, data), linked=bool(links))
-            total += len(body)
-            linked = READ_FROM_BODY if links else None
-            # Not BlockRow(...): that takes longer than all else here but hashing and compressing.
-            rows.append(_new_tuple(BlockRow, (block, len(data), codec, body, None, None, None, linked)))
+        rows, total = _inline_rows(blocks, read_back=read_back)
         if self._objects is None or total <= self._pack_threshold_bytes:
             return Prepared(tuple(rows), (), ())
         # What is stored already would only lie dead in the pack. It stays in the commit all the same, inline: the
@@ -277,3 +287,24 @@ class BlockStore:
         except NotFound:
             return {}
         return decode_blocks([(row.id, row.codec, stored[row.id], row.size) for row in rows])
+
+
+def _inline_rows(blocks: Iterable[Block], *, read_back: bool = False) -> tuple[list[BlockRow], int]:
+    """Rows with their bytes, and how many bytes these are; with `read_back`, somebody else compares them with their
+    names."""
+    rows: list[BlockRow] = []
+    total = 0
+    for block, data, links in {block.id: block for block in blocks}.values():
+        if len(data) > MAX_BLOCK_BYTES:
+            # Every reader would take it for damage, and a collector would stop at it.
+            raise Limit(
+                f"a block of {len(data)} bytes, and the largest may have {MAX_BLOCK_BYTES}",
+                hint="of a workflow with very many segments, keep what stands around their configurations short",
+                bytes=len(data),
+            )
+        codec, body = compress(data if read_back else verify_block(block, data), linked=bool(links))
+        total += len(body)
+        linked = READ_FROM_BODY if links else None
+        # Not BlockRow(...): that takes longer than all else here but hashing and compressing.
+        rows.append(_new_tuple(BlockRow, (block, len(data), codec, body, None, None, None, linked)))
+    return rows, total

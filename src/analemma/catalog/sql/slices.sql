@@ -8,6 +8,10 @@ ORDER BY version, revision LIMIT 1
 -- Which slices were written by exactly this compile.
 SELECT type FROM slice WHERE entity = :entity AND version = :version AND revision = :revision
 
+-- newest_slice_revision --
+-- The newest revision of a version of which there are slices, whatever compiles there are.
+SELECT max(revision) FROM slice WHERE entity = :entity AND version = :version
+
 -- index_entries_of --
 -- Everything that an entity can be found by.
 SELECT entry.index_type, entry.value, target.type, target.key
