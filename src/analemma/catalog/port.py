@@ -396,6 +396,12 @@ class KernelCatalog(Protocol):
     ) -> list[NamedVersion]:
         """The versions that rows name as checkpoints of this branch, by name, above `after`."""
 
+    def carried_rows(
+        self, tenant: TenantId, source: ManifestRow, key: BranchKey, made: BlockId, *, at_us: int
+    ) -> list[RowChange]:
+        """What else a version takes along when it becomes the newest of a branch again, or the first of another, as the
+        version `made`: what waits to be done on top of it."""
+
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         """Record the intent, durably, before the object's first byte."""
 

@@ -13,6 +13,7 @@ from analemma.catalog.ledger import SqlLedger
 from analemma.catalog.names import check_part, check_tenant, check_texts
 from analemma.catalog.object_place import elsewhere
 from analemma.catalog.payloads import SqlPayloads
+from analemma.catalog.pending_writes import carry
 from analemma.catalog.port import (
     BlockRow,
     BranchKey,
@@ -24,6 +25,7 @@ from analemma.catalog.port import (
     JournalRow,
     ManifestRow,
     NamedVersion,
+    RowChange,
     TenantId,
     Upload,
     UploadId,
@@ -31,6 +33,7 @@ from analemma.catalog.port import (
 )
 from analemma.catalog.records import branch_columns, manifest_row
 from analemma.catalog.sql_records import NEWEST, SqlRecords
+from analemma.catalog.threads import ThreadRows
 from analemma.catalog.wakeups import Wakeups
 from analemma.clock import Clock, SystemClock
 from analemma.failpoints import hit
@@ -212,6 +215,11 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         asked = {"tenant": tenant, "owner": key.owner, "thread": key.workflow, "branch": key.branch}
         rows = self.engine.all("named_versions", **asked, after=after, limit=limit)
         return [NamedVersion._make((*row[:4], bool(row[4]), bool(row[5]))) for row in rows]
+
+    def carried_rows(
+        self, tenant: TenantId, source: ManifestRow, key: BranchKey, made: BlockId, *, at_us: int
+    ) -> list[RowChange]:
+        return carry(ThreadRows(self.engine, tenant, key.owner), source.id, source.key, key, made, at_us)
 
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         check_part(upload.object_key, "object key")

@@ -29,6 +29,13 @@ ID_BYTES = 256
 """Longest id of a checkpoint or a task: with owner, thread and branch it has to fit one index entry."""
 LAST = "\U0010ffff"
 """Sorts behind every id."""
+RESUMED = -4
+"""Where LangGraph keeps the answers that a task was given."""
+ANSWERED = -104
+"""Where those are kept that it had been given when it asked the last time; nobody else sees them."""
+
+_GREGORIAN_100NS = 0x01B21DD213814000
+"""From 1582-10-15, where the time of a UUID begins, to 1970-01-01."""
 
 
 class Written(NamedTuple):
@@ -60,6 +67,8 @@ class CheckpointRow(NamedTuple):
     run: str | None
     metadata_kind: str
     metadata: bytes
+    alias: str | None = None
+    """What it calls itself, if it repeats another checkpoint: that one's id, with dashes behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +101,24 @@ class ThreadRows:
         """For a commit: the checkpoint's row, if its parent is still the version `base` that the commit builds on."""
         self.check(row.thread, row.branch, row.checkpoint)
         check_texts((row.namespace, row.parent, row.run, row.metadata_kind))
-        return RowChange("put_checkpoint", {**self._columns(row), "run": row.run, "base": base})
+        fence = {"writer": None, "fence": None, "read": None}
+        return RowChange("put_checkpoint", {**self._columns(row), "run": row.run, "base": base, **fence})
 
-    def adopt(self, row: CheckpointRow) -> None:
-        """Make a checkpoint of the head that somebody else left; the id follows from the version, so doing it twice
-        does nothing."""
+    def adopt(self, row: CheckpointRow, pending: Sequence[Written]) -> None:
+        """Make a checkpoint of the head that somebody else left, with what is pending on it; the id follows from the
+        version, so doing it twice does nothing."""
         self.check(row.thread, row.branch, row.checkpoint)
-        self._engine.execute("adopt_version", **self._columns(row))
+
+        def adopt(tx: Transaction) -> None:
+            if tx.execute("adopt_version", **self._columns(row)) == 1:
+                for written in pending:
+                    tx.execute("add_write", **self.write_columns(row.thread, row.branch, written))
+
+        self._engine.write(adopt)
 
     def point(self, row: CheckpointRow, manifest: BlockId) -> RowChange:
         """For a commit: the same checkpoint, as another version."""
-        key = self._key(row.thread, row.branch)
+        key = self.key(row.thread, row.branch)
         chosen = {"checkpoint": row.checkpoint, "expected": row.manifest, "manifest": manifest}
         return RowChange("point_checkpoint", {**key, **chosen})
 
@@ -116,17 +132,47 @@ class ThreadRows:
 
     def find(self, thread: str, branch: str, checkpoint: str) -> CheckpointRow | None:
         """One checkpoint."""
-        row = self._engine.one("checkpoint", **self._key(thread, branch), checkpoint=checkpoint)
+        row = self._engine.one("checkpoint", **self.key(thread, branch), checkpoint=checkpoint)
         return None if row is None else _checkpoint(row)
 
     def manifest(self, thread: str, branch: str, checkpoint: str) -> BlockId | None:
         """Which version a checkpoint is."""
-        row = self._engine.one("checkpoint_manifest", **self._key(thread, branch), checkpoint=checkpoint)
+        row = self._engine.one("checkpoint_manifest", **self.key(thread, branch), checkpoint=checkpoint)
         return None if row is None else BlockId(row[0])
+
+    def of_version(self, thread: str, branch: str, manifest: BlockId) -> CheckpointRow | None:
+        """The checkpoint that is this version."""
+        row = self._engine.one("checkpoint_of_version", **self.key(thread, branch), manifest=manifest)
+        return None if row is None else _checkpoint(row)
+
+    def resolve(self, thread: str, branch: str, checkpoint: str) -> str:
+        """The id of the checkpoint that calls itself so."""
+        if not checkpoint.endswith("-"):
+            return checkpoint
+        row = self._engine.one("checkpoint_of_alias", **self.key(thread, branch), alias=checkpoint)
+        return checkpoint if row is None else str(row[0])
+
+    def aliases(self, thread: str, branch: str) -> list[str]:
+        """What checkpoints call themselves that repeat others."""
+        return [row[0] for row in self._engine.all("aliases", **self.key(thread, branch))]
+
+    def is_continued(self, thread: str, branch: str, checkpoint: str) -> bool:
+        """Whether a checkpoint has been built upon."""
+        return self._engine.one("continued", **self.key(thread, branch), checkpoint=checkpoint) is not None
+
+    def waiting(self, thread: str, branch: str) -> str | None:
+        """The newest checkpoint on which a task waits, or failed."""
+        row = self._engine.one("waiting_checkpoint", **self.key(thread, branch))
+        return None if row is None else row[0]
+
+    def newest_id(self, thread: str, branch: str) -> str | None:
+        """The greatest id."""
+        row = self.newest(thread, branch).row
+        return None if row is None else row.checkpoint
 
     def newest(self, thread: str, branch: str) -> Newest:
         """The checkpoint with the greatest id."""
-        row = self._engine.one("newest_checkpoint", **self._key(thread, branch))
+        row = self._engine.one("newest_checkpoint", **self.key(thread, branch))
         assert row is not None
         *found, stranger = row
         return Newest(
@@ -135,7 +181,7 @@ class ThreadRows:
 
     def of_branch(self, thread: str, branch: str, *, before: str = LAST, limit: int) -> list[CheckpointRow]:
         """A page of one namespace's checkpoints, newest first."""
-        rows = self._engine.all("checkpoints_of_branch", **self._key(thread, branch), before=before, limit=limit)
+        rows = self._engine.all("checkpoints_of_branch", **self.key(thread, branch), before=before, limit=limit)
         return [_checkpoint(row) for row in rows]
 
     def of_thread(self, thread: str, *, before: str, after_branch: str, limit: int) -> list[CheckpointRow]:
@@ -173,7 +219,7 @@ class ThreadRows:
 
     def ancestors(self, thread: str, branch: str, checkpoint: str, *, limit: int) -> list[Ancestor]:
         """A checkpoint and those from which it comes, nearest first."""
-        rows = self._engine.all("ancestors", **self._key(thread, branch), checkpoint=checkpoint, limit=limit)
+        rows = self._engine.all("ancestors", **self.key(thread, branch), checkpoint=checkpoint, limit=limit)
         return [Ancestor(row[0], row[1], BlockId(row[2])) for row in rows]
 
     def branches(self, thread: str) -> list[str]:
@@ -210,16 +256,18 @@ class ThreadRows:
             self._engine.write(store)
         hit(AFTER_WRITES)
 
-    def writes(self, thread: str, branch: str, checkpoint: str) -> list[Written]:
-        """What tasks wrote on top of a checkpoint, in the order in which that is applied."""
-        rows = self._engine.all("writes", **self._key(thread, branch), checkpoint=checkpoint)
-        return sorted(map(Written._make, rows), key=_order)
+    def writes(self, thread: str, branch: str, checkpoint: str, *, all_of_them: bool = False) -> list[Written]:
+        """What tasks wrote on top of a checkpoint, in the order in which that is applied; all of it, or what others
+        than this package are to see."""
+        rows = self._engine.all("writes", **self.key(thread, branch), checkpoint=checkpoint)
+        found = sorted(map(Written._make, rows), key=_order)
+        return found if all_of_them else [written for written in found if written.place != ANSWERED]
 
     def writes_to(self, thread: str, branch: str, checkpoints: Sequence[str], channels: Sequence[str]) -> list[Written]:
         """The same for some channels, on top of several checkpoints, each in its own order."""
         rows = self._engine.all(
             "writes_to_channels",
-            **self._key(thread, branch),
+            **self.key(thread, branch),
             checkpoints=orjson.dumps(list(checkpoints)).decode(),
             channels=orjson.dumps(list(channels)).decode(),
         )
@@ -246,7 +294,7 @@ class ThreadRows:
         """Remove checkpoints, unless they are other versions by now, with what was written on top of them."""
         # In the order of their keys, as everyone who holds several of them.
         ordered = sorted(rows, key=lambda row: (row.thread, row.branch, row.checkpoint))
-        chosen = [(self._key(row.thread, row.branch), row) for row in ordered]
+        chosen = [(self.key(row.thread, row.branch), row) for row in ordered]
 
         def drop(tx: Transaction) -> None:
             for key, row in chosen:
@@ -260,7 +308,7 @@ class ThreadRows:
     def drop_branch(self, thread: str, branch: str, *, checkpoints: int) -> list[RowChange]:
         """For a removal: all checkpoints of one namespace, if there are just so many, with what was written on top of
         them. What was written for a checkpoint that is yet to be stored stays."""
-        key = self._key(thread, branch)
+        key = self.key(thread, branch)
         return [
             RowChange("drop_writes_of_branch", key, None),
             RowChange("drop_checkpoints_of_branch", key, checkpoints),
@@ -279,19 +327,35 @@ class ThreadRows:
     def _thread(self, thread: str) -> dict[str, Any]:
         return {"tenant": self._tenant, "owner": self._owner, "thread": thread}
 
-    def _key(self, thread: str, branch: str) -> dict[str, Any]:
+    def write_columns(self, thread: str, branch: str, written: Written) -> dict[str, Any]:
+        """The row of one write."""
+        return {**self.key(thread, branch), **written._asdict()}
+
+    def key(self, thread: str, branch: str) -> dict[str, Any]:
+        """Where a namespace stands."""
         return {"tenant": self._tenant, "owner": self._owner, "thread": thread, "branch": branch}
 
     def _columns(self, row: CheckpointRow) -> dict[str, Any]:
         return {
-            **self._key(row.thread, row.branch),
+            **self.key(row.thread, row.branch),
             "checkpoint": row.checkpoint,
             "namespace": row.namespace,
             "parent": row.parent,
             "manifest": row.manifest,
             "metadata_kind": row.metadata_kind,
             "metadata": row.metadata,
+            "alias": row.alias,
         }
+
+
+def id_of_version(manifest: BlockId, at_us: int) -> str:
+    """The id of a checkpoint that was made of a version, the same whoever makes it: as LangGraph makes ids (UUID 6), so
+    that later is greater."""
+    moment = at_us * 10 + _GREGORIAN_100NS
+    rest = int.from_bytes(manifest[:8], "big") & 0x3FFF_FFFF_FFFF_FFFF
+    number = (moment >> 12) << 80 | 0x6 << 76 | (moment & 0xFFF) << 64 | 0b10 << 62 | rest
+    text = f"{number:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 _checkpoint = CheckpointRow._make

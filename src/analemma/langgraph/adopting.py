@@ -1,16 +1,13 @@
-"""Heads that somebody else has left, by rolling back for example: they become checkpoints before anything is read,
-copied or removed."""
+"""Heads that somebody else has left, by merging for example: they become checkpoints before anything is read, copied or
+removed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from analemma.catalog.threads import CheckpointRow
-from analemma.langgraph.places import branch_of, id_of_version
-from analemma.langgraph.snapshots import Serialized
+from analemma.catalog.pending_writes import repeat
+from analemma.catalog.threads import CheckpointRow, id_of_version
+from analemma.langgraph.places import branch_of
 from analemma.langgraph.threads import Threads
 
 
@@ -37,31 +34,13 @@ class Adopter:
         if found.row is not None and made <= found.row.checkpoint:
             # Ids of another kind, or from a clock that is ahead.
             made = f"{found.row.checkpoint}~{found.stranger.hex()[:8]}"
-        kind, data = self._serde.dumps_typed(_metadata_of_fork(self._serde.loads_typed(snapshot.metadata)))
-        self._threads.rows.adopt(
-            CheckpointRow(
-                thread,
-                branch,
-                made,
-                snapshot.namespace,
-                # Not the checkpoint itself: what was written on top of that is not a part of this.
-                snapshot.parent,
-                found.stranger,
-                None,
-                *Serialized(kind, bytes(data)),
-            )
-        )
+        # The parent is not the checkpoint itself: what was taken in on top of that is not a part of this.
+        place = (thread, branch, made, snapshot.namespace, snapshot.parent)
+        row = CheckpointRow(*place, found.stranger, None, *snapshot.metadata)
+        self._threads.rows.adopt(*repeat(self._threads.rows, row, snapshot.id))
         return self._threads.rows.newest(thread, branch).row
 
     def adopt(self, thread: str | None) -> None:
         """The same for every namespace of a thread, or of all threads."""
         for name, branch in self._threads.rows.strangers(thread):
             self.newest(name, branch)
-
-
-def _metadata_of_fork(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What LangGraph says of a checkpoint that repeats an older one."""
-    step = metadata.get("step")
-    made = {"source": "fork", "step": step + 1 if type(step) is int else -1, "parents": metadata.get("parents", {})}
-    counters = metadata.get("counters_since_delta_snapshot")
-    return made if counters is None else {**made, "counters_since_delta_snapshot": counters}

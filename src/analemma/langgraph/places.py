@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from analemma.canon.identity import BlockId
 from analemma.catalog.names import KEY_BYTES
 from analemma.errors import Invalid
 
@@ -14,9 +13,6 @@ MAIN = "main"
 NAMED = "ns:"
 HASHED = "ns#"
 """Of a namespace that is too long to name a branch, the branch has the hash. No namespace gives both."""
-
-_GREGORIAN_100NS = 0x01B21DD213814000
-"""From 1582-10-15, where the time of a UUID begins, to 1970-01-01."""
 
 
 class Place(NamedTuple):
@@ -56,13 +52,3 @@ def branch_of(namespace: str) -> str:
     if len(encoded) + len(NAMED) > KEY_BYTES:
         return HASHED + sha256(encoded).hexdigest()
     return NAMED + namespace
-
-
-def id_of_version(manifest: BlockId, created_at_us: int) -> str:
-    """The id of a checkpoint that was made of a version, the same whoever makes it: as LangGraph makes ids (UUID 6), so
-    that later is greater."""
-    moment = created_at_us * 10 + _GREGORIAN_100NS
-    rest = int.from_bytes(manifest[:8], "big") & 0x3FFF_FFFF_FFFF_FFFF
-    number = (moment >> 12) << 80 | 0x6 << 76 | (moment & 0xFFF) << 64 | 0b10 << 62 | rest
-    text = f"{number:032x}"
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

@@ -22,11 +22,12 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.app import App, open_app
 from analemma.catalog.names import KEY_BYTES
-from analemma.catalog.threads import CheckpointRow, Written
+from analemma.catalog.pending_writes import INTERRUPT, RESUME
+from analemma.catalog.threads import ANSWERED, CheckpointRow, Written
 from analemma.clock import Entropy, SystemEntropy
 from analemma.errors import Invalid
 from analemma.langgraph.adopting import Adopter
-from analemma.langgraph.places import branch_of, checkpoint_of, config_of, place_of
+from analemma.langgraph.places import Place, branch_of, checkpoint_of, config_of, place_of
 from analemma.langgraph.saver_async import AsyncSaver
 from analemma.langgraph.snapshots import Serialized, Snapshot
 from analemma.langgraph.threads import NewCheckpoint, Serializer, Threads
@@ -100,7 +101,7 @@ class AnalemmaSaver(AsyncSaver):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest of its thread and namespace."""
         place = place_of(config)
-        checkpoint = checkpoint_of(config)
+        checkpoint = self._named(place, config)
         for _ in range(3):
             if checkpoint is None:
                 row = self._adopter.newest(place.thread, place.branch)
@@ -155,7 +156,7 @@ class AnalemmaSaver(AsyncSaver):
         new = NewCheckpoint(
             place=place,
             id=str(checkpoint["id"]),
-            parent=checkpoint_of(config),
+            parent=self._named(place, config),
             checkpoint=self._dumps(rest),
             metadata=self._dumps(told),
             versions=dict(checkpoint.get("channel_versions") or {}),
@@ -179,7 +180,7 @@ class AnalemmaSaver(AsyncSaver):
     ) -> None:
         """Store what a task wrote on top of a checkpoint, which may itself be stored later."""
         place = place_of(config)
-        checkpoint = checkpoint_of(config)
+        checkpoint = self._named(place, config)
         if checkpoint is None:
             raise Invalid("the config names no checkpoint that was written on", hint="pass its checkpoint_id")
         stored = [
@@ -188,6 +189,10 @@ class AnalemmaSaver(AsyncSaver):
             )
             for number, (channel, value) in enumerate(writes)
         ]
+        told = {written.channel: written for written in stored}
+        if INTERRUPT in told and RESUME in told:
+            # A task that asks once more: what it was answered before is a part of the question.
+            stored.append(told[RESUME]._replace(place=ANSWERED))
         if stored:
             self._threads.rows.add_writes(place.thread, place.branch, stored)
 
@@ -224,7 +229,7 @@ class AnalemmaSaver(AsyncSaver):
     ) -> Mapping[str, DeltaChannelHistory]:
         """What was written to delta channels since each was last stored whole, along the parents of a checkpoint."""
         place = place_of(config)
-        checkpoint = checkpoint_of(config)
+        checkpoint = self._named(place, config)
         if checkpoint is None and channels:
             row = self._adopter.newest(place.thread, place.branch)
             checkpoint = None if row is None else row.checkpoint
@@ -272,7 +277,7 @@ class AnalemmaSaver(AsyncSaver):
         for row in self._candidates(config, checkpoint_of(before), limit if not filter else None):
             if left is not None and left <= 0:
                 return
-            metadata = self.serde.loads_typed((row.metadata_kind, row.metadata))
+            metadata = self._metadata(row)
             if filter and not all(metadata.get(name) == value for name, value in filter.items()):
                 continue
             if left is not None:
@@ -289,7 +294,7 @@ class AnalemmaSaver(AsyncSaver):
         place = place_of(config)
         namespace = config["configurable"].get("checkpoint_ns")
         branch = None if namespace is None else branch_of(str(namespace))
-        checkpoint = checkpoint_of(config)
+        checkpoint = self._named(place, config)
         if checkpoint is None:
             if branch is None:
                 self._adopter.adopt(place.thread)
@@ -312,7 +317,7 @@ class AnalemmaSaver(AsyncSaver):
         return CheckpointTuple(
             _config(row),
             self._checkpoint(row, snapshot),
-            self.serde.loads_typed((row.metadata_kind, row.metadata)),
+            self._metadata(row),
             _parent_config(row),
             [self._pending(written) for written in writes],
         )
@@ -320,13 +325,23 @@ class AnalemmaSaver(AsyncSaver):
     def _checkpoint(self, row: CheckpointRow, snapshot: Snapshot) -> Checkpoint:
         loads = self.serde.loads_typed
         checkpoint: Checkpoint = loads(snapshot.checkpoint)
-        # The row's: a version that was rolled back to is a checkpoint of its own.
-        checkpoint["id"] = row.checkpoint
+        # The row's: a version that was rolled back to is a checkpoint of its own, and has tasks of the same ids.
+        checkpoint["id"] = row.alias or row.checkpoint
         # In the order of their versions, which the checkpoint keeps: that of a stored map is another.
         names = dict.fromkeys((*checkpoint.get("channel_versions", ()), *snapshot.channels))
         stored = [(name, snapshot.channels[name]) for name in names if name in snapshot.channels]
         checkpoint["channel_values"] = {name: loads((channel.kind, channel.data)) for name, channel in stored}
         return checkpoint
+
+    def _metadata(self, row: CheckpointRow) -> CheckpointMetadata:
+        metadata: CheckpointMetadata = self.serde.loads_typed((row.metadata_kind, row.metadata))
+        # What LangGraph says of a checkpoint that repeats another. The step is that one's: ids of tasks follow from it.
+        return metadata if row.alias is None else {**metadata, "source": "fork"}
+
+    def _named(self, place: Place, config: RunnableConfig | None) -> str | None:
+        """The checkpoint that a config names, if it does: by its id, or as it calls itself."""
+        checkpoint = checkpoint_of(config)
+        return None if checkpoint is None else self._threads.rows.resolve(place.thread, place.branch, checkpoint)
 
     def _pending(self, written: Written) -> PendingWrite:
         return written.task, written.channel, self.serde.loads_typed(unpack_write(written))

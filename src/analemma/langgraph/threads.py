@@ -21,11 +21,11 @@ from analemma.canon.wire import (
     read_special,
 )
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.catalog.threads import Ancestor, CheckpointRow, ThreadRows
+from analemma.catalog.threads import Ancestor, CheckpointRow, ThreadRows, id_of_version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.langgraph.channels import Channel, Cut, Dumps, cut
 from analemma.langgraph.dropping import Dropping, back_to
-from analemma.langgraph.places import Place, id_of_version
+from analemma.langgraph.places import Place
 from analemma.langgraph.snapshots import (
     PIECES,
     NoCheckpoint,
@@ -49,6 +49,8 @@ Loads = Callable[[tuple[str, bytes]], Any]
 
 REMEMBERED_CHECKPOINTS = 4096
 """Checkpoints of which it is remembered which version they are: most are the parent of the next."""
+FROM_VERSION = slice(19, None)
+"""In the id of a checkpoint that was made of a version: what follows from the version."""
 REMEMBERED_WIRES = 256
 """Versions of which it is remembered where their channels are stored: a few hundred bytes each."""
 
@@ -190,7 +192,8 @@ class Threads(Dropping):
             return
         manifest = self._read_manifest(row.manifest)
         if (
-            row.checkpoint != id_of_version(row.manifest, manifest.created_at_us)
+            # When that was stands before it, by whichever clock.
+            row.checkpoint[FROM_VERSION] != id_of_version(row.manifest, 0)[FROM_VERSION]
             and not row.checkpoint.endswith(f"~{row.manifest.hex()[:8]}")
             and manifest.message != back_to(row.checkpoint)
         ):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, overload
 
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.tree import Edited
-from analemma.catalog.port import BranchKey, Head
+from analemma.catalog.port import BranchKey, Head, ManifestRow, RowChange
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid
 from analemma.state.arguments import branch_key
 from analemma.state.committer import Proposal
@@ -118,9 +119,14 @@ class TimeMachine(Loading):
                 segments=manifest.segments,
                 kind=ROLLED_BACK,
                 facts={"version": version},
+                rows=partial(self._carried, target, key),
             )
 
         return commit_of(self._commit(key, expected, propose))
+
+    def _carried(self, source: ManifestRow, key: BranchKey, made: BlockId) -> list[RowChange]:
+        """What goes with a version that is new again."""
+        return self._catalog.carried_rows(self._tenant, source, key, made, at_us=self._clock.now_us())
 
     def _roots_of(self, manifest: BlockId) -> list[BlockId]:
         """What a version keeps; nothing if it cannot be read: that may be why somebody goes back."""
@@ -161,6 +167,7 @@ class TimeMachine(Loading):
             segments=manifest.segments,
             kind=FORKED,
             facts={"from": source.id.hex()},
+            rows=partial(self._carried, source, key),
         )
         try:
             return commit_of(self._committer.commit(proposal))

@@ -1,17 +1,26 @@
 -- put_checkpoint --
--- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all.
+-- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all, or
+-- that the newest checkpoint is neither the one that a fenced run has read nor one of its own.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, writer)
 SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, :run::text, :metadata_kind,
-       :metadata
-WHERE :base::bytea IS NULL OR EXISTS (
+       :metadata, :alias::text, :writer::text
+WHERE (:base::bytea IS NULL OR EXISTS (
     SELECT FROM thread_checkpoint
     WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent::text
       AND manifest = :base::bytea
-)
+)) AND (:fence::text IS NULL OR NOT EXISTS (
+    SELECT 1 FROM (
+        SELECT checkpoint, writer FROM thread_checkpoint
+        WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+        ORDER BY checkpoint DESC LIMIT 1
+    ) AS newest
+    WHERE newest.checkpoint <> :read::text AND coalesce(newest.writer, '') <> :fence::text
+))
 ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
 SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
-    metadata_kind = excluded.metadata_kind, metadata = excluded.metadata
+    metadata_kind = excluded.metadata_kind, metadata = excluded.metadata, alias = excluded.alias,
+    writer = excluded.writer
 
 -- drop_checkpoints_of_branch --
 -- Every checkpoint of a namespace, in the order of their keys, as everyone who holds several of them.
@@ -40,8 +49,9 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 -- adopt_version --
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
-SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, NULL, :metadata_kind, :metadata
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, NULL, :metadata_kind, :metadata,
+       :alias::text
 WHERE EXISTS (
     SELECT FROM head
     WHERE tenant = :tenant AND owner = :owner AND workflow = :thread AND branch = :branch AND manifest = :manifest
@@ -51,7 +61,7 @@ ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO NOTHING
 
 -- checkpoints_of_runs --
 -- Every checkpoint that one of these runs made.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
 FROM thread_checkpoint
 WHERE run IN (SELECT value FROM json_array_elements_text(:runs::json)) AND owner = :owner AND tenant = :tenant
 
@@ -84,8 +94,28 @@ SELECT pg_advisory_xact_lock(hashtextextended(:owner::text || '/' || :thread::te
 -- copy_checkpoints --
 -- All checkpoints of a thread, for another. They are held meanwhile, so that what they keep is kept without a gap.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
-SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
 FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 ORDER BY branch, checkpoint
 FOR SHARE
+
+-- copy_line --
+-- Some checkpoints of a namespace, for another thread, held meanwhile.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND checkpoint IN (SELECT value FROM json_array_elements_text(:checkpoints::json))
+ORDER BY checkpoint
+FOR SHARE
+
+-- copy_line_writes --
+-- What was written on top of some checkpoints of a namespace, for another thread.
+INSERT INTO thread_write
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+SELECT tenant, owner, :target, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
+FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND checkpoint IN (SELECT value FROM json_array_elements_text(:checkpoints::json))

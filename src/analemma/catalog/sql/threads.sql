@@ -1,22 +1,42 @@
 -- put_checkpoint --
--- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all.
+-- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all, or
+-- that the newest checkpoint is neither the one that a fenced run has read nor one of its own.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
-SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, :run, :metadata_kind, :metadata
-WHERE :base IS NULL OR EXISTS (
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, writer)
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, :run, :metadata_kind, :metadata,
+       :alias, :writer
+WHERE (:base IS NULL OR EXISTS (
     SELECT 1 FROM thread_checkpoint
     WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent
       AND manifest = :base
-)
+)) AND (:fence IS NULL OR NOT EXISTS (
+    SELECT 1 FROM (
+        SELECT checkpoint, writer FROM thread_checkpoint
+        WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+        ORDER BY checkpoint DESC LIMIT 1
+    ) AS newest
+    WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence
+))
 ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
 SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
-    metadata_kind = excluded.metadata_kind, metadata = excluded.metadata
+    metadata_kind = excluded.metadata_kind, metadata = excluded.metadata, alias = excluded.alias,
+    writer = excluded.writer
+
+-- overtaken --
+-- The newest checkpoint, if it is neither the one that a run has read nor one of its own.
+SELECT newest.checkpoint FROM (
+    SELECT checkpoint, writer FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+    ORDER BY checkpoint DESC LIMIT 1
+) AS newest
+WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence
 
 -- adopt_version --
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
-SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, NULL, :metadata_kind, :metadata
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, NULL, :metadata_kind, :metadata,
+       :alias
 WHERE EXISTS (
     SELECT 1 FROM head
     WHERE tenant = :tenant AND owner = :owner AND workflow = :thread AND branch = :branch AND manifest = :manifest
@@ -31,9 +51,39 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 
 -- checkpoint --
 -- One checkpoint.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+
+-- checkpoint_of_version --
+-- The checkpoint that is this version.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+FROM thread_checkpoint
+WHERE manifest = :manifest AND tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+ORDER BY checkpoint DESC LIMIT 1
+
+-- checkpoint_of_alias --
+-- The checkpoint that calls itself so.
+SELECT checkpoint FROM thread_checkpoint
+WHERE alias = :alias AND tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+
+-- aliases --
+-- What checkpoints of a namespace call themselves that repeat others.
+SELECT alias FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND alias IS NOT NULL
+
+-- continued --
+-- Whether a checkpoint has been built upon.
+SELECT 1 WHERE EXISTS (
+    SELECT 1 FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND parent = :checkpoint
+)
+
+-- waiting_checkpoint --
+-- The newest checkpoint of a namespace on which a task waits, or failed.
+SELECT max(checkpoint) FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND channel IN ('__interrupt__', '__error__')
 
 -- checkpoint_manifest --
 -- Which version a checkpoint is.
@@ -43,7 +93,7 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 -- newest_checkpoint --
 -- The checkpoint with the greatest id, and the branch's head if that is no checkpoint: then somebody else has moved it.
 SELECT newest.thread, newest.branch, newest.checkpoint, newest.namespace, newest.parent, newest.manifest, newest.run,
-       newest.metadata_kind, newest.metadata, CASE
+       newest.metadata_kind, newest.metadata, newest.alias, CASE
            WHEN head.manifest = newest.manifest THEN NULL
            WHEN EXISTS (
                SELECT 1 FROM thread_checkpoint AS known
@@ -72,6 +122,7 @@ SELECT mine.checkpoint, mine.namespace, mine.parent, mine.manifest,
            SELECT 1 FROM thread_checkpoint AS other
            WHERE other.manifest = mine.manifest AND other.tenant = mine.tenant AND other.checkpoint <> mine.checkpoint
              AND other.owner = mine.owner AND other.thread = mine.thread AND other.branch = mine.branch
+             AND other.alias IS NULL AND mine.alias IS NULL
        )
 FROM thread_checkpoint AS mine
 WHERE mine.tenant = :tenant AND mine.owner = :owner AND mine.thread = :thread AND mine.branch = :branch
@@ -80,14 +131,14 @@ ORDER BY mine.checkpoint LIMIT :limit
 
 -- checkpoints_of_branch --
 -- Checkpoints of one namespace, newest first.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint < :before
 ORDER BY checkpoint DESC LIMIT :limit
 
 -- checkpoints_of_thread --
 -- Checkpoints of all namespaces of a thread, newest first, below a place.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread
   AND (checkpoint < :before OR (checkpoint = :before AND branch > :after_branch))
@@ -95,7 +146,7 @@ ORDER BY checkpoint DESC, branch LIMIT :limit
 
 -- checkpoints_of_all --
 -- Checkpoints of all threads, newest first, below a place.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND checkpoint <= :before
   AND (checkpoint < :before OR thread > :after_thread OR (thread = :after_thread AND branch > :after_branch))

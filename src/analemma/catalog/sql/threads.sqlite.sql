@@ -1,7 +1,7 @@
 -- checkpoints_of_runs --
 -- Every checkpoint that one of these runs made.
 SELECT made.thread, made.branch, made.checkpoint, made.namespace, made.parent, made.manifest, made.run,
-       made.metadata_kind, made.metadata
+       made.metadata_kind, made.metadata, made.alias
 FROM json_each(:runs) AS wanted CROSS JOIN thread_checkpoint AS made
     ON made.run = wanted.value AND made.owner = :owner AND made.tenant = :tenant
 
@@ -30,6 +30,24 @@ WHERE thread_write.channel IN (SELECT value FROM json_each(:channels))
 -- copy_checkpoints --
 -- All checkpoints of a thread, for another. There is one writer, so nothing removes them meanwhile.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata)
-SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
 FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+
+-- copy_line --
+-- Some checkpoints of a namespace, for another thread.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND checkpoint IN (SELECT value FROM json_each(:checkpoints))
+
+-- copy_line_writes --
+-- What was written on top of some checkpoints of a namespace, for another thread.
+INSERT INTO thread_write
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+SELECT tenant, owner, :target, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
+FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND checkpoint IN (SELECT value FROM json_each(:checkpoints))
