@@ -85,7 +85,6 @@ class OutboxPollingWorker:
         """Held while an event is tried in whose lane a worker died, so that it alone is to blame if this one does."""
         self._working: object | None = None
         """Whose call is at work: known by its token, so that an interrupt cannot part the taking from the knowing."""
-        """Held while it runs."""
         self._in_line_s = min(IN_LINE_S, self._options.lease_s / 10)
         self._held = HeldLanes(claims, lease_s=self._options.lease_s, in_line_s=self._in_line_s)
         self._outcomes = Outcomes(claims, self._held, batch=self._options.batch, wake=self._wake, count=self._count)
