@@ -80,6 +80,7 @@ ELSEWHERE = [
     "fanout.after_blocks",
     "fanout.before_commit",
     "fanout.after_commit",
+    "record.before_transaction",
     "record.before_commit",
     "record.after_commit",
     "expire.before_commit",

@@ -32,6 +32,7 @@ from analemma.catalog.port import (
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare, hit
 
+BEFORE_TRANSACTION = declare("record.before_transaction", "a record is made, and nothing of it is written")
 RECORD_BEFORE_COMMIT = declare("record.before_commit", "the record and its row are written inside the transaction")
 RECORD_AFTER_COMMIT = declare("record.after_commit", "the record is there, but the caller does not know")
 EXPIRE_BEFORE_COMMIT = declare("expire.before_commit", "the versions are deleted inside the transaction")

@@ -23,6 +23,7 @@ from analemma.catalog.port import (
     WorkflowStatus,
 )
 from analemma.catalog.records import (
+    BEFORE_TRANSACTION,
     EXPIRE_AFTER_COMMIT,
     RECORD_AFTER_COMMIT,
     append_record,
@@ -51,6 +52,7 @@ class SqlRecords:
 
     def append(self, request: RecordRequest) -> None:
         check_record(request)
+        hit(BEFORE_TRANSACTION)
         try:
             self.engine.write(lambda tx: append_record(tx, request))
         except OutcomeUnknown:
