@@ -151,7 +151,11 @@ class Tenant:
 
         contracts = self._app.contracts
         return QueryViewWorkflow(
-            self.name, ViewRows(self._catalog.engine, self.id), self.trees, lambda: contracts.current
+            self.name,
+            ViewRows(self._catalog.engine, self.id),
+            self.trees,
+            lambda: contracts.current,
+            lambda numbers: self.deploys.held_back(numbers),
         )
 
     def view(self, view_id: str, version: str | None = None) -> EntityView:
@@ -185,6 +189,7 @@ class Tenant:
             clock=self._clock,
             entropy=app._entropy,
             wake=self._catalog.wakeups.signal,
+            held_back=lambda numbers: self.deploys.held_back(numbers),
             known=app._known_documents.of(self.id),
             fanout=FanoutOptions(page=app.settings.fanout_page, limit=app.settings.fanout_limit),
             max_attempts=app.settings.outbox_max_attempts,

@@ -45,6 +45,15 @@ class ChannelCounts(NamedTuple):
     oldest_due_us: int | None
 
 
+class ChannelFailure(NamedTuple):
+    """What of a channel is tried again next, after it failed."""
+
+    name: str
+    due_us: int
+    attempts: int
+    reason: str | None
+
+
 class Channels:
     """The channels of a store. `clock` replaces the database's, for tests."""
 
@@ -113,6 +122,10 @@ class Channels:
         """What every channel holds that holds anything, by name."""
         rows = self._engine.all("channel_lanes", now=self.now_us(), tenant=tenant)
         return {row[0]: ChannelCounts(*row) for row in rows}
+
+    def failures(self, tenant: TenantId | None = None) -> dict[str, ChannelFailure]:
+        """What is tried again next of every channel of which something failed, by name."""
+        return {row[0]: ChannelFailure(*row) for row in self._engine.all("channel_failures", tenant=tenant)}
 
     def held(self, lanes: Sequence[ClaimedLane], *, least_s: float) -> list[bool]:
         """Which of these lanes are still ours, and will be for at least so long unless they are renewed."""

@@ -289,6 +289,13 @@ def answer_sinks(tx: Transaction, answers: Iterable[SinkAnswer], *, now_us: int)
         left = [each for each in left if batch[each.entity, each.rule] is not each]
 
 
+def find_unfinished(source: Engine, entities: Collection[int]) -> dict[int, DeployRow]:
+    """The newest deploys of entities, by entity, without those that are DONE."""
+    chosen = sorted(set(entities))
+    asked = Integers(chosen) if source.dialect == "postgres" else json.dumps(chosen)
+    return {row.entity: row for row in map(_deploy, source.all("unfinished_deploys", entities=asked))}
+
+
 class LaneLeft(NamedTuple):
     """What is left to deliver in a lane."""
 
@@ -299,6 +306,10 @@ class LaneLeft(NamedTuple):
     """Its id."""
     reason: str | None
     """Why it failed, if it did."""
+    attempts: int = 0
+    """How often it was tried and failed."""
+    retry_us: int | None = None
+    """When it is tried again, if it failed."""
 
 
 class DeployEvent(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,8 @@ def _sink(sink: ExplainedSink) -> str:
         return f"not asked, {sink.why}"
     slices = f" ({', '.join(sink.slices)})" if sink.slices else ""
     reason = f", {one_line(sink.reason)}" if sink.reason else ""
-    return f"{sink.state or 'asked'}, {sink.why}{slices}{reason}"
+    waiting = "" if sink.waiting is None else one_line(sink.waiting.describe(int(time.time() * 1_000_000)))
+    return f"{sink.state or 'asked'}, {sink.why}{slices}{reason}{waiting}"
 
 
 def _when(moment_us: int) -> str:

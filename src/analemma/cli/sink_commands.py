@@ -11,7 +11,7 @@ from analemma.cli.options import StoreOptions, command_group, on_store
 from analemma.cli.output import one_line, print_json, print_line
 
 if TYPE_CHECKING:
-    from analemma.pipeline.sinks import SinkStatus
+    from analemma.pipeline.sinks import SinkState, SinkStatus
 
 commands = command_group("Sinks: what each is to get, how far it is, and whether it answers.")
 
@@ -23,14 +23,14 @@ def list_sinks(
     store: StoreOptions,
     every_tenant: Annotated[bool, typer.Option("--all-tenants", help="Count the documents of all tenants.")] = False,
 ) -> int:
-    """List the sink rules that are active, and what waits for each; exit code 1 if one rests or documents are dead."""
+    """List the sink rules that are active, and what waits for each; exit code 1 if one is not well."""
     with store.open() as app:
         found = app.sinks.list(tenant=None if every_tenant else app.default.name)
     if store.json:
         print_json({"sinks": [each.as_dict() for each in found]})
     for each in () if store.json else found:
         print_line(_line(each))
-    return 1 if any(each.state == "resting" or each.dead for each in found) else OK
+    return OK if all(_is_well(each.state) and not each.dead for each in found) else 1
 
 
 @on_store(commands, "analemma sinks health -u ./store", name="health")
@@ -38,14 +38,19 @@ def health(
     store: StoreOptions,
     rule: Annotated[str | None, typer.Argument(help="The id of a sink rule.", metavar="[RULE]")] = None,
 ) -> int:
-    """Ask sinks whether they would take documents: all, or that of one rule; exit code 1 if one would not."""
+    """Ask sinks whether they would take documents: all, or that of one rule; exit code 1 if one would not.
+
+    Also if one answers, and fails with what it is sent."""
     with store.open() as app:
         found = app.sinks.health(rule)
     if store.json:
         print_json({"sinks": [each.as_dict() for each in found]})
     for each in () if store.json else found:
-        print_line(f"{each.id}  {'healthy' if each.is_healthy else 'NOT HEALTHY'}  {one_line(each.detail)}")
-    return OK if all(each.is_healthy for each in found) else 1
+        parts = [each.id, "healthy" if each.is_healthy else "NOT HEALTHY", one_line(each.detail)]
+        if not _is_well(each.state):
+            parts += [each.state, *([] if each.reason is None else [one_line(each.reason)])]
+        print_line("  ".join(parts))
+    return OK if all(each.is_healthy and _is_well(each.state) for each in found) else 1
 
 
 @on_store(commands, "analemma sinks wake sinkrule.file.book -u ./store", name="wake")
@@ -59,6 +64,12 @@ def wake(store: StoreOptions, rule: Rule) -> None:
         print_line(f"{rule} is tried at once" if rested else f"{rule} did not rest")
 
 
+def _is_well(state: SinkState) -> bool:
+    from analemma.pipeline.sinks import WELL
+
+    return state in WELL
+
+
 def _line(status: SinkStatus) -> str:
     parts = [status.id, status.type or "no active rule", status.state, f"{status.pending} pending"]
     if status.failed:
@@ -67,6 +78,8 @@ def _line(status: SinkStatus) -> str:
         parts.append(f"{status.dead} dead")
     if status.resting_s is not None:
         parts.append(f"left alone for {status.resting_s:.0f} s")
+    elif status.next_attempt_s is not None:
+        parts.append(f"next try in {status.next_attempt_s:.0f} s")
     if status.reason is not None:
         parts.append(one_line(status.reason))
     return "  ".join(parts)

@@ -61,6 +61,8 @@ class OutboxStatus:
     problems: tuple[str, ...]
     resting: tuple[str, ...] = ()
     """Channels that are left alone for a while, because their receivers do not answer."""
+    failing: tuple[str, ...] = ()
+    """Channels that do not rest, and of which something failed that is tried again."""
 
     def as_dict(self) -> dict[str, Any]:
         """The same for programs, with the counts under the names that rows have."""
@@ -80,6 +82,7 @@ class OutboxStatus:
             "health": self.health,
             "problems": list(self.problems),
             "resting": list(self.resting),
+            "failing": list(self.failing),
         }
 
 
@@ -179,7 +182,8 @@ class Outbox:
         oldest_s = None if oldest_us is None else max(0.0, (self._rows.now_us() - oldest_us) / SECOND_US)
         pending = lanes.undelivered - lanes.leased - lanes.failed - lanes.parked
         resting = self._resting(number)
-        problems = self._problems(pending, oldest_s, lanes.stale, lanes.parked) + resting
+        failing = self._failing(number)
+        problems = self._problems(pending, oldest_s, lanes.stale, lanes.parked) + resting + failing
         return OutboxStatus(
             pending=pending,
             processing=lanes.leased,
@@ -194,6 +198,7 @@ class Outbox:
             health="warning" if problems else "ok",
             problems=problems,
             resting=tuple(text.split()[0] for text in resting),
+            failing=tuple(text.split()[0] for text in failing),
         )
 
     def get(self, id: str, *, tenant: str | None = None) -> OutboxEntry:
@@ -361,6 +366,19 @@ class Outbox:
             counts = self._channels.counts(tenant)
             return tuple(f"{each.name} did not answer {each.failures} times" for each in failing if each.name in counts)
         return tuple(f"{state.name} did not answer {state.failures} times: {state.reason}" for state in failing)
+
+    def _failing(self, tenant: TenantId | None) -> tuple[str, ...]:
+        """What is tried again of each other channel, and why, beginning with its name; to a tenant, of its own."""
+        if self._channels is None:
+            return ()
+        resting = {state.name for state in self._channels.states().values() if state.failures}
+        found = [each for each in self._channels.failures(tenant).values() if each.name not in resting]
+        now_us = self._channels.now_us()
+        return tuple(
+            f"{each.name} fails: {each.reason}; it is tried again "
+            f"{'at once' if each.due_us <= now_us else f'in {(each.due_us - now_us) / SECOND_US:.0f} s'}"
+            for each in found
+        )
 
     def _problems(self, pending: int, oldest_s: float | None, stale: int, dead: int) -> tuple[str, ...]:
         limits = self._limits

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, NoReturn
 
 import analemma.errors
 from analemma.catalog.deploy_states import DeployState
 from analemma.catalog.deploys import DeployRow, SinkRow, StepRow
-from analemma.errors import AnalemmaError, Internal
+from analemma.errors import AnalemmaError, Internal, NotFound
 from analemma.outbox.failures import LONGEST_REASON, describe
+from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.tsid import Version, format_version
 
 Compiling = Literal["sync", "async"]
@@ -39,7 +40,8 @@ class DeployError:
         """What an error says."""
         if not isinstance(error, AnalemmaError):
             return DeployError("internal", describe(error))
-        return DeployError(error.kind, _storable(error.message), None if error.hint is None else _storable(error.hint))
+        hint = None if error.hint is None else _storable(error.hint)
+        return DeployError(error.kind, _storable(error.message), hint, slices=tuple(error.facts.get("slices", ())))
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -123,6 +125,39 @@ class ExplainedSlice:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkWait:
+    """Why a sink that was asked has not answered. Times are the database's."""
+
+    attempts: int
+    """How often it was tried and failed."""
+    failure: str | None
+    """What it said the last time."""
+    next_attempt_us: int | None
+    """When it is tried again; None: as soon as a worker comes to it, or not by itself."""
+    resting_until_us: int | None
+    """Until when the sink is left alone, if it did not answer."""
+    resting_reason: str | None
+    """What it said then; None if only one tenant was asked for: it may have been about another's."""
+    dead_letter: str | None
+    """The request that was given up on, until somebody replays or discards it, or retries the deploy."""
+
+    def describe(self, now_us: int) -> str:
+        """In words; nothing if it was not tried yet."""
+        said = []
+        if self.attempts or self.failure:
+            times = f"tried {self.attempts} time{'' if self.attempts == 1 else 's'}" if self.attempts else "failed"
+            said.append(f"{times}: {self.failure}")
+        if self.dead_letter is not None:
+            said.append(f"given up, see the dead letter {self.dead_letter}")
+        elif self.resting_until_us is not None:
+            why = f": {self.resting_reason}" if self.resting_reason and not said else ""
+            said.append(f"left alone for {_seconds(self.resting_until_us - now_us)}{why}")
+        elif self.next_attempt_us is not None:
+            said.append(f"tried again in {_seconds(self.next_attempt_us - now_us)}")
+        return f" ({'; '.join(said)})" if said else ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExplainedSink:
     """What a sink rule has to do with the deploy."""
 
@@ -141,6 +176,8 @@ class ExplainedSink:
     reason: str | None = None
     asked_at_us: int | None = None
     answered_at_us: int | None = None
+    waiting: SinkWait | None = None
+    """Of one that has not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +205,26 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """The same for programs."""
         return {**asdict(self), "deploy": self.deploy.as_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A deploy that an entity is not served because of."""
+
+    deploy: Deploy
+    waits_for: str | None
+
+    def error(self, key: EntityKey) -> NotFound:
+        """What readers hear."""
+        deploy = self.deploy
+        said = f"{key.type} {key.id} is not served: deploy {deploy.id} of version {deploy.version} is {deploy.state}"
+        hint = f"`analemma deploys explain {deploy.id}` says more"
+        if deploy.error is not None:
+            said += f": {deploy.error.message}"
+            hint = f"mend what failed, then `analemma deploys retry {deploy.id}`"
+        elif self.waits_for is not None:
+            said += f", and waits for {self.waits_for}"
+        return NotFound(said, hint=hint, entity_key=str(key), deploy=deploy.id, state=deploy.state.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,15 +310,17 @@ def deploy_of(row: DeployRow) -> Deploy:
     )
 
 
-def explained_sinks(planned: Iterable[ExplainedSink], rows: Iterable[SinkRow]) -> tuple[ExplainedSink, ...]:
-    """What was decided about each sink, with what came of it."""
+def explained_sinks(
+    planned: Iterable[ExplainedSink], rows: Iterable[SinkRow], waits: Mapping[str, SinkWait]
+) -> tuple[ExplainedSink, ...]:
+    """What was decided about each sink, with what came of it, or why nothing did."""
     known = {row.rule: row for row in rows}
     found = []
     for each in planned:
         row = known.pop(each.rule, None)
         found.append(each if row is None else _with(each, row))
     found += [_with(ExplainedSink(row.rule, True, "asked by an earlier attempt"), row) for row in known.values()]
-    return tuple(found)
+    return tuple(replace(each, waiting=waits.get(each.rule)) for each in found)
 
 
 def steps_of(rows: Iterable[StepRow]) -> tuple[DeployStep, ...]:
@@ -282,6 +341,10 @@ def _with(sink: ExplainedSink, row: SinkRow) -> ExplainedSink:
         row.asked_at_us,
         row.answered_at_us,
     )
+
+
+def _seconds(span_us: int) -> str:
+    return f"{max(0, span_us) / 1_000_000:.1f} s"
 
 
 def _storable(text: str) -> str:

@@ -69,6 +69,10 @@ class _Taken(Conflict):
     """Somebody else has the idempotency key."""
 
 
+class RequiredJoinMissing(NotFound):
+    """A deploy's document joins something that is not there, and its rules say that it must be."""
+
+
 class DeployWorkflow:
     """Takes one tenant's deploys through their states."""
 
@@ -194,6 +198,8 @@ class DeployWorkflow:
             after = self._compile(deploy, settle)
         except Exception as exc:
             passing = isinstance(exc, _SYNC_PASSING) if settle is None else not isinstance(exc, PERMANENT)
+            # Whoever deploys hears of it now. What is missing may come in a minute or never; a retry finds out.
+            passing = passing and not isinstance(exc, RequiredJoinMissing)
             if isinstance(exc, LeaseLost) or (passing and not last):
                 raise
             if settle is None and not isinstance(exc, AnalemmaError):
@@ -330,7 +336,8 @@ class DeployWorkflow:
         alone: bool,
     ) -> DeployRow | None:
         """What is compiled becomes READY, and SINKING or DONE at once; as it is then, or None and nothing is done if
-        somebody else saw to that."""
+        somebody else saw to that. RequiredJoinMissing, and nothing of the compile is written, if it lacks a slice."""
+        _check_joins(deploy, result)
         assert held.newest_compiled is not None
         now_us, superseded = self._clock.now_us(), held.newest_compiled > deploy.version
         sinks, events = plan_sinks(
@@ -435,6 +442,18 @@ def _fingerprint(key: EntityKey, payload: Any, *rest: Any) -> bytes:
     """What tells one request from another under an idempotency key: what was asked, whatever contracts make of it."""
     _, text = settle_payload(payload)
     return hashlib.sha256(canonical_json([str(key), hashlib.sha256(text).hexdigest(), *rest])).digest()
+
+
+def _check_joins(deploy: DeployRow, result: CompileResult) -> None:
+    """Raise RequiredJoinMissing for a compile that readers and sinks of a deploy must not get: of a slice that the
+    document is to have there would be a tombstone. An ingest is content with that; a deploy promises the document."""
+    missing = result.missing_joins
+    if missing:
+        raise RequiredJoinMissing(
+            f"{deploy.type} {deploy.key} lacks {', '.join(f'{kind} ({why})' for kind, why in missing.items())}",
+            hint="ingest or deploy what it joins, then retry the deploy; readers and sinks keep what they had",
+            slices=tuple(missing),
+        )
 
 
 def _named_sinks(ship: Sequence[str] | None) -> list[str] | None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
+from analemma.catalog.channels import Channels
 from analemma.catalog.cutover import hold_entity
 from analemma.catalog.deploy_states import DeployState, check_transition
 from analemma.catalog.deploys import (
     DeployRow,
+    SinkRow,
     drop_old_deploys,
     find_deploys,
     find_event,
     find_sinks,
     find_steps,
+    find_unfinished,
     hold_waiting_deploys,
     lanes_left,
     list_deploys,
@@ -36,6 +39,8 @@ from analemma.pipeline.deploy_records import (
     DeployError,
     DeployPage,
     Explanation,
+    HeldBack,
+    SinkWait,
     deploy_of,
     explained_sinks,
     parse_report,
@@ -80,6 +85,7 @@ class Deploys:
         self._listen = listen
         self._wake = wake
         self._keep_s = keep_s
+        self._channels = Channels(engine)
 
     def get(self, id: str) -> Deploy:
         """A deploy as it is now; NotFound if there is none of this id, or none any more."""
@@ -152,8 +158,9 @@ class Deploys:
             waits_for=self._waits_for(row),
         )
         sinks = find_sinks(self._engine, row.number)
+        waits = self._waits(row, sinks)
         if row.report is None:
-            return replace(found, sinks=explained_sinks((), sinks))
+            return replace(found, sinks=explained_sinks((), sinks, waits))
         report = parse_report(row.report)
         return replace(
             found,
@@ -162,9 +169,14 @@ class Deploys:
             revision=report.revision,
             up_to_date=report.up_to_date,
             slices=report.slices,
-            sinks=explained_sinks(report.sinks, sinks),
+            sinks=explained_sinks(report.sinks, sinks, waits),
             told=report.told,
         )
+
+    def held_back(self, entities: Collection[int]) -> dict[int, HeldBack]:
+        """Deploys of these entities, by their numbers, that are not done, each with what it waits for."""
+        found = find_unfinished(self._engine, entities) if entities else {}
+        return {number: HeldBack(deploy_of(row), self._waits_for(row)) for number, row in found.items()}
 
     def retry(self, id: str) -> Deploy:
         """Have a deploy that failed go on from what failed: QUEUED, for a worker. What is compiled already is not
@@ -286,12 +298,35 @@ class Deploys:
                 )
         return None
 
+    def _waits(self, row: DeployRow, sinks: Iterable[SinkRow]) -> dict[str, SinkWait]:
+        """Why each of a deploy's sinks has not answered that has not."""
+        key = _key(row)
+        lanes = {each.rule: ship_lane(key, each.rule) for each in sinks if each.state == "WAITING"}
+        if not lanes:
+            return {}
+        left = lanes_left(self._engine, row.tenant, SLICE, lanes.values())
+        channels, now_us = self._channels.states(), self._channels.now_us()
+        found = {}
+        for rule, lane in lanes.items():
+            there, channel = left[lane], channels.get(rule)
+            resting = channel is not None and channel.rest_until_us > now_us
+            found[rule] = SinkWait(
+                attempts=there.attempts,
+                failure=there.reason,
+                next_attempt_us=there.retry_us,
+                resting_until_us=channel.rest_until_us if channel is not None and resting else None,
+                resting_reason=channel.reason if channel is not None and resting and self._tenant is None else None,
+                dead_letter=there.first if there.parked else None,
+            )
+        return found
+
     def _waits_for(self, row: DeployRow) -> str | None:
         if row.state.is_over:
             return None
         if row.state is DeployState.SINKING:
-            waiting = [each.rule for each in find_sinks(self._engine, row.number) if each.state == "WAITING"]
-            return f"an answer of {', '.join(waiting)}" if waiting else "the answers of its sinks to be counted"
+            waits, now_us = self._waits(row, find_sinks(self._engine, row.number)), self._channels.now_us()
+            told = [f"{rule}{wait.describe(now_us)}" for rule, wait in waits.items()]
+            return f"an answer of {', '.join(told)}" if told else "the answers of its sinks to be counted"
         event = find_event(self._engine, row.tenant, row.event)
         if event is None:
             return "a worker"

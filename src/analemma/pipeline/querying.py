@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from analemma.contracts.models import ViewDefinition
 from analemma.contracts.semver import parse_semver
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.pipeline.cursors import decode_cursor, encode_cursor, no_cursor
+from analemma.pipeline.deploy_records import HeldBack
 from analemma.pipeline.documents import check_slice, damaged_slice, format_hash
 from analemma.pipeline.view_answers import (
     Damage,
@@ -45,7 +46,16 @@ Bodies = Mapping[str, Document]
 class QueryViewWorkflow:
     """The views of one tenant. `view` gives a handle on one of them, which is the comfortable way to ask."""
 
-    def __init__(self, tenant: str, rows: ViewRows, trees: Trees, current: Callable[[], ContractSet]) -> None:
+    def __init__(
+        self,
+        tenant: str,
+        rows: ViewRows,
+        trees: Trees,
+        current: Callable[[], ContractSet],
+        held_back: Callable[[Collection[int]], Mapping[int, HeldBack]],
+    ) -> None:
+        """`held_back` says which deploys entities wait for, by their numbers."""
+        self._held_back = held_back
         self._tenant = tenant
         self._rows = rows
         self._trees = trees
@@ -72,7 +82,7 @@ class QueryViewWorkflow:
             if wanted is not None and wanted > LARGEST_VERSION:
                 raise _no_version(key, version)
             row = self._rows.by_keys(view.entity_type, [entity_id], _slice_types(view), wanted).get(entity_id)
-            self._check(key, row, version)
+            self._check(key, row, version, self._holding([row]))
             assert row is not None
             return self._answer(contracts, view, row, _sound(self._read_bodies(view, [row])[0]))
 
@@ -181,11 +191,12 @@ class QueryViewWorkflow:
         self, contracts: ContractSet, view: ViewDefinition, wanted: Sequence[tuple[str, EntityRow | None]]
     ) -> tuple[tuple[ViewResponse, ...], tuple[Unanswered, ...]]:
         bodies = self._read_bodies(view, [row for _, row in wanted])
+        holding = self._holding([row for _, row in wanted])
         items: list[ViewResponse] = []
         unanswered: list[Unanswered] = []
         for (entity_id, row), slices in zip(wanted, bodies, strict=True):
             try:
-                self._check(EntityKey(view.entity_type, self._tenant, entity_id), row, None)
+                self._check(EntityKey(view.entity_type, self._tenant, entity_id), row, None, holding)
                 assert row is not None
                 items.append(self._answer(contracts, view, row, _sound(slices)))
             except Corrupt as exc:
@@ -196,7 +207,16 @@ class QueryViewWorkflow:
                 unanswered.append(Unanswered(entity_id, exc.message, deleted_at=exc.facts.get("deleted_at")))
         return tuple(items), tuple(unanswered)
 
-    def _check(self, key: EntityKey, row: EntityRow | None, version: str | None) -> None:
+    def _holding(self, rows: Iterable[EntityRow | None]) -> Mapping[int, HeldBack]:
+        """The deploys that those of the entities wait for that there is nothing to answer of."""
+        unserved = [
+            row.number for row in rows if row is not None and row.newest_raw is not None and row.compiled is None
+        ]
+        return self._held_back(unserved) if unserved else {}
+
+    def _check(
+        self, key: EntityKey, row: EntityRow | None, version: str | None, holding: Mapping[int, HeldBack]
+    ) -> None:
         """Raise NotFound, saying why, if there is nothing to answer."""
         if row is None or row.newest_raw is None:
             raise NotFound(
@@ -204,6 +224,9 @@ class QueryViewWorkflow:
             )
         if row.version is None and version is not None:
             raise _no_version(key, version)
+        held = holding.get(row.number)
+        if row.compiled is None and held is not None and version in (None, held.deploy.version):
+            raise held.error(key)
         if row.compiled is None:
             what = f"{key.type} {key.id}" if version is None else f"version {version} of {key.type} {key.id}"
             raise NotFound(

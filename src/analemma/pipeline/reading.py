@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +11,7 @@ from analemma.catalog.entities import MAXIMUM_VERSION, EntityPlace
 from analemma.catalog.slices import SliceRow, Slices, WantedSlice
 from analemma.errors import Corrupt, NotFound
 from analemma.pipeline.dependencies import parse_dependencies
+from analemma.pipeline.deploy_records import HeldBack
 from analemma.pipeline.documents import check_slice, damaged_slice, format_hash
 from analemma.slicing.changes import Document
 from analemma.slicing.entity_key import EntityKey
@@ -40,7 +42,15 @@ class Slice:
 class SliceReader:
     """Reads slices of one tenant."""
 
-    def __init__(self, slices: Slices, trees: Trees, tenant: str) -> None:
+    def __init__(
+        self,
+        slices: Slices,
+        trees: Trees,
+        tenant: str,
+        held_back: Callable[[Collection[int]], Mapping[int, HeldBack]],
+    ) -> None:
+        """`held_back` says which deploys entities wait for, by their numbers."""
+        self._held_back = held_back
         self._slices = slices
         self._trees = trees
         self._tenant = tenant
@@ -61,6 +71,9 @@ class SliceReader:
         if compiled is None:
             if version is not None and not self._was_ingested(place, wanted_version):
                 raise _no_version(key, version)
+            held = self._held_back([found[0]]).get(found[0])
+            if held is not None and version in (None, held.deploy.version):
+                raise held.error(key)
             what = str(key) if version is None else f"version {version} of {key}"
             raise NotFound(f"{what} is not compiled", hint=_HINT, entity=str(key), version=version)
         dependencies = parse_dependencies(compiled.dependencies, self._tenant)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from analemma.catalog.channels import ChannelCounts, Channels, ChannelState
+from analemma.catalog.channels import ChannelCounts, ChannelFailure, Channels, ChannelState
 from analemma.catalog.port import TenantId
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule
@@ -14,6 +14,10 @@ from analemma.errors import NotFound
 from analemma.pipeline.open_sinks import OpenSinks
 
 SECOND_US = 1_000_000
+
+SinkState = Literal["ok", "failing", "dead", "resting", "gone"]
+WELL = ("ok", "gone")
+"""States in which nobody has to look after a sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +40,17 @@ class SinkStatus:
     """Documents that the sink refused, or that failed too often."""
     oldest_s: float | None
     """For how long the first of them could have been shipped."""
-    state: Literal["ok", "dead", "resting", "gone"]
-    """`dead`: it answers, but did not take some documents, which wait for somebody to look."""
+    state: SinkState
+    """`failing`: some documents failed and are tried again. `resting`: it did not answer, and is left alone for a
+    while. `dead`: it did not take some documents, which wait for somebody to look."""
     resting_s: float | None
     """How long the sink is left alone, from now on."""
     failures: int
     """How often in a row it did not answer."""
     reason: str | None
-    """What it said then; None if only one tenant was asked for."""
+    """What it said then, or of the document that is tried next; to one tenant, only what it said of that one's own."""
+    next_attempt_s: float | None = None
+    """In how many seconds the first of the documents is due that failed."""
 
     def as_dict(self) -> dict[str, Any]:
         """The same for programs."""
@@ -57,6 +64,10 @@ class SinkHealth:
     id: str
     is_healthy: bool
     detail: str
+    state: SinkState = "ok"
+    """That of `list`: one that answers may still fail with documents."""
+    reason: str | None = None
+    """Why it is not ok."""
 
     def as_dict(self) -> dict[str, Any]:
         """The same for programs."""
@@ -89,18 +100,28 @@ class Sinks:
             raise NotFound(f"there is no tenant {tenant!r}", hint="ingesting something begins a tenant", tenant=tenant)
         rules = self._contracts().active_sink_rules
         counts, states = self._channels.counts(number), self._channels.states()
+        failures = self._channels.failures(number)
         now = self._channels.now_us()
         names = sorted(rules.keys() | counts.keys())
         if number is not None:
             states = {name: state._replace(reason=None) for name, state in states.items()}
-        return tuple(_status(name, rules.get(name), counts.get(name), states.get(name), now) for name in names)
+        return tuple(
+            _status(name, rules.get(name), counts.get(name), states.get(name), failures.get(name), now)
+            for name in names
+        )
 
     def health(self, sink: str | None = None) -> tuple[SinkHealth, ...]:
         """Ask the sinks of all active rules, or of one, whether they would take documents."""
         rules = self._contracts().active_sink_rules
         chosen = rules.values() if sink is None else [self._rule(rules, sink)]
         answers = [(rule.id, self._sinks.health(rule)) for rule in chosen]
-        return tuple(SinkHealth(name, answer.is_healthy, answer.detail) for name, answer in answers)
+        known = {each.id: each for each in self.list()}
+        found = []
+        for name, answer in answers:
+            said = SinkHealth(name, answer.is_healthy, answer.detail)
+            # A rule that another process took back a moment ago is in no list.
+            found.append(replace(said, state=known[name].state, reason=known[name].reason) if name in known else said)
+        return tuple(found)
 
     def wake(self, sink: str) -> bool:
         """Have a sink that rests be tried at once, with all that waits for another try; whether it rested."""
@@ -116,18 +137,23 @@ class Sinks:
         return rules[sink]
 
 
-def _state(
-    rule: SinkRule | None, counts: ChannelCounts | None, *, is_resting: bool
-) -> Literal["ok", "dead", "resting", "gone"]:
+def _state(rule: SinkRule | None, counts: ChannelCounts | None, *, is_resting: bool) -> SinkState:
     if rule is None:
         return "gone"
     if is_resting:
         return "resting"
-    return "dead" if counts is not None and counts.parked else "ok"
+    if counts is None:
+        return "ok"
+    return "dead" if counts.parked else "failing" if counts.failed else "ok"
 
 
 def _status(
-    name: str, rule: SinkRule | None, counts: ChannelCounts | None, state: ChannelState | None, now_us: int
+    name: str,
+    rule: SinkRule | None,
+    counts: ChannelCounts | None,
+    state: ChannelState | None,
+    failure: ChannelFailure | None,
+    now_us: int,
 ) -> SinkStatus:
     resting_us = 0 if state is None else max(0, state.rest_until_us - now_us)
     oldest_us = None if counts is None else counts.oldest_due_us
@@ -147,5 +173,6 @@ def _status(
         state=_state(rule, counts, is_resting=bool(resting_us or (state and state.failures))),
         resting_s=resting_us / SECOND_US if resting_us else None,
         failures=0 if state is None else state.failures,
-        reason=None if state is None else state.reason,
+        reason=(None if state is None else state.reason) or (None if failure is None else failure.reason),
+        next_attempt_s=None if failure is None else max(0.0, (failure.due_us - now_us) / SECOND_US),
     )

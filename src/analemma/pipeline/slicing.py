@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from analemma.canon.tree import Trees
@@ -33,6 +33,7 @@ from analemma.pipeline.recent_trees import RecentTrees
 from analemma.pipeline.slice_bodies import SliceBodies
 from analemma.pipeline.versions import parse_stored_version
 from analemma.slicing.entity_key import EntityKey
+from analemma.slicing.evaluate import TombstoneReason
 from analemma.slicing.incremental import Compiled, CompileMode, compile_entity
 from analemma.slicing.tsid import Version, format_version
 from analemma.state.block_store import BlockStore, Carried
@@ -69,6 +70,8 @@ class CompileResult:
     """The entity's, by which sinks tell this state from older ones."""
     repaired: tuple[str, ...] = ()
     """Slices whose stored bodies were damaged and are whole again; only a full compile looks."""
+    missing_joins: Mapping[str, str] = field(default_factory=dict)
+    """Of the slices that are not there, those without a join that they require, each with which."""
 
 
 Written = Callable[[Transaction, CompileResult], None]
@@ -405,4 +408,9 @@ def _result(
         up_to_date=up_to_date,
         ships=ships,
         ship_seq=ship_seq,
+        missing_joins={
+            kind: each.detail
+            for kind, each in gone.items()
+            if each is not None and each.reason is TombstoneReason.REQUIRED_JOIN_MISSING
+        },
     )

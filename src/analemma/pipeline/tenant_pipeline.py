@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from analemma.canon.tree import Trees
 from analemma.catalog.deploys import DeployRows
@@ -12,6 +12,7 @@ from analemma.catalog.raws import Raws
 from analemma.catalog.slices import Slices
 from analemma.clock import Clock, Entropy
 from analemma.contracts.contract_set import ContractSet
+from analemma.pipeline.deploy_records import HeldBack
 from analemma.pipeline.deploying import MAX_ATTEMPTS, DeployWorkflow
 from analemma.pipeline.documents import DocumentReader, KnownDocuments
 from analemma.pipeline.events import Events
@@ -44,6 +45,7 @@ class TenantPipeline:
         clock: Clock,
         entropy: Entropy,
         wake: Callable[[], None],
+        held_back: Callable[[Collection[int]], Mapping[int, HeldBack]] = lambda _: {},
         known: KnownDocuments | None = None,
         fanout: FanoutOptions | None = None,
         max_attempts: int = MAX_ATTEMPTS,
@@ -97,7 +99,7 @@ class TenantPipeline:
             wake=wake,
             options=fanout,
         )
-        self.reader = SliceReader(slices, trees, name)
+        self.reader = SliceReader(slices, trees, name, held_back)
         self.deploying = DeployWorkflow(
             engine,
             tenant,

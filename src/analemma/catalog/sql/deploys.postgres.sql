@@ -122,7 +122,8 @@ FROM moved
 
 -- lanes_left --
 -- Of these lanes, which have events that are not delivered, whether one of them stopped it, and what is first.
-SELECT lane.aggregateid, lane.next_seq - 1 > lane.done_seq, lane.parked, outbox.id, outbox.failure_reason
+SELECT lane.aggregateid, lane.next_seq - 1 > lane.done_seq, lane.parked, outbox.id, outbox.failure_reason,
+       coalesce(outbox.attempts, 0), CASE WHEN lane.retry_at IS NOT NULL AND NOT lane.parked THEN lane.due_at END
 FROM lane LEFT JOIN outbox ON outbox.tenant = lane.tenant AND outbox.aggregatetype = lane.aggregatetype
     AND outbox.aggregateid = lane.aggregateid AND outbox.seq = lane.done_seq + 1
 WHERE lane.tenant = :tenant AND lane.aggregatetype = :aggregatetype AND lane.aggregateid = ANY (:ids::text[])
@@ -158,3 +159,12 @@ WITH gone AS (
     DELETE FROM deploy_step USING gone WHERE deploy_step.deploy = gone.number
 )
 SELECT number FROM gone
+
+-- unfinished_deploys --
+-- The newest deploy of each of these entities, unless it is done.
+SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
+       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
+       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
+FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+WHERE deploy.number IN (SELECT max(newest.number) FROM deploy AS newest WHERE newest.entity = ANY (:entities::bigint[]) GROUP BY newest.entity)
+  AND deploy.state <> 'DONE'
