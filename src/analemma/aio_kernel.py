@@ -159,6 +159,7 @@ class AsyncKernel(Hopping[Kernel]):
     ticket = hop(Kernel.ticket)
     unpin = hop(Kernel.unpin)
     untag = hop(Kernel.untag)
+    update = hop(Kernel.update)
     verify = hop(Kernel.verify)
     verify_manifest_integrity = hop(Kernel.verify_manifest_integrity)
     verify_segment_config = hop(Kernel.verify_segment_config)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Literal, overload
@@ -14,6 +15,7 @@ from analemma.bag.changes import Changes, find_changes, forget_places
 from analemma.bag.rebasing import ByPlace, Roots, follow, rebase, separate
 from analemma.bag.settling import settle
 from analemma.bag.state_bag import SmartStateBag
+from analemma.bag.tracked_dict import TrackedDict
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.packing import MAXIMUM_DEPTH
@@ -25,7 +27,8 @@ from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Inv
 from analemma.state.arguments import branch_key, check_metadata, check_name
 from analemma.state.committer import Proposal
 from analemma.state.kernel import Kernel
-from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
+from analemma.state.kernel_base import CURRENT_HEAD, MAIN, MOST_TRIES, place, too_fast
+from analemma.state.merge_strategies import Strategies, Strategy
 from analemma.state.versions import Commit, commit_of
 
 
@@ -40,6 +43,9 @@ class _Request:
     idempotency_key: str | None
     message: str | None
     metadata: Mapping[str, Any] | None
+    strategies: Strategies = field(default_factory=Strategies)
+    is_update: bool = False
+    """Whether the same request may be made of another version, and come to something else there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +141,16 @@ class BagKernel(Kernel):
         idempotency_key: str | None = None,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
     ) -> Commit:
         """Make what the bag is now the next version of its branch; what it costs follows what was changed.
 
         The head must still be the version that the bag was read or saved as, or HeadMoved is raised and nothing
         changes, neither the store nor the bag. With `rebase`, what others changed meanwhile stays, and the bag shows it
-        afterwards; where both changed the same differently, Conflict is raised, with `conflicts`. Every save makes a
-        version, also one without changes. A bag that was made from a plain dict needs `workflow_id` and `owner_id` at
-        its first save, which begins the branch."""
+        afterwards. What both appended to a list stands, theirs first. Where both changed the same, also if they came to
+        the same, `strategies` (as those of `merge`: ours is the branch, theirs the bag) decide, or Conflict is raised,
+        with `conflicts`. Every save makes a version, also one without changes. A bag that was made from a plain dict
+        needs `workflow_id` and `owner_id` at its first save, which begins the branch."""
         if not isinstance(bag, SmartStateBag):
             raise Invalid(f"a {type(bag).__name__} is no bag", hint="load one with lazy=True, or make a SmartStateBag")
         request = _Request(
@@ -153,10 +161,19 @@ class BagKernel(Kernel):
             idempotency_key,
             message,
             metadata,
+            _strategies(strategies, rebase),
         )
+        commit = self._save_bag(bag, request)
+        assert commit is not None
+        return commit
+
+    def _save_bag(self, bag: SmartStateBag, request: _Request, *, only_changes: bool = False) -> Commit | None:
+        """Save a bag; None, if only changes are to be saved and there are none."""
         gone: set[BlockId] = set()
         while True:
             work = self._prepare(bag, request, gone)
+            if only_changes and work.edited.root.id == work.base_root:
+                return None
             try:
                 return self._save(work)
             except Expired:
@@ -178,12 +195,62 @@ class BagKernel(Kernel):
         idempotency_key: str | None = None,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
     ) -> AbstractContextManager[SmartStateBag]:
         """`with k.session(...) as state:` gives the newest state as a bag, an empty one if the branch does not exist
-        yet, and saves it at the end; an exception saves nothing. Afterwards the bag's `commit` is the commit."""
+        yet, and saves it at the end; an exception saves nothing. Afterwards the bag's `commit` is the commit, or None
+        if nothing was changed: then there is no new version. `rebase` and `strategies` are those of `save`."""
         key = branch_key(owner_id, workflow_id, branch)
-        request = _Request(key, rebase, execution_id, segment_id, idempotency_key, message, metadata)
+        request = _Request(
+            key,
+            rebase,
+            execution_id,
+            segment_id,
+            idempotency_key,
+            message,
+            metadata,
+            _strategies(strategies, rebase),
+        )
         return self._session(request)
+
+    def update(
+        self,
+        function: Callable[[SmartStateBag], object],
+        *,
+        workflow_id: str,
+        owner_id: str,
+        branch: str = MAIN,
+        execution_id: str | None = None,
+        segment_id: int | None = None,
+        idempotency_key: str | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Commit | None:
+        """Change the newest state by a function, and if somebody else was faster, do it again with what is newest then.
+
+        The function gets the state as a bag, an empty one if the branch does not exist yet, and changes it. It is
+        called once for each attempt, so it should do nothing else. None if it changed nothing: then there is no new
+        version. Under an `idempotency_key` that was used already the function is not called, and the commit is that of
+        the first time; functions are not compared."""
+        key = branch_key(owner_id, workflow_id, branch)
+        request = _Request(key, False, execution_id, segment_id, idempotency_key, message, metadata, is_update=True)
+        fingerprint = self._update_fingerprint(request)
+        for attempt in range(MOST_TRIES):
+            known = None if idempotency_key is None else self._known_commit(key, idempotency_key, fingerprint)
+            if known is not None:
+                return known
+            bag = self._session_bag(key)
+            try:
+                _change(bag, function)
+            except Expired:
+                # The version may have gone while the function read it, but the newest never does.
+                if self._head(key).manifest == bag._base.manifest:
+                    raise
+            else:
+                with suppress(HeadMoved):
+                    return self._save_session(bag, request)
+            self._back_off(attempt)
+        raise too_fast(key)
 
     @contextmanager
     def _session(self, request: _Request) -> Iterator[SmartStateBag]:
@@ -195,20 +262,10 @@ class BagKernel(Kernel):
         head = self._head_after_pending(key)
         return SmartStateBag() if head is None else self._bag(head.manifest)
 
-    def _save_session(self, bag: SmartStateBag, request: _Request) -> Commit:
-        key = request.key
-        return self.save(
-            bag,
-            rebase=request.rebase,
-            workflow_id=key.workflow,
-            owner_id=key.owner,
-            branch=key.branch,
-            execution_id=request.execution_id,
-            segment_id=request.segment_id,
-            idempotency_key=request.idempotency_key,
-            message=request.message,
-            metadata=request.metadata,
-        )
+    def _save_session(self, bag: SmartStateBag, request: _Request) -> Commit | None:
+        """Save what was changed; None if nothing was."""
+        self._bag_key(bag, request.key.owner, request.key.workflow, request.key.branch)
+        return self._save_bag(bag, request, only_changes=True)
 
     @cached_property
     def _bag_store(self) -> BagStore:
@@ -257,9 +314,11 @@ class BagKernel(Kernel):
             edited = empty
         wire, blocks = (None, ()) if request.metadata is None else self._trees.pack(check_metadata(request.metadata))
         fingerprint = b""
-        if request.idempotency_key is not None:
+        if request.is_update:
+            fingerprint = self._update_fingerprint(request)
+        elif request.idempotency_key is not None:
             check_name(request.idempotency_key, "idempotency key")
-            fingerprint = self._bag_fingerprint(bag.manifest_id, edited.root.id, request)
+            fingerprint = self._bag_fingerprint([bag.manifest_id, edited.root.id], request)
         unstored = made | {block.id: block.data for block in edited.blocks}
         return _Work(
             bag,
@@ -274,10 +333,17 @@ class BagKernel(Kernel):
             gone,
         )
 
-    def _bag_fingerprint(self, manifest_id: str | None, root: BlockId, request: _Request) -> bytes:
+    def _update_fingerprint(self, request: _Request) -> bytes:
+        """What is the same however often an update is tried: not what it came to."""
+        if request.idempotency_key is None:
+            return b""
+        check_name(request.idempotency_key, "idempotency key")
+        return self._bag_fingerprint(["update"], request)
+
+    def _bag_fingerprint(self, what: list[Any], request: _Request) -> bytes:
         key = request.key
-        asked = [
-            [key.owner, key.workflow, key.branch, manifest_id, root],
+        asked: list[Any] = [
+            [key.owner, key.workflow, key.branch, *what],
             [request.execution_id, request.segment_id, request.message],
             None if request.metadata is None else dict(request.metadata),
         ]
@@ -343,7 +409,7 @@ class BagKernel(Kernel):
                 raise NotFound(f"there is no {place(work.request.key)}", hint="fork the bag's version instead")
             root = self._read_manifest(head.manifest).root.id
             roots = Roots(work.base_root, work.edited.root.id, root)
-            operations = rebase(roots, work.changes.operations, work.trees, by_place)
+            operations = rebase(roots, work.changes.operations, work.trees, by_place, work.request.strategies)
             return self._proposal(work, self._edit(root, operations, work.changes, {}), head)
 
         base = work.bag._base.manifest
@@ -415,3 +481,21 @@ def _by_field(root: BlockId, operations: Iterable[Operation]) -> dict[Path, list
     for operation in operations:
         changes.setdefault(operation.path, []).append(operation)
     return changes
+
+
+def _strategies(strategies: Mapping[str, Strategy] | None, rebase: bool) -> Strategies:
+    if strategies and not rebase:
+        raise Invalid("there are strategies, but no rebase that would ask them", hint="pass rebase=True too")
+    return Strategies(patterns=strategies)
+
+
+def _change(bag: SmartStateBag, function: Callable[[SmartStateBag], object]) -> None:
+    """Let a function change the bag. One that makes another dict, or a coroutine, would change nothing unnoticed."""
+    answer = function(bag)
+    if inspect.iscoroutine(answer):
+        answer.close()
+        raise Invalid("the function of an update is asynchronous", hint="pass a plain function, which runs in a thread")
+    if isinstance(answer, Mapping) and not isinstance(answer, TrackedDict):
+        raise Invalid(
+            f"the function of an update gave a {type(answer).__name__} back", hint="change the state that it is given"
+        )

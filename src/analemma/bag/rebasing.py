@@ -1,5 +1,6 @@
 """Bringing a bag's changes onto a head that others have moved: what they did not touch is applied as it is, what both
-changed alike stands, and everything else is a conflict."""
+appended stands both, a strategy decides the rest, and what is left is a conflict, also where both changed it alike: two
+who counted from 1 to 2 would have counted once."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from analemma.canon.editing import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path
 from analemma.canon.tree import Trees
-from analemma.state.merging import ABSENT, Comparison, compare, refusal
+from analemma.state.merge_strategies import Strategies
+from analemma.state.merging import ABSENT, Clash, Comparison, compare, refusal, resolve
 
 Changes = Mapping[Path, Sequence[Operation]]
 ByPlace = Callable[[BlockId, Iterable[Operation]], Changes]
@@ -26,23 +28,33 @@ class Roots:
     head: BlockId
 
 
-def rebase(roots: Roots, operations: Iterable[Operation], trees: Trees, by_place: ByPlace) -> list[Operation]:
-    """The operations that bring a bag's own onto the head; Conflict, with `conflicts`, where both changed something
-    differently."""
+def rebase(
+    roots: Roots, operations: Iterable[Operation], trees: Trees, by_place: ByPlace, strategies: Strategies
+) -> list[Operation]:
+    """The operations that bring a bag's own onto the head; Conflict, with `conflicts`, where both changed something and
+    no strategy decides."""
     mine = by_place(roots.base, operations)
     theirs = by_place(roots.base, trees.diff(roots.base, roots.head))
     ours_touched, theirs_touched = _Touched(mine), _Touched(theirs)
     contested = [path for path in _outermost([*mine, *theirs]) if ours_touched.at(path) and theirs_touched.at(path)]
-    found = Comparison()
-    sides = [trees.get_many(root, contested) if contested else {} for root in (roots.base, roots.head, roots.mine)]
-    for path in contested:
-        base, head, own = [side.get(path, ABSENT) for side in sides]
-        compare(base, head, own, path, found, trees.registry)
-    if found.clashes:
-        raise refusal(found.clashes)
+    found = Comparison(
+        ours_alone=[path for path in theirs if not ours_touched.at(path)],
+        theirs_alone=[path for path in mine if not theirs_touched.at(path)],
+    )
+
+    def values_at(paths: Iterable[Path]) -> list[Clash]:
+        wanted = list(paths)
+        sides = [trees.get_many(root, wanted) if wanted else {} for root in (roots.base, roots.head, roots.mine)]
+        return [Clash(path, *[side.get(path, ABSENT) for side in sides]) for path in wanted]
+
+    for clash in values_at(contested):
+        compare(clash.base, clash.ours, clash.theirs, clash.path, found, trees.registry)
+    resolution = resolve(found, strategies, values_at, trees.registry, rebase=True)
+    if resolution.undecided:
+        raise refusal(resolution.undecided)
     under = set(contested)
     kept = [operation for path, each in mine.items() if not _covered(path, under) for operation in each]
-    return [*kept, *found.taken]
+    return resolution.with_taken([*kept, *found.taken])
 
 
 def follow(bag: TrackedDict, operations: Iterable[Operation]) -> None:

@@ -110,9 +110,13 @@ class KernelBase:
             except HeadMoved:
                 # A journal record alone (a tag, a decision) moves the tip but not the manifest: that is no conflict
                 # either.
-                if attempt > 3:
-                    self._clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
-        raise Conflict(f"{place(key)} changes too fast to save", hint="save less often, or from fewer places")
+                self._back_off(attempt)
+        raise too_fast(key)
+
+    def _back_off(self, attempt: int) -> None:
+        """Wait a moment if somebody else was faster again and again."""
+        if attempt > 3:
+            self._clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
 
     def _guessed_head(self, key: BranchKey, expected: BlockId | CurrentHead | None) -> Head | None:
         """Where a branch stands if nobody else works on it: where the last commit from here left it. The commit
@@ -213,6 +217,11 @@ def expired(gone: ExpiredRow) -> Expired:
         version=gone.version,
         expired_at_us=gone.expired_at_us,
     )
+
+
+def too_fast(key: BranchKey) -> Conflict:
+    """What whoever was never fast enough is told."""
+    return Conflict(f"{place(key)} changes too fast to save", hint="save less often, or from fewer places")
 
 
 def field_path(name: str) -> Path:

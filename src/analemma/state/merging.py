@@ -119,7 +119,9 @@ def resolve(
         if value is UNDECIDED:
             resolution.undecided.append(clash)
             continue
-        resolution.put(clash, value if clash.path else _with_reserved(value, clash.ours), registry)
+        # Whoever rebases a state of their own may change its reserved fields too.
+        whole = not clash.path and not rebase
+        resolution.put(clash, _with_reserved(value, clash.ours) if whole else value, registry)
         if chosen_strategy is not None and not same(clash.ours, clash.theirs, registry):
             resolution.decided.append(clash)
     resolution.decided.sort(key=lambda clash: clash.path)

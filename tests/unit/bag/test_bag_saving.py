@@ -175,9 +175,9 @@ def test_rebase_keeps_what_others_changed_and_the_bag_shows_it(stored: App) -> N
     plan["a"] = 5
     log.append("mine")
     bag["loop_counter"] = 7
-    bag["same"] = bag["also moved"] = {"x": 1}
+    bag["shared"] = bag["also moved"] = {"x": 1}
     stored.kernel.save_state_delta(
-        {"n": 2, "/plan/b/0": 9, "/plan/c": {"new": [1]}, "same": {"x": 1}}, deleted=["gone"], **NAME
+        {"n": 2, "/plan/b/0": 9, "/plan/c": {"new": [1]}, "shared": {"y": 1}}, deleted=["gone"], **NAME
     )
     commit = stored.kernel.save(bag, rebase=True)
     expected = {
@@ -185,7 +185,7 @@ def test_rebase_keeps_what_others_changed_and_the_bag_shows_it(stored: App) -> N
         "plan": {"a": 5, "b": [9, 2], "c": {"new": [1]}},
         "log": [*[message(n) for n in range(800)], "mine"],
         "loop_counter": 7,
-        "same": {"x": 1},
+        "shared": {"x": 1, "y": 1},
         "also moved": {"x": 1},
     }
     assert commit.version == 3 and commit.root_hash == stored.default.trees.build(expected).root.id.hex()
@@ -201,16 +201,17 @@ def test_rebase_keeps_what_others_changed_and_the_bag_shows_it(stored: App) -> N
 
 
 def test_rebase_surfaces_conflicts_and_changes_nothing(stored: App) -> None:
-    bag = bag_of(stored, {"n": 1, "list": [1, 2], "map": {"a": {"b": 1}}})
+    bag = bag_of(stored, {"n": 1, "list": [1, 2], "map": {"a": {"b": 1}}, "same": 1})
     bag["n"] = 3
-    bag["list"].append(3)
+    bag["list"].insert(0, 3)
     bag["map"]["a"]["b"] = 5
-    stored.kernel.save_state_delta({"n": 2, "/list/0": 9}, deleted=["map"], **NAME)
+    bag["same"] = 2
+    stored.kernel.save_state_delta({"n": 2, "/list/0": 9, "same": 2}, deleted=["map"], **NAME)
     with pytest.raises(Conflict) as conflict:
         stored.kernel.save(bag, rebase=True)
-    assert [each["path"] for each in conflict.value.conflicts] == ["/list", "/map", "/n"]
+    assert [each["path"] for each in conflict.value.conflicts] == ["/list", "/map", "/n", "/same"]
     assert bag["n"] == 3 and bag.version == 1 and bag.is_changed
-    assert newest(stored) == {"n": 2, "list": [9, 2]}
+    assert newest(stored) == {"n": 2, "list": [9, 2], "same": 2}
 
 
 def test_many_threads_rebase_onto_each_other(stored: App) -> None:
