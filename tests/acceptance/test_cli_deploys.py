@@ -11,7 +11,9 @@ import pytest
 from tests.acceptance.command_line import CommandLine, at
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
+from tests.unit.pipeline.tables import damaged
 
+CORRUPT = 6
 BOOK = {"isbn": "978", "title": "Solaris", "price": 1200, "tags": ["sf"]}
 VIEW = "view.book.detail.v1"
 
@@ -73,22 +75,29 @@ def test_a_deploy_explained(shop: CommandLine) -> None:
     assert found["waits_for"] is None and found["steps"][-1]["state"] == "DONE"
 
 
-def test_one_that_fails_says_why_and_can_be_retried(shop: CommandLine) -> None:
+def test_one_that_fails_says_why_and_can_be_retried(shop: CommandLine, store: Store) -> None:
     deploy(shop, "--no-ship")
-    done = shop.run("deploy", "BOOK", "978", "-", "--json", given=json.dumps({**BOOK, "weight": 7}))
-    assert done.returncode == 2
-    failed = json.loads(done.stdout)["deploy"]
-    assert failed["state"] == "FAILED" and "/weight" in failed["error"]["message"]
-    told = shop.run("deploys", "list", "--state", "failed").stdout
-    assert failed["id"] in told and "/weight" in told
-    assert shop.run("deploys", "show", failed["id"]).returncode == 0
-    again = shop.answer("deploys", "retry", failed["id"])["deploy"]
-    assert (again["state"], again["attempt"]) == ("QUEUED", 2)
-    shop.text("worker", "--drain")
-    assert shop.run("deploys", "await", failed["id"]).returncode == 2
+    with damaged(store):
+        done = shop.run("deploy", "BOOK", "978", "-", "--json", given=json.dumps({**BOOK, "title": "Bad"}))
+        assert done.returncode == CORRUPT
+        failed = json.loads(done.stdout)["deploy"]
+        assert failed["state"] == "FAILED" and "hash" in failed["error"]["message"]
+        told = shop.run("deploys", "list", "--state", "failed").stdout
+        assert failed["id"] in told and "hash" in told
+        assert shop.run("deploys", "show", failed["id"]).returncode == 0
+        again = shop.answer("deploys", "retry", failed["id"])["deploy"]
+        assert (again["state"], again["attempt"]) == ("QUEUED", 2)
+        shop.text("worker", "--drain")
+        assert shop.run("deploys", "await", failed["id"]).returncode == CORRUPT
     assert shop.error("conflict", "deploys", "retry", deploy(shop, "--no-ship", title="x")["id"]).startswith(
         "a deploy that is DONE does not become QUEUED"
     )
+
+
+def test_a_document_that_no_rule_accounts_for_is_no_deploy(shop: CommandLine) -> None:
+    done = shop.run("deploy", "BOOK", "978", "-", "--json", given=json.dumps({**BOOK, "weight": 7}))
+    assert (done.returncode, done.stdout) == (2, "") and json.loads(done.stderr)["error"]["paths"] == ["/weight"]
+    assert shop.answer("deploys", "list")["deploys"] == []
 
 
 def test_lists_are_paged(shop: CommandLine) -> None:

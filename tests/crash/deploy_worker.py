@@ -13,7 +13,7 @@ from analemma.errors import Conflict, NotFound
 from tests.stores import Store
 
 BOOK = {"isbn": "1", "title": "New", "price": 5, "authorId": "lem", "tags": ["new"]}
-BAD = {**BOOK, "weight": 7}
+BAD = {**BOOK, "title": "Bad"}
 ISBNS = ("1", "2")
 
 VERBS: dict[str, Callable[[App], object]] = {

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from analemma import failpoints
 from analemma.app import App
 from analemma.catalog.deploy_states import TRANSITIONS, DeployState
 from tests import programs
-from tests.crash.deploy_worker import BOOK, VERBS
+from tests.crash.deploy_worker import BAD, BOOK, VERBS
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
 from tests.unit.pipeline.ship_shop import documents_of, jsonl, shop_contracts
 from tests.unit.pipeline.shop import book
-from tests.unit.pipeline.tables import query, row_counts
+from tests.unit.pipeline.tables import damaged, query, row_counts
 
 ROOT = Path(__file__).parents[2]
 COMPILED = ["compile.before_transaction", "deploy.moved", "compile.before_commit", "compile.after_commit"]
@@ -34,6 +35,8 @@ CASES = [
     ("retry", "deploy.retried"),
     ("housekeep", "deploy.after_housekeeping"),
 ]
+FAILING = ("bad", "fail", "retry")
+"""What they deploy cannot be compiled, for what was there before is damaged."""
 NEXT_TO_THEM = [
     *(("sync", point) for point in ["ingest.before_transaction", "ingest.before_commit"]),
     *(("sync", point) for point in COMPILED if point != "deploy.moved"),
@@ -55,7 +58,7 @@ def sinks() -> list[dict[str, Any]]:
     return [jsonl(**quick), jsonl("sink.other", "other.jsonl", **quick)]
 
 
-def prepare(app: App, verb: str) -> None:
+def prepare(app: App, store: Store, verb: str, damage: ExitStack) -> None:
     app.contracts.load(shop_contracts(*sinks()))
     shop = app.tenant("shop")
     shop.ingest("AUTHOR", "lem", {"name": "Lem"})
@@ -67,10 +70,12 @@ def prepare(app: App, verb: str) -> None:
         shop.deploy("BOOK", "2", {**BOOK, "isbn": "2"}, cutover="done", compile="async")
     if verb == "work":
         VERBS["async"](app)
+    if verb in FAILING:
+        damage.enter_context(damaged(store))
     if verb == "fail":
-        shop.deploy("BOOK", "1", book("1", weight=1), compile="async")
+        shop.deploy("BOOK", "1", BAD, compile="async")
     if verb == "retry":
-        assert shop.deploy("BOOK", "1", book("1", weight=1)).state is DeployState.FAILED
+        assert shop.deploy("BOOK", "1", BAD).state is DeployState.FAILED
         app.worker(1).drain()
     if verb == "housekeep":
         for number in range(3):
@@ -102,8 +107,9 @@ def drain(store: Store, app: App) -> None:
     ("verb", "point"), [*CASES, *(pytest.param(*each, marks=pytest.mark.soak) for each in NEXT_TO_THEM)]
 )
 def test_a_kill_leaves_what_somebody_can_go_on_with(verb: str, point: str, store: Store, tmp_path: Path) -> None:
+    damage = ExitStack()
     with open_app(store, tmp_path) as app:
-        prepare(app, verb)
+        prepare(app, store, verb, damage)
     before, deploys = row_counts(store), query(store, "SELECT count(*) FROM deploy")[0][0]
     done = programs.run(
         [
@@ -129,8 +135,9 @@ def test_a_kill_leaves_what_somebody_can_go_on_with(verb: str, point: str, store
         drain(store, app)
         check_history(store)
         found = app.deploys.list().deploys
-        wanted = {"bad": ["FAILED"], "fail": ["FAILED"], "retry": ["FAILED"]}.get(verb, [])
-        assert [app.deploys.get(each.id).state for each in found] == (wanted or ["DONE"] * len(found))
+        wanted = ["FAILED"] if verb in FAILING else ["DONE"] * len(found)
+        assert [app.deploys.get(each.id).state for each in found] == wanted
+        damage.close()
         if verb in ("sync", "async", "same"):
             # Whoever was killed does it again; and then it is done, whatever was done of it before.
             again = VERBS[verb](app)
@@ -141,7 +148,7 @@ def test_a_kill_leaves_what_somebody_can_go_on_with(verb: str, point: str, store
             assert shop.slices("BOOK", isbn)["CORE"].data == {"isbn": isbn, "title": "New", "tags": ["new"]}
             for name in "books.jsonl", "other.jsonl":
                 assert documents_of(tmp_path / name)[f"shop__{isbn}"]["title"] == "New"
-        if verb in ("bad", "fail", "retry"):
+        if verb in FAILING:
             # What failed stands in nobody's way.
             better = shop.deploy("BOOK", "1", BOOK, compile="async")
             drain(store, app)

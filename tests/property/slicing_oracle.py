@@ -189,6 +189,7 @@ def identity(join: JoinPlan, raw: dict[str, Any]) -> str | None:
     value: Any = raw
     for name in join.source:
         value = value.get(name) if isinstance(value, dict) else None
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int | str) or value == "":
         return None
     text = f"{join.prefix}{value}"
@@ -295,12 +296,12 @@ def is_object(document: Any, path: Tokens) -> bool:
 
 
 def unmapped_paths(plan: Plan, old: dict[str, Any], new: dict[str, Any]) -> set[Tokens]:
-    """What a change touches that nothing reads, declares or ignores."""
+    """What a change brings that nothing reads, declares or ignores; what it removes may be anything."""
     reads = [read for each in plan.slices for read in reads_of(each)]
     known = [*reads, *plan.declared, *(selector for _, selector, _ in plan.indexes)]
     return {
         path
-        for path in changed_paths(old, new)
+        for path in changed_paths(old, new) & leaves(new).keys()
         if not any(touches(each, path) for each in known) and not any(covers(each, path) for each in plan.ignored)
     }
 

@@ -13,7 +13,7 @@ import typer
 from analemma.cli.json_input import source_of
 from analemma.cli.options import StoreOptions, on_store
 from analemma.cli.output import one_line, print_fields, print_json
-from analemma.errors import Invalid, Unavailable
+from analemma.errors import AnalemmaError, Invalid, Unavailable
 
 if TYPE_CHECKING:
     from analemma.app import App, Tenant
@@ -246,6 +246,20 @@ def _batches(reader: LineReader, batch: int) -> Iterator[tuple[list[Line], Posit
         yield waiting, position, None
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a line cannot be stored."""
+
+    reason: str
+    hint: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """For programs: the paths that no rule accounts for, all of them."""
+
+
+def _refusal(error: AnalemmaError) -> _Refusal:
+    return _Refusal(error.message, facts={"paths": error.facts["paths"]} if "paths" in error.facts else {})
+
+
 class _Run:
     """Stores batches of lines, and counts."""
 
@@ -272,7 +286,7 @@ class _Run:
         before it are stored."""
         numbers: list[int] = []
         items: list[tuple[str, str, Any]] = []
-        bad: list[tuple[int, str, str | None]] = []
+        bad: dict[int, _Refusal] = {}
         for line in lines:
             self.counts.lines += 1
             try:
@@ -280,7 +294,7 @@ class _Run:
                     raise Invalid(line.problem or "it cannot be read")
                 entity_id, document = self._ids.split(line.value)
             except Invalid as exc:
-                bad.append((line.number, exc.message, exc.hint))
+                bad[line.number] = _Refusal(exc.message, exc.hint)
                 if not self._skips:
                     break
                 continue
@@ -288,15 +302,15 @@ class _Run:
             items.append((self._entity_type, entity_id, document))
         for number, item in zip(numbers, self._store(items, numbers) if items else (), strict=True):
             if item.result is None:
-                bad.append((number, "it was refused" if item.error is None else item.error.message, None))
+                bad[number] = _Refusal("it was refused") if item.error is None else _refusal(item.error)
                 continue
             if item.result.created:
                 self.counts.created += 1
             else:
                 self.counts.unchanged += 1
             self._note_unknown(item.result.unknown_fields)
-        for number, reason, hint in sorted(bad):
-            self._refuse(number, reason, hint)
+        for number in sorted(bad):
+            self._refuse(number, bad[number])
 
     def _store(self, items: Sequence[tuple[str, str, Any]], numbers: Sequence[int]) -> Sequence[IngestedItem]:
         try:
@@ -319,18 +333,19 @@ class _Run:
             unchanged=self.counts.unchanged,
         )
 
-    def _refuse(self, number: int, reason: str, hint: str | None) -> None:
-        counts = self.counts
+    def _refuse(self, number: int, refusal: _Refusal) -> None:
+        counts, reason = self.counts, refusal.reason
         counts.refused += 1
         if len(counts.problems) < TOLD_PROBLEMS:
-            counts.problems.append({"line": number, "reason": one_line(reason)})
+            counts.problems.append({"line": number, "reason": one_line(reason), **refusal.facts})
         if not self._skips:
             raise Invalid(
                 f"{self._source}, line {number}: {reason}",
-                hint=hint or "lines before it are stored; correct it and run again, or give --on-error skip",
+                hint=refusal.hint or "lines before it are stored; correct it and run again, or give --on-error skip",
                 line=number,
                 created=counts.created,
                 unchanged=counts.unchanged,
+                **refusal.facts,
             )
         if self._tell is not None:
             self._tell(f"{self._source}, line {number}: {one_line(reason)}")

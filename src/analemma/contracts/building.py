@@ -66,6 +66,7 @@ def build(document: wire.ContractDocument, plain: dict[str, Any], origin: Origin
                 fields=tuple(
                     EntityField(each.name, parse_field_type(each.type), each.required) for each in document.fields
                 ),
+                keeps_additional_fields=document.additional_fields == "keep",
                 rejects_additional_fields=document.additional_fields == "reject",
                 ruleset_ref=_ref(document.rule_set_ref),
                 **common,

@@ -29,6 +29,8 @@ Step = tuple[Level, str]
 """How large, and what."""
 
 _WIDER = {("int", "long"), ("int", "double"), ("long", "double")}
+_STRICTNESS = ("kept", "refused where the ruleset does not account for them", "rejected")
+"""What becomes of fields that a schema does not list, from the most lenient on."""
 _STATUS_STEPS = {Status.ACTIVE: Level.PATCH, Status.DEPRECATED: Level.MINOR, Status.ARCHIVED: Level.MAJOR}
 
 
@@ -153,11 +155,15 @@ def _schema_steps(before: EntitySchema, after: EntitySchema) -> Iterator[Step]:
         _field_steps,
         lambda field: Level.MAJOR if field.required else Level.MINOR,
     )
-    rejects = (before.rejects_additional_fields, after.rejects_additional_fields)
-    if rejects[0] != rejects[1]:
-        level = Level.MAJOR if rejects[1] else Level.MINOR
-        yield level, f"additional fields are {'rejected' if rejects[1] else 'kept'} now"
+    strictness = (_strictness(before), _strictness(after))
+    if strictness[0] != strictness[1]:
+        level = Level.MAJOR if strictness[1] > strictness[0] else Level.MINOR
+        yield level, f"additional fields are {_STRICTNESS[strictness[1]]} now"
     yield from _changed("ruleSetRef", before.ruleset_ref, after.ruleset_ref, Level.MINOR)
+
+
+def _strictness(schema: EntitySchema) -> int:
+    return 0 if schema.keeps_additional_fields else 2 if schema.rejects_additional_fields else 1
 
 
 def _field_steps(before: EntityField, after: EntityField) -> Iterator[Step]:

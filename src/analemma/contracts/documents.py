@@ -101,7 +101,7 @@ class EntitySchemaDocument(ContractDocument):
     kind: Literal["ENTITY_SCHEMA"]
     entity_type: TypeName
     fields: Annotated[list[FieldDocument], Field(min_length=1)]
-    additional_fields: Literal["keep", "reject"] = "keep"
+    additional_fields: Literal["keep", "reject"] | None = None
     rule_set_ref: RefDocument | None = None
 
 

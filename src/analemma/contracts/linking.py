@@ -145,6 +145,7 @@ class Linker:
                 )
 
     def _check_schema(self, schema: EntitySchema, reporter: Reporter) -> None:
+        self._check_fields(schema, self._set.find_ruleset(schema.entity_type), reporter, told_by=schema)
         if schema.ruleset_ref is not None:
             self._check_ref(schema, schema.ruleset_ref, schema.entity_type, reporter)
             return
@@ -156,6 +157,29 @@ class Linker:
                 ("entityType",),
                 f"{schema.entity_type} has no ruleset, only archived ones",
                 "load another ruleset, or retire the schema too",
+            )
+
+    def _check_fields(
+        self, schema: EntitySchema | None, ruleset: Ruleset | None, reporter: Reporter, *, told_by: Contract
+    ) -> None:
+        """A field that is listed, and that the ruleset has nothing to do with. Told of the schema, which has its line,
+        or of the ruleset, if only that is being loaded."""
+        if schema is None or ruleset is None or self._set.find_schema(schema.entity_type) is not schema:
+            return
+        if ruleset is not self._set.find_ruleset(schema.entity_type):
+            return
+        if told_by is not (schema if schema.ref in self._loaded else ruleset):
+            return
+        for number, field in enumerate(schema.fields):
+            path = (field.name,)
+            if ruleset.accounts_for(path) or any(each.touches(path) for each in ruleset.ignore):
+                continue
+            kept = schema.keeps_additional_fields
+            reporter.warn(
+                ("fields", number, "name") if told_by is schema else ("slices",),
+                f"{ruleset.ref} neither reads nor ignores the field {field.name} of {schema.ref}: "
+                + ("it is stored, and no slice has it" if kept else "documents that have it are refused"),
+                "add it to a slice, to impactMap or to ignore",
             )
 
     def _check_draft(self, user: Contract, ruleset: Ruleset, reporter: Reporter) -> None:
@@ -221,6 +245,7 @@ class Linker:
 
     def _check_ruleset(self, ruleset: Ruleset, reporter: Reporter) -> None:
         schema = self._check_type(ruleset, ruleset.entity_type, ("entityType",), reporter)
+        self._check_fields(schema, ruleset, reporter, told_by=ruleset)
         if ruleset.status is Status.DRAFT and self._set.find_ruleset(ruleset.entity_type) is ruleset:
             self._check_users(ruleset, reporter)
         for number, definition in enumerate(ruleset.slices):
@@ -384,6 +409,16 @@ class Linker:
             reporter.at(
                 at, f"{schema.ref} has no {', '.join(unknown)}", "the schema rejects additional fields: leave it out"
             )
+            return
+        ruleset = self._set.find_ruleset(source.entity_type)
+        if ruleset is not None and not schema.keeps_additional_fields:
+            lost = [name for name in unknown if name not in ruleset.whole_fields and not ruleset.accounts_for((name,))]
+            if lost:
+                reporter.warn(
+                    at,
+                    f"{ruleset.ref} neither reads nor ignores {', '.join(lost)}: states that have it become no entity",
+                    "add it to a slice, to impactMap or to ignore; or leave it out",
+                )
 
 
 def _shared_fields(first: set[str] | None, second: set[str] | None) -> str | None:

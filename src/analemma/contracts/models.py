@@ -7,6 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, ClassVar
 
+from analemma.canon.pointer import Path
 from analemma.contracts.field_types import FieldType
 from analemma.contracts.globs import matches
 from analemma.contracts.paths import Pattern
@@ -106,7 +107,10 @@ class EntitySchema(Contract):
 
     entity_type: str
     fields: tuple[EntityField, ...]
+    keeps_additional_fields: bool
+    """Whether documents may have what the ruleset does not account for."""
     rejects_additional_fields: bool
+    """Whether documents may have only the fields that are listed."""
     ruleset_ref: ContractRef | None
 
     @cached_property
@@ -220,6 +224,22 @@ class Ruleset(Contract):
         """What makes each slice impacted: what its rules and joins read, and what the impactMap says beyond that."""
         declared = self.impact_map or {}
         return {each.type: tuple(dict.fromkeys((*each.reads, *declared.get(each.type, ())))) for each in self.slices}
+
+    @cached_property
+    def whole_fields(self) -> frozenset[str]:
+        """Fields at the top of a document of which everything is accounted for: most paths need no further look."""
+        literals = (pattern.literal for pattern in (*self._read_patterns, *self.ignore))
+        return frozenset(literal[0] for literal in literals if literal is not None and len(literal) == 1)
+
+    def accounts_for(self, path: Path) -> bool:
+        """Whether a slice or an index reads what is at this path or some of it, impactMap names it, or `ignore` covers
+        it. What a document has elsewhere may be what a rule forgot."""
+        return any(each.touches(path) for each in self._read_patterns) or any(each.covers(path) for each in self.ignore)
+
+    @cached_property
+    def _read_patterns(self) -> tuple[Pattern, ...]:
+        read = [pattern for patterns in self.read_sets.values() for pattern in patterns]
+        return tuple(dict.fromkeys((*read, *(index.selector for index in self.indexes))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class IngestResult:
     created: bool
     """False: this is the newest content already, or the version named was there with it; nothing was written."""
     unknown_fields: tuple[str, ...] = ()
-    """Fields that the schema does not know; they are kept."""
+    """Fields that the schema does not list; they are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,8 @@ class IngestWorkflow:
     ) -> Prepared:
         checked_by = contracts.schema(key.type) if schema is None else _named_schema(contracts, key, schema)
         document, text = settle_payload(payload)
-        unknown_fields = check_payload(checked_by, document)
+        # As its first version, so every later one: a compile would refuse the change of such a path, and leave it.
+        unknown_fields = check_payload(checked_by, document, contracts.find_ruleset(key.type))
         tree = self._trees.build(document)
         named = str(checked_by.version)
         raw = self._new_raw(

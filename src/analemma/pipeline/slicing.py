@@ -21,7 +21,8 @@ from analemma.catalog.port import TenantId
 from analemma.catalog.slices import CompileStart, CompileWrite, Slices
 from analemma.clock import Clock
 from analemma.contracts.contract_set import ContractSet
-from analemma.contracts.models import Ruleset
+from analemma.contracts.models import ContractRef, EntitySchema, Ruleset
+from analemma.contracts.semver import parse_semver
 from analemma.errors import AnalemmaError, Conflict, NotFound, Unavailable
 from analemma.outbox.handlers import Event, Settle
 from analemma.pipeline.compile_inputs import CompileInputs, InputReader
@@ -243,7 +244,7 @@ class SlicingWorkflow:
             # There must be something to lock, or one who creates it now would not see us, nor we him.
             add_placeholders(self._engine, self._tenant, missing)
             inputs = self._reader.read(ruleset, key, start, mode)
-        compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
+        compiled = _compiled(contracts, ruleset, key, start, inputs, mode)
         repaired = self.bodies.repair({key: compiled}).get(key, ()) if mode is CompileMode.FULL else ()
         if self._is_up_to_date(start, ruleset, compiled):
             assert start.base is not None
@@ -287,7 +288,7 @@ class SlicingWorkflow:
         those who write many at once: nothing is written here. `entries` are those of the entity, if they were read;
         `made` is told what was compiled, written or not."""
         ruleset = contracts.ruleset(key.type)
-        compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
+        compiled = _compiled(contracts, ruleset, key, start, inputs, mode)
         if made is not None:
             made[key] = compiled
         if self._is_up_to_date(start, ruleset, compiled, entries):
@@ -306,7 +307,7 @@ class SlicingWorkflow:
     ) -> tuple[Compiled, bool, tuple[str, ...]]:
         """What a compile would make, whether that is there already, and which sink rules it would ask to ship."""
         ruleset = contracts.ruleset(key.type)
-        compiled = compile_entity(ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode)
+        compiled = _compiled(contracts, ruleset, key, start, inputs, mode)
         if self._is_up_to_date(start, ruleset, compiled):
             return compiled, True, ()
         return compiled, False, self._writing.ships(contracts, key, start, inputs, compiled, _only(ship))
@@ -364,6 +365,33 @@ class _Asked:
 
 def _only(ship: Sequence[str] | None) -> frozenset[str] | None:
     return None if ship is None else frozenset(ship)
+
+
+def _compiled(
+    contracts: ContractSet,
+    ruleset: Ruleset,
+    key: EntityKey,
+    start: CompileStart,
+    inputs: CompileInputs,
+    mode: CompileMode,
+) -> Compiled:
+    keeps = _keeps(contracts, key, start)
+    return compile_entity(
+        ruleset, key, inputs.raw, inputs.lookup, predecessor=inputs.predecessor, mode=mode, keeps=keeps
+    )
+
+
+def _keeps(contracts: ContractSet, key: EntityKey, start: CompileStart) -> bool:
+    """Whether the schema that applies keeps what the ruleset does not account for, or the one that the document was
+    ingested by does."""
+    schema = contracts.find_schema(key.type)
+    if schema is not None and schema.keeps_additional_fields:
+        return True
+    document = start.document
+    if document is None or document.schema_id is None or document.schema_version is None:
+        return False
+    named = contracts.by_ref.get(ContractRef(document.schema_id, parse_semver(document.schema_version)))
+    return isinstance(named, EntitySchema) and named.keeps_additional_fields
 
 
 def _held(start: CompileStart, write: CompileWrite) -> HeldEntity:

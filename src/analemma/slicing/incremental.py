@@ -17,7 +17,7 @@ from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import BuiltSlice, Tombstone, TombstoneReason, evaluate_slice, tombstone_slice
 from analemma.slicing.indexing import IndexEntry, index_entries
 from analemma.slicing.joining import Dependency, Lookup, SliceContent, dependency_vector
-from analemma.slicing.readsets import impact_of, refuse_unmapped
+from analemma.slicing.readsets import impact_of, refuse_unaccounted
 
 
 class CompileMode(StrEnum):
@@ -92,8 +92,11 @@ def compile_entity(
     *,
     predecessor: Predecessor | None = None,
     mode: CompileMode = CompileMode.AUTO,
+    keeps: bool = False,
 ) -> Compiled:
-    """Compile one version; `raw` is None for a delete. Nothing is written: what is to be written is in the answer."""
+    """Compile one version; `raw` is None for a delete. Nothing is written: what is to be written is in the answer.
+
+    `keeps`: what the ruleset does not account for may change, as the schema says."""
     lookup = _once(lookup)
     impacted: dict[str, tuple[str, ...]]
     changes = compare_documents(None if predecessor is None else predecessor.raw, raw)
@@ -106,8 +109,9 @@ def compile_entity(
         return _compile(
             ruleset, key, raw, lookup, predecessor, CompileMode.INCREMENTAL, changes, impacted, indexes=True
         )
+    if not keeps:
+        refuse_unaccounted(ruleset, changes)
     impact = impact_of(ruleset, changes.paths)
-    refuse_unmapped(ruleset, impact.unmapped)
     impacted = dict(impact.slices)
     for slice_type, stale in _stale(predecessor, lookup).items():
         impacted[slice_type] = (*impacted.get(slice_type, ()), *stale)

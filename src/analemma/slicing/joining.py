@@ -74,6 +74,8 @@ def join_document(definition: Slice, key: EntityKey, raw: Document, lookup: Look
 
 def target_id(template: Template, tenant: str, value: Any) -> str | None:
     """The id of the entity that a value refers to; None for what can be no id."""
+    if type(value) is float and value.is_integer():
+        value = int(value)  # Canonical JSON writes 1.0 as 1, so the two are one value.
     text = str(value) if type(value) is int else value
     if not isinstance(text, str):
         return None

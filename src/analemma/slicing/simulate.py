@@ -45,7 +45,7 @@ class SimulatedEntity:
     index_entries_added: int
     index_entries_removed: int
     problem: str | None
-    """Why the new schema would refuse the document."""
+    """Why the new contracts would refuse the document."""
 
     @property
     def changed(self) -> bool:
@@ -117,7 +117,7 @@ def _refusal(contracts: ContractSet, key: EntityKey, document: Document) -> str 
     if schema is None:
         return f"there is no ENTITY_SCHEMA for {key.type}"
     try:
-        check_payload(schema, document)
+        check_payload(schema, document, contracts.find_ruleset(key.type))
     except Invalid as exc:
         return exc.message
     return None

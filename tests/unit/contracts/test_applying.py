@@ -27,7 +27,8 @@ def ruleset(*slices: str, entity_type: str = "BOOK", joins: list[Document] | Non
     if joins is not None:
         made[0]["joins"] = joins
         more["indexes"] = [{"type": "other", "selector": "other", "references": "AUTHOR"}]
-    return of_type(entity_type, "RULESET", f"ruleset.{entity_type}", slices=made, **more)
+    ignored = ["b"] if joins is not None else ["b", "other"]
+    return of_type(entity_type, "RULESET", f"ruleset.{entity_type}", slices=made, ignore=ignored, **more)
 
 
 def view(*slices: str, **more: Any) -> Document:

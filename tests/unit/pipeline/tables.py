@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,17 @@ def query(store: Store, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return database.execute(sql, parameters).fetchall()
     finally:
         database.close()
+
+
+@contextmanager
+def damaged(store: Store) -> Iterator[None]:
+    """For so long, documents that were stored before are not what their hashes say: nothing is compiled from them."""
+    rows = query(store, "SELECT entity, version, hash FROM raw")
+    for entity, version, _ in rows:
+        query(store, "UPDATE raw SET hash = ? WHERE entity = ? AND version = ?", b"x" * 32, entity, version)
+    yield
+    for entity, version, digest in rows:
+        query(store, "UPDATE raw SET hash = ? WHERE entity = ? AND version = ?", digest, entity, version)
 
 
 def row_counts(store: Store) -> dict[str, int]:

@@ -7,25 +7,26 @@ from pathlib import Path
 import pytest
 
 from analemma.catalog.deploy_states import DeployState
-from analemma.errors import Invalid, Timeout
+from analemma.errors import Corrupt, Timeout
 from tests.sink_servers import Answer, WebhookReceiver
 from tests.stores import Store
 from tests.unit.pipeline.deploy_shop import hook, title, working
 from tests.unit.pipeline.ship_shop import drain, jsonl, lines_of, open_ship_shop, shop_contracts
-from tests.unit.pipeline.shop import book
-from tests.unit.pipeline.tables import query
+from tests.unit.pipeline.shop import book, book_rules
+from tests.unit.pipeline.tables import damaged, query
 
 
 def test_a_compile_that_cannot_be_fails_the_deploy_and_nobody_else(store: Store, tmp_path: Path) -> None:
     with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
         shop.deploy("BOOK", "1", book("1", title="Good"), ship=[])
         for compiling in "sync", "async":
-            bad = shop.deploy("BOOK", "1", book("1", weight=compiling), compile=compiling, ship=[])
-            drain(app)
+            with damaged(store):
+                bad = shop.deploy("BOOK", "1", book("1", title=compiling), compile=compiling, ship=[])
+                drain(app)
             failed = shop.deploys.get(bad.id)
             assert failed.state is DeployState.FAILED and failed.error is not None
-            assert failed.error.kind == "invalid" and "/weight" in failed.error.message
-            with pytest.raises(Invalid, match="/weight") as caught:
+            assert failed.error.kind == "corrupt" and "hash" in failed.error.message
+            with pytest.raises(Corrupt, match="hash") as caught:
                 failed.check()
             assert caught.value.deploy == bad.id
             assert shop.deploys.explain(bad.id).steps[-1].reason == str(failed.error)
@@ -39,19 +40,15 @@ def test_a_compile_that_cannot_be_fails_the_deploy_and_nobody_else(store: Store,
 
 def test_a_retry_goes_on_when_the_contract_is_mended(store: Store, tmp_path: Path) -> None:
     with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
+        app.contracts.load(book_rules("1.0.1", ignore=lambda paths: [*paths, "/weight"]))
         shop.deploy("BOOK", "1", book("1", title="Good"))
         bad = shop.deploy("BOOK", "1", book("1", title="Odd", weight=7), compile="async")
+        app.contracts.load(book_rules("1.0.2"))
         drain(app)
-        assert shop.deploys.get(bad.id).state is DeployState.FAILED
-        mended = shop_contracts(jsonl())
-        for contract in mended:
-            if contract["kind"] == "RULESET" and contract["entityType"] == "BOOK":
-                contract["ignore"] = [*contract["ignore"], "/weight"]
-                contract["version"] = "1.0.1"
-            if "ruleSetRef" in contract and contract["entityType"] == "BOOK":
-                contract["ruleSetRef"] = {**contract["ruleSetRef"], "version": "1.0.1"}
-                contract["version"] = "1.0.1"
-        app.contracts.load(mended)
+        failed = shop.deploys.get(bad.id)
+        assert failed.state is DeployState.FAILED and failed.error is not None
+        assert failed.error.kind == "invalid" and "/weight" in failed.error.message
+        app.contracts.load(book_rules("1.0.3", ignore=lambda paths: [*paths, "/weight"]))
         again = app.deploys.retry(bad.id)
         assert (again.state, again.attempt, again.error) == ("QUEUED", 2, None)
         drain(app)

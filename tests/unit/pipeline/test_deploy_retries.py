@@ -19,7 +19,7 @@ from tests.scripted_sink import TYPE, Script, install
 from tests.stores import Store
 from tests.unit.pipeline.ship_shop import drain, jsonl, open_ship_shop, rule
 from tests.unit.pipeline.shop import VIEW, book
-from tests.unit.pipeline.tables import query
+from tests.unit.pipeline.tables import damaged, query
 
 
 def scripted(name: str) -> dict[str, Any]:
@@ -193,9 +193,10 @@ def test_a_sink_may_rest_for_any_reason(store: Store, tmp_path: Path, monkeypatc
 def test_one_that_failed_is_kept_until_a_newer_version_is_compiled(store: Store, tmp_path: Path) -> None:
     with open_ship_shop(store, tmp_path) as (app, shop):
         done = shop.deploy("BOOK", "1", book("1", title="Good"))
-        bad = shop.deploy("BOOK", "1", book("1", weight=7))
-        assert (done.state, bad.state) == ("DONE", "FAILED")
-        drain(app)
+        with damaged(store):
+            bad = shop.deploy("BOOK", "1", book("1", title="Bad"))
+            assert (done.state, bad.state) == ("DONE", "FAILED")
+            drain(app)
         # It is all that says that the newest version is not compiled.
         assert app.deploys.housekeep(older_than_s=-1) == 1
         assert [each.id for each in shop.deploys.list().deploys] == [bad.id]
@@ -221,29 +222,31 @@ def test_a_deploy_goes_on_when_its_dead_event_is_replayed(store: Store, tmp_path
 def test_a_deploy_is_tried_again_when_its_settled_event_is_replayed(store: Store, tmp_path: Path) -> None:
     with open_ship_shop(store, tmp_path) as (app, shop):
         shop.deploy("BOOK", "1", book("1"))
-        bad = shop.deploy("BOOK", "1", book("1", weight=7), compile="async")
-        drain(app)
-        state, attempt, event = recorded(app, shop, bad.id)
-        assert (state, attempt) == ("FAILED", 1)
-        app.outbox.replay(event)
-        drain(app)
-        state, attempt, other = recorded(app, shop, bad.id)
-        assert (state, attempt) == ("FAILED", 2) and other != event
+        with damaged(store):
+            bad = shop.deploy("BOOK", "1", book("1", title="Bad"), compile="async")
+            drain(app)
+            state, attempt, event = recorded(app, shop, bad.id)
+            assert (state, attempt) == ("FAILED", 1)
+            app.outbox.replay(event)
+            drain(app)
+            state, attempt, other = recorded(app, shop, bad.id)
+            assert (state, attempt) == ("FAILED", 2) and other != event
 
 
 def test_the_event_that_a_failed_call_leaves_behind_is_no_other_attempt(store: Store, tmp_path: Path) -> None:
     with open_ship_shop(store, tmp_path) as (app, shop):
         for isbn in "1", "2":
             shop.deploy("BOOK", isbn, book(isbn))
-        bad = shop.deploy("BOOK", "1", book("1", weight=7))
-        assert bad.state == "FAILED"
-        # Retried while that event waits: it leaves the deploy to the retry's own.
-        shop.deploys.retry(bad.id)
-        drain(app)
-        assert recorded(app, shop, bad.id)[:2] == ("FAILED", 2)
-        bad = shop.deploy("BOOK", "2", book("2", weight=7))
-        drain(app)
-        assert recorded(app, shop, bad.id)[:2] == ("FAILED", 1)
+        with damaged(store):
+            bad = shop.deploy("BOOK", "1", book("1", title="Bad"))
+            assert bad.state == "FAILED"
+            # Retried while that event waits: it leaves the deploy to the retry's own.
+            shop.deploys.retry(bad.id)
+            drain(app)
+            assert recorded(app, shop, bad.id)[:2] == ("FAILED", 2)
+            bad = shop.deploy("BOOK", "2", book("2", title="Bad"))
+            drain(app)
+            assert recorded(app, shop, bad.id)[:2] == ("FAILED", 1)
 
 
 @pytest.mark.parametrize("state", ["QUEUED", "RUNNING"])
@@ -325,7 +328,8 @@ def test_workers_are_woken_when_there_is_nothing_left_to_compile_twice(
         shop.deploy("BOOK", "1", book("1"))
         assert heard[0] == "compiled" and heard[-1] == "woken"
         heard.clear()
-        shop.deploy("BOOK", "1", book("1", weight=7))
+        with damaged(store):
+            shop.deploy("BOOK", "1", book("1", title="Bad"))
         assert heard == ["woken"]
         heard.clear()
         shop.deploy("BOOK", "2", book("2"), compile="async")

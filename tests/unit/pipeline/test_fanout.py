@@ -147,11 +147,13 @@ def test_an_effect_and_its_acknowledgement_are_one(store: Store) -> None:
             found["RawDataIngested"](other, refuse)
 
 
-def test_a_change_that_nothing_accounts_for_is_a_dead_letter(store: Store) -> None:
+def test_a_change_that_nothing_accounts_for_any_more_is_a_dead_letter(store: Store) -> None:
     with open_shop(store) as shop:
+        shop._app.contracts.load(book_rules("1.0.1", ignore=lambda paths: [*paths, "/surprise"]))
         put_book(shop, "1")
         shop._app.worker(1).drain()
         shop.ingest("BOOK", "1", book("1", surprise=1))
+        shop._app.contracts.load(book_rules("1.0.2"))
         done = shop._app.worker(1).drain()
         assert (done.dead, done.failed) == (1, 0)
 

@@ -50,10 +50,9 @@ def test_hashes_are_the_same_in_every_process(store: Store, value: Any) -> None:
         "import json, sys; from analemma.pipeline.documents import *\n"
         "print(format_hash(raw_hash(settle_payload(json.loads(sys.argv[1]))[1], 'entity.book', '1.0.0')))"
     )
-    document = {"isbn": "1", "title": "t", "price": 1, "extra": value}
+    document = {"isbn": "1", "title": "t", "price": 1, "audit": {"extra": value}}
     with open_shop(store) as shop:
         made = shop.ingest("BOOK", "1", document)
-        assert made.unknown_fields == ("extra",)
         schema = shop._app.contracts.current.schema("BOOK")
     program = program.replace("entity.book", schema.id).replace("1.0.0", str(schema.version))
     done = subprocess.run(

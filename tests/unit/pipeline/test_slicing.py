@@ -131,11 +131,12 @@ def test_incremental_needs_something_to_begin_with(store: Store) -> None:
         assert found["S1"].ruleset == "ruleset.part@2.0.0" and found["S5"].data is None
 
 
-def test_a_change_that_nothing_accounts_for_is_refused(store: Store) -> None:
-    with open_parts(store) as shop:
+def test_a_change_that_nothing_accounts_for_any_more_is_refused(store: Store) -> None:
+    with open_parts(store, wide(ignore=["note", "surprise"])) as shop:
         shop.ingest("PART", "1", part())
         shop.compile("PART", "1")
         shop.ingest("PART", "1", part(surprise=1))
+        shop._app.contracts.load(wide("1.0.1", ignore=["note"]))
         before = row_counts(store)
         with pytest.raises(Invalid) as refused:
             shop.compile("PART", "1")
