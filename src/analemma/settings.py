@@ -105,7 +105,7 @@ class Settings(BaseModel):
         86_400, ge=0, le=31_536_000, description="An upload whose commit has not come for so long is abandoned."
     )
     gc_object_delay_s: float = Field(
-        0,
+        604_800,
         ge=0,
         le=31_536_000,
         description="Objects stay this long after nothing names them: as old as a backup that may be restored.",

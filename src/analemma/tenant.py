@@ -372,6 +372,7 @@ class Tenant:
                 holder=self._app._holder(),
                 store=self._app.objects,
                 claim_objects=self._catalog.claim_objects,
+                ownership=self._app.ownership,
                 blocks=self.blocks,
                 clock=self._clock,
                 entropy=self._app._entropy,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.command_line import CommandLine
+from tests.servers import PostgresServer
 
 STATS = {"blocks", "logical_bytes", "stored_bytes", "manifests", "heads", "uploads", "tenants"}
 
@@ -68,3 +69,37 @@ def test_objects_can_be_put_elsewhere(here: CommandLine, tmp_path: Path) -> None
     made = here.answer("init", "store", "--objects", str(tmp_path / "objects"))
     assert "objects" in str(made["store"]["objects"])
     assert (tmp_path / "store").is_dir()
+
+
+def test_init_says_whose_the_objects_are_and_how_long_they_stay(
+    here: CommandLine, tmp_path: Path, migrated_url: str
+) -> None:
+    objects = str(tmp_path / "objects")
+    for _ in range(2):
+        shown = here.text("init", migrated_url, "--objects", objects)
+        assert "this catalog's, generation 1" in shown and "7 days after nothing names them" in shown
+    made = here.answer("init", migrated_url, "--objects", objects)
+    assert made["objects_owner"]["state"] == "owner" and made["gc_object_delay_s"] == 7 * 86_400
+    assert here.answer("status", migrated_url, "--objects", objects)["objects_owner"]["generation"] == 1
+    assert here.answer("init", str(tmp_path / "store"))["objects_owner"]["state"] == "own"
+
+
+def test_a_copy_is_told_by_status_and_adopts_when_asked_to(
+    here: CommandLine, tmp_path: Path, migrated_url: str, postgres_server: PostgresServer
+) -> None:
+    objects = str(tmp_path / "objects")
+    here.text("init", migrated_url, "--objects", objects)
+    copy = postgres_server.create_database(migrated_url)
+    try:
+        assert here.answer("status", copy, "--objects", objects)["objects_owner"]["state"] == "other"
+        assert "objects adopt" in here.text("status", copy, "--objects", objects)
+        here.error("denied", "gc", "run", "-u", copy, "--objects", objects)
+        assert "nobody to ask" in here.error("invalid", "objects", "adopt", "-u", copy, "--objects", objects)
+        assert (
+            here.answer("objects", "adopt", "-u", copy, "--objects", objects, "--yes")["objects_owner"]["state"]
+            == "owner"
+        )
+        here.text("gc", "run", "-u", copy, "--objects", objects)
+        assert here.answer("status", migrated_url, "--objects", objects)["objects_owner"]["state"] == "other"
+    finally:
+        postgres_server.drop_database(copy)

@@ -13,6 +13,7 @@ from tests.stores import Store
 from tests.unit.gc.collections import PLACE, later, text
 
 SETTINGS: dict[str, Any] = {
+    "gc_object_delay_s": 0,
     "pack_threshold_bytes": 2000,
     "pack_least_bytes": 0,
     "pack_target_bytes": 65_536,

@@ -65,14 +65,14 @@ def objects_of(app: App) -> set[str]:
 
 @pytest.mark.parametrize("point", PASS)
 def test_a_collector_that_is_killed_costs_nothing_but_time(point: str, store: Store) -> None:
-    with store.open(pack_threshold_bytes=1500) as app:
+    with store.open(pack_threshold_bytes=1500, gc_object_delay_s=0) as app:
         save_versions(app, 4)
         app.kernel.set_retention(**PLACE, keep_last=2)
         app.gc.run(grace_s=0)
         save_versions(app, 1)
         app.kernel.set_retention(**PLACE, keep_last=1)
     assert run_killed(store, "once", point)
-    with store.open() as app:
+    with store.open(gc_object_delay_s=0) as app:
         assert app.default.verify(KEY).problems == []
         tomorrow = app.collector(database_clock=later(4 * DAY_S))
         reports = [tomorrow.run(grace_s=0) for _ in range(3)]
@@ -88,14 +88,14 @@ def test_a_collector_that_is_killed_costs_nothing_but_time(point: str, store: St
 
 @pytest.mark.parametrize("point", SAVE)
 def test_an_offloading_save_that_is_killed_leaves_only_an_intent_that_is_collected(point: str, store: Store) -> None:
-    with store.open() as app:
+    with store.open(gc_object_delay_s=0) as app:
         app.kernel.save_state_delta({"n": 1}, **PLACE)
     killed = run_killed(store, "save", point)
     # PostgreSQL commits in one statement, so there is no stopping inside it.
     assert killed or ("postgres" in store.url and point.startswith("commit."))
     committed = not killed or point == "commit.after_commit"
     intents = 0 if committed or point == "upload.before_intent" else 1
-    with store.open() as app:
+    with store.open(gc_object_delay_s=0) as app:
         assert ("large" in app.kernel.load_latest_state(**PLACE)) == committed
         report = app.collector(database_clock=later(DAY_S + 60)).run()
         assert report.objects == intents and app.object_metrics.snapshot()[LIST].count == 0

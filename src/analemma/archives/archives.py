@@ -237,11 +237,14 @@ class Archives:
         return self._public(self._parts.catalog.change(self._parts.tenant, check_workspace(workspace), move))
 
     def purge(self, workspace: str, *, owner_id: str | None = None) -> None:
-        """Remove a workspace for good: its volume, all its archives, and every trace in the catalog."""
+        """Remove a workspace for good: its volume, all its archives, and every trace in the catalog. Denied, before
+        anything is removed, if the objects are another catalog's."""
 
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
             return replace(_check(row, "PENDING", "COLD", "WARM", "ERROR", "DELETED"), intent=PURGE)
 
+        if self._parts.ownership is not None:
+            self._parts.ownership.check()
         with self._operations.begin(check_workspace(workspace), owner_id, "DELETING", begin) as held:
             self._reconciler.purge(held)
 

@@ -37,6 +37,7 @@ from analemma.catalog.archive_marks import ArchiveMarks, ArchivePass, ArchiveSna
 from analemma.catalog.collecting import SECOND_US, LeaseLost
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 from analemma.failpoints import declare, hit
+from analemma.state.object_ownership import NotOwner
 
 AFTER_LIST = declare("archive_gc.after_list", "all archives are listed, and the catalog is not read")
 AFTER_LOOK = declare("archive_gc.after_look", "it is known which archives are nobody's, and nothing is marked")
@@ -178,6 +179,8 @@ class _Run:
         """Everything that is to be done, and what came of it."""
         stopped = looked = False
         try:
+            if self._parts.ownership is not None:
+                self._parts.ownership.take_turn()
             with ExitStack() as spools:
                 found = self._look(spools)
                 looked = True
@@ -267,6 +270,8 @@ class _Run:
         self._refused += len(batch) - len(claimed)
         try:
             gone = self._delete(claimed)
+        except NotOwner:
+            raise
         except AnalemmaError:
             # One that cannot be deleted must not keep the others.
             gone = self._delete_one_by_one(claimed)

@@ -18,6 +18,7 @@ from analemma.catalog.workspaces import Operation, SqlWorkspaces, Status, UnitRo
 from analemma.clock import Clock, Entropy
 from analemma.errors import Invalid
 from analemma.state.block_store import BlockStore
+from analemma.state.object_ownership import ObjectOwnership
 
 FormatName = Literal["tar", "blocks"]
 
@@ -90,6 +91,8 @@ class Parts:
     store: ObjectStore | None
     claim_objects: Callable[[], None]
     """Called before anything is put there: Invalid if the store's objects are elsewhere."""
+    ownership: ObjectOwnership | None
+    """Whose the objects are; None if nobody else can have them."""
     blocks: BlockStore
     clock: Clock
     entropy: Entropy

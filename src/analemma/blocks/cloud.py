@@ -23,6 +23,7 @@ from analemma.blocks.port import (
     check_range,
     missing,
     quote_metadata,
+    replaced_by_another,
     settle_existing,
     short_read,
 )
@@ -97,6 +98,29 @@ class CloudStore:
                     chunk_size=PART_BYTES,
                     max_concurrency=PARTS_AT_ONCE,
                 )
+
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        try:
+            with self._translating(check_key(key)):
+                found = self._obstore.get(self._client, key)
+                held, meta, attributes = bytes(found.bytes()), found.meta, found.attributes
+        except NotFound:
+            raise replaced_by_another(key) from None
+        if held != expected:
+            if held == data:
+                return
+            raise replaced_by_another(key)
+        with self._translating(key, writing=True):
+            try:
+                self._obstore.put(
+                    self._client, key, data, attributes=attributes, mode=_version(meta), use_multipart=False
+                )
+                return
+            except (self._obstore.exceptions.PreconditionError, FileNotFoundError):
+                pass
+        # Of two requests that meet, some stores refuse both; what is there now says whether ours was one too many.
+        if self.get(key) != data:
+            raise replaced_by_another(key)
 
     def get(self, key: str) -> bytes:
         with self._translating(check_key(key)):
@@ -198,7 +222,6 @@ class CloudStore:
         found = self._head(key)
         if found.meta["size"] > LARGEST_TO_TAG_BYTES:
             return
-        version = cast("UpdateVersion", {name: found.meta[name] for name in ("e_tag", "version") if found.meta[name]})
         data = self.get(key)
         refused = (self._obstore.exceptions.PreconditionError, self._obstore.exceptions.NotSupportedError)
         with self._translating(key, writing=True), contextlib.suppress(*refused):
@@ -208,7 +231,7 @@ class CloudStore:
                 data,
                 attributes=found.attributes,
                 tags=dict(tags),
-                mode=version,
+                mode=_version(found.meta),
                 use_multipart=False,
             )
 
@@ -293,6 +316,11 @@ class _Source:
 def _attributes(metadata: Mapping[str, str] | None) -> dict[str, str]:
     quoted = {name: quote_metadata(value) for name, value in check_metadata(metadata).items()}
     return {"Content-Type": "application/octet-stream", **quoted}
+
+
+def _version(meta: ObjectMeta) -> UpdateVersion:
+    """The condition that an object is still the one that was looked at."""
+    return cast("UpdateVersion", {name: meta[name] for name in ("e_tag", "version") if meta[name]})
 
 
 def _is_ours(key: str) -> bool:

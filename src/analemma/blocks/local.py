@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,17 +23,21 @@ from analemma.blocks.port import (
     check_prefix,
     check_range,
     missing,
+    replaced_by_another,
     settle_existing,
     short_read,
 )
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
-from analemma.errors import AnalemmaError, Invalid, Unavailable
+from analemma.errors import AnalemmaError, Invalid, NotFound, Unavailable
 
 READ_CHUNK_BYTES = 1 << 20
 LEFTOVER_AGE_S = 24 * 3600
 """A temporary file untouched for this long belongs to a writer that died."""
 
+LONGEST_LOCK_S = 10.0
+
 _TEMPORARY = ".tmp"
+_LOCK = ".lock"
 _ATTRIBUTE = "user.analemma"
 _NO_ATTRIBUTES = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODATA, errno.ENOSYS, errno.EPERM, errno.EACCES}
 _PLACE_TRIES = 10
@@ -66,6 +71,18 @@ class LocalStore:
 
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
         self._write(key, chunks, metadata, if_absent=False)
+
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        # No file system compares before it renames, so all who replace something do so one after the other.
+        with self._locked():
+            try:
+                found = self.get(key)
+            except NotFound:
+                raise replaced_by_another(key) from None
+            if found == expected:
+                self.put(key, data)
+            elif found != data:
+                raise replaced_by_another(key)
 
     def get(self, key: str) -> bytes:
         with self._reading(key) as file:
@@ -207,6 +224,35 @@ class LocalStore:
             yield scratch
         finally:
             os.close(scratch)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._translating():
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            lock = os.open(_LOCK, flags, 0o666, dir_fd=self._open_root())
+        try:
+            end_s = self._clock.monotonic() + LONGEST_LOCK_S
+            while True:
+                with self._translating():
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        pass
+                if self._clock.monotonic() > end_s:
+                    raise Unavailable(
+                        f"the object store {self.root} is locked",
+                        hint="another process is replacing an object; try again, or end it if it hangs",
+                        transient=True,
+                    )
+                self._clock.sleep(0.002)
+            try:
+                yield
+            finally:
+                # Not by closing it alone: a child that was forked meanwhile has the same descriptor.
+                fcntl.flock(lock, fcntl.LOCK_UN)
+        finally:
+            os.close(lock)
 
     @contextlib.contextmanager
     def _reading(self, key: str) -> Iterator[int]:

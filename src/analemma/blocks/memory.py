@@ -13,6 +13,7 @@ from analemma.blocks.port import (
     check_prefix,
     check_range,
     missing,
+    replaced_by_another,
     settle_existing,
     short_read,
 )
@@ -58,6 +59,18 @@ class MemoryStore:
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
         check_key(key)
         self.put(key, b"".join(chunks), metadata=metadata)
+
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        check_key(key)
+        with self._lock:
+            self._check_open()
+            stored = self._objects.get(key)
+            found = None if stored is None else stored.data
+            if found == expected:
+                self._objects[key] = _Stored(bytes(data), {}, self._clock.now_us())
+                self._tags.pop(key, None)
+            elif found != data:
+                raise replaced_by_another(key)
 
     def get(self, key: str) -> bytes:
         return self._stored(key).data

@@ -100,6 +100,11 @@ class MeteredStore:
         with self._timed(PUT) as timing:
             self._store.put_stream(key, _counted(chunks, timing), metadata=metadata)
 
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        with self._timed(PUT) as timing:
+            timing.bytes = len(data)
+            self._store.replace(key, data, expected=expected)
+
     def get(self, key: str) -> bytes:
         with self._timed(GET) as timing:
             data = self._store.get(key)

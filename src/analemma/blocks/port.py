@@ -50,6 +50,10 @@ class ObjectStore(Protocol):
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
         """Store a stream in bounded memory; if `chunks` raises, nothing appears under the key."""
 
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        """Store the bytes in one atomic step if the object holds the `expected` ones; Conflict if it holds others, or
+        is not there. One that holds `data` already is success: perhaps our own write, whose answer was lost."""
+
     def get(self, key: str) -> bytes:
         """The whole object, or NotFound."""
 
@@ -164,6 +168,11 @@ def settle_existing(store: ObjectStore, key: str, data: bytes) -> None:
         if stored.digest() == hashlib.sha256(data).digest():
             return
     raise Conflict(f"object {key} exists with other content", hint="objects are never overwritten", key=key)
+
+
+def replaced_by_another(key: str) -> Conflict:
+    """The error for a `replace` that met other bytes than it expected."""
+    return Conflict(f"object {key} was replaced by somebody else", hint="read it, then decide again", key=key)
 
 
 def _shown(text: str) -> str:

@@ -67,6 +67,10 @@ class RetryStore:
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
         self._store.put_stream(key, chunks, metadata=metadata)
 
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        # After a lost answer the object may hold the new bytes already, which is success by itself.
+        self._retry(lambda: self._store.replace(key, data, expected=expected))
+
     def get(self, key: str) -> bytes:
         return self._retry(lambda: self._store.get(key))
 

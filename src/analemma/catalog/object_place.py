@@ -12,6 +12,8 @@ from analemma.errors import Invalid
 BESIDE = "beside its catalog"
 """In the directory where an embedded store has its objects unless told otherwise: it may be moved as a whole."""
 MEMORY = "in memory"
+FILE_NAME = "catalog.db"
+"""What the database is called inside a store's directory."""
 
 
 class RemembersPlace(Protocol):
@@ -64,14 +66,21 @@ def hold_to_place(
     raise elsewhere(known, place)
 
 
+def catalog_beside(place: str) -> str | None:
+    """The file of the embedded store in whose own directory this place is, if it is in one."""
+    if not place.startswith("file:"):
+        return None
+    file = Path(unquote(urlsplit(place).path)).parent / FILE_NAME
+    return str(file) if file.is_file() else None
+
+
 def elsewhere(known: str | None, place: str) -> Invalid:
     """The error for objects of another place than those of the store."""
-    back = (
-        "leave `objects` out" if known == BESIDE else f"name them: `objects` (ANALEMMA_OBJECTS, --objects) is {known}"
-    )
+    back = "leave `objects` out" if known == BESIDE else "name those: `objects`, ANALEMMA_OBJECTS or --objects"
     return Invalid(
         f"the objects of this store are {_where(known)}, and it was opened with those {_where(place)}",
-        hint=f"{back}; if they were copied, `analemma init --objects-moved` says so",
+        hint=f"{back}; a copy of a store, such as staging, may read them and gets its own by `analemma objects detach "
+        "--to`; if all of them were copied already, `analemma init --objects-moved` says so",
         objects=known,
         opened_with=place,
     )

@@ -8,15 +8,13 @@ import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from analemma.catalog.object_place import FILE_NAME as FILE_NAME
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY, SqliteEngine
 from analemma.catalog.sqlite_catalog import SqliteCatalog
 from analemma.catalog.sqlite_connections import Synchronous, sync_directory
 from analemma.clock import Clock
 from analemma.errors import Invalid, Unavailable
-
-FILE_NAME = "catalog.db"
-"""What the database is called inside a store's directory."""
 
 # What libpq also takes instead of a URL. It holds passwords, so it must not become the name of a directory.
 _KEY_VALUE = re.compile(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from analemma.cli.command_modules import CommandsOnDemand
 from analemma.cli.options import Json, Objects, Url, Where, one_place, open_store
 from analemma.cli.output import bytes_for_people, print_fields, print_json, stdout
-from analemma.errors import Invalid
+from analemma.errors import AnalemmaError, Invalid
+
+if TYPE_CHECKING:
+    from analemma.app import App
 
 application = typer.Typer(
     name="analemma",
@@ -57,10 +60,24 @@ def init(
         if app.objects is not None:
             app.objects.health()
             app.catalog.claim_objects()
+            if app.ownership is not None and app.ownership.owner().state == "unclaimed":
+                app.ownership.take_turn()
+        owner, delay_s = _owner(app), app.settings.gc_object_delay_s
     if json:
-        print_json({"store": info})
+        print_json({"store": info, "objects_owner": owner, "gc_object_delay_s": delay_s})
     else:
-        print_fields({"ready": info["url"], "objects": info["objects"], "schema version": info["schema_version"]})
+        from analemma.gc.reports import for_people
+
+        kept = f"{for_people(delay_s)} after nothing names them (gc_object_delay_s)"
+        print_fields(
+            {
+                "ready": info["url"],
+                "objects": info["objects"],
+                **_line(owner),
+                **({} if owner is None else {"objects stay": kept}),
+                "schema version": info["schema_version"],
+            }
+        )
 
 
 @application.command(epilog="Example: analemma migrate postgresql://db/shop", rich_help_panel=BEGIN)
@@ -82,11 +99,12 @@ def status(where: Where = None, url: Url = None, objects: Objects = None, json: 
     with open_store(one_place(where, url), objects) as app:
         info, stats = app.info(), asdict(app.stats())
         pending = sum(pending_checkpoints(app).values())
+        owner = _owner(app)
     if json:
-        print_json({"store": info, "stats": stats, "pending_checkpoints": pending})
+        print_json({"store": info, "objects_owner": owner, "stats": stats, "pending_checkpoints": pending})
     else:
         sizes = {name: bytes_for_people(size) for name, size in stats.items() if name.endswith("_bytes")}
-        print_fields({**info, **stats, **sizes, "pending_checkpoints": pending})
+        print_fields({**info, **_line(owner), **stats, **sizes, "pending_checkpoints": pending})
 
 
 @application.command(epilog="Example: analemma demo", rich_help_panel=BEGIN)
@@ -108,6 +126,19 @@ def version(json: Json = False) -> None:
         print_json({"version": _release(), "python": platform.python_version()})
     else:
         print(f"analemma {_release()}")
+
+
+def _owner(app: App) -> dict[str, Any] | None:
+    """Whose the objects are; whoever asks for a status gets one, whether or not the objects answer."""
+    try:
+        found = app.objects_owner()
+        return None if found is None else asdict(found)
+    except AnalemmaError as exc:
+        return {"state": "unknown", "generation": 0, "detail": str(exc)}
+
+
+def _line(owner: dict[str, Any] | None) -> dict[str, Any]:
+    return {} if owner is None else {"objects owner": owner["detail"]}
 
 
 def _release() -> str:

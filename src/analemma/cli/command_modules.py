@@ -59,6 +59,7 @@ PANELS = {
         "retention": "analemma.cli.retention_commands",
         "gc": "analemma.cli.gc_commands",
         "pack": "analemma.cli.pack_commands",
+        "objects": "analemma.cli.object_commands",
         "export": "analemma.cli.export_commands",
     },
 }

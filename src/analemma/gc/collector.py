@@ -23,6 +23,7 @@ from analemma.gc.planning import Planner, as_report
 from analemma.gc.reports import GcPlan, GcReport, GcStatus
 from analemma.gc.running import Run
 from analemma.gc.uploads import UploadCollector
+from analemma.state.object_ownership import ObjectOwnership
 
 LONGEST_GRACE_S = 1e10
 """Some 300 years, of which the database's clock can still be told the beginning."""
@@ -37,6 +38,7 @@ class Collector:
         *,
         store_id: str,
         objects: ObjectStore | None,
+        ownership: ObjectOwnership | None = None,
         open_tenant: Callable[[str], TenantPart],
         holder: str,
         options: GcOptions,
@@ -50,6 +52,7 @@ class Collector:
             upload_rows=upload_rows,
             uploads=UploadCollector(upload_rows, objects, age_s=options.upload_age_s, delay_s=options.object_delay_s),
             has_objects=objects is not None,
+            ownership=ownership,
             open_tenant=open_tenant,
             options=options,
             clock=clock,
@@ -97,7 +100,8 @@ class Collector:
         needed by nothing; then the objects in which no block lies any more.
 
         With a plan, nothing is deleted that the plan does not name, and all of it is looked at again. `force` goes on
-        where the numbers of a tenant look wrong. Conflict while another collects."""
+        where the numbers of a tenant look wrong. Conflict while another collects; Denied, before anything is changed,
+        if the objects are another catalog's."""
         if plan is not None and plan.store_id != self._parts.store_id:
             raise Invalid("the plan is for another store", hint="make one for this store", store_id=plan.store_id)
         if dry_run:
@@ -151,6 +155,8 @@ class Collector:
 
     def work_failures(self) -> int:
         """Try what failed and may be tried again now; how many are done with."""
+        if self._parts.ownership is not None and self._parts.upload_rows.failure_counts()[0]:
+            self._parts.ownership.check()
         return self._parts.uploads.work_failures()
 
     def audit(self, limit: int = 100) -> list[Audit]:

@@ -12,6 +12,7 @@ from analemma.clock import Clock
 from analemma.gc.brakes import BrakeLimits
 from analemma.gc.uploads import UploadCollector
 from analemma.state.block_store import BlockStore
+from analemma.state.object_ownership import ObjectOwnership
 from analemma.state.retention import BranchExpiry, ExpiryPlan
 
 Progress = Callable[[str, int], None]
@@ -52,7 +53,7 @@ class GcOptions:
     """A doomed block stays this long."""
     upload_age_s: float = 86_400
     """An upload whose commit has not come for so long is abandoned."""
-    object_delay_s: float = 0
+    object_delay_s: float = 7 * 86_400
     """An object stays this long after it was claimed."""
     session_idle_s: float = 86_400
     """A session that has written nothing for so long is given up."""
@@ -70,6 +71,8 @@ class Parts:
     upload_rows: CollectingUploads
     uploads: UploadCollector
     has_objects: bool
+    ownership: ObjectOwnership | None
+    """Whose the objects are; None if nobody else can have them."""
     open_tenant: Callable[[str], TenantPart]
     options: GcOptions
     clock: Clock

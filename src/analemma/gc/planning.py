@@ -6,7 +6,7 @@ from typing import Any
 
 from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.port import TenantId
-from analemma.errors import Corrupt
+from analemma.errors import Corrupt, Denied
 from analemma.gc.parts import Expiring, Parts, Progress
 from analemma.gc.reports import SAMPLE, GcPlan, GcReport, TenantPlan, TenantReport
 from analemma.gc.roots import ROOTS
@@ -48,7 +48,13 @@ class Planner:
             upload_bytes=sum(claims.sizes.values()),
             abandoned=claims.abandoned,
             claims=b"".join(sorted(claims.sizes)),
+            object_delay_s=parts.options.object_delay_s,
+            refused=self._refused(),
         )
+
+    def _refused(self) -> str | None:
+        owner = None if self._parts.ownership is None else self._parts.ownership.owner()
+        return owner.detail if owner is not None and owner.state == "other" else None
 
     def _plan_tenant(self, tenant: TenantId, name: str) -> TenantPlan:
         catalog = self._parts.catalog
@@ -143,4 +149,6 @@ def as_report(plan: GcPlan) -> GcReport:
         for each in plan.tenants
     )
     kinds = tuple(each.kind for each in plan.tenants if each.problem and each.kind)
+    if plan.refused is not None:
+        kinds = (Denied.kind, *kinds)
     return GcReport(0, tenants, plan.uploads, plan.uploads, plan.upload_bytes, 0, plan.problems, kinds)

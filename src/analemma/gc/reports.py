@@ -16,6 +16,18 @@ ID_BYTES = 32
 UPLOAD_BYTES = 16
 
 
+def for_people(seconds: float) -> str:
+    """`604800` -> `7 days`.
+
+    >>> for_people(604_800), for_people(7200), for_people(90)
+    ('7 days', '2 hours', '90 s')
+    """
+    for length, name in ((86_400, "day"), (3600, "hour")):
+        if seconds >= length:
+            return f"{seconds / length:g} {name}{'' if seconds == length else 's'}"
+    return f"{seconds:g} s"
+
+
 @dataclass(frozen=True, slots=True)
 class TenantPlan:
     """What would happen to one tenant's blocks."""
@@ -60,6 +72,10 @@ class GcPlan:
     """Those of the uploads whose commit never came."""
     claims: bytes = field(default=b"", repr=False)
     """Every such upload: 16 bytes each."""
+    object_delay_s: float = 0.0
+    """How long their objects stay after that."""
+    refused: str | None = None
+    """Why a run would do nothing at all: the objects are another catalog's."""
 
     @property
     def total(self) -> int:
@@ -79,13 +95,16 @@ class GcPlan:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        return tuple(f"{each.tenant}: {each.problem}" for each in self.tenants if each.problem)
+        found = [f"{each.tenant}: {each.problem}" for each in self.tenants if each.problem]
+        return tuple(found if self.refused is None else [self.refused, *found])
 
     def describe(self) -> str:
         """The plan for people, one line for each fact."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
+        if self.refused is not None:
+            yield f"a run would be refused, and do nothing of this: {self.refused}"
         for each in self.tenants:
             yield f"tenant {each.tenant}: {each.total} blocks, {each.referenced} of them needed"
             if each.problem is not None:
@@ -99,7 +118,8 @@ class GcPlan:
             if each.waiting:
                 yield f"  {each.waiting} marked blocks would wait: for {self.grace_s:g} s to pass, or a session to end"
         unreferenced = self.uploads - self.abandoned
-        yield f"{self.uploads} objects would be deleted ({self.upload_bytes} bytes)"
+        after = f", {for_people(self.object_delay_s)} after they are let go" if self.object_delay_s else ""
+        yield f"{self.uploads} objects would be deleted ({self.upload_bytes} bytes){after}"
         if self.abandoned:
             yield f"  {self.abandoned} whose commit never came"
         if unreferenced:

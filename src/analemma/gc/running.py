@@ -64,6 +64,9 @@ class Run:
         """Everything that is to be done, and what came of it."""
         stopped = False
         try:
+            if self._parts.ownership is not None:
+                # Before anything else: what a copy of the catalog expires or dooms, it would next delete.
+                self._parts.ownership.take_turn()
             for number, name in tenants:
                 self._collect_tenant(number, name)
             self._collect_uploads([number for number, _ in tenants])

@@ -16,6 +16,7 @@ from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.gc.lifecycle import ORPHAN_TAG
+from analemma.state.object_ownership import NotOwner
 
 AFTER_OBJECT = declare("gc.after_object", "objects are deleted, and nothing says so yet")
 
@@ -133,6 +134,8 @@ class UploadCollector:
             for taken in batch:
                 try:
                     self._settle(self._objects, taken, number)
+                except NotOwner:
+                    raise
                 except AnalemmaError as exc:
                     self._catalog.fail_again(taken, str(exc))
                 else:
@@ -173,6 +176,8 @@ class UploadCollector:
         try:
             objects.delete_many([upload.object_key for upload in page])
             return {}
+        except NotOwner:
+            raise
         except AnalemmaError:
             pass
         failed: dict[bytes, str] = {}

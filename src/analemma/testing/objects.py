@@ -101,6 +101,7 @@ class ObjectStoreSuite:
             lambda: store.put(key, b"x"),
             lambda: store.put(key, b"x", if_absent=True),
             lambda: store.put_stream(key, [b"x"]),
+            lambda: store.replace(key, b"x", expected=b""),
             lambda: store.get(key),
             lambda: store.get_range(key, 0, 1),
             lambda: store.get_ranges(key, [(0, 1)]),
@@ -132,6 +133,34 @@ class ObjectStoreSuite:
             with pytest.raises(Conflict):
                 store.put("k/x", other, if_absent=True)
         assert store.get("k/x") == b"first"
+
+    def test_an_object_is_replaced_only_if_it_holds_what_was_expected(self, store: ObjectStore) -> None:
+        with pytest.raises(Conflict):
+            store.replace("k/x", b"new", expected=b"")
+        assert store.head("k/x") is None
+        store.put("k/x", b"first")
+        store.replace("k/x", b"second", expected=b"first")
+        store.replace("k/x", b"second", expected=b"first")
+        with pytest.raises(Conflict):
+            store.replace("k/x", b"third", expected=b"first")
+        assert store.get("k/x") == b"second"
+
+    def test_of_many_who_replace_the_same_exactly_one_wins(self, store: ObjectStore) -> None:
+        store.put("k/x", b"old")
+        barrier = threading.Barrier(6)
+
+        def replace(number: int) -> bool:
+            barrier.wait()
+            try:
+                store.replace("k/x", b"%d" % number, expected=b"old")
+            except Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(6) as pool:
+            won = list(pool.map(replace, range(6)))
+        assert won.count(True) == 1
+        assert store.get("k/x") == b"%d" % won.index(True)
 
     def test_of_many_concurrent_conditional_puts_exactly_one_wins(self, store: ObjectStore) -> None:
         barrier = threading.Barrier(6)
@@ -330,6 +359,11 @@ class FailingStore:
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
         fault = self._next("put_stream")
         self._store.put_stream(key, chunks, metadata=metadata)
+        self._lose_answer(fault)
+
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        fault = self._next("replace")
+        self._store.replace(key, data, expected=expected)
         self._lose_answer(fault)
 
     def get(self, key: str) -> bytes:

@@ -18,7 +18,7 @@ from analemma.catalog.archive_marks import ArchiveMarks, ArchivePass
 from analemma.catalog.collecting import LeaseLost
 from analemma.catalog.workspaces import AppearedMeanwhile, SqlWorkspaces
 from analemma.clock import SystemClock
-from analemma.errors import Conflict, Unavailable
+from analemma.errors import Conflict, Denied, Unavailable
 from tests.stores import Store, local
 from tests.unit.archives.collections import (
     DELAY_S,
@@ -212,6 +212,13 @@ def test_a_database_that_knows_of_nothing_collects_nothing(store: Store, tmp_pat
         (tmp_path / "new").mkdir()
         app.archives.create("mine", owner_id="ann", volume=tmp_path / "new")
         assert units(app) == before
+        with pytest.raises(Denied, match="another"):
+            app.archives.gc_run(0, force=True)
+        if store.objects is None:
+            with pytest.raises(Denied, match="own directory of another store"):
+                app.adopt_objects()
+            return
+        app.adopt_objects()
         assert "heard of none" in str(app.archives.gc_plan(0).problem)
         for _ in range(3):
             report = app.archives.gc_run(0)

@@ -136,6 +136,9 @@ class Meddling:
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
         self._store.put_stream(key, chunks, metadata=metadata)
 
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        self._store.replace(key, data, expected=expected)
+
     def get(self, key: str) -> bytes:
         return self._store.get(key)
 

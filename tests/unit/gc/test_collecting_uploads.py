@@ -26,7 +26,7 @@ from tests.stores import Store
 from tests.unit.gc.collections import DAY_S, PLACE, later, text
 
 KEY = BranchKey("ann", "trip")
-OFFLOAD: dict[str, Any] = {"pack_threshold_bytes": 1000}
+OFFLOAD: dict[str, Any] = {"pack_threshold_bytes": 1000, "gc_object_delay_s": 0}
 
 
 def objects_of(app: App) -> set[str]:
@@ -88,7 +88,7 @@ def test_an_object_goes_with_the_last_block_in_it(store: Store) -> None:
 
 
 def test_objects_wait_after_their_claim_if_told_to(store: Store) -> None:
-    with store.open(**OFFLOAD, gc_object_delay_s=3600) as app:
+    with store.open(**(OFFLOAD | {"gc_object_delay_s": 3600})) as app:
         stall(app)
         assert app.collector(database_clock=later(DAY_S + 60)).run().objects == 0
         assert len(objects_of(app)) == 1
@@ -113,7 +113,14 @@ def test_another_bucket_is_noticed_and_nothing_is_forgotten(store: Store, tmp_pa
         report = wrong.gc.run(grace_s=0)
         # It cannot even mark: the newest version's own blocks are not there.
         assert report.kinds == ("corrupt",) and report.deleted == 0
-    with analemma.open(store.url, objects=store.objects, objects_moved=True) as app:
+    with analemma.open(
+        store.url, objects=store.objects, objects_moved=True, settings=Settings(gc_object_delay_s=0)
+    ) as app:
+        if store.objects is not None:
+            # It was said that they are elsewhere, so it must be said that they are not.
+            with pytest.raises(Denied):
+                app.gc.run(grace_s=0)
+            app.adopt_objects()
         assert app.gc.audit() == []
         assert app.gc.run(grace_s=0).objects == 7 and len(objects_of(app)) == 1
         assert app.stats().uploads == uploads - 7

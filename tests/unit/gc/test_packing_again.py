@@ -192,7 +192,7 @@ def test_large_saves_are_unpacked_too(store: Store) -> None:
 
 
 def test_with_the_collector_only_what_is_needed_stays(store: Store) -> None:
-    with store.open(**SMALL, gc_upload_age_s=0) as app:
+    with store.open(**SMALL, gc_upload_age_s=0, gc_object_delay_s=0) as app:
         converse(app, versions=40)
         app.packing.pack(older_than_s=0)
         first = {usage.upload for usage in usages(app)}

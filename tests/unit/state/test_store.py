@@ -39,7 +39,7 @@ def run_sql(store: Store, statement: str, *parameters: Any) -> list[tuple[Any, .
 
 def object_files(store: Store) -> list[Path]:
     folder = Path(store.objects) if store.objects else Path(store.url) / "objects"
-    return [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in folder.rglob("packs/*/*") if path.is_file()]
 
 
 def test_an_ordinary_commit_touches_no_object_store(store: Store) -> None:
@@ -52,7 +52,8 @@ def test_a_large_commit_uploads_one_object(store: Store) -> None:
     with store.open() as app:
         outcome = commit_value(app.default, large_value(1))
         assert len(outcome.object_keys) == 1 and len(object_files(store)) == 1
-        assert app.object_metrics.snapshot()["put_object"].count == 1
+        # Beside objects that another catalog could be opened with, too, stands whose they are.
+        assert app.object_metrics.snapshot()["put_object"].count == (1 if app.ownership is None else 2)
     with store.open() as app:
         assert state_of(app.default) == large_value(1)
         assert app.default.verify(KEY).ok

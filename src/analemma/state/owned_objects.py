@@ -1,0 +1,126 @@
+"""The objects of a store, as far as they are its own: it reads them all, puts new ones where it may, and deletes only
+as their owner."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from analemma.blocks.port import ObjectInfo, ObjectStore, check_key, check_prefix, missing
+from analemma.errors import NotFound
+from analemma.state.object_ownership import FOLDERS, MARKER, ObjectOwnership
+
+Result = TypeVar("Result")
+
+
+class OwnedObjects:
+    """An object store whose deletions ask first whose the objects are. What a copy of the catalog wrote lies below
+    folders of its own and is read as if it lay among the others: names of objects are random, so none is in two
+    places."""
+
+    def __init__(self, store: ObjectStore, ownership: ObjectOwnership) -> None:
+        self._store = store
+        self._ownership = ownership
+
+    def __repr__(self) -> str:
+        return f"OwnedObjects({self._store!r})"
+
+    @property
+    def supports_tags(self) -> bool:
+        return self._store.supports_tags
+
+    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
+        self._store.put(self._written(key), data, metadata=metadata, if_absent=if_absent)
+
+    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
+        self._store.put_stream(self._written(key), chunks, metadata=metadata)
+
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        self._store.replace(self._written(key), data, expected=expected)
+
+    def get(self, key: str) -> bytes:
+        return self._found(key, self._store.get)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self._found(key, lambda at: self._store.get_range(at, offset, length))
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return self._found(key, lambda at: self._store.get_ranges(at, ranges))
+
+    def open_read(self, key: str) -> Iterator[bytes]:
+        begun = False
+        try:
+            for piece in self._store.open_read(key):
+                begun = True
+                yield piece
+            return
+        except NotFound:
+            if begun:
+                raise
+        yield from self._store.open_read(self._elsewhere(key))
+
+    def head(self, key: str) -> ObjectInfo | None:
+        info = self._store.head(key)
+        if info is None:
+            try:
+                info = self._store.head(self._elsewhere(key))
+            except NotFound:
+                return None
+        return None if info is None else replace(info, key=key)
+
+    def delete(self, key: str) -> None:
+        self.delete_many([key])
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        chosen = [check_key(key) for key in keys]
+        if chosen:
+            self._ownership.check()
+            folders = self._ownership.folders()
+            self._store.delete_many([*chosen, *(f"{folder}/{key}" for folder in folders for key in chosen)])
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder = check_prefix(prefix)
+        listings = [self._among_all(folder)]
+        listings += [self._below(each, folder) for each in self._ownership.folders()]
+        return heapq.merge(*listings, key=lambda info: info.key.encode()) if len(listings) > 1 else listings[0]
+
+    def tag(self, key: str, tags: Mapping[str, str]) -> None:
+        # By its tags the bucket's own rules may delete it.
+        self._ownership.check()
+        self._found(key, lambda at: self._store.tag(at, tags))
+
+    def health(self) -> None:
+        self._store.health()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _written(self, key: str) -> str:
+        check_key(key)
+        folder = self._ownership.folder_to_write()
+        return key if folder is None else f"{folder}/{key}"
+
+    def _found(self, key: str, read: Callable[[str], Result]) -> Result:
+        try:
+            return read(key)
+        except NotFound:
+            return read(self._elsewhere(key))
+
+    def _elsewhere(self, key: str) -> str:
+        """The same object below a folder of this catalog's, if it is there; NotFound by its own name if it is not."""
+        for folder in self._ownership.folders():
+            if self._store.head(f"{folder}/{key}") is not None:
+                return f"{folder}/{key}"
+        raise missing(key)
+
+    def _among_all(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Without the marker and what copies have put below their folders, which is nobody else's."""
+        for info in self._store.list(prefix):
+            if prefix or (info.key != MARKER and not info.key.startswith(f"{FOLDERS}/")):
+                yield info
+
+    def _below(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+        for info in self._store.list(f"{folder}/{prefix}" if prefix else folder):
+            yield replace(info, key=info.key.removeprefix(f"{folder}/"))
