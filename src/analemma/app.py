@@ -212,6 +212,7 @@ class App(AppPipeline):
                 object_delay_s=settings.gc_object_delay_s,
                 session_idle_s=settings.gc_session_idle_s,
                 lease_s=settings.gc_lease_s,
+                key_keep_s=settings.idempotency_keep_s,
                 brakes=BrakeLimits(
                     unmarked=settings.gc_brake_unmarked,
                     drop=settings.gc_brake_drop,
@@ -409,6 +410,7 @@ def open_app(
             store.close()
         raise
     try:
+        catalog.key_keep_us = round(settings.idempotency_keep_s * 1_000_000)
         beside = _beside(file)
         shared: str | None = None
         if place.objects is not None and file != MEMORY:

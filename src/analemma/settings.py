@@ -89,6 +89,13 @@ class Settings(BaseModel):
     checkpoint_close_s: float = Field(
         5, ge=0, le=3600, description="Closing a store applies its pending checkpoints for at most this long."
     )
+    idempotency_keep_s: float = Field(
+        2_592_000,
+        ge=0,
+        le=10_000_000_000,
+        description="An idempotency key gives its answer again for so long at least, and for as long as the version"
+        " that was made under it is kept; after that it is a new one.",
+    )
     version_node: int | None = Field(
         None,
         ge=0,

@@ -326,7 +326,7 @@ class Tenant:
                     checkpoints=self.checkpoints,
                     clock=self._clock,
                 ),
-                rows=RunRows(engine, self.id),
+                rows=RunRows(engine, self.id, key_keep_us=self._catalog.key_keep_us),
                 engine=engine,
                 tenant=self.id,
                 tenant_name=self.name,

@@ -20,6 +20,7 @@ AFTER_SNAPSHOT = declare("gc.after_snapshot", "the roots are read, and nothing i
 BEFORE_DOOM = declare("gc.before_doom", "blocks are doomed inside a transaction of a pass")
 AFTER_DOOM = declare("gc.after_doom", "a batch of blocks is doomed")
 BEFORE_DELETE = declare("gc.before_delete", "blocks are deleted inside a transaction of a pass")
+BEFORE_FORGET = declare("gc.before_forget", "a pass has found idempotency keys that count no more, and none is gone")
 AFTER_DELETE = declare("gc.after_delete", "a batch of blocks is deleted")
 
 Result = TypeVar("Result")
@@ -333,6 +334,26 @@ class Pass:
         if self._engine.one("old_end", tenant=tenant, before=released_before_us) is not None:
             self._act(lambda tx: tx.execute("forget_ends", tenant=tenant, before=released_before_us))
         return count
+
+    def forget_keys(self, tenant: TenantId, before_us: int) -> Iterator[int]:
+        """Drop idempotency keys that were remembered up to that time and whose versions are gone; how many, page by
+        page. On the way of a commit they count no more already."""
+        after: tuple[Any, ...] = (-1, "", "", "")
+        while page := self._engine.all(
+            "old_keys",
+            tenant=tenant,
+            before=before_us,
+            after_time=after[0],
+            after_owner=after[1],
+            after_workflow=after[2],
+            after_key=after[3],
+            limit=FORGET_BATCH,
+        ):
+            rows = [(tenant, *row[1:4], before_us) for row in page if row[4]]
+            if rows:
+                hit(BEFORE_FORGET)
+                yield self._act(lambda tx, rows=rows: tx.execute_many("forget_keys", rows))  # type: ignore[misc]
+            after = page[-1][:4]
 
     def count(self, tenant: TenantId, total: int, referenced: int) -> None:
         """Leave what was found for the next pass to compare with, when this one finishes."""

@@ -13,7 +13,7 @@ from analemma.catalog.port import CommitRequest, Committed
 from analemma.errors import Conflict, Internal, Unavailable
 
 
-def commit_in_one_statement(source: Statements, request: CommitRequest, *, now_us: int) -> Committed:
+def commit_in_one_statement(source: Statements, request: CommitRequest, *, now_us: int, key_keep_us: int) -> Committed:
     """Write everything, or raise and write nothing. `source` may be the engine itself or an open transaction."""
     try:
         if takes_rows_along(request):
@@ -21,11 +21,11 @@ def commit_in_one_statement(source: Statements, request: CommitRequest, *, now_u
         elif is_plain(request):
             row = source.one("commit_plain", **plain_parameters(request))
         else:
-            row = source.one("commit", **parameters(request, now_us=now_us))
+            row = source.one("commit", **parameters(request, now_us=now_us, key_keep_us=key_keep_us))
     except Conflict as exc:
         if exc.facts.get("constraint") != "idempotency_pkey":
             raise
-        return _replay_of_rival(source, request, exc)
+        return _replay_of_rival(source, request, exc, key_keep_us)
     assert row is not None
     moved, stored, *seen = row
     if seen[0] is not None:
@@ -34,16 +34,16 @@ def commit_in_one_statement(source: Statements, request: CommitRequest, *, now_u
         receipt = None if request.idempotency is None else request.idempotency.receipt
         return Committed(request.manifest.id, frozenset(map(BlockId, stored or ())), receipt=receipt)
     # Again: whoever moved the head may have been this very request, sent twice.
-    replayed = find_replay(source, request)
+    replayed = find_replay(source, request, key_keep_us=key_keep_us)
     if replayed is not None:
         return replayed
     raise head_moved(request, read_head(source, request.tenant, request.head.key))
 
 
-def _replay_of_rival(source: Statements, request: CommitRequest, exc: Conflict) -> Committed:
+def _replay_of_rival(source: Statements, request: CommitRequest, exc: Conflict, key_keep_us: int) -> Committed:
     """Someone committed under the same key, on another branch, since our statement looked."""
     try:
-        replayed = find_replay(source, request)
+        replayed = find_replay(source, request, key_keep_us=key_keep_us)
     except Internal:
         # Inside a larger transaction, which the refused row has ended: run again, it will find the key at once.
         raise Unavailable("the idempotency key was taken meanwhile", hint="try again", retry=True) from exc
@@ -87,7 +87,7 @@ def plain_parameters(request: CommitRequest) -> dict[str, Any]:
     }
 
 
-def parameters(request: CommitRequest, *, now_us: int) -> dict[str, Any]:
+def parameters(request: CommitRequest, *, now_us: int, key_keep_us: int) -> dict[str, Any]:
     """The request as the parameters of the statement `commit`."""
     asked, journal = request.idempotency, request.journal
     blocks, uploads = blocks_in_order(request), sorted(set(request.uploads))
@@ -107,6 +107,7 @@ def parameters(request: CommitRequest, *, now_us: int) -> dict[str, Any]:
         "idempotency_key": None if asked is None else asked.key,
         "fingerprint": None if asked is None else asked.fingerprint,
         "receipt": None if asked is None else asked.receipt,
+        "key_keep": key_keep_us,
         "now": now_us,
         **event_parameters(request.events),
     }

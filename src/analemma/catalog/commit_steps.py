@@ -21,9 +21,9 @@ from analemma.catalog.port import BlockRow, CommitRequest, Committed, TenantId
 from analemma.failpoints import hit
 
 
-def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int) -> Committed:
+def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int, key_keep_us: int) -> Committed:
     """Write everything, or raise and leave it to the transaction to undo the rest."""
-    replayed = find_replay(tx, request)
+    replayed = find_replay(tx, request, key_keep_us=key_keep_us)
     if replayed is not None:
         return replayed
     tenant, key = request.tenant, request.head.key
@@ -65,7 +65,7 @@ def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int) -> 
     for upload in request.uploads:
         if tx.execute("finish_upload", tenant=tenant, id=upload) != 1:
             raise missing_upload()
-    receipt = remember_request(tx, request)
+    receipt = remember_request(tx, request, key_keep_us=key_keep_us)
     change_rows(tx, request.rows)
     hit(BEFORE_COMMIT)
     return Committed(request.manifest.id, stored, receipt=receipt)
@@ -152,17 +152,17 @@ def _add_manifest(tx: Transaction, request: CommitRequest) -> None:
     )
 
 
-def remember_request(tx: Transaction, request: CommitRequest) -> bytes | None:
-    """Keep the receipt under the caller's key, if it named one."""
+def remember_request(tx: Transaction, request: CommitRequest, *, key_keep_us: int) -> bytes | None:
+    """Keep the receipt under the caller's key, if it named one, in the place of one that counts no more."""
     asked = request.idempotency
     if asked is None:
         return None
+    head = request.head.key
+    whose = {"tenant": request.tenant, "owner": head.owner, "workflow": head.workflow, "key": asked.key}
+    tx.execute("drop_old_key", **whose, keep=key_keep_us)
     tx.execute(
         "add_idempotency",
-        tenant=request.tenant,
-        owner=request.head.key.owner,
-        workflow=request.head.key.workflow,
-        key=asked.key,
+        **whose,
         fingerprint=asked.fingerprint,
         manifest=request.manifest.id,
         receipt=asked.receipt,

@@ -12,6 +12,9 @@ from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, Committed,
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare
 
+KEY_KEEP_US = 30 * 86_400 * 1_000_000
+"""So long an idempotency key counts at least, unless the settings say otherwise."""
+
 BEFORE_TRANSACTION = declare("commit.before_transaction", "nothing is written yet")
 AFTER_HEAD = declare("commit.after_head", "the head has moved inside the transaction")
 AFTER_BLOCKS = declare("commit.after_blocks", "the blocks are written inside the transaction")
@@ -40,15 +43,18 @@ def blocks_in_order(request: CommitRequest) -> list[BlockRow]:
     return [blocks[block] for block in sorted(blocks)]
 
 
-def find_replay(source: Statements, request: CommitRequest) -> Committed | None:
-    """The answer given before under the request's idempotency key, if there was one."""
+def find_replay(source: Statements, request: CommitRequest, *, key_keep_us: int) -> Committed | None:
+    """The answer given before under the request's idempotency key, if there was one and the key still counts."""
     if request.idempotency is None:
         return None
-    key = request.head.key
-    row = source.one(
-        "idempotency", tenant=request.tenant, owner=key.owner, workflow=key.workflow, key=request.idempotency.key
-    )
+    row = find_key(source, request.tenant, request.head.key, request.idempotency.key, key_keep_us=key_keep_us)
     return None if row is None else replay(request, row)
+
+
+def find_key(source: Statements, tenant: TenantId, key: BranchKey, asked: str, *, key_keep_us: int) -> Row | None:
+    """Fingerprint, manifest and receipt of what was committed under a key that counts: one that is not older than keys
+    are kept, or whose version is there."""
+    return source.one("idempotency", tenant=tenant, owner=key.owner, workflow=key.workflow, key=asked, keep=key_keep_us)
 
 
 def replay(request: CommitRequest, row: Row) -> Committed:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.commits import check_request
+from analemma.catalog.commits import check_request, find_key
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.ledger_port import BranchSettlement, Delta, LedgerEntry, PendingEntry, TicketRow
 from analemma.catalog.names import check_key, check_part
@@ -35,6 +35,7 @@ class SqlLedger(ABC):
 
     engine: Engine
     clock: Clock
+    key_keep_us: int
 
     def enter(self, tenant: TenantId, entry: LedgerEntry) -> int:
         return self.enter_all(tenant, [entry])[0]
@@ -126,7 +127,7 @@ class SqlLedger(ABC):
             key, asked = pending.entry.key, pending.entry.idempotency_key
             if asked is None:
                 continue
-            row = self.engine.one("idempotency", tenant=tenant, owner=key.owner, workflow=key.workflow, key=asked)
+            row = find_key(self.engine, tenant, key, asked, key_keep_us=self.key_keep_us)
             if row is not None:
                 known[pending.seq] = Idempotency(asked, row[0], row[2])
         return known

@@ -36,7 +36,7 @@ def enter_in_one_statement(source: Statements, tenant: TenantId, entries: Sequen
 
 
 def settle_in_one_statement(
-    source: Statements, tenant: TenantId, settlements: Sequence[BranchSettlement], *, now_us: int
+    source: Statements, tenant: TenantId, settlements: Sequence[BranchSettlement], *, now_us: int, key_keep_us: int
 ) -> None:
     """Write everything, or raise; the transaction must then be undone. Heads and entries are held already."""
     requests = [request for settlement in settlements for request in settlement.commits]
@@ -47,6 +47,7 @@ def settle_in_one_statement(
         "settle",
         tenant=tenant,
         settled_at=now_us,
+        key_keep=key_keep_us,
         uploads=Blobs(uploads),
         **_new_heads(begun),
         **_moved_heads(grown),

@@ -68,7 +68,9 @@ def enter_in_steps(tx: Transaction, tenant: TenantId, entries: Sequence[LedgerEn
     return {bytes(secret): int(seq) for secret, seq in tx.all("entered", count=len(rows))}
 
 
-def settle_in_steps(tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement], *, now_us: int) -> None:
+def settle_in_steps(
+    tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement], *, now_us: int, key_keep_us: int
+) -> None:
     """Write everything, or raise; the transaction must then be undone. Heads and entries are held already."""
     grown = [(settlement.expected, commits) for settlement in settlements if (commits := settlement.commits)]
     requests = [request for _, commits in grown for request in commits]
@@ -86,7 +88,7 @@ def settle_in_steps(tx: Transaction, tenant: TenantId, settlements: Sequence[Bra
         if tx.execute("finish_upload", tenant=tenant, id=upload) != 1:
             raise missing_upload()
     for request in requests:
-        remember_request(tx, request)
+        remember_request(tx, request, key_keep_us=key_keep_us)
     hit(BEFORE_COMMIT)
     steps = [step for settlement in settlements for step in settlement.steps]
     outcomes = _Rows()

@@ -36,7 +36,7 @@ class PostgresCatalog(SqlCatalog):
         self.migrated = migrate(engine, now_us=self.clock.now_us(), apply=migrate_schema)
 
     def commit_in(self, tx: Transaction, request: CommitRequest) -> Committed:
-        committed = commit_in_one_statement(tx, request, now_us=self.clock.now_us())
+        committed = commit_in_one_statement(tx, request, now_us=self.clock.now_us(), key_keep_us=self.key_keep_us)
         if request.rows and not committed.replayed and not takes_rows_along(request):
             change_rows(tx, request.rows)
             hit(BEFORE_COMMIT)
@@ -76,7 +76,7 @@ class PostgresCatalog(SqlCatalog):
         return enter_in_one_statement(tx, tenant, entries)
 
     def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
-        settle_in_one_statement(tx, tenant, settlements, now_us=self.clock.now_us())
+        settle_in_one_statement(tx, tenant, settlements, now_us=self.clock.now_us(), key_keep_us=self.key_keep_us)
 
     def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]:
         return self.engine.all("read_blocks", tenant=tenant, ids=Blobs(ids))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from analemma.canon.identity import BlockId
+from analemma.catalog.commits import KEY_KEEP_US
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.port import BranchKey, RowChange, TenantId
 from analemma.catalog.run_records import (
@@ -34,9 +35,12 @@ LAST = 1 << 62
 class RunRows:
     """One tenant's runs."""
 
-    def __init__(self, engine: Engine, tenant: TenantId) -> None:
+    def __init__(self, engine: Engine, tenant: TenantId, *, key_keep_us: int = KEY_KEEP_US) -> None:
+        """A key counts so long after the end of its run at least, and for as long as the run's first version is
+        there."""
         self._engine = engine
         self._tenant = tenant
+        self._key_keep_us = key_keep_us
 
     def get(self, execution: str) -> RunRow | None:
         """One run."""
@@ -49,8 +53,8 @@ class RunRows:
         return None if row is None else run_row(row)
 
     def of_key(self, idempotency_key: str) -> RunRow | None:
-        """The run that was born under a key."""
-        row = self._engine.one("run_of_key", tenant=self._tenant, key=idempotency_key)
+        """The run that was born under a key that counts."""
+        row = self._engine.one("run_of_key", tenant=self._tenant, key=idempotency_key, keep=self._key_keep_us)
         return None if row is None else run_row(row)
 
     def newest_on(self, key: BranchKey, document: BlockId) -> RunRow | None:
@@ -122,6 +126,14 @@ class RunRows:
                 "parent": new.parent,
             },
         )
+
+    def free_key(self, idempotency_key: str | None) -> list[RowChange]:
+        """For a commit, before it adds a run: a key that counts no more is free. Of two who come at once, the second
+        finds the run of the first."""
+        if idempotency_key is None:
+            return []
+        parameters = {"tenant": self._tenant, "key": idempotency_key, "keep": self._key_keep_us}
+        return [RowChange("drop_old_run_key", parameters, None)]
 
     def hold(self, row: RunRow) -> RowChange:
         """For a commit that begins another run: whoever begins it still has this one."""

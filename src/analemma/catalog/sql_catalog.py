@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.commits import AFTER_COMMIT, BEFORE_TRANSACTION, check_request, read_head
+from analemma.catalog.commits import AFTER_COMMIT, BEFORE_TRANSACTION, KEY_KEEP_US, check_request, find_key, read_head
 from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.ledger import SqlLedger
 from analemma.catalog.names import check_part, check_tenant, check_texts
@@ -49,6 +49,8 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         self.clock = clock or SystemClock()
         self.migrated: list[str] = []
         """The migrations that opening the catalog applied."""
+        self.key_keep_us = KEY_KEEP_US
+        """An idempotency key counts so long at least, and for as long as its version is there."""
         self._tenants: dict[str, TenantId] = {}
         self._objects_held: str | None = None
         """Where this program would put objects; None once it is known that nobody chooses another place."""
@@ -206,7 +208,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         return [JournalRow(*row) for row in rows]
 
     def receipt(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
-        row = self.engine.one("idempotency", tenant=tenant, owner=key.owner, workflow=key.workflow, key=idempotency_key)
+        row = find_key(self.engine, tenant, key, idempotency_key, key_keep_us=self.key_keep_us)
         return None if row is None else Idempotency(idempotency_key, row[0], row[2])
 
     def named_versions(

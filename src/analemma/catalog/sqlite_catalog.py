@@ -34,7 +34,7 @@ class SqliteCatalog(SqlCatalog):
         self.migrated = migrate(engine, now_us=self.clock.now_us(), apply=migrate_schema)
 
     def commit_in(self, tx: Transaction, request: CommitRequest) -> Committed:
-        return commit_in_steps(tx, request, now_us=self.clock.now_us())
+        return commit_in_steps(tx, request, now_us=self.clock.now_us(), key_keep_us=self.key_keep_us)
 
     def _commit(self, request: CommitRequest) -> Committed:
         try:
@@ -54,7 +54,7 @@ class SqliteCatalog(SqlCatalog):
         return enter_in_steps(tx, tenant, entries)
 
     def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
-        settle_in_steps(tx, tenant, settlements, now_us=self.clock.now_us())
+        settle_in_steps(tx, tenant, settlements, now_us=self.clock.now_us(), key_keep_us=self.key_keep_us)
 
     def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]:
         return self.engine.all("read_blocks", tenant=tenant, ids=b"".join(ids), count=len(ids))

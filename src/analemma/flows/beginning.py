@@ -209,7 +209,8 @@ class Beginning:
 
         def rows(manifest: BlockId) -> list[RowChange]:
             status = parts.rows.workflow_status(asked.key, "RUNNING", parts.clock.now_us())
-            return [*asked.beside, parts.rows.add(new, manifest), *lane, status]
+            free = parts.rows.free_key(asked.idempotency_key)
+            return [*asked.beside, *free, parts.rows.add(new, manifest), *lane, status]
 
         try:
             standing = parts.kernel.begin(asked.key, prepared, asked.given, new.execution, rows)

@@ -59,6 +59,8 @@ class GcOptions:
     """A session that has written nothing for so long is given up."""
     lease_s: float = 300
     """A collector that was not heard of for so long has died."""
+    key_keep_s: float = 2_592_000
+    """An idempotency key counts so long at least, and for as long as its version is there."""
     brakes: BrakeLimits = field(default_factory=BrakeLimits)
 
 

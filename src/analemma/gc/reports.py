@@ -176,6 +176,8 @@ class TenantReport:
     bytes: int = 0
     problem: str | None = None
     kind: str | None = None
+    keys: int = 0
+    """Idempotency keys that were forgotten: they counted no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Run:
         done = TenantReport(name)
         self._tenants.append(done)
         try:
-            for step in (self._let_expire, self._sweep):
+            for step in (self._let_expire, self._sweep, self._forget_keys):
                 done = step(tenant, done)
                 self._tenants[-1] = done
         except (LeaseLost, Stopped):
@@ -156,6 +156,15 @@ class Run:
             # Not while they are all that explains why nothing leads to blocks that are still there.
             before_us = parts.upload_rows.now_us() - RELEASED_LEASE_S * SECOND_US
             self._pass.forget_leases(tenant, before_us)
+        return done
+
+    def _forget_keys(self, tenant: TenantId, done: TenantReport) -> TenantReport:
+        if not self._expire or done.problem is not None:
+            return done
+        before_us = self._parts.upload_rows.now_us() - round(self._parts.options.key_keep_s * SECOND_US)
+        for count in self._pass.forget_keys(tenant, before_us):
+            done = replace(done, keys=done.keys + count)
+            self._tick("forgetting keys", count)
         return done
 
     def _collect_uploads(self, tenants: list[TenantId]) -> None:

@@ -46,7 +46,8 @@ class Saving(KernelBase):
         `/~1x`). What is deleted need not be there. With `previous_manifest_id`, the head must still be that manifest
         (None: the branch must not exist yet), or HeadMoved is raised and nothing changes; without it, the delta is
         applied to whatever is newest. The same `idempotency_key` gives the same commit, however often and from wherever
-        it is asked for."""
+        it is asked for, for as long as keys are kept (`idempotency_keep_s` of the settings) or its version is; after
+        that it is a new request."""
         key = branch_key(owner_id, workflow_id, branch)
         update = read_delta(delta, deleted)
         wire, blocks = (None, ()) if metadata is None else self._trees.pack(check_metadata(metadata))

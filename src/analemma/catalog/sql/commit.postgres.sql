@@ -6,6 +6,8 @@ WITH seen AS MATERIALIZED (
     SELECT fingerprint, manifest, receipt
     FROM idempotency
     WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :idempotency_key::text
+      AND (created_at > analemma_now() - :key_keep::bigint
+           OR EXISTS (SELECT FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest))
 ), moved AS (
     UPDATE head
     SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
@@ -104,10 +106,17 @@ WITH seen AS MATERIALIZED (
     UPDATE upload SET state = 'ready'
     WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp' AND EXISTS (SELECT FROM placed)
     RETURNING 1
+), dropped AS (
+    -- A key that counts no more makes room for itself. Of two who come at once the second finds the row of the first.
+    DELETE FROM idempotency
+    WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :idempotency_key::text
+      AND created_at <= analemma_now() - :key_keep::bigint AND EXISTS (SELECT FROM placed)
+      AND NOT EXISTS (SELECT FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest)
+    RETURNING 1
 ), remembered AS (
-    INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt)
-    SELECT :tenant, :owner, :workflow, :idempotency_key::text, :fingerprint::bytea, :manifest, :receipt::bytea
-    FROM placed WHERE :idempotency_key::text IS NOT NULL
+    INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt, created_at)
+    SELECT :tenant, :owner, :workflow, :idempotency_key::text, :fingerprint::bytea, :manifest, :receipt::bytea, analemma_now()
+    FROM placed WHERE :idempotency_key::text IS NOT NULL AND (SELECT count(*) FROM dropped) >= 0
 )
 SELECT
     CASE WHEN NOT EXISTS (SELECT FROM won) THEN false

@@ -29,8 +29,3 @@ VALUES (:tenant, :id, :owner, :workflow, :branch, :version, :parent, :root, :cre
 -- The new links of the branch's hash chain.
 INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
 VALUES (:tenant, :owner, :workflow, :branch, :seq, :kind, :manifest, :body, :hash, :created_at)
-
--- add_idempotency --
--- Only successes are remembered.
-INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt)
-VALUES (:tenant, :owner, :workflow, :key, :fingerprint, :manifest, :receipt)

@@ -53,8 +53,3 @@ SELECT seq, kind, manifest, body, hash, created_at
 FROM journal
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND seq > :after_seq
 ORDER BY seq LIMIT :limit
-
--- idempotency --
--- What was committed under a caller's key.
-SELECT fingerprint, manifest, receipt
-FROM idempotency WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :key

@@ -161,10 +161,28 @@ WITH created AS (
 ), finished AS (
     UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp'
     RETURNING 1
+), old AS MATERIALIZED (
+    -- Keys that count no more make room for themselves; held in one order, whoever else does that with some of the same.
+    SELECT found.owner, found.workflow, found.key
+    FROM (
+        SELECT * FROM unnest(:known_owners::text[], :known_workflows::text[], :known_keys::text[]) AS known (owner, workflow, key)
+        ORDER BY owner, workflow, key
+    ) AS known CROSS JOIN LATERAL (
+        SELECT owner, workflow, key FROM idempotency
+        WHERE tenant = :tenant AND owner = known.owner AND workflow = known.workflow AND key = known.key
+          AND created_at <= analemma_now() - :key_keep::bigint
+          AND NOT EXISTS (SELECT FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest)
+        FOR UPDATE
+    ) AS found
+), gone AS (
+    DELETE FROM idempotency USING old
+    WHERE idempotency.tenant = :tenant AND idempotency.owner = old.owner AND idempotency.workflow = old.workflow
+      AND idempotency.key = old.key
+    RETURNING 1
 ), remembered AS (
-    INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt)
-    SELECT :tenant, known.*
-    FROM unnest(
+    INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt, created_at)
+    SELECT :tenant, known.*, analemma_now()
+    FROM (SELECT count(*) FROM gone) AS room CROSS JOIN unnest(
         :known_owners::text[], :known_workflows::text[], :known_keys::text[], :known_fingerprints::bytea[],
         :known_manifests::bytea[], :known_receipts::bytea[]
     ) AS known

@@ -10,12 +10,6 @@ SELECT number, execution, owner, workflow, branch, name, document, born, head, s
        holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 FROM run WHERE number = :number
 
--- run_of_key --
--- The run that was born under an idempotency key.
-SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
-FROM run WHERE tenant = :tenant AND idempotency_key = :key
-
 -- runs --
 -- A page of runs, newest first. What is empty is not asked for.
 SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,

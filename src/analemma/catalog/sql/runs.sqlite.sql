@@ -132,3 +132,18 @@ SET status = 'CANCELLED', fence = fence + 1, holder = NULL, due_at = NULL, waiti
     updated_at = (SELECT us FROM moment), ended_at = (SELECT us FROM moment)
 WHERE parent = :run AND number <= :last AND ended_at IS NULL
 RETURNING number, owner, workflow, branch
+
+-- run_of_key --
+-- The run that was born under an idempotency key. The key counts for as long as the run goes on, keys are kept after its end, its first
+-- version is there, or it is that by which a run knows one that it began.
+SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
+FROM run WHERE tenant = :tenant AND idempotency_key = :key
+  AND (ended_at IS NULL OR ended_at > (SELECT us FROM moment) - :keep OR parent IS NOT NULL
+       OR EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = run.tenant AND manifest.id = run.born))
+
+-- drop_old_run_key --
+-- A key that counts no more is in the way of no new run.
+UPDATE run SET idempotency_key = NULL
+WHERE tenant = :tenant AND idempotency_key = :key AND ended_at <= (SELECT us FROM moment) - :keep AND parent IS NULL
+  AND NOT EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = run.tenant AND manifest.id = run.born)

@@ -1,0 +1,4 @@
+-- How long idempotency keys are kept: by when the database remembered them. Those that are there are as old as this migration.
+ALTER TABLE idempotency ADD COLUMN created_at integer NOT NULL DEFAULT 0;
+UPDATE idempotency SET created_at = (SELECT us FROM moment);
+CREATE INDEX idempotency_age ON idempotency (tenant, created_at, owner, workflow, key);
