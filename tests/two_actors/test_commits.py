@@ -164,7 +164,10 @@ def test_no_commit_names_an_upload_that_was_collected_meanwhile(store: Store) ->
     blob = random.Random(1).randbytes(90_000)
     settings: dict[str, Any] = {"pack_threshold_bytes": 20_000, "gc_object_delay_s": 0}
     with store.open(**settings) as app, store.open(**settings) as other:
-        save = lambda: app.kernel.save_state_delta({"blob": blob}, **PLACE)  # noqa: E731
+
+        def save() -> object:
+            return app.kernel.save_state_delta({"blob": blob}, **PLACE)
+
         with failpoints.paused("commit.before_transaction", save) as held:
             assert change(store, "UPDATE upload SET created_at = 0 WHERE state = 'temp'") == 1
             assert other.gc.run(grace_s=0).objects == 1
