@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,7 +18,7 @@ from analemma.blocks.retry import RetryStore
 from analemma.blocks.urls import open_objects
 from analemma.canon.registry import TypeRegistry
 from analemma.canon.standard_types import standard_registry
-from analemma.catalog.object_place import BESIDE, catalog_beside, hold_to_place, object_place
+from analemma.catalog.object_place import BESIDE, catalog_beside, hold_to_place, known_objects, object_place
 from analemma.catalog.object_place import MEMORY as IN_MEMORY
 from analemma.catalog.opening import database_path, open_catalog
 from analemma.catalog.sql_catalog import SqlCatalog
@@ -370,8 +370,9 @@ def open_app(
 
     An embedded store that does not exist is made, unless `create` is False: then it is NotFound. Large objects go to
     `objects` (`file:///...`, `s3://bucket/prefix?...`, `gs://`, `az://`); without it, beside an embedded catalog, or
-    into the database of a server. A store remembers where its objects are, and with those of another place it is
-    Invalid, unless they were all copied there: `objects_moved` says so, once."""
+    into the database of a server. A store remembers where its objects are: a directory is used without being named,
+    and without the others, or with those of another place, it is Invalid, unless they were all copied there:
+    `objects_moved` says so, once."""
     settings = settings or Settings()
     chosen = where if where is not None else settings.url
     if chosen is None:
@@ -389,7 +390,8 @@ def open_app(
     if file is not None and file != MEMORY and Path(file).parent.is_file():
         raise Invalid(f"{Path(file).parent} is a file, and no directory", hint="name a directory, or sqlite:///PATH")
     # Objects first: an unusable object store should not leave a fresh catalog behind.
-    store = None if place.objects is None else open_objects(place.objects)
+    fresh = file is not None and (file == MEMORY or not Path(file).exists())
+    store = None if place.objects is None else open_objects(place.objects, create=fresh)
     options: dict[str, Any] = {}
     if not embedded:
         options = {
@@ -413,6 +415,9 @@ def open_app(
         catalog.key_keep_us = round(settings.idempotency_keep_s * 1_000_000)
         beside = _beside(file)
         shared: str | None = None
+        if store is None and (known := known_objects(catalog)) is not None:
+            place = replace(place, objects=known)
+            store = open_objects(known, create=False)
         if place.objects is not None and file != MEMORY:
             named = bool(objects or settings.objects)
             remembered = object_place(place.objects, beside)

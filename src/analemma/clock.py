@@ -45,3 +45,15 @@ class SystemEntropy:
 
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)
+
+
+def span_for_people(seconds: float) -> str:
+    """`604800` -> `7 days`.
+
+    >>> span_for_people(604_800), span_for_people(7200), span_for_people(90)
+    ('7 days', '2 hours', '90 s')
+    """
+    for length, name in ((86_400, "day"), (3600, "hour")):
+        if seconds >= length:
+            return f"{seconds / length:g} {name}{'' if seconds == length else 's'}"
+    return f"{seconds:g} s"

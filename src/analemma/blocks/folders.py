@@ -24,6 +24,11 @@ def make_root(path: Path) -> int:
             os.fsync(parent)
         finally:
             os.close(parent)
+    return open_root(path)
+
+
+def open_root(path: Path) -> int:
+    """Open the root as a descriptor."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 

@@ -49,15 +49,19 @@ class LocalStore:
 
     supports_tags = False
 
-    def __init__(self, root: str | Path, *, clock: Clock | None = None, entropy: Entropy | None = None) -> None:
+    def __init__(
+        self, root: str | Path, *, create: bool = True, clock: Clock | None = None, entropy: Entropy | None = None
+    ) -> None:
+        """Without `create`, a directory that is not there is made by the first write: whoever only reads, perhaps at a
+        place that was mistyped, leaves nothing behind."""
         self.root = Path(root).absolute()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._durable_folders: set[tuple[str, ...]] = set()
-        try:
-            self._root: int | None = folders.make_root(self.root)
-        except OSError as exc:
-            raise self._refused(exc) from exc
+        self._root: int | None = None
+        self._closed = False
+        with self._translating(), contextlib.suppress(*(() if create else (FileNotFoundError,))):
+            self._open_root(create=create)
         # A directory we may only read is still worth opening; the first write will say what is wrong.
         with contextlib.suppress(OSError, AnalemmaError):
             self._clean_leftovers()
@@ -160,7 +164,7 @@ class LocalStore:
                     os.unlink(name, dir_fd=scratch)
 
     def close(self) -> None:
-        root, self._root = self._root, None
+        root, self._root, self._closed = self._root, None, True
         if root is not None:
             os.close(root)
 
@@ -218,8 +222,7 @@ class LocalStore:
     @contextlib.contextmanager
     def _scratch(self) -> Iterator[int]:
         with self._translating():
-            root = self._open_root()
-            scratch = folders.open_folder(root, _TEMPORARY, create=True)
+            scratch = folders.open_folder(self._open_root(create=True), _TEMPORARY, create=True)
         try:
             yield scratch
         finally:
@@ -229,7 +232,7 @@ class LocalStore:
     def _locked(self) -> Iterator[None]:
         with self._translating():
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            lock = os.open(_LOCK, flags, 0o666, dir_fd=self._open_root())
+            lock = os.open(_LOCK, flags, 0o666, dir_fd=self._open_root(create=True))
         try:
             end_s = self._clock.monotonic() + LONGEST_LOCK_S
             while True:
@@ -270,19 +273,26 @@ class LocalStore:
 
     def _clean_leftovers(self) -> None:
         oldest_us = self._clock.now_us() - LEFTOVER_AGE_S * 1_000_000
-        with self._scratch() as scratch:
+        scratch = folders.open_folder(self._open_root(), _TEMPORARY)
+        try:
             for name in os.listdir(scratch):
                 with contextlib.suppress(OSError):
                     facts = os.stat(name, dir_fd=scratch, follow_symlinks=False)
                     if facts.st_mtime_ns // 1000 < oldest_us:
                         os.unlink(name, dir_fd=scratch)
+        finally:
+            os.close(scratch)
 
     def _temporary_name(self) -> str:
         return f"{os.getpid()}-{self._entropy.random_bytes(8).hex()}"
 
-    def _open_root(self) -> int:
-        if self._root is None:
+    def _open_root(self, *, create: bool = False) -> int:
+        """The directory; FileNotFoundError if nobody has put anything there and it is not to be made."""
+        if self._closed:
             raise Unavailable(f"the object store {self.root} is closed")
+        if self._root is None:
+            # No lock, which a fork could leave held: should two threads be the first, one descriptor is too many.
+            self._root = folders.make_root(self.root) if create else folders.open_root(self.root)
         return self._root
 
     @contextlib.contextmanager

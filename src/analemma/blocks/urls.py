@@ -24,8 +24,8 @@ _ONCE: RetryConfig = {"max_retries": 0}
 _PATIENT: RetryConfig = {"max_retries": STREAM_RETRIES, "retry_timeout": timedelta(minutes=3)}
 
 
-def open_objects(url: str) -> ObjectStore:
-    """The store that a URL or a plain path names.
+def open_objects(url: str, *, create: bool = True) -> ObjectStore:
+    """The store that a URL or a plain path names; without `create`, a directory is made by the first write.
 
     `memory://`, `/some/directory`, `file:///some/directory`, `s3://bucket/prefix?endpoint=...&region=...&allow_http=true`,
     `gs://bucket/prefix`, `az://container/prefix?account_name=...`; other query settings are obstore's.
@@ -36,13 +36,13 @@ def open_objects(url: str) -> ObjectStore:
     if not separator:
         if not url:
             raise _refused(url, "is empty")
-        return LocalStore(url)
+        return LocalStore(url, create=create)
     if scheme == "memory":
         return MemoryStore()
     if scheme == "file":
         if not rest.startswith("/") or "?" in rest or "#" in rest:
             raise _refused(scheme, "needs an absolute path: file:///some/directory")
-        return LocalStore(unquote(rest))
+        return LocalStore(unquote(rest), create=create)
     if scheme in ("s3", "gs", "az"):
         return _open_cloud(scheme, url)
     raise _refused(scheme, "is not memory, file, s3, gs or az")

@@ -264,6 +264,12 @@ class CollectingUploads:
             for row in self._engine.all("failures", limit=limit)
         ]
 
+    def any(self) -> bool:
+        """Whether rows name objects."""
+        row = self._engine.one("has_uploads")
+        assert row is not None
+        return bool(row[0])
+
     def failure_counts(self) -> tuple[int, int]:
         """How many wait, and how many are dead."""
         row = self._engine.one("failure_counts")

@@ -25,6 +25,8 @@ class RemembersPlace(Protocol):
 
     def has_objects(self) -> bool: ...
 
+    def has_uploads(self) -> bool: ...
+
 
 def object_place(url: str, beside: Path | None = None) -> str:
     """What is remembered of an object store's URL: the place, without settings and secrets.
@@ -40,6 +42,28 @@ def object_place(url: str, beside: Path | None = None) -> str:
         return f"{scheme}://{parts.netloc}/{unquote(parts.path).strip('/')}".rstrip("/")
     path = os.path.realpath(unquote(rest) if separator else url)
     return BESIDE if beside is not None and path == os.path.realpath(beside) else Path(path).as_uri()
+
+
+def known_objects(catalog: RemembersPlace) -> str | None:
+    """The objects of a store for which none were named: a directory that is there, or None if there are none. Invalid
+    if they are not to be found by their place alone: without them, nothing may be read, expired or collected."""
+    known = catalog.objects_place()
+    if known is None:
+        if catalog.has_uploads():
+            raise Invalid(
+                "this store has objects, and was opened without them",
+                hint="name them: `objects`, ANALEMMA_OBJECTS or --objects",
+            )
+        return None
+    if known.startswith("file:") and Path(unquote(urlsplit(known).path)).is_dir():
+        return known
+    if not catalog.has_objects():
+        return None
+    raise Invalid(
+        f"the objects of this store are {_where(known)}, and it was opened without them",
+        hint=f"name them: `objects`, ANALEMMA_OBJECTS or --objects is {known}, with the settings that it needs",
+        objects=known,
+    )
 
 
 def hold_to_place(

@@ -103,6 +103,12 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         assert row is not None
         return bool(row[0])
 
+    def has_uploads(self) -> bool:
+        """Whether rows name objects."""
+        row = self.engine.one("has_uploads")
+        assert row is not None
+        return bool(row[0])
+
     def schema_version(self) -> int:
         """The number of the newest migration."""
         row = self.engine.one("schema_version")

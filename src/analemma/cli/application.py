@@ -66,9 +66,9 @@ def init(
     if json:
         print_json({"store": info, "objects_owner": owner, "gc_object_delay_s": delay_s})
     else:
-        from analemma.gc.reports import for_people
+        from analemma.clock import span_for_people
 
-        kept = f"{for_people(delay_s)} after nothing names them (gc_object_delay_s)"
+        kept = f"{span_for_people(delay_s)} after nothing names them (gc_object_delay_s)"
         print_fields(
             {
                 "ready": info["url"],

@@ -9,23 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from analemma.catalog.collecting import Run
+from analemma.clock import span_for_people
 from analemma.errors import Invalid
 
 SAMPLE = 20
 ID_BYTES = 32
 UPLOAD_BYTES = 16
-
-
-def for_people(seconds: float) -> str:
-    """`604800` -> `7 days`.
-
-    >>> for_people(604_800), for_people(7200), for_people(90)
-    ('7 days', '2 hours', '90 s')
-    """
-    for length, name in ((86_400, "day"), (3600, "hour")):
-        if seconds >= length:
-            return f"{seconds / length:g} {name}{'' if seconds == length else 's'}"
-    return f"{seconds:g} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +107,7 @@ class GcPlan:
             if each.waiting:
                 yield f"  {each.waiting} marked blocks would wait: for {self.grace_s:g} s to pass, or a session to end"
         unreferenced = self.uploads - self.abandoned
-        after = f", {for_people(self.object_delay_s)} after they are let go" if self.object_delay_s else ""
+        after = f", {span_for_people(self.object_delay_s)} after they are let go" if self.object_delay_s else ""
         yield f"{self.uploads} objects would be deleted ({self.upload_bytes} bytes){after}"
         if self.abandoned:
             yield f"  {self.abandoned} whose commit never came"

@@ -9,7 +9,7 @@ from typing import Any
 from analemma.canon.identity import ID_BYTES
 from analemma.catalog.collecting import SECOND_US, LeaseLost, Pass
 from analemma.catalog.port import TenantId
-from analemma.errors import AnalemmaError, Conflict, Corrupt
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid
 from analemma.failpoints import declare, hit
 from analemma.gc.parts import Parts, Progress
 from analemma.gc.reports import UPLOAD_BYTES, GcPlan, GcReport, TenantReport, pieces
@@ -64,6 +64,10 @@ class Run:
         """Everything that is to be done, and what came of it."""
         stopped = False
         try:
+            if not self._parts.has_objects and self._parts.upload_rows.any():
+                raise Invalid(
+                    "this store has objects by now, and was opened without them", hint="open it again, and name them"
+                )
             if self._parts.ownership is not None:
                 # Before anything else: what a copy of the catalog expires or dooms, it would next delete.
                 self._parts.ownership.take_turn()

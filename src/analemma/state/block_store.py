@@ -16,7 +16,7 @@ from analemma.canon.nodes import Block, block_links
 from analemma.canon.tree import check_block
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
-from analemma.errors import AnalemmaError, Corrupt, Limit, NotFound
+from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound
 
 _new_tuple = tuple.__new__
 
@@ -276,9 +276,9 @@ class BlockStore:
 
     def _read_pack(self, upload: UploadId, rows: Sequence[BlockRow]) -> dict[BlockId, bytes]:
         if self._objects is None:
-            raise Corrupt(
+            raise Invalid(
                 f"block {rows[0].id.hex()} lies in an object, but this store was opened without an object store",
-                hint="open it with the same objects URL it was written with",
+                hint="open it again, with the objects that it has by now",
                 block=rows[0].id.hex(),
             )
         entries = [PackEntry(row.id, row.codec, row.offset or 0, row.length or 0, row.size) for row in rows]

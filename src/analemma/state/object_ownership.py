@@ -20,7 +20,7 @@ from analemma.blocks.forking import watch
 from analemma.blocks.port import ObjectStore
 from analemma.catalog.object_owner import CatalogIdentity, ObjectClaim, ObjectOwnerRows
 from analemma.clock import Entropy
-from analemma.errors import Conflict, Denied, Internal, NotFound
+from analemma.errors import Conflict, Denied, Internal, NotFound, Unavailable
 from analemma.failpoints import declare, hit
 
 AFTER_INTENT = declare("objects.after_intent", "a catalog intends to raise its objects' marker, which is as it was")
@@ -143,6 +143,17 @@ class ObjectOwnership:
             raise refusal
         if found is None:
             self.take_turn()
+
+    def check_present(self) -> None:
+        """Unavailable if these cannot be the objects that this catalog knows: asked when one is missing, which may be
+        damage, or another bucket."""
+        if self._rows.claim().generation > 0 and self._read() is None:
+            raise Unavailable(
+                f"the objects of this store are not at {self._place}: there is no {MARKER}",
+                hint="check that the bucket or the directory is the right one, and mounted; if all objects are there, "
+                "`analemma objects adopt`",
+                objects=self._place,
+            )
 
     def adopt(self) -> ObjectOwner:
         """Make them this catalog's; whoever owned them finds out before his next deletion, and stops."""

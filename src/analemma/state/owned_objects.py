@@ -113,6 +113,7 @@ class OwnedObjects:
         for folder in self._ownership.folders():
             if self._store.head(f"{folder}/{key}") is not None:
                 return f"{folder}/{key}"
+        self._ownership.check_present()
         raise missing(key)
 
     def _among_all(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -107,6 +107,7 @@ def test_the_root_itself_may_be_a_link(tmp_path: Path) -> None:
 
 def test_leftovers_of_dead_writers_are_not_objects_and_go_when_they_are_old(store: LocalStore) -> None:
     old, fresh = store.root / ".tmp/1-dead", store.root / ".tmp/2-alive"
+    old.parent.mkdir()
     for path in (old, fresh):
         path.write_bytes(b"half an obj")
     os.utime(old, (old.stat().st_atime, old.stat().st_mtime - LEFTOVER_AGE_S - 60))

@@ -16,6 +16,10 @@ WHERE coalesce(objects, '') = :before
 -- Whether anything was ever put there, or may have been.
 SELECT EXISTS (SELECT 1 FROM upload) OR EXISTS (SELECT 1 FROM workspace)
 
+-- has_uploads --
+-- Whether rows name objects.
+SELECT EXISTS (SELECT 1 FROM upload) OR EXISTS (SELECT 1 FROM archive_unit)
+
 -- tenant_count --
 -- How many tenants there are.
 SELECT count(*) FROM tenant
