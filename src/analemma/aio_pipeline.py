@@ -134,6 +134,7 @@ class AsyncBackfills(Hopping[BackfillJobs]):
     cancel = hop(BackfillJobs.cancel)
     get = hop(BackfillJobs.get)
     list = hop(BackfillJobs.list)
+    needed = hop(BackfillJobs.needed)
     verify = hop(BackfillJobs.verify)
 
 

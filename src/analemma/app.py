@@ -150,7 +150,7 @@ class App(AppPipeline):
     @cached_property
     def backfills(self) -> BackfillJobs:
         """The backfills of all tenants: `plan()`, `create()`, `run(id)`, `get(id)`, `list()`, `pause(id)`,
-        `resume(id)`, `cancel(id)`, `verify()`."""
+        `resume(id)`, `cancel(id)`, `needed()`, `verify()`."""
         from analemma.remote import open_backfills
 
         return open_backfills(self)

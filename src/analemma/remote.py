@@ -14,6 +14,7 @@ from analemma.canon.source import NodeCache
 from analemma.canon.tree import Trees
 from analemma.catalog.backfills import Backfills
 from analemma.catalog.opening import database_path
+from analemma.catalog.port import TenantId
 from analemma.catalog.slices import Slices
 from analemma.catalog.sqlite import MEMORY
 from analemma.contracts.contract_set import ContractSet
@@ -129,6 +130,8 @@ def open_backfills(app: App) -> BackfillJobs:
         default_tenant=app.settings.tenant,
         find_tenant=app.catalog.find_tenant,
         open_tenant=lambda name: backfill_parts(app.tenant(name)),
+        tenants=lambda: [(TenantId(row[0]), str(row[1])) for row in app.catalog.engine.all("tenant_names")],
+        contracts=app.contracts.fresh,
         holder=app._holder,
         remote=Remote(lambda: store_place(app), run_page, dry_page, verify_page),
         lease_s=app.settings.backfill_lease_s,

@@ -155,7 +155,7 @@ class Tenant:
             ViewRows(self._catalog.engine, self.id),
             self.trees,
             lambda: contracts.current,
-            lambda numbers: self.deploys.held_back(numbers),
+            lambda numbers: self.deploys._held_back(numbers),
         )
 
     def view(self, view_id: str, version: str | None = None) -> EntityView:
@@ -189,7 +189,7 @@ class Tenant:
             clock=self._clock,
             entropy=app._entropy,
             wake=self._catalog.wakeups.signal,
-            held_back=lambda numbers: self.deploys.held_back(numbers),
+            held_back=lambda numbers: self.deploys._held_back(numbers),
             known=app._known_documents.of(self.id),
             fanout=FanoutOptions(page=app.settings.fanout_page, limit=app.settings.fanout_limit),
             max_attempts=app.settings.outbox_max_attempts,

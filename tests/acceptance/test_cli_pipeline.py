@@ -64,7 +64,10 @@ def test_from_documents_to_a_view_and_on_to_a_renamed_author(shop: CommandLine) 
     assert json.loads(shop.text("view", "get", VIEW, "980"))["ENRICHED"] == {}
 
     assert shop.text("view", "count", VIEW) == "3\n"
-    assert shop.answer("view", "count", VIEW, "--index", "author", "--value", "lem") == {"count": 2}
+    assert shop.answer("view", "count", VIEW, "--index", "author", "--value", "lem") == {
+        "count": 2,
+        "unindexed": 0,
+    }
     found = shop.answer("view", "search", VIEW, "--index", "tag", "--value", "late")
     assert [each["entity_id"] for each in found["items"]] == ["979"]
 

@@ -130,9 +130,15 @@ class CompileWrite:
     parted: bool = False
     """Whether the newest compiled version and the served one are two, before or after this, and this is of one of them:
     then the entity has the index entries of both."""
+    is_delete: bool = False
     contracts_us: int | None = None
     """When the contracts that it goes by were loaded. Whoever has others since may join it, and by those only a compile
     tells him of a change."""
+
+    @property
+    def rules(self) -> str | None:
+        """By which the entity is found, if the version is served; None: it is deleted, and is not found at all."""
+        return None if self.is_delete else self.row.fingerprint
 
 
 class Slices:
@@ -280,6 +286,7 @@ def _in_one_statement(
         ruleset_id=row.ruleset_id,
         ruleset_version=row.ruleset_version,
         fingerprint=row.fingerprint,
+        rules=write.rules,
         mode=write.mode,
         dependencies=row.dependencies,
         slice_types=Texts([each.type for each in write.slices]),
@@ -310,6 +317,8 @@ def _in_steps(tx: Transaction, tenant: TenantId, write: CompileWrite, now_us: in
         expected=write.expected,
         newest=row.version if write.newest else None,
         serving=row.version if write.serves else None,
+        version=row.version,
+        rules=write.rules,
         expected_ship_seq=write.expected_ship_seq,
         ship_seq=write.ship_seq,
         contracts=write.contracts_us,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from analemma.canon.identity import BlockId
@@ -124,6 +124,14 @@ class ViewRows:
     def count_indexed(self, entity_type: str, index_type: str, value: str) -> int:
         """How many entities an index finds in all."""
         return self._count("count_indexed", entity_type=entity_type, index_type=index_type, value=value)
+
+    def count_by_rules(self, entity_type: str, skipped: Collection[str]) -> dict[str, int]:
+        """How many entities are served as they were compiled by other rules than these, by the fingerprint of those;
+        what is deleted is not counted. It costs what it finds."""
+        rows = self._engine.all(
+            "served_by_rules", tenant=self._tenant, entity_type=entity_type, skipped=self._texts(sorted(skipped))
+        )
+        return {row[0]: row[1] for row in rows}
 
     def _count(self, name: str, **parameters: Any) -> int:
         row = self._engine.one(name, tenant=self._tenant, **parameters)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analemma.cli.exit_codes import OK
 from analemma.cli.json_input import STANDARD_INPUT, parse_object, source_of, standard_input
 from analemma.cli.options import Json, StoreOptions, command_group, on_store
 from analemma.cli.output import print_json, print_line
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from analemma.contracts.contract_set import ContractSet
     from analemma.contracts.diffing import Difference
     from analemma.contracts.problems import Problem
+    from analemma.pipeline.backfill_reports import Backfill
     from analemma.slicing.entity_key import EntityKey
     from analemma.slicing.simulate import SimulatedEntity
 
@@ -61,17 +63,28 @@ def validate(paths: Paths, against: Against = None, json: Json = False) -> None:
 
 
 @on_store(commands, "analemma contracts load contracts/ -u ./store")
-def load(store: StoreOptions, paths: Paths) -> None:
+def load(
+    store: StoreOptions,
+    paths: Paths,
+    backfill: Annotated[
+        bool, typer.Option("--backfill", help="Compile what older rules made by the new ones, before it returns.")
+    ] = False,
+) -> int:
     """Load contracts into a store, all or none, and list what changed.
 
     They are checked together with those that are loaded: published versions keep their content, a status only moves
-    on, and what is not named stays. Processes that have the store open work by them within a second."""
+    on, and what is not named stays. Processes that have the store open work by them within a second. What was compiled
+    by older rules stays as it is, and an index that is new does not know it: the backfill that ends this is printed, or
+    run with --backfill."""
     with store.open(new_tenant=True) as app:
         before = {(each.id, each.version): each for each in app.contracts.list()}
         loaded = app.contracts.load(*paths)
         after = app.contracts.list()
         changed = [each for each in after if before.get((each.id, each.version)) != each]
         waiting = _waiting_states(app, {each.id for each in changed if each.kind == "STATE_SOURCE"})
+        needed = app.backfills.needed()
+        done = [app.backfill(each.scope) for each in needed] if backfill else []
+    failed = any(each.state != "DONE" or each.counts.failed for each in done)
     if store.json:
         print_json(
             {
@@ -79,9 +92,11 @@ def load(store: StoreOptions, paths: Paths) -> None:
                 "total": len(after),
                 "warnings": _shown(loaded.warnings),
                 **({"matching_workflows": waiting} if waiting else {}),
+                **({} if backfill else {"backfills_needed": [each.as_dict() for each in needed]}),
+                **({"backfills": [_backfilled(each) for each in done]} if backfill else {}),
             }
         )
-        return
+        return 1 if failed else OK
     for warning in loaded.warnings:
         print_line(f"{warning.place}: warning: {warning.reason}")
     for each in changed:
@@ -97,6 +112,20 @@ def load(store: StoreOptions, paths: Paths) -> None:
                 f"{source} matches {states} that tenant {tenant} has already: "
                 f"`analemma sources backfill {source} --tenant {tenant}` ingests them"
             )
+    for left in needed if not backfill else ():
+        entities = "1 entity" if left.entities == 1 else f"{left.entities} entities"
+        lacking = f", and are not found by {', '.join(left.indexes)} yet" if left.indexes else ""
+        print_line(
+            f"{entities} of type {left.entity_type} of tenant {left.tenant} were compiled by older rules{lacking}: "
+            f"`{left.command}` compiles them"
+        )
+    for job in done:
+        print_line(f"{job.id}  {job.state}  {job.scope.describe()}: {job.counts.done} done, {job.counts.failed} failed")
+    return 1 if failed else OK
+
+
+def _backfilled(job: Backfill) -> dict[str, Any]:
+    return {"id": job.id, "state": job.state, "scope": job.scope.describe(), "counts": job.counts._asdict()}
 
 
 def _waiting_states(app: App, sources: set[str]) -> dict[str, dict[str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from analemma.cli.output import print_json, print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
+    from analemma.app import App
     from analemma.pipeline.view_answers import Unanswered, ViewBatch, ViewPage, ViewResponse
 
 commands = command_group("Asking views.")
@@ -27,6 +29,10 @@ Cursor = Annotated[
     str | None, typer.Option("--cursor", help="The next page: `next_cursor` of the one before.", metavar="CURSOR")
 ]
 IndexName = Annotated[str, typer.Option("--index", help="An index of the ruleset.", metavar="NAME")]
+RequireComplete = Annotated[
+    bool,
+    typer.Option("--require-complete", help="Refuse (exit code 4) while an index does not know some entities yet."),
+]
 IndexValue = Annotated[str, typer.Option("--value", help="What the index has, exactly.", metavar="TEXT")]
 
 
@@ -84,12 +90,16 @@ def search(
     limit: Limit = 100,
     cursor: Cursor = None,
     view_version: ViewVersion = None,
+    require_complete: RequireComplete = False,
 ) -> int:
     """Print a page of what an index finds: a line each, or with --json everything.
 
     Exit code 6 if what one was compiled to is damaged; the others are printed all the same."""
     with store.open() as app:
-        page = app.default.view(view, view_version).search(index, value, limit=limit, cursor=cursor)
+        page = app.default.view(view, view_version).search(
+            index, value, limit=limit, cursor=cursor, require_complete=require_complete
+        )
+        _warn(app, view, view_version, index, page.unindexed)
     return _print_page(store, page)
 
 
@@ -103,14 +113,19 @@ def count(
     ] = None,
     value: Annotated[str | None, typer.Option("--value", help="What the index has.", metavar="TEXT")] = None,
     view_version: ViewVersion = None,
+    require_complete: RequireComplete = False,
 ) -> None:
     """Print how many entities a view goes through in all."""
     if (index is None) != (value is None):
         raise Invalid("--index and --value belong together", hint="give both, or neither")
     with store.open() as app:
-        total = app.default.view(view, view_version).count(prefix, index=index, value=value)
+        total = app.default.view(view, view_version).count(
+            prefix, index=index, value=value, require_complete=require_complete
+        )
+        if index is not None:
+            _warn(app, view, view_version, index, total.unindexed)
     if store.json:
-        print_json({"count": total})
+        print_json({"count": int(total)} if index is None else {"count": int(total), "unindexed": total.unindexed})
     else:
         print(total)
 
@@ -122,6 +137,7 @@ def _print_page(store: StoreOptions, page: ViewPage) -> int:
                 "items": list(map(_response, page)),
                 "unanswered": list(map(_unanswered, page.unanswered)),
                 "next_cursor": page.next_cursor,
+                "unindexed": page.unindexed,
             }
         )
         return _damage(page)
@@ -134,6 +150,19 @@ def _print_page(store: StoreOptions, page: ViewPage) -> int:
     if page.next_cursor is not None:
         print_line(f"more: --cursor {page.next_cursor}")
     return _damage(page)
+
+
+def _warn(app: App, view: str, view_version: str | None, index: str, unindexed: int) -> None:
+    """Say on stderr that what an index finds is not all."""
+    if unindexed:
+        from analemma.pipeline.backfill_scope import stale_command
+
+        entity_type = app.default.views.definition(view, view_version).entity_type
+        print(
+            f"incomplete: {unindexed} entities are not indexed by {index} yet; "
+            f"`{stale_command(app.default.name, entity_type)}` indexes them",
+            file=sys.stderr,
+        )
 
 
 def _damage(batch: ViewBatch) -> int:

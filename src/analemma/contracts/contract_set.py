@@ -89,6 +89,15 @@ class ContractSet:
         """The ruleset that slices a type, or NotFound."""
         return _or_missing(self.find_ruleset(entity_type), "RULESET", entity_type)
 
+    def rules_with(self, entity_type: str, index: str) -> frozenset[str]:
+        """The fingerprints of all rulesets of a type, whatever their status, that have this index as the one has it
+        that applies; empty if that one does not have it."""
+        wanted = _index_of(self.find_ruleset(entity_type), index)
+        if wanted is None:
+            return frozenset()
+        rulesets = [each for each in self.of_kind(Ruleset) if each.entity_type == entity_type]
+        return frozenset(each.fingerprint for each in rulesets if _index_of(each, index) == wanted)
+
     def view(self, view_id: str, version: SemanticVersion | None = None) -> ViewDefinition:
         """The view with this id, or NotFound."""
         found = self.newest(view_id, ViewDefinition, version)
@@ -197,6 +206,12 @@ def _applying(contracts: Iterable[C]) -> C | None:
         if having:
             return max(having, key=lambda each: each.version)
     return None
+
+
+def _index_of(ruleset: Ruleset | None, index: str) -> tuple[object, ...] | None:
+    """What decides the entries of an index."""
+    found = [] if ruleset is None else [each for each in ruleset.indexes if each.type == index]
+    return (found[0].selector, found[0].references) if found else None
 
 
 def _or_missing(found: C | None, kind: str, entity_type: str) -> C:

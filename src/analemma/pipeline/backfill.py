@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from analemma.catalog.backfills import SECOND_US, BackfillRow, Backfills
 from analemma.catalog.port import TenantId
+from analemma.catalog.view_rows import ViewRows
 from analemma.clock import Clock, Entropy
+from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.executors.port import CallExecutor
 from analemma.executors.resolving import Given, using_executor
@@ -20,6 +22,7 @@ from analemma.pipeline.backfill_parts import TenantParts
 from analemma.pipeline.backfill_planning import Planned, dry_run, make_plan
 from analemma.pipeline.backfill_reports import Backfill as Backfill
 from analemma.pipeline.backfill_reports import BackfillPlan as BackfillPlan
+from analemma.pipeline.backfill_reports import NeededBackfill as NeededBackfill
 from analemma.pipeline.backfill_reports import VerifyMode, VerifyReport, Watch, load_plan
 from analemma.pipeline.backfill_running import BackfillRun, Pace
 from analemma.pipeline.backfill_scope import (
@@ -67,6 +70,8 @@ class BackfillJobs:
         default_tenant: str,
         find_tenant: Callable[[str], TenantId | None],
         open_tenant: Callable[[str], TenantParts],
+        tenants: Callable[[], Sequence[tuple[TenantId, str]]],
+        contracts: Callable[[], ContractSet],
         holder: Callable[[], str],
         remote: Remote,
         lease_s: float,
@@ -78,6 +83,8 @@ class BackfillJobs:
         self._default_tenant = default_tenant
         self._find_tenant = find_tenant
         self._open_tenant = open_tenant
+        self._tenants = tenants
+        self._contracts = contracts
         self._holder = holder
         self._remote = remote
         self._lease_s = lease_s
@@ -197,6 +204,25 @@ class BackfillJobs:
             raise Invalid(f"a list of {limit}", hint=f"from 1 to {LARGEST_PAGE}")
         number = None if tenant is None else self._tenant(tenant)
         return tuple(self.get(id) for id, _ in self._rows.newest(number, before=(1 << 62), limit=limit))
+
+    def needed(self) -> tuple[NeededBackfill, ...]:
+        """What new rules leave to be compiled, in all tenants: it costs what there is of that, and not what is compiled
+        by the rules of today."""
+        found = []
+        contracts = self._contracts()
+        rulesets = [ruleset for each in contracts.entity_types if (ruleset := contracts.find_ruleset(each))]
+        for number, name in self._tenants():
+            rows = ViewRows(self._rows.engine, number)
+            for ruleset in rulesets:
+                other = rows.count_by_rules(ruleset.entity_type, [ruleset.fingerprint])
+                if other:
+                    lacking = [
+                        each.type
+                        for each in ruleset.indexes
+                        if other.keys() - contracts.rules_with(ruleset.entity_type, each.type)
+                    ]
+                    found.append(NeededBackfill(name, ruleset.entity_type, sum(other.values()), tuple(lacking)))
+        return tuple(found)
 
     def verify(
         self,

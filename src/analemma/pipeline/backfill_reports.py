@@ -10,12 +10,37 @@ from typing import Any, Final, Literal
 
 from analemma.catalog.backfills import Counts as Counts
 from analemma.catalog.backfills import ErrorRow, ScopeCounts
-from analemma.pipeline.backfill_scope import BackfillKind, BackfillOptions, BackfillScope
+from analemma.pipeline.backfill_scope import BackfillKind, BackfillOptions, BackfillScope, stale_command
 
 State = Literal["PLANNED", "RUNNING", "PAUSED", "CANCELLED", "DONE", "FAILED"]
 VerifyMode = Literal["fast", "strict"]
 
 SAMPLES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NeededBackfill:
+    """Entities of a type that are served as other rules made them than those of today."""
+
+    tenant: str
+    entity_type: str
+    entities: int
+    indexes: tuple[str, ...]
+    """Indexes of the rules of today that do not know some of them yet: searches by these are incomplete."""
+
+    @property
+    def scope(self) -> BackfillScope:
+        """What a backfill has to go through."""
+        return BackfillScope(tenant=self.tenant, types=(self.entity_type,), stale=True)
+
+    @property
+    def command(self) -> str:
+        """The same for people."""
+        return stale_command(self.tenant, self.entity_type)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {**asdict(self), "command": self.command}
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,3 +238,8 @@ def _texts(name: str, given: Iterable[str] | None) -> tuple[str, ...] | None:
 
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
+
+
+def stale_command(tenant: str, entity_type: str) -> str:
+    """The command that compiles what other rules made than those of today."""
+    return f"analemma backfill run --tenant {tenant} --type {entity_type} --stale"

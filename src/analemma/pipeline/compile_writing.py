@@ -116,6 +116,7 @@ class CompileWriting:
             blocks=prepared.rows,
             uploads=prepared.uploads,
             events=tuple(events),
+            is_delete=inputs.raw is None,
             contracts_us=contracts.loaded_at_us,
         )
 

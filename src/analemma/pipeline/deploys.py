@@ -173,7 +173,7 @@ class Deploys:
             told=report.told,
         )
 
-    def held_back(self, entities: Collection[int]) -> dict[int, HeldBack]:
+    def _held_back(self, entities: Collection[int]) -> dict[int, HeldBack]:
         """Deploys of these entities, by their numbers, that are not done, each with what it waits for."""
         found = find_unfinished(self._engine, entities) if entities else {}
         return {number: HeldBack(deploy_of(row), self._waits_for(row)) for number, row in found.items()}

@@ -12,11 +12,13 @@ from analemma.catalog.view_rows import EntityRow, ViewRows
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ViewDefinition
 from analemma.contracts.semver import parse_semver
-from analemma.errors import Corrupt, Invalid, NotFound
+from analemma.errors import Conflict, Corrupt, Invalid, NotFound
+from analemma.pipeline.backfill_scope import stale_command
 from analemma.pipeline.cursors import decode_cursor, encode_cursor, no_cursor
 from analemma.pipeline.deploy_records import HeldBack
 from analemma.pipeline.documents import check_slice, damaged_slice, format_hash
 from analemma.pipeline.view_answers import (
+    Count,
     Damage,
     MissingSlices,
     ServedSlice,
@@ -70,6 +72,10 @@ class QueryViewWorkflow:
         """One view, by the id of its contract: the version that applies when it is asked, or this one."""
         self._definition(view_id, version)
         return EntityView(self, view_id, version)
+
+    def definition(self, view_id: str, version: str | None = None) -> ViewDefinition:
+        """The contract of a view: the version that applies, or this one."""
+        return self._definition(view_id, version)[1]
 
     def execute(
         self, view_id: str, entity_id: str, version: str | None = None, *, view_version: str | None = None
@@ -131,21 +137,25 @@ class QueryViewWorkflow:
         limit: int = PAGE,
         cursor: str | None = None,
         view_version: str | None = None,
+        require_complete: bool = False,
     ) -> ViewPage:
-        """A page of the entities that an index of the ruleset finds, in the order in which they came to be known."""
+        """A page of the entities that an index of the ruleset finds, in the order in which they came to be known.
+
+        `unindexed` says how many entities the index does not know yet; with `require_complete` that is Conflict."""
         with span("analemma.view.search", view=view_id, index=index):
             contracts, view = self._definition(view_id, view_version)
             _check_limit(limit)
             text = _indexed(contracts, view, index, value)
             question = ("search", self._tenant, view.entity_type, index, text)
             after = 0 if cursor is None else _number(decode_cursor(question, cursor))
+            unindexed = self._unindexed(contracts, view, index, require_complete)
             rows = self._rows.by_index(
                 view.entity_type, _slice_types(view), index_type=index, value=text, after=after, limit=limit + 1
             )
             page = rows[:limit]
             items, unanswered = self._answers(contracts, view, [(row.key, row) for row in page])
             following = encode_cursor(question, page[-1].number) if len(rows) > limit else None
-            return ViewPage(items, unanswered, following)
+            return ViewPage(items, unanswered, following, unindexed)
 
     def count(
         self,
@@ -155,18 +165,23 @@ class QueryViewWorkflow:
         index: str | None = None,
         value: Any = None,
         view_version: str | None = None,
-    ) -> int:
-        """How many entities `execute_range` or, with an index, `execute_search` would go through in all."""
+        require_complete: bool = False,
+    ) -> Count:
+        """How many entities `execute_range` or, with an index, `execute_search` would go through in all.
+
+        `unindexed` and `require_complete` are as there."""
         with span("analemma.view.count", view=view_id):
             contracts, view = self._definition(view_id, view_version)
             if index is None:
                 if value is not None:
                     raise Invalid("a value was given, and no index", hint="name the index that has the value")
                 _check_prefix(prefix)
-                return self._rows.count_served(view.entity_type, prefix)
+                return Count(self._rows.count_served(view.entity_type, prefix))
             if prefix:
                 raise Invalid("a prefix and an index were given", hint="count by one of them")
-            return self._rows.count_indexed(view.entity_type, index, _indexed(contracts, view, index, value))
+            text = _indexed(contracts, view, index, value)
+            unindexed = self._unindexed(contracts, view, index, require_complete)
+            return Count(self._rows.count_indexed(view.entity_type, index, text), unindexed)
 
     def entity_ids(self, entity_type: str, *, prefix: str = "", page: int = LARGEST_PAGE) -> Iterator[str]:
         """The ids of all entities of a type that were ever ingested, compiled or not, in their order, page by page."""
@@ -178,6 +193,20 @@ class QueryViewWorkflow:
             if len(found) < page:
                 return
             after = found[-1]
+
+    def _unindexed(self, contracts: ContractSet, view: ViewDefinition, index: str, require_complete: bool) -> int:
+        """How many entities an index does not know yet. To be asked before it is searched: what is compiled in between
+        is found by rules that have it."""
+        known = contracts.rules_with(view.entity_type, index)
+        count = sum(self._rows.count_by_rules(view.entity_type, known).values())
+        if count and require_complete:
+            raise Conflict(
+                f"{count} entities of type {view.entity_type} are not indexed by {index} yet",
+                hint=f"`{stale_command(self._tenant, view.entity_type)}` indexes them",
+                index=index,
+                unindexed=count,
+            )
+        return count
 
     def _definition(self, view_id: str, version: str | None) -> tuple[ContractSet, ViewDefinition]:
         if version is not None and not isinstance(version, str):
@@ -326,10 +355,24 @@ class EntityView:
             self.id, prefix=prefix, limit=limit, cursor=cursor, view_version=self._version
         )
 
-    def search(self, index: str, value: Any, *, limit: int = PAGE, cursor: str | None = None) -> ViewPage:
+    def search(
+        self,
+        index: str,
+        value: Any,
+        *,
+        limit: int = PAGE,
+        cursor: str | None = None,
+        require_complete: bool = False,
+    ) -> ViewPage:
         """A page of the entities whose index has this value, exactly."""
         return self._workflow.execute_search(
-            self.id, index=index, value=value, limit=limit, cursor=cursor, view_version=self._version
+            self.id,
+            index=index,
+            value=value,
+            limit=limit,
+            cursor=cursor,
+            view_version=self._version,
+            require_complete=require_complete,
         )
 
     def every(self, prefix: str = "", *, page: int = PAGE) -> Iterator[ViewResponse]:
@@ -346,9 +389,18 @@ class EntityView:
                 damage.check()
                 return
 
-    def count(self, prefix: str = "", *, index: str | None = None, value: Any = None) -> int:
+    def count(
+        self, prefix: str = "", *, index: str | None = None, value: Any = None, require_complete: bool = False
+    ) -> Count:
         """How many entities `range`, or with an index `search`, goes through in all."""
-        return self._workflow.count(self.id, prefix=prefix, index=index, value=value, view_version=self._version)
+        return self._workflow.count(
+            self.id,
+            prefix=prefix,
+            index=index,
+            value=value,
+            view_version=self._version,
+            require_complete=require_complete,
+        )
 
 
 def _sound(bodies: Bodies | Corrupt) -> Bodies:

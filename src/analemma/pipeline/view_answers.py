@@ -127,6 +127,21 @@ class ViewPage(ViewBatch):
 
     next_cursor: str | None
     """For the next page; None if this was the last."""
+    unindexed: int = 0
+    """Of a search: how many entities were compiled by rules without this index, and may be missing. A backfill of what
+    is stale ends that; 0: the answer is complete."""
+
+
+class Count(int):
+    """How many entities there are; a number."""
+
+    unindexed: int
+    """As that of a page."""
+
+    def __new__(cls, value: int, unindexed: int = 0) -> Count:
+        made = super().__new__(cls, value)
+        made.unindexed = unindexed
+        return made
 
 
 class Damage:

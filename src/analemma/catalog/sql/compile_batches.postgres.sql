@@ -34,14 +34,15 @@ SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]
 WITH made AS MATERIALIZED (
     SELECT * FROM unnest(
         :entities::bigint[], :newest::bigint[], :serving::bigint[], :ship_seqs::bigint[], :versions::bigint[], :revisions::bigint[],
-        :ruleset_ids::text[], :ruleset_versions::text[], :fingerprints::text[], :modes::text[], :dependencies::text[]
+        :ruleset_ids::text[], :ruleset_versions::text[], :fingerprints::text[], :modes::text[], :dependencies::text[], :rules::text[]
     ) AS made (
-        entity, newest, serving, ship_seq, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies
+        entity, newest, serving, ship_seq, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies, rules
     )
 ), moved AS (
     UPDATE entity
     SET newest_compiled = coalesce(made.newest, entity.newest_compiled),
         serving_version = coalesce(made.serving, entity.serving_version),
+        served_rules = CASE WHEN made.version = coalesce(made.serving, entity.serving_version) THEN made.rules ELSE entity.served_rules END,
         compile_seq = entity.compile_seq + 1,
         ship_seq = made.ship_seq
     FROM made WHERE entity.id = made.entity

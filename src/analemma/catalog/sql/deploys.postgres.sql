@@ -143,7 +143,12 @@ ORDER BY kind.type COLLATE "C"
 -- serve_version --
 -- Another version is served, with its entries only: whoever read slices to join them has to read again.
 WITH moved AS (
-    UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1 WHERE id = :entity
+    UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1, served_rules = (
+        SELECT compile.fingerprint FROM compile
+            JOIN raw ON raw.entity = compile.entity AND raw.version = compile.version AND raw.root IS NOT NULL
+        WHERE compile.entity = :entity AND compile.version = :version ORDER BY compile.revision DESC LIMIT 1
+    )
+    WHERE id = :entity
 ), left_over AS (
     DELETE FROM index_entry WHERE entity = :entity AND waiting = 2
 )

@@ -125,7 +125,12 @@ ORDER BY kind.value
 
 -- move_served --
 -- Another version is served: whoever read slices to join them has to read again.
-UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1 WHERE id = :entity
+UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1, served_rules = (
+    SELECT compile.fingerprint FROM compile
+        JOIN raw ON raw.entity = compile.entity AND raw.version = compile.version AND raw.root IS NOT NULL
+    WHERE compile.entity = :entity AND compile.version = :version ORDER BY compile.revision DESC LIMIT 1
+)
+WHERE id = :entity
 
 -- drop_deploys --
 -- Those that are over, and were over before: a retry that came between keeps one. `numbers` is a JSON list.

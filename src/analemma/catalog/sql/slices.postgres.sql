@@ -27,6 +27,7 @@ WITH joined AS MATERIALIZED (
     UPDATE entity
     SET newest_compiled = CASE WHEN :newest::boolean THEN :version ELSE newest_compiled END,
         serving_version = CASE WHEN :serves::boolean THEN :version ELSE serving_version END,
+        served_rules = CASE WHEN :serves::boolean OR serving_version = :version THEN :rules::text ELSE served_rules END,
         compile_seq = compile_seq + 1,
         ship_seq = :ship_seq
     WHERE id = :entity AND compile_seq = :expected AND ship_seq = :expected_ship_seq

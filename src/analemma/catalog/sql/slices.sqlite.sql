@@ -54,6 +54,7 @@ WHERE entity.compile_seq <> json_extract(seen.value, '$[1]') LIMIT 1
 -- Compare-and-set; no row touched means that the entity was compiled since, or that contracts were loaded since those that it goes by.
 UPDATE entity
 SET newest_compiled = coalesce(:newest, newest_compiled), serving_version = coalesce(:serving, serving_version),
+    served_rules = CASE WHEN :version = coalesce(:serving, serving_version) THEN :rules ELSE served_rules END,
     compile_seq = compile_seq + 1, ship_seq = :ship_seq
 WHERE id = :id AND compile_seq = :expected AND ship_seq = :expected_ship_seq
   AND NOT EXISTS (SELECT 1 FROM contract WHERE loaded_at > :contracts)

@@ -134,3 +134,17 @@ LEFT JOIN LATERAL (
     ) AS found
 ) AS served ON built.revision IS NOT NULL
 ORDER BY entity.id
+
+-- served_by_rules --
+-- By which rules the entities of a type are served, and how many by each, without those in `skipped`. Walks from one to the next:
+-- what was compiled by rules that are skipped is not looked at, however much it is.
+WITH RECURSIVE found (rules) AS (
+    SELECT min(served_rules) FROM entity WHERE tenant = :tenant AND type = :entity_type AND served_rules IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(served_rules) FROM entity WHERE tenant = :tenant AND type = :entity_type AND served_rules > found.rules)
+    FROM found WHERE found.rules IS NOT NULL
+)
+SELECT found.rules, (
+    SELECT count(*) FROM entity WHERE tenant = :tenant AND type = :entity_type AND served_rules = found.rules
+)
+FROM found WHERE found.rules IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(:skipped::text[]) AS skipped WHERE skipped = found.rules)

@@ -122,3 +122,17 @@ LEFT JOIN slice AS served ON served.rowid = (
     ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
 )
 ORDER BY entity.id
+
+-- served_by_rules --
+-- By which rules the entities of a type are served, and how many by each, without those in `skipped`. Walks from one to the next:
+-- what was compiled by rules that are skipped is not looked at, however much it is. `skipped` is a JSON list.
+WITH RECURSIVE found (rules) AS (
+    SELECT min(served_rules) FROM entity WHERE tenant = :tenant AND type = :entity_type AND served_rules IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(served_rules) FROM entity WHERE tenant = :tenant AND type = :entity_type AND served_rules > found.rules)
+    FROM found WHERE found.rules IS NOT NULL
+)
+SELECT found.rules, (
+    SELECT count(*) FROM entity WHERE tenant = :tenant AND type = :entity_type AND served_rules = found.rules
+)
+FROM found WHERE found.rules IS NOT NULL AND NOT EXISTS (SELECT 1 FROM json_each(:skipped) AS skipped WHERE skipped.value = found.rules)
