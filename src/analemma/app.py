@@ -213,6 +213,7 @@ class App(AppPipeline):
                 session_idle_s=settings.gc_session_idle_s,
                 lease_s=settings.gc_lease_s,
                 key_keep_s=settings.idempotency_keep_s,
+                payload_lease_s=settings.payload_lease_s,
                 brakes=BrakeLimits(
                     unmarked=settings.gc_brake_unmarked,
                     drop=settings.gc_brake_drop,
@@ -413,6 +414,7 @@ def open_app(
         raise
     try:
         catalog.key_keep_us = round(settings.idempotency_keep_s * 1_000_000)
+        catalog.lease_keep_us = round(settings.payload_lease_s * 1_000_000)
         beside = _beside(file)
         shared: str | None = None
         if store is None and (known := known_objects(catalog)) is not None:

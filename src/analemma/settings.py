@@ -292,6 +292,12 @@ class Settings(BaseModel):
     payload_event_bytes: int = Field(
         16 * MIB, ge=0, le=1024 * MIB, description="An event that takes more than this is refused."
     )
+    payload_lease_s: float = Field(
+        2_592_000,
+        ge=0,
+        le=10_000_000_000,
+        description="Pointers of an execution that was not released end when none was made or used for so long.",
+    )
     payload_s3_buckets: Place | None = Field(
         None,
         description="Buckets, separated by commas, whose `__s3_pointer__`s are read: names or `s3://bucket?...`.",

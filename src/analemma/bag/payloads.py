@@ -179,15 +179,24 @@ class Payloads:
             check_name(execution_id, "execution"),
         )
 
-    def leases(self, *, owner_id: str, workflow_id: str, execution_id: str | None = None) -> list[Lease]:
-        """The live leases of a workflow, or of one execution of it."""
+    def leases(
+        self, *, owner_id: str | None = None, workflow_id: str | None = None, execution_id: str | None = None
+    ) -> list[Lease]:
+        """The live leases of one execution, of all of a workflow's, of an owner's, or of everybody's. They end with
+        `release`; without it, by collection: when the run of the execution's id is over, or when none of the
+        execution's was made or used for `payload_lease_s` of the settings, and nothing that goes on may need them."""
+        if (execution_id is not None and workflow_id is None) or (workflow_id is not None and owner_id is None):
+            raise Invalid(
+                "an execution is one of a workflow, and a workflow one of an owner",
+                hint="pass owner_id with workflow_id, and both with execution_id",
+            )
         found: list[Lease] = []
         after: LeaseId | None = None
         while True:
             page = self._shelf.catalog.leases_of(
                 self._shelf.tenant,
-                check_name(owner_id, "owner"),
-                check_name(workflow_id, "workflow"),
+                None if owner_id is None else check_name(owner_id, "owner"),
+                None if workflow_id is None else check_name(workflow_id, "workflow"),
                 None if execution_id is None else check_name(execution_id, "execution"),
                 after=after,
             )
@@ -231,7 +240,7 @@ class Payloads:
             )
         else:
             pointer = parse_pointer_form(dict(source), source.get("field_name"))
-            leases = self._shelf.catalog.leases(self._shelf.tenant, [pointer.lease])
+            leases = self._shelf.catalog.use_leases(self._shelf.tenant, [pointer.lease])
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
             size, top = pointer.size_bytes, pointer.hash
             guarded = partial(self._shelf.reader.guarded, pointer)
@@ -384,7 +393,7 @@ class Payloads:
                 "the event has pointers, and nothing says whose they are",
                 hint="pass owner_id and workflow_id, or send ownerId and workflowId in the event",
             )
-        leases = self._shelf.catalog.leases(self._shelf.tenant, [pointer.lease for pointer in asked])
+        leases = self._shelf.catalog.use_leases(self._shelf.tenant, [pointer.lease for pointer in asked])
         for pointer in asked:
             pointer.check(leases.get(pointer.lease), arrived.owner_id, arrived.workflow_id)
         parts = {name: Part(pointer, leases[pointer.lease].execution) for name, pointer in arrived.pointers.items()}

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
+from analemma.catalog.payloads import BEFORE_HOLD, end_leases, is_over, leased_executions
 from analemma.catalog.port import TenantId
 from analemma.catalog.statements import load_migrations
 from analemma.errors import Conflict, Unavailable
@@ -334,6 +335,20 @@ class Pass:
         if self._engine.one("old_end", tenant=tenant, before=released_before_us) is not None:
             self._act(lambda tx: tx.execute("forget_ends", tenant=tenant, before=released_before_us))
         return count
+
+    def end_leases(self, tenant: TenantId, before_us: int) -> Iterator[int]:
+        """End the leases of executions that are over and that nobody released, as runs that have ended or because none
+        was used since that time; how many, execution by execution. What may still be needed stays."""
+        for each in leased_executions(self._engine, tenant):
+            if (each.is_ended_run or each.used_at_us <= before_us) and is_over(
+                self._engine, tenant, each, before_us=before_us
+            ):
+                hit(BEFORE_HOLD)
+                yield self._act(
+                    lambda tx, each=each: end_leases(  # type: ignore[misc]
+                        tx, tenant, each, before_us=before_us, now_us=self._catalog.clock(tx)
+                    )
+                )
 
     def forget_keys(self, tenant: TenantId, before_us: int) -> Iterator[int]:
         """Drop idempotency keys that were remembered up to that time and whose versions are gone; how many, page by

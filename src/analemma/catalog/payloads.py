@@ -3,19 +3,20 @@ execution ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NewType, Protocol
+from typing import Any, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs
 from analemma.catalog.bodies import emit_blocks
-from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.names import check_part
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.catalog.statements import Dialect
 from analemma.clock import Clock
-from analemma.errors import Conflict, Denied, OutcomeUnknown
+from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown
 from analemma.failpoints import declare, hit
 
 BEFORE_TRANSACTION = declare("payload.before_transaction", "the blocks are prepared and no lease is written")
@@ -24,6 +25,20 @@ BEFORE_COMMIT = declare("payload.before_commit", "blocks and leases are written,
 AFTER_COMMIT = declare("payload.after_commit", "the leases are there, but the caller does not know")
 BEFORE_RELEASE = declare("payload.before_release", "an execution and its leases are ended inside the transaction")
 AFTER_RELEASE = declare("payload.after_release", "they are ended, but the caller does not know")
+
+BEFORE_RENEWAL = declare(
+    "payload.before_renewal", "leases that were not used for a while are renewed inside the transaction"
+)
+BEFORE_HOLD = declare(
+    "payload.before_hold", "an execution that nobody released is found to be over, and still has leases"
+)
+BEFORE_END = declare("payload.before_end", "leases that nobody released are ended inside the transaction")
+
+log = logging.getLogger("analemma.payloads")
+
+LEASE_KEEP_US = 30 * 86_400 * 1_000_000
+"""So long leases stay that nobody uses, unless the settings say otherwise."""
+USES_PER_KEEP = 10
 
 LeaseId = NewType("LeaseId", bytes)
 LEASE_ID_BYTES = 16
@@ -44,6 +59,8 @@ class Lease:
     """The field whose value it is; None: several fields together."""
     created_at_us: int
     released_at_us: int | None = None
+    renewed_at_us: int = 0
+    """When it was made or last used, by the database's clock; an execution that nobody releases ends by that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +87,21 @@ class PayloadCatalog(Protocol):
     def leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
         """Those of the leases that exist, released or not; one round trip for any number."""
 
+    def use_leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
+        """The same for somebody who goes on using them: those that are live count as used now, where they were not
+        used for a while."""
+
     def leases_of(
         self,
         tenant: TenantId,
-        owner: str,
-        workflow: str,
+        owner: str | None,
+        workflow: str | None,
         execution: str | None,
         *,
         after: LeaseId | None = None,
         limit: int = 1000,
     ) -> list[Lease]:
-        """A page of the live leases of one workflow, or of one execution of it, by id."""
+        """A page of the live leases of everybody, of one owner, of one workflow, or of one execution of it, by id."""
 
     def release_leases(self, tenant: TenantId, owner: str, workflow: str, execution: str) -> int:
         """End an execution, with all leases of it; how many there were. From then on it gets no new ones."""
@@ -96,6 +117,8 @@ class SqlPayloads:
 
     engine: Engine
     clock: Clock
+    lease_keep_us: int
+    """Leases that were not used for so long end, if their execution was not released."""
 
     def add_leases(self, request: LeaseRequest) -> None:
         for lease in request.leases:
@@ -112,28 +135,35 @@ class SqlPayloads:
     def leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
         if not ids:
             return {}
-        rows = self.engine.all("leases", tenant=tenant, **_chosen(self.engine.dialect, ids))
-        return {lease.id: lease for lease in map(_lease, rows)}
+        return {lease.id: lease for lease, _ in self._look(tenant, ids)}
+
+    def use_leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
+        if not ids:
+            return {}
+        found = self._look(tenant, ids)
+        unused = [lease.id for lease, is_unused in found if is_unused]
+        if unused:
+            try:
+                self._renew_leases(tenant, unused)
+            except AnalemmaError as exc:
+                # Whoever only reads may not be able to write, and the leases are good all the same.
+                log.warning("leases of payloads could not be renewed: %s", exc)
+        return {lease.id: lease for lease, _ in found}
 
     def leases_of(
         self,
         tenant: TenantId,
-        owner: str,
-        workflow: str,
+        owner: str | None,
+        workflow: str | None,
         execution: str | None,
         *,
         after: LeaseId | None = None,
         limit: int = 1000,
     ) -> list[Lease]:
-        rows = self.engine.all(
-            "leases_of_workflow" if execution is None else "leases_of_execution",
-            tenant=tenant,
-            owner=owner,
-            workflow=workflow,
-            after=after or b"",
-            limit=limit,
-            **({} if execution is None else {"execution": execution}),
-        )
+        whose = {"owner": owner, "workflow": workflow, "execution": execution}
+        given = {name: value for name, value in whose.items() if value is not None}
+        statement = ("leases_of_tenant", "leases_of_owner", "leases_of_workflow", "leases_of_execution")[len(given)]
+        rows = self.engine.all(statement, tenant=tenant, after=after or b"", limit=limit, **given)
         return [_lease(row) for row in rows]
 
     def release_leases(self, tenant: TenantId, owner: str, workflow: str, execution: str) -> int:
@@ -149,8 +179,33 @@ class SqlPayloads:
         rows = self.engine.all("lease_roots", tenant=tenant, after=after or b"", limit=limit)
         return [(LeaseId(row[0]), BlockId(row[1])) for row in rows]
 
+    @property
+    def _unused_us(self) -> int:
+        """A lease that was not used for so long is renewed when it is: often enough, and hardly ever a write."""
+        return self.lease_keep_us // USES_PER_KEEP
+
+    def _look(self, tenant: TenantId, ids: Sequence[LeaseId]) -> list[tuple[Lease, bool]]:
+        chosen = _chosen(self.engine.dialect, ids)
+        rows = self.engine.all("leases", tenant=tenant, unused=self._unused_us, **chosen)
+        return [(_lease(row[:-1]), bool(row[-1])) for row in rows]
+
+    def _renew_leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> None:
+        chosen = _chosen(self.engine.dialect, ids)
+
+        def renew(tx: Transaction) -> None:
+            tx.execute("renew_leases", tenant=tenant, **chosen)
+            hit(BEFORE_RENEWAL)
+
+        self.engine.write(renew)
+
     def _send_leases(self, request: LeaseRequest) -> None:
-        self.engine.write(lambda tx: _add_leases(tx, request, self.engine.dialect))
+        try:
+            self.engine.write(lambda tx: _add_leases(tx, request, self.engine.dialect, unused_us=self._unused_us))
+        except _Unused as exc:
+            # In a transaction of their own: two who hold leases together, and then renew them, would wait for each
+            # other. Whoever ends them from here on sees that they are used; whoever was faster has ended them.
+            self._renew_leases(request.tenant, exc.leases)
+            self.engine.write(lambda tx: _add_leases(tx, request, self.engine.dialect, unused_us=None))
 
     def _settle_leases(self, request: LeaseRequest) -> None:
         """Find out whether it happened, and if not, make it happen: lease ids are random, so a lease that is there is
@@ -166,7 +221,15 @@ class SqlPayloads:
                 raise
 
 
-def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect) -> None:
+class _Unused(Exception):
+    """Leases that a payload goes on using were not used for a while, and are to be renewed first."""
+
+    def __init__(self, leases: Sequence[LeaseId]) -> None:
+        super().__init__()
+        self.leases = leases
+
+
+def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect, *, unused_us: int | None) -> None:
     """The order of locks is that of a commit: what is built upon, then blocks by id, then what is new."""
     for owner, workflow, execution in sorted({(each.owner, each.workflow, each.execution) for each in request.leases}):
         whose = {"tenant": request.tenant, "owner": owner, "workflow": workflow, "execution": execution}
@@ -176,8 +239,13 @@ def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect) -> Non
         if tx.one("execution_ended", **whose) is not None:
             raise ended(execution)
     kept = sorted(set(request.kept))
-    if kept and len(tx.all("hold_leases", tenant=request.tenant, **_chosen(dialect, kept))) != len(kept):
-        raise released()
+    if kept:
+        held = tx.all("hold_leases", tenant=request.tenant, unused=unused_us or 0, **_chosen(dialect, kept))
+        if len(held) != len(kept):
+            raise released()
+        unused = [LeaseId(row[0]) for row in held if row[1]]
+        if unused and unused_us is not None:
+            raise _Unused(unused)
     emit_blocks(tx, request.tenant, request.blocks)
     hit(AFTER_BLOCKS)
     tx.execute_many("add_lease", [_lease_row(request.tenant, lease) for lease in request.leases])
@@ -188,12 +256,68 @@ def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect) -> Non
 
 
 def _release(tx: Transaction, whose: dict[str, Any], now_us: int, dialect: Dialect) -> int:
-    if dialect == "postgres":
-        tx.one("hold_execution", **whose)
+    _hold_execution(tx, whose, dialect)
     tx.execute("end_execution", **whose, now=now_us)
     count = tx.execute("release_leases", **whose, now=now_us)
     hit(BEFORE_RELEASE)
     return count
+
+
+def _hold_execution(tx: Transaction, whose: dict[str, Any], dialect: Dialect) -> None:
+    """Nobody gives the execution leases, renews those that it has or passes them on, until the transaction ends."""
+    if dialect == "postgres":
+        tx.one("hold_execution", **whose)
+        tx.all("hold_leases_of_execution", **whose)
+
+
+class LeasedExecution(NamedTuple):
+    """An execution that has live leases."""
+
+    owner: str
+    workflow: str
+    execution: str
+    used_at_us: int
+    """When one of them was made or last used."""
+    is_ended_run: bool
+
+
+def leased_executions(source: Statements, tenant: TenantId, *, limit: int = 1000) -> Iterator[LeasedExecution]:
+    """Every execution with live leases, by name, read in pages."""
+    after = ("", "", "")
+    while page := source.all(
+        "leased_executions",
+        tenant=tenant,
+        after_owner=after[0],
+        after_workflow=after[1],
+        after_execution=after[2],
+        limit=limit,
+    ):
+        for owner, workflow, execution, used_at_us, is_ended_run in page:
+            yield LeasedExecution(owner, workflow, execution, used_at_us, bool(is_ended_run))
+        after = page[-1][:3]
+
+
+def is_over(source: Statements, tenant: TenantId, each: LeasedExecution, *, before_us: int) -> bool:
+    """Whether an execution is over that nobody released: it is a run that has ended, or none of its leases was used
+    since that time; and nothing that goes on may need them."""
+    return source.one("is_execution_over", tenant=tenant, before=before_us, **_whose(each)) is not None
+
+
+def end_leases(tx: Transaction, tenant: TenantId, each: LeasedExecution, *, before_us: int, now_us: int) -> int:
+    """End the leases of an execution that is over; how many. It may get new ones: a run may be run again, and what that
+    leaves is ended as these are."""
+    whose = {"tenant": tenant, **_whose(each)}
+    _hold_execution(tx, whose, tx.dialect)
+    # After the locks, in a statement of its own: that sees who used them while we waited.
+    if not is_over(tx, tenant, each, before_us=before_us):
+        return 0
+    count = tx.execute("release_leases", **whose, now=now_us)
+    hit(BEFORE_END)
+    return count
+
+
+def _whose(each: LeasedExecution) -> dict[str, str]:
+    return {"owner": each.owner, "workflow": each.workflow, "execution": each.execution}
 
 
 def ended(execution: str) -> Denied:

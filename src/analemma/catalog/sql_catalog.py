@@ -12,7 +12,7 @@ from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.ledger import SqlLedger
 from analemma.catalog.names import check_part, check_tenant, check_texts
 from analemma.catalog.object_place import elsewhere
-from analemma.catalog.payloads import SqlPayloads
+from analemma.catalog.payloads import LEASE_KEEP_US, SqlPayloads
 from analemma.catalog.pending_writes import carry
 from analemma.catalog.port import (
     BlockRow,
@@ -51,6 +51,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         """The migrations that opening the catalog applied."""
         self.key_keep_us = KEY_KEEP_US
         """An idempotency key counts so long at least, and for as long as its version is there."""
+        self.lease_keep_us = LEASE_KEEP_US
         self._tenants: dict[str, TenantId] = {}
         self._objects_held: str | None = None
         """Where this program would put objects; None once it is known that nobody chooses another place."""

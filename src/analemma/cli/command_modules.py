@@ -57,6 +57,7 @@ PANELS = {
     STORE: {
         "worker": "analemma.cli.worker_commands",
         "retention": "analemma.cli.retention_commands",
+        "payloads": "analemma.cli.payload_commands",
         "gc": "analemma.cli.gc_commands",
         "pack": "analemma.cli.pack_commands",
         "objects": "analemma.cli.object_commands",

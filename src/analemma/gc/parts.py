@@ -61,6 +61,8 @@ class GcOptions:
     """A collector that was not heard of for so long has died."""
     key_keep_s: float = 2_592_000
     """An idempotency key counts so long at least, and for as long as its version is there."""
+    payload_lease_s: float = 2_592_000
+    """The leases of an execution that nobody released end when none was used for so long."""
     brakes: BrakeLimits = field(default_factory=BrakeLimits)
 
 

@@ -167,6 +167,8 @@ class TenantReport:
     kind: str | None = None
     keys: int = 0
     """Idempotency keys that were forgotten: they counted no more."""
+    leases: int = 0
+    """Leases of payloads that ended with their executions, which nobody had released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,13 @@ class GcReport:
         ]
         if self.expired:
             lines.insert(1, f"  {self.expired} versions expired")
+        leases, keys = (sum([getattr(each, name) for each in self.tenants]) for name in ("leases", "keys"))
+        if leases:
+            lines.append(
+                f"  {leases} leases of payloads ended: their executions are over, or did not use them for long"
+            )
+        if keys:
+            lines.append(f"  {keys} idempotency keys were forgotten")
         if self.stopped:
             lines.append("  stopped before its end")
         return "\n".join(lines + [f"  problem: {problem}" for problem in self.problems])

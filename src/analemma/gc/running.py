@@ -101,7 +101,7 @@ class Run:
         done = TenantReport(name)
         self._tenants.append(done)
         try:
-            for step in (self._let_expire, self._sweep, self._forget_keys):
+            for step in (self._let_expire, self._end_leases, self._sweep, self._forget_keys):
                 done = step(tenant, done)
                 self._tenants[-1] = done
         except (LeaseLost, Stopped):
@@ -124,6 +124,15 @@ class Run:
                 place = f"{each.owner_id}/{each.workflow_id} on {each.branch}"
                 self._problems.append((f"{done.tenant}: {place}: {each.problem}", Conflict.kind))
         return replace(done, expired=sum([each.expired for each in branches]))
+
+    def _end_leases(self, tenant: TenantId, done: TenantReport) -> TenantReport:
+        if not self._expire:
+            return done
+        before_us = self._parts.upload_rows.now_us() - round(self._parts.options.payload_lease_s * SECOND_US)
+        for count in self._pass.end_leases(tenant, before_us):
+            done = self._tenants[-1] = replace(done, leases=done.leases + count)
+            self._tick("ending leases", count)
+        return done
 
     def _sweep(self, tenant: TenantId, done: TenantReport) -> TenantReport:
         parts = self._parts
@@ -167,7 +176,7 @@ class Run:
             return done
         before_us = self._parts.upload_rows.now_us() - round(self._parts.options.key_keep_s * SECOND_US)
         for count in self._pass.forget_keys(tenant, before_us):
-            done = replace(done, keys=done.keys + count)
+            done = self._tenants[-1] = replace(done, keys=done.keys + count)
             self._tick("forgetting keys", count)
         return done
 

@@ -475,7 +475,7 @@ def test_releasing_waits_for_whoever_builds_on_a_lease(postgres_url: str, tmp_pa
 
         releasing = threading.Thread(target=release)
         with app.catalog.engine.transaction(write=True) as tx:
-            assert len(tx.all("hold_leases", tenant=app.default.id, ids=Blobs([lease.id]))) == 1
+            assert len(tx.all("hold_leases", tenant=app.default.id, ids=Blobs([lease.id]), unused=0)) == 1
             releasing.start()
             assert not done.wait(0.5)
         releasing.join(20)

@@ -13,7 +13,7 @@ from tests.unit.gc.packing_stores import query
 
 
 def test_released_leases_are_forgotten_after_thirty_days_and_live_ones_never(store: Store) -> None:
-    with store.open() as app:
+    with store.open(payload_lease_s=90 * DAY_S) as app:
         save_versions(app, 1)
         old, live = (
             app.payloads.dehydrate({"large": text(name, 20_000)}, execution_id=name, **PLACE)
