@@ -39,7 +39,7 @@ def save(app: analemma.App) -> Any:
 
 
 def begin(app: analemma.App) -> Any:
-    there = {"workflow_id": "journey", "owner_id": "ann"}
+    there: dict[str, Any] = {"workflow_id": "journey", "owner_id": "ann"}
     app.kernel.save_state_delta({"text": TEXT}, **there)
     return lambda reader: reader.kernel.load_latest_state(**there)["text"]
 
@@ -96,7 +96,7 @@ def test_what_a_session_has_written_stays_until_something_names_it(store: Store,
         app.archives.create("home", owner_id="ann", volume=volume)
         (volume / "file").write_text(TEXT)
         archive = lambda: app.archives.archive("home", format="blocks")  # noqa: E731
-        with failpoints.paused("archive.after_data", archive) as held:
+        with failpoints.paused("archive.after_meta", archive) as held:
             for _ in range(3):
                 assert collect(other).ok
             held.go_on()

@@ -105,9 +105,10 @@ def test_a_lane_is_one_workers_at_a_time(store: Store) -> None:
     handled: list[int] = []
     with store.open() as app, store.open() as other:
         emit(app, 3)
-        drain = lambda opener: opener.worker(  # noqa: E731
-            1, handlers={"Planned": lambda event, settle: handled.append(event.payload["n"])}
-        ).drain()
+
+        def drain(opener: analemma.App) -> None:
+            opener.worker(1, handlers={"Planned": lambda event, settle: handled.append(event.payload["n"])}).drain()
+
         with failpoints.paused("outbox.after_claim", lambda: drain(app)) as held:
             drain(other)
             assert handled == []
