@@ -24,7 +24,7 @@ from analemma.catalog.opening import database_path, open_catalog
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
-from analemma.errors import Invalid, NotFound
+from analemma.errors import Denied, Invalid, NotFound
 from analemma.holders import holder_name
 from analemma.settings import Settings, redact
 from analemma.state.checkpointing import Checkpoints
@@ -34,6 +34,7 @@ from analemma.tenant import Tenant as Tenant
 # the collector, nor a collector for payloads.
 if TYPE_CHECKING:
     from analemma.archives.archives import Archives
+    from analemma.archives.detachment import Detached
     from analemma.archives.volumes import Volumes
     from analemma.bag.kernel import BagKernel
     from analemma.bag.payload_foreign import ForeignObjects
@@ -260,6 +261,37 @@ class App(AppPipeline):
         Invalid if they are in its own directory, or there are none."""
         return self._shared_objects().adopt()
 
+    def detach_objects(self, to: str | None = None, *, forget: bool = False) -> Detached:
+        """Give this catalog, which may be a copy, objects of its own: copy all that it needs `to` another place, or
+        `forget` them, if it needs none. Nothing is deleted. The store is to be opened again afterwards, with the new
+        place; nobody else may be writing to it meanwhile."""
+        from analemma.archives.detachment import Detachment
+
+        self._shared_objects()
+        assert self.objects is not None
+        detachment = Detachment(self.catalog, self.objects)
+        if (to is None) == (not forget):
+            raise Invalid("either a new place, or nothing, is to be kept", hint="give --to URL, or --forget")
+        if to is None:
+            return detachment.forget()
+        file = database_path(self._place.url)
+        place = object_place(to, _beside(file))
+        if place in (IN_MEMORY, self.catalog.objects_place()):
+            raise Invalid(f"the objects cannot go to {to}", hint="name another bucket, prefix or directory", to=place)
+        target = self._hardened(open_objects(to, create=False))
+        try:
+            new = None if place == BESIDE else self._ownership(target, place)
+            if new is not None and (owner := new.owner()).state == "other":
+                raise Denied(
+                    f"the objects at {place} are another catalog's", hint="name a place of its own", owner=owner.detail
+                )
+            detached = detachment.copy_to(target, place)
+            if new is not None:
+                new.take_turn()
+            return detached
+        finally:
+            target.close()
+
     def _shared_objects(self) -> ObjectOwnership:
         if self.ownership is None:
             raise Invalid(
@@ -332,13 +364,17 @@ class App(AppPipeline):
         """Objects at a place that other catalogs may be opened with, too, are deleted by their owner only."""
         if place is None:
             return objects
-        from analemma.catalog.object_owner import ObjectOwnerRows
-        from analemma.state.object_ownership import ObjectOwnership
         from analemma.state.owned_objects import OwnedObjects
 
-        rows, inside = ObjectOwnerRows(self.catalog), catalog_beside(place)
-        self.ownership = ObjectOwnership(rows, objects, place, self._entropy, inside=inside)
+        self.ownership = self._ownership(objects, place)
         return OwnedObjects(objects, self.ownership)
+
+    def _ownership(self, objects: ObjectStore, place: str) -> ObjectOwnership:
+        from analemma.catalog.object_owner import ObjectOwnerRows
+        from analemma.state.object_ownership import ObjectOwnership
+
+        rows, inside = ObjectOwnerRows(self.catalog), catalog_beside(place)
+        return ObjectOwnership(rows, objects, place, self._entropy, inside=inside)
 
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
         return RetryStore(

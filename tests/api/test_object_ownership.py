@@ -404,3 +404,71 @@ def test_no_grace_shortens_the_delay_of_objects(store: Store) -> None:
         assert app.gc.status().runs[0].objects == 0 and sum(run.claimed for run in app.gc.status().runs) == 1
     with store.open(**EAGER) as app:
         assert app.gc.run(grace_s=0).objects == 1
+
+
+def test_a_copy_that_detaches_has_objects_of_its_own(production: Store, staging: Store, tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (volume / "file").write_text("there")
+    with production.open(**EAGER) as app:
+        before = holds(app)
+    with staging.open(**EAGER) as app:
+        app.archives.create("ws", owner_id="ann", volume=volume)
+        app.archives.archive("ws")
+        save(app, 3)
+        done = app.detach_objects(to=str(tmp_path / "own"))
+        assert done.place == (tmp_path / "own").as_uri() and done.objects == 5
+    with pytest.raises(Invalid, match="opened with those"):
+        staging.open(**EAGER)
+    staging = Store(staging.url, str(tmp_path / "own"))
+    with staging.open(**EAGER) as app:
+        owner = app.objects_owner()
+        assert owner is not None and (owner.state, owner.generation) == ("owner", 1)
+        assert holds(app) == [*before, blob(3)] and app.kernel.verify(**NAME).ok
+        app.archives.restore("ws")
+        assert collect(app) == 2
+    assert (volume / "file").read_text() == "there"
+    assert not (tmp_path / "own" / "copies").exists()
+    with production.open(**EAGER) as app:
+        assert holds(app) == before and app.gc.run(grace_s=0).ok
+        assert app.kernel.verify(**NAME).ok
+
+
+def test_a_copy_detaches_to_no_place_of_another(production: Store, staging: Store, tmp_path: Path) -> None:
+    with Store(str(tmp_path / "other"), str(tmp_path / "theirs")).open(**EAGER) as other:
+        save(other, 9)
+    with staging.open(**EAGER) as app:
+        with pytest.raises(Denied, match="another catalog's"):
+            app.detach_objects(to=str(tmp_path / "theirs"))
+        for place in (production.objects, "memory://"):
+            with pytest.raises(Invalid):
+                app.detach_objects(to=place)
+        with pytest.raises(Invalid):
+            app.detach_objects()
+        with pytest.raises(Invalid):
+            app.detach_objects(to=str(tmp_path / "x"), forget=True)
+        assert holds(app) == [blob(1), blob(2)]
+
+
+def test_a_copy_forgets_objects_only_if_it_needs_none(production: Store, staging: Store) -> None:
+    with staging.open(**EAGER) as app:
+        with pytest.raises(Invalid, match="lie in its objects"):
+            app.detach_objects(forget=True)
+        app.packing.unpack()
+        done = app.detach_objects(forget=True)
+        assert (done.place, done.objects, done.forgotten) == (None, 0, 2)
+    with Store(staging.url).open(**EAGER) as app:
+        assert holds(app) == [blob(1), blob(2)]
+        assert collect(app) == 0 and holds(app) == [blob(2)]
+    with production.open(**EAGER) as app:
+        assert holds(app) == [blob(1), blob(2)] and app.kernel.verify(**NAME).ok
+
+
+def test_an_object_that_is_missing_stops_a_detachment_before_anything_is_changed(
+    staging: Store, tmp_path: Path
+) -> None:
+    one, _ = sorted((tmp_path / "objects" / "packs").rglob("*/*"))
+    one.unlink()
+    with staging.open(**EAGER) as app, pytest.raises(analemma.errors.Corrupt, match="is missing"):
+        app.detach_objects(to=str(tmp_path / "own"))
+    staging.open(**EAGER).close()

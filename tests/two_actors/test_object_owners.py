@@ -203,3 +203,38 @@ def test_many_who_put_the_first_object_at_once_make_one_owner(shared: Store) -> 
             owner = each.objects_owner()
             assert owner is not None and owner.state == "owner"
     assert not (Path(shared.objects or "") / "copies").exists()
+
+
+def detach(url: str, objects: str, to: str) -> None:
+    with Store(url, objects).open(**EAGER) as app:
+        app.detach_objects(to=to)
+
+
+@pytest.mark.parametrize("step", ["detach.after_copy", "detach.after_detach", *STEPS])
+def test_one_that_dies_while_it_detaches_has_done_so_or_not(
+    staging: tuple[Store, Store], tmp_path: Path, step: str
+) -> None:
+    _, copy = staging
+    own = str(tmp_path / "own")
+    with Actor(detach, copy.url, copy.objects, own, at=step, then="kill") as actor:
+        assert actor.wait() == -signal.SIGKILL
+    if step == "detach.after_copy":
+        with copy.open(**EAGER) as app:
+            assert app.kernel.load_latest_state(**NAME) == {"blob": blob(1)}
+            app.detach_objects(to=own)
+    with Store(copy.url, own).open(**EAGER) as app:
+        assert app.kernel.load_latest_state(**NAME) == {"blob": blob(1)} and app.kernel.verify(**NAME).ok
+        assert app.gc.run(grace_s=0).ok
+        save(app, 2)
+    assert not (Path(own) / "copies").exists()
+
+
+def test_what_is_put_while_a_copy_detaches_is_copied_too(staging: tuple[Store, Store], tmp_path: Path) -> None:
+    _, copy = staging
+    with copy.open(**EAGER) as app, copy.open(**EAGER) as other:
+        detaching = lambda: app.detach_objects(to=str(tmp_path / "own"))  # noqa: E731
+        with failpoints.paused("detach.after_copy", detaching) as held:
+            save(other, 2)
+            assert held.go_on().objects == 2
+    with Store(copy.url, str(tmp_path / "own")).open(**EAGER) as app:
+        assert app.kernel.load_latest_state(**NAME) == {"blob": blob(2)} and app.kernel.verify(**NAME).ok

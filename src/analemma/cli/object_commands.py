@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
+
+import typer
 
 from analemma.cli.options import StoreOptions, Yes, command_group, on_store
-from analemma.cli.output import confirm, print_fields, print_json
+from analemma.cli.output import bytes_for_people, confirm, print_fields, print_json
 from analemma.errors import Invalid
 
 commands = command_group("Whose the objects of a store are.")
@@ -29,3 +32,35 @@ def adopt(store: StoreOptions, yes: Yes = False) -> None:
         print_json({"objects": place, "objects_owner": asdict(owner)})
     else:
         print_fields({"objects": place, "objects owner": owner.detail})
+
+
+@on_store(
+    commands,
+    "analemma objects detach -u postgresql://db/staging --objects s3://bucket/shop --to s3://bucket/staging",
+    name="detach",
+)
+def detach(
+    store: StoreOptions,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", help="Copy what this catalog needs there: its objects from now on.", metavar="URL"),
+    ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Forget the objects instead, if this catalog needs none of them.")
+    ] = False,
+) -> None:
+    """Give a copy of a catalog objects of its own; those of its original are left alone.
+
+    Stop whatever else works on this catalog meanwhile, and name the new place from then on."""
+    with store.open() as app:
+        done = app.detach_objects(to, forget=forget)
+    if store.json:
+        print_json({"detached": asdict(done)})
+        return
+    print_fields(
+        {
+            "objects": "none" if done.place is None else done.place,
+            "copied": f"{done.objects} objects, {bytes_for_people(done.bytes)}",
+            "forgotten": f"{done.forgotten} uploads that nothing named",
+        }
+    )

@@ -25,3 +25,31 @@ SELECT name, catalog FROM object_folder ORDER BY name
 -- add_object_folder --
 -- Two programs may begin at once; each may write to its own.
 INSERT INTO object_folder (name, catalog) VALUES (:name, :catalog)
+
+-- needed_uploads --
+-- The uploads in which blocks of a tenant lie, whatever the rows of uploads say.
+SELECT DISTINCT upload FROM block
+WHERE tenant = :tenant AND upload IS NOT NULL AND upload > :after
+ORDER BY upload LIMIT :limit
+
+-- needed_archives --
+-- Every archive that is or may become a workspace's.
+SELECT tenant.name, archive_unit.workspace, archive_unit.op_id
+FROM archive_unit JOIN tenant ON tenant.id = archive_unit.tenant
+WHERE archive_unit.state <> 'claimed'
+ORDER BY archive_unit.number
+
+-- forget_uploads --
+-- No block lies in them. A writer that has not committed yet hears of it when it does.
+DELETE FROM upload
+WHERE NOT EXISTS (SELECT 1 FROM tenant JOIN block ON block.tenant = tenant.id AND block.upload = upload.id)
+
+-- detach_objects --
+-- Compare-and-set: from now on the objects are elsewhere, or there are none, and no marker was seen there.
+UPDATE store
+SET objects = :place, object_generation = 0, object_token = NULL, object_intent = NULL, object_claimed = NULL
+WHERE coalesce(objects, '') = :before
+
+-- forget_object_folders --
+-- What lay below them was copied with the rest.
+DELETE FROM object_folder
