@@ -387,6 +387,7 @@ class Tenant:
                     verify_age_s=settings.archive_verify_age_s,
                     gc=ArchiveGcOptions(
                         delay_s=settings.archive_gc_delay_s,
+                        object_delay_s=0 if self._app.ownership is None else settings.gc_object_delay_s,
                         lease_s=settings.gc_lease_s,
                         filter=settings.archive_gc_filter,
                         brakes=ArchiveBrakes(

@@ -16,7 +16,9 @@ from tests.unit.gc.collections import script
 def here(store: Store, tmp_path: Path) -> CommandLine:
     with store.open() as app:
         superseded(app, tmp_path, "ws1")
-    return at(store, tmp_path)
+    user = at(store, tmp_path)
+    # Objects go when their archives do, also those that are not in a store's own directory.
+    return CommandLine(user.directory, {**user.variables, "ANALEMMA_GC_OBJECT_DELAY_S": "0"})
 
 
 def test_a_plan_tells_what_runs_then_do(here: CommandLine, store: Store) -> None:

@@ -224,6 +224,29 @@ def test_a_clone_that_is_first_deletes_nothing_before_the_delay_of_objects_is_ov
         clone.stop()
 
 
+def test_a_clone_that_is_first_deletes_no_archive_before_that_delay_is_over(
+    production: Store, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (volume / "file").write_text("there")
+    with production.open(**EAGER) as app:
+        app.archives.create("ws", owner_id="ann", volume=volume)
+        app.archives.archive("ws")
+    clone = PostgresServer(clone_of=postgres_server)
+    try:
+        with Store(clone.database_of(production.url), production.objects).open() as copy:
+            copy.archives.delete("ws")
+            for _ in range(3):
+                assert copy.archives.gc_run(delay_s=0, force=True).deleted == 0
+            assert copy.archives.gc_plan(delay_s=0).delay_s == 7 * 86_400
+    finally:
+        clone.stop()
+    with production.open(**EAGER) as app:
+        app.archives.restore("ws")
+    assert (volume / "file").read_text() == "there"
+
+
 def test_a_restart_a_new_name_and_a_promoted_replica_ask_for_nothing(tmp_path: Path) -> None:
     server = PostgresServer()
     standby: PostgresServer | None = None

@@ -49,6 +49,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip(str(exc))
 
 
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects go when their archives do, also those that are not in a store's own directory."""
+    monkeypatch.setenv("ANALEMMA_GC_OBJECT_DELAY_S", "0")
+
+
 def die_at(store: Store, point: str) -> None:
     done = programs.run(
         [sys.executable, "-m", "tests.crash.archive_worker", store.url, store.objects or "", "collect", "", "tar"],

@@ -151,7 +151,7 @@ class ArchiveCollector:
         chosen = self._options.delay_s if delay_s is None else delay_s
         if not 0 <= chosen <= LONGEST_DELAY_S:
             raise Invalid(f"a delay of {chosen} s is none", hint="0 is the shortest")
-        return chosen
+        return max(chosen, self._options.object_delay_s)
 
 
 class _Run:

@@ -31,6 +31,8 @@ class ArchiveGcOptions:
 
     delay_s: float = 604_800
     """An archive that is nobody's stays this long."""
+    object_delay_s: float = 0
+    """Not less than this, whatever a call says: a clone of the catalog may be the one that collects."""
     lease_s: float = 300
     """A collector that was not heard of for so long has died."""
     filter: FilterName = "merge"

@@ -140,7 +140,8 @@ Delay = Annotated[
     float | None,
     typer.Option(
         "--delay",
-        help="Archives that nobody needs stay so many seconds. Left out: archive_gc_delay_s of the settings.",
+        help="Archives that nobody needs stay so many seconds, and gc_object_delay_s at least if they are not in the "
+        "store's own directory. Left out: archive_gc_delay_s of the settings.",
         metavar="SECONDS",
         min=0,
         max=LARGEST_NUMBER,
