@@ -238,3 +238,20 @@ def test_what_is_put_while_a_copy_detaches_is_copied_too(staging: tuple[Store, S
             assert held.go_on().objects == 2
     with Store(copy.url, str(tmp_path / "own")).open(**EAGER) as app:
         assert app.kernel.load_latest_state(**NAME) == {"blob": blob(2)} and app.kernel.verify(**NAME).ok
+
+
+def test_a_collection_whose_marker_cannot_be_read_does_nothing(shared: Store) -> None:
+    with shared.open(**EAGER, object_retries=1) as app:
+        save(app, 1)
+        save(app, 2)
+        app.kernel.set_retention(**NAME, keep_last=1)
+        marker = Path(shared.objects or "") / "owner.json"
+        held = marker.read_bytes()
+        marker.unlink()
+        marker.symlink_to("/dev/null")
+        with pytest.raises(Denied):
+            app.gc.run(grace_s=0)
+        assert len(app.kernel.history(**NAME)) == 2
+        marker.unlink()
+        marker.write_bytes(held)
+        assert app.gc.run(grace_s=0).ok

@@ -141,3 +141,14 @@ def test_under_random_failures_a_conditional_put_ends_in_success_or_an_honest_er
             assert store.head(key) is None or store.get(key) == data
         else:
             assert store.get(key) == data
+
+
+def test_a_replacement_whose_answer_was_lost_is_a_success_unless_another_was_faster() -> None:
+    inner = MemoryStore()
+    inner.put("k/x", b"old")
+    lost = Fault("replace", "after")
+    retrying(FailingStore(inner, [lost, Fault("replace", "after")])).replace("k/x", b"new", expected=b"old")
+    assert inner.get("k/x") == b"new"
+    with pytest.raises(Conflict):
+        retrying(FailingStore(inner, [Fault("replace", "before")])).replace("k/x", b"newer", expected=b"old")
+    assert inner.get("k/x") == b"new"
