@@ -248,3 +248,29 @@ def test_slices_whose_pack_is_gone_are_made_again(store: Store) -> None:
         app.backfill({"tenant": "shop"})
     with store.open() as app:
         assert [title(app, f"p{number}") for number in range(3)] == ["part 0", "part 1", "part 2"]
+
+
+def test_a_document_that_is_not_shipped_for_damage_says_whose_it_is_and_is_shipped_once_repaired(
+    store: Store, tmp_path: Path
+) -> None:
+    lines = tmp_path / "parts.jsonl"
+    sink = {
+        "kind": "SINKRULE",
+        "id": "sink.part",
+        "input": {"type": "SLICE", "entityTypes": ["PART"]},
+        "target": {"type": "JSONL", "path": str(lines)},
+        **ACTIVE,
+    }
+    filled(store)
+    flip(store, "p3")
+    with store.open() as app:
+        app.contracts.load(sink)
+        app.backfill({"tenant": "shop"}, kind="slice_to_sink")
+        app.worker(1).drain()
+        (letter,) = app.outbox.dead_letters().entries
+        assert letter.failure_reason is not None and "PART#shop#p3.CORE is damaged" in letter.failure_reason
+        assert len(lines.read_text().splitlines()) == 6
+        app.tenant("shop").compile("PART", "p3", mode="full")
+        app.outbox.replay(letter.id)
+        app.worker(1).drain()
+        assert "part 3" in lines.read_text()

@@ -273,8 +273,9 @@ def test_one_failure_of_a_sink_is_told_everywhere_with_its_reason_and_the_next_t
             code, out = command(store, *arguments, "--tenant", "shop")
             assert code == 1 and "sink.note" in out and "500" in out
         receiver.status = 200
-        app.sinks.wake("sink.note")
+        assert app.sinks.wake("sink.note")
         app.worker(1).drain()
+        assert not app.sinks.wake("sink.note")
         assert [each.state for each in app.sinks.list()] == ["ok"] and app.outbox.status().health == "ok"
 
 

@@ -94,12 +94,12 @@ class Channels:
         return self._engine.execute("wake_channel", name=name) == 1
 
     def try_at_once(self, name: str) -> bool:
-        """A channel is to be tried now, with all that waits for another try; whether it was not well."""
+        """A channel is to be tried now, with all that waits for another try; whether it rested, or anything waited."""
 
         def move(tx: Transaction) -> bool:
             rested = tx.execute("wake_channel", name=name) == 1
-            tx.execute("hasten_channel", name=name, now=self._now(tx))
-            return rested
+            hastened = tx.execute("hasten_channel", name=name, now=self._now(tx))
+            return rested or hastened > 0
 
         return self._engine.write(move)
 

@@ -61,7 +61,7 @@ def wake(store: StoreOptions, rule: Rule) -> None:
     if store.json:
         print_json({"woken": rested})
     else:
-        print_line(f"{rule} is tried at once" if rested else f"{rule} did not rest")
+        print_line(f"{rule} is tried at once" if rested else f"{rule} did not rest, and nothing waits for another try")
 
 
 def _is_well(state: SinkState) -> bool:

@@ -138,15 +138,26 @@ class DocumentReader:
         """A slice, not to be changed."""
         found = self._known.get(root, digest)
         if found is None:
-            found, size = _checked_slice(self._trees.read(root), digest, what)
+            found, size = _checked_slice(self._read(root, what), digest, what)
             self._known.put(root, digest, found, size)
         return found
+
+    def _read(self, root: BlockId, what: str) -> Any:
+        """What lies there; if it is damaged, whose it is stands in the error: the slice can be made again."""
+        try:
+            return self._trees.read(root)
+        except Corrupt as exc:
+            hint = "compile that entity again in full: `analemma compile TYPE ID --mode full`"
+            raise Corrupt(f"{what} is damaged: {exc.message}", hint=hint, slice=what, **exc.facts) from exc
 
     def slices(self, wanted: Sequence[tuple[BlockId, bytes, str]]) -> list[Document]:
         """Many slices, each by root, hash and what it is called, not to be changed; they share their fetches."""
         found = [self._known.get(root, digest) for root, digest, _ in wanted]
         missing = [place for place, document in enumerate(found) if document is None]
-        values = self._trees.read_many([wanted[place][0] for place in missing]) if missing else []
+        try:
+            values = self._trees.read_many([wanted[place][0] for place in missing]) if missing else []
+        except Corrupt:
+            values = [self._read(wanted[place][0], wanted[place][2]) for place in missing]
         for place, value in zip(missing, values, strict=True):
             root, digest, what = wanted[place]
             document, size = _checked_slice(value, digest, what)

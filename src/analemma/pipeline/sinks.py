@@ -124,7 +124,8 @@ class Sinks:
         return tuple(found)
 
     def wake(self, sink: str) -> bool:
-        """Have a sink that rests be tried at once, with all that waits for another try; whether it rested."""
+        """Have a sink that rests be tried at once, with all that waits for another try; whether it rested, or anything
+        waited."""
         self._rule(self._contracts().active_sink_rules, sink)
         rested = self._channels.try_at_once(sink)
         self._wake()
