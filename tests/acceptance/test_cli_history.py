@@ -88,7 +88,7 @@ def test_a_log_is_of_whatever_is_asked_for(here: CommandLine) -> None:
 
     assert log("--segment", "0") == [3, 1]
     assert log("--execution", "e1") == [2]
-    assert log("--branch", "idea") == [3]
+    assert log("--branch", "idea") == [3, 2, 1]
     assert log("--decision", "approved") == [3, 1]
     assert log("--decision", "approved", "--limit", "1") == [3]
     assert log("--decision", "approved", "--after", "3") == [1]
@@ -138,3 +138,53 @@ def test_branches_are_merged(here: CommandLine) -> None:
     assert here.text(*merge) == "main has everything already\n"
     here.error("invalid", *merge, "--strategy", "coin")
     here.error("not_found", "merge", "-w", "trip", "nope")
+
+
+def test_the_log_of_a_fork_goes_on_into_its_parent(here: CommandLine) -> None:
+    for number in range(1, 4):
+        here.save(f"n={number}")
+    here.answer("fork", "2", "-w", "trip", "--to-branch", "idea")
+    here.answer("fork", "3", "-w", "trip", "--branch", "idea", "--to-workflow", "copy")
+    here.save("n=9", workflow="copy")
+    expected = [("copy", 2), ("copy", 1), ("trip", 3), ("trip", 2), ("trip", 1)]
+    for size in range(1, 7):
+        seen: list[tuple[str, int]] = []
+        after: list[str] = []
+        while True:
+            page = here.answer("log", "-w", "copy", "--limit", str(size), *after)
+            seen += [(each["workflow_id"], each["version"]) for each in page["versions"]]
+            if page["after"] is None:
+                break
+            after = ["--after", str(page["after"])]
+        assert seen == expected
+    lines = here.text("log", "-w", "copy").splitlines()
+    assert [line.split()[0] for line in lines] == ["2", "1", "forked", "3", "forked", "2", "1"]
+    assert (lines[2], lines[4]) == ("forked from ann/trip on idea", "forked from ann/trip on main")
+    # What the log shows can be asked for by its number.
+    assert here.answer("show", "2", "-w", "trip", "--branch", "idea")["version"]["branch"] == "main"
+
+
+def test_a_log_says_that_there_is_more(here: CommandLine) -> None:
+    for number in range(3):
+        here.save(f"n={number}")
+    cut = here.run("log", "-w", "trip", "--limit", "2")
+    assert (len(cut.stdout.splitlines()), cut.stderr) == (2, "there are more: add --after 2\n")
+    whole = here.run("log", "-w", "trip", "--limit", "3")
+    assert (len(whole.stdout.splitlines()), whole.stderr) == (3, "")
+    assert here.answer("log", "-w", "trip", "--limit", "3")["after"] is None
+    here.error("invalid", "log", "-w", "trip", "--after", "yesterday")
+    here.error("invalid", "log", "-w", "trip", "--after", "0")
+
+
+def test_blame_says_or_before_where_versions_have_expired(here: CommandLine) -> None:
+    here.save("old=1")
+    for number in range(4):
+        here.save(f"n={number}")
+    here.text("retention", "set", "-w", "trip", "--keep-last", "2")
+    here.text("retention", "expire", "-w", "trip")
+    old = here.answer("blame", "/old", "-w", "trip")["version"]
+    assert (old["version"], old["or_before"]) == (4, True)
+    assert "4 or before" in here.text("blame", "/old", "-w", "trip")
+    new = here.answer("blame", "/n", "-w", "trip")["version"]
+    assert (new["version"], new["or_before"]) == (5, False)
+    assert "or before" not in here.text("blame", "/n", "-w", "trip")

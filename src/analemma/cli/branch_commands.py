@@ -138,7 +138,7 @@ def children(
     branch: Branch = MAIN,
 ) -> None:
     """List the versions made from a version: the next on its branch, and the first of each fork."""
-    from analemma.cli.rendering import fields_of, history_line
+    from analemma.cli.rendering import fields_of, history_line, history_place
     from analemma.cli.selecting import find_version
 
     with store.open() as app:
@@ -148,7 +148,7 @@ def children(
         print_json({"children": [fields_of(each) for each in found]})
         return
     for each in found:
-        print_line(f"{each.owner_id}/{each.workflow_id} on {each.branch} {history_line(each)}")
+        print_line(f"{history_place(each)} {history_line(each)}")
 
 
 def _chosen(choices: list[str]) -> dict[str, Any]:

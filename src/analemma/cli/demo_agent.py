@@ -204,7 +204,7 @@ def _show_history(console: Console, app: App) -> None:
         return version.message or ("forked" if version.branch == FORK and done == "begun" else done)
 
     told = {
-        branch: {each.version: said(each) for each in app.kernel.history(branch=branch, **NAME)}
+        branch: {each.version: said(each) for each in app.kernel.history(branch=branch, forks=False, **NAME)}
         for branch in (MAIN, FORK)
     }
     console.print(f"  version  {MAIN:<26}{FORK}", highlight=False)

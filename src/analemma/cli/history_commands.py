@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -61,17 +62,20 @@ def log(
         int, typer.Option("--limit", "-n", help="So many versions, at most.", metavar="N", min=1, max=100_000)
     ] = 100,
     after: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            "--after", help="Go on after this version, towards older ones.", metavar="N", min=1, max=LARGEST_NUMBER
+            "--after",
+            help="Go on after this version, towards older ones: its number in the workflow, or its manifest id.",
+            metavar="VERSION",
         ),
     ] = None,
 ) -> None:
-    """List the versions of a branch, newest first."""
+    """List the versions of a branch, newest first, and on into those that it was forked from."""
     from analemma.cli.moments import read_moment
-    from analemma.cli.rendering import fields_of, history_line
+    from analemma.cli.rendering import fields_of, history_line, history_place
 
     wanted: Any = decision
+    number = int(after) if after is not None and len(after) < 20 and after.isascii() and after.isdigit() else None
     begin = None if since is None else read_moment(since, "--since")
     end = None if until is None else read_moment(until, "--until")
     with store.open() as app:
@@ -84,15 +88,27 @@ def log(
             since=begin,
             until=end,
             decision=wanted,
-            limit=limit,
-            after=after,
+            limit=limit + 1,
+            after=after if number is None else number,
+            forks=True,
         )
-    further = versions[-1].version if len(versions) == limit else None
+    further: int | str | None = None
+    if len(versions) > limit:
+        versions.pop()
+        # Numbers start again in a workflow that was forked, so they are no use behind that.
+        numbered = (after is None or number is not None) and {each.workflow_id for each in versions} == {workflow}
+        further = versions[-1].version if numbered else versions[-1].manifest_id
     if store.json:
         print_json({"versions": [fields_of(version) for version in versions], "after": further})
         return
+    place = (workflow, branch)
     for version in versions:
+        if (version.workflow_id, version.branch) != place:
+            place = (version.workflow_id, version.branch)
+            print_line(f"forked from {history_place(version)}")
         print_line(history_line(version))
+    if further is not None:
+        print(f"there are more: add --after {further}", file=sys.stderr)
 
 
 @on_store(commands, "analemma diff -u ./store -o ann -w trip 3 5")
@@ -127,7 +143,7 @@ def blame(
     workflow: Workflow,
     branch: Branch = MAIN,
 ) -> None:
-    """Show the version that last changed what stands at a path."""
+    """Show the version that last changed what stands at a path; "or before" if versions before it have expired."""
     from analemma.cli.rendering import fields_of
 
     with store.open() as app:
@@ -135,8 +151,10 @@ def blame(
     fields = fields_of(found)
     if store.json:
         print_json({"path": path, "version": fields})
-    else:
-        print_fields({name: value for name, value in fields.items() if value is not None})
+        return
+    if fields.pop("or_before"):
+        fields["version"] = f"{found.version} or before"
+    print_fields({name: value for name, value in fields.items() if value is not None})
 
 
 @on_store(commands, "analemma rollback -u ./store -o ann -w trip 3 --preview")

@@ -101,6 +101,11 @@ def history_line(version: Version) -> str:
     return f"{version.version:>6}  {when}  {version.manifest_id}  {version.message or ''}".rstrip()
 
 
+def history_place(version: Version) -> str:
+    """Where a version was committed, for people."""
+    return f"{version.owner_id}/{version.workflow_id} on {version.branch}"
+
+
 def block_to_json(data: bytes) -> dict[str, Any]:
     """What a block's bytes say: a manifest's fields, or a tree node with its links (`$link`) and tagged values."""
     from analemma.canon.wire import decode

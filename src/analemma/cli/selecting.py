@@ -77,7 +77,9 @@ def numbered_version(app: App, number: int, *, owner: str | None, workflow: str 
 
 def newest_version(app: App, *, owner: str, workflow: str, branch: str, execution: str | None = None) -> Version:
     """The newest version of the branch, or of one execution on it."""
-    page = app.kernel.history(workflow_id=workflow, owner_id=owner, branch=branch, execution_id=execution, limit=1)
+    page = app.kernel.history(
+        workflow_id=workflow, owner_id=owner, branch=branch, execution_id=execution, limit=1, forks=False
+    )
     if not page:
         raise NotFound(
             f"workflow {owner}/{workflow} has no version of execution {execution!r}",

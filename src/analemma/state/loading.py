@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
 
-from analemma.canon.identity import BlockId
+from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.tree import Operation
-from analemma.catalog.port import ManifestRow, Verdict
-from analemma.errors import Corrupt, Invalid, NotFound
+from analemma.catalog.port import BranchKey, ExpiredRow, ManifestRow, Verdict
+from analemma.errors import Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import (
     branch_key,
     check_name,
@@ -22,8 +23,24 @@ from analemma.state.arguments import (
 from analemma.state.kernel_base import MAIN, KernelBase, field_path, place
 from analemma.state.versions import Version, version_of
 
-BLAME_PAGE = 200
+PAGE = 200
+LARGEST_PAGE = 1000
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class _Stretch(NamedTuple):
+    """Versions of one branch: all of them, or those below a number."""
+
+    key: BranchKey
+    before: int | None
+
+    def has(self, version: int) -> bool:
+        """Whether a version of the branch is in it."""
+        return self.before is None or version < self.before
+
+    def below(self, version: int | None) -> _Stretch:
+        """What of it is below a version too."""
+        return _Stretch(self.key, min([each for each in (self.before, version) if each is not None], default=None))
 
 
 class Loading(KernelBase):
@@ -68,33 +85,42 @@ class Loading(KernelBase):
         since: dt.datetime | None = None,
         until: dt.datetime | None = None,
         decision: Verdict | None = None,
-        limit: int = 100,
-        after: int | None = None,
+        limit: int | None = None,
+        after: int | str | None = None,
+        forks: bool | None = None,
     ) -> list[Version]:
-        """The versions of a branch, newest first, or those of one execution, one segment, made from `since` on and
-        before `until`, or whose newest decision is `decision`. `after` is the version at which the page before ended.
-        Reads no state."""
-        if type(limit) is not int or limit < 1:
+        """The versions of a branch, newest first, and on into those that it was forked from; or of these the ones of
+        one execution, one segment, made from `since` on and before `until`, or whose newest decision is `decision`.
+        Reads no state.
+
+        All of them, or a page of `limit`; `after` is the version at which the page before ended: its manifest id, or
+        its number in this workflow. Numbers start again in a workflow that was forked, so a page ends where the
+        workflow began, unless `after` is an id or `forks` is True. With `forks=False`, only what was committed on the
+        branch itself."""
+        if limit is not None and (type(limit) is not int or limit < 1):
             raise Invalid(f"a page of {limit!r} versions", hint="ask for at least one")
-        if after is not None:
-            check_version(after)
         if decision is not None:
             check_verdict(decision)
         key = branch_key(owner_id, workflow_id, branch)
-        rows = self._catalog.history(
-            self._tenant,
-            key,
-            before_version=after,
-            execution=None if execution_id is None else check_name(execution_id, "execution"),
-            segment=None if segment_id is None else check_segment(segment_id),
-            since_us=_microseconds(since, "since"),
-            until_us=_microseconds(until, "until"),
-            decision=decision,
-            limit=limit,
+        filters = {
+            "execution": None if execution_id is None else check_name(execution_id, "execution"),
+            "segment": None if segment_id is None else check_segment(segment_id),
+            "since_us": _microseconds(since, "since"),
+            "until_us": _microseconds(until, "until"),
+            "decision": decision,
+        }
+        line: Iterator[_Stretch] = (
+            self._line_after_number(key, after) if not isinstance(after, str) else self._line_after_manifest(key, after)
         )
-        if not rows:
+        if forks is False:
+            line = takewhile(lambda stretch: stretch.key == key, line)
+        elif not (forks or limit is None or isinstance(after, str)):
+            line = takewhile(lambda stretch: stretch.key.workflow == key.workflow, line)
+        page = LARGEST_PAGE if limit is None else min(limit, LARGEST_PAGE)
+        versions = [version_of(row) for row in islice(self._rows_of(line, page, **filters), limit)]
+        if not versions:
             self._head(key)
-        return [version_of(row) for row in rows]
+        return versions
 
     def diff(self, old_manifest_id: str, new_manifest_id: str, *, owner_id: str | None = None) -> list[dict[str, Any]]:
         """How one version becomes another, as RFC 6902 operations; what they share is not read."""
@@ -104,25 +130,86 @@ class Loading(KernelBase):
         return [_patch(change) for change in changes]
 
     def blame(self, *, workflow_id: str, owner_id: str, path: str, branch: str = MAIN) -> Version:
-        """The version that last changed what stands at a path (a field name or a JSON pointer)."""
+        """The version that last changed what stands at a path (a field name or a JSON pointer), on the branch or in
+        what it was forked from. Where the versions before it have expired, any of them may have been the one: then
+        `or_before` is True."""
         key = branch_key(owner_id, workflow_id, branch)
         self._head(key)
         tokens = _path(path)
         newest: ManifestRow | None = None
         digest: bytes | None = None
-        before: int | None = None
-        while rows := self._catalog.history(self._tenant, key, before_version=before, limit=BLAME_PAGE):
-            for row in rows:
+        for row in self._rows_of(self._line(key), PAGE):
+            if newest is not None and newest.parent != row.id:
+                return version_of(newest, or_before=True)
+            try:
                 found = self._fingerprint_at(row.id, tokens)
-                if newest is None and found is None:
-                    raise NotFound(
-                        f"{place(key)} has nothing at {format_pointer(tokens)}", pointer=format_pointer(tokens)
-                    )
-                if newest is not None and found != digest:
-                    return version_of(newest)
-                newest, digest, before = row, found, row.version
+            except Expired:
+                if newest is None:
+                    raise
+                return version_of(newest, or_before=True)
+            if newest is None and found is None:
+                raise NotFound(f"{place(key)} has nothing at {format_pointer(tokens)}", pointer=format_pointer(tokens))
+            if newest is not None and found != digest:
+                return version_of(newest)
+            newest, digest = row, found
         assert newest is not None
-        return version_of(newest)
+        return version_of(newest, or_before=newest.parent is not None)
+
+    def _line(self, key: BranchKey) -> Iterator[_Stretch]:
+        """What led to a branch: its own versions, those of the branch that it was forked from up to there, and so on,
+        as far as that is known."""
+        before = None
+        while True:
+            yield _Stretch(key, before)
+            start = self._catalog.branch_start(self._tenant, key)
+            if start is None or start.parent is None:
+                return
+            # One that expired is no version any more, but still says where to look for those before it.
+            parent = self._place_of(start.parent)
+            if parent is None:
+                return
+            key, before = parent.key, parent.version + 1
+
+    def _line_after_number(self, key: BranchKey, after: int | None) -> Iterator[_Stretch]:
+        """The same, below a version of this number. Numbers fall from branch to branch of one workflow; in one that was
+        forked they start again, so that they say nothing of what is behind that."""
+        if after is not None:
+            check_version(after)
+        numbered = True
+        for stretch in self._line(key):
+            numbered = numbered and stretch.key.workflow == key.workflow
+            yield stretch.below(after) if numbered else stretch
+
+    def _line_after_manifest(self, key: BranchKey, after: str) -> Iterator[_Stretch]:
+        """The same, below a version, which may have expired meanwhile."""
+        found = self._place_of(parse_block_id(after))
+        begun = False
+        for stretch in self._line(key):
+            if begun:
+                yield stretch
+            elif found is not None and found.key == stretch.key and stretch.has(found.version):
+                begun = True
+                yield stretch.below(found.version)
+        if not begun:
+            raise NotFound(
+                f"manifest {after} is not in the history of {place(key)}",
+                hint="pass the manifest_id of the last version of the page before",
+                manifest=after,
+            )
+
+    def _place_of(self, manifest: BlockId) -> ManifestRow | ExpiredRow | None:
+        return self._catalog.manifest(self._tenant, manifest) or self._catalog.expired(self._tenant, manifest)
+
+    def _rows_of(self, line: Iterable[_Stretch], page: int, **filters: Any) -> Iterator[ManifestRow]:
+        """The versions of these stretches, newest first; read by the page."""
+        for key, before in line:
+            while rows := self._catalog.history(self._tenant, key, before_version=before, limit=page, **filters):
+                yield from rows
+                if rows[-1].parent is None:
+                    return
+                if len(rows) < page:
+                    break
+                before = rows[-1].version
 
     def _fingerprint_at(self, manifest: BlockId, path: Path) -> bytes | None:
         root = self._read_manifest(manifest).root.id

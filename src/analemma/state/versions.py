@@ -65,6 +65,8 @@ class Version(NamedTuple):
     execution_id: str | None
     segment_id: int | None
     message: str | None
+    or_before: bool = False
+    """Of an answer of `blame`: it may also have been one of the versions before it, which have expired."""
 
 
 def commit_of(outcome: Outcome) -> Commit:
@@ -95,7 +97,7 @@ def moment(at_us: int) -> dt.datetime:
     return _moment(at_us / 1_000_000, _UTC)
 
 
-def version_of(row: ManifestRow) -> Version:
+def version_of(row: ManifestRow, *, or_before: bool = False) -> Version:
     """The caller's view of a manifest's row."""
     block, (owner, workflow, branch), number, parent, root, created_at_us, execution, segment, message = row
     made = (
@@ -110,6 +112,7 @@ def version_of(row: ManifestRow) -> Version:
         execution,
         segment,
         message,
+        or_before,
     )
     # Not Version(...): a log is thousands of them.
     return _new_tuple(Version, made)
