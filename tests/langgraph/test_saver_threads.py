@@ -211,7 +211,7 @@ def test_a_copy_continues_as_a_fork_of_its_source(saver: AnalemmaSaver, app: App
     assert graph.invoke(Command(resume=True), thread("u"))["messages"][-1].content == "It is sunny."
     assert graph.invoke(Command(resume=False), thread())["messages"][-1].content == "It is not known."
     assert verified(app) and verified(app, "u")
-    first = app.kernel.history(workflow_id="u", **OWNER)[-1]
+    first = app.kernel.history(workflow_id="u", forks=False, **OWNER)[-1]
     assert first.parent_id in {each.manifest_id for each in app.kernel.history(workflow_id="t", **OWNER)}
 
 
