@@ -44,8 +44,10 @@ def validate(paths: Paths, against: Against = None, json: Json = False) -> None:
     With --against, published versions must keep their content, and nothing new may bind what is deprecated."""
     from analemma.contracts.loading import check_contracts
     from analemma.contracts.problems import ContractProblems
+    from analemma.sinks.registry import check_target
 
-    checked = check_contracts(*paths, previous=None if against is None else _load([against]))
+    before = None if against is None else _load([against])
+    checked = check_contracts(*paths, previous=before, check_target=check_target)
     if json:
         if checked.problems:
             raise ContractProblems(checked.problems)

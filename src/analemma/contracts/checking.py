@@ -32,7 +32,7 @@ from analemma.errors import Invalid
 def check_contract(contract: Contract, reporter: Reporter) -> None:
     """Report everything that is wrong with a contract whatever others there are."""
     declared = contract.document.get("checksum")
-    if declared is not None and declared != contract.checksum:
+    if declared is not None and declared != contract.checksum and "checksum" not in contract.lacks:
         reporter.at(
             ("checksum",),
             f"the checksum does not match: it says {declared}",
@@ -91,7 +91,10 @@ def _check_join(ruleset: Ruleset, join: Join, at: Place, reporter: Reporter) -> 
         _check_mappings(
             join.projection.copied, (*at, "projection", "fields"), ("fromTargetPath", "toOutputPath"), reporter
         )
-    if not any(each.references == join.target_entity_type and each.selector == join.source for each in ruleset.indexes):
+    indexed = any(
+        each.references == join.target_entity_type and each.selector == join.source for each in ruleset.indexes
+    )
+    if not indexed and "indexes" not in ruleset.lacks:
         reporter.at(
             (*at, "name"),
             f"the join {join.name} has no index: a change of {join.target_entity_type} would not find what joins it",
@@ -155,7 +158,7 @@ def _check_ignored(ruleset: Ruleset, reporter: Reporter) -> None:
 
 
 def _check_impact_map(ruleset: Ruleset, reporter: Reporter) -> None:
-    if ruleset.impact_map is None:
+    if ruleset.impact_map is None or "slices" in ruleset.lacks:
         return
     for name in ruleset.impact_map:
         if name not in ruleset.slices_by_type:
@@ -180,6 +183,8 @@ def _check_view(view: ViewDefinition, reporter: Reporter) -> None:
             reporter.at(
                 ("optionalSlices", number), f"the slice {name} is required and optional", "leave it in one list"
             )
+    if view.lacks:
+        return
     if not view.required_slices and not view.optional_slices:
         reporter.at((), "the view has no slices", "name some in requiredSlices or optionalSlices")
     fallback = view.document.get("fallback") or {}
@@ -232,6 +237,8 @@ def _check_entity_id(source: StateSource, reporter: Reporter) -> None:
             if path.literal is None:
                 reporter.at(at, f"{name} in the entity id is not one value", "leave out wildcards")
             _check_leaves(path, at, reporter)
+    if "entityId" in source.lacks or not source.entity_id.pieces:
+        return  # That was told already.
     if not names and (len(source.workflows) > 1 or any(map(is_glob, source.workflows))):
         reporter.at(at, f"the entity id {source.entity_id.text!r} is the same for every workflow", "add {workflowId}")
     elif "branch" not in names and (len(source.branches) > 1 or any(map(is_glob, source.branches))):

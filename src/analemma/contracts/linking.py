@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 from analemma.contracts.contract_set import ContractSet, joined_types
+from analemma.contracts.documents import DOCUMENTS
 from analemma.contracts.models import (
     Contract,
     ContractRef,
@@ -36,6 +38,29 @@ class Entry:
     """It was there before, and is not being loaded."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Documents that could not be read: what is not found may be one of them."""
+
+    are_known: bool
+    """Whether it is known of all of them what they were to be."""
+    ids: frozenset[str] = frozenset()
+    types: frozenset[tuple[str, str]] = frozenset()
+    """Kinds and entity types."""
+
+    def with_document(self, plain: Any) -> Unread:
+        """These and one more."""
+        told = plain if type(plain) is dict else {}
+        name, kind, entity_type = told.get("id"), told.get("kind"), told.get("entityType", "")
+        if type(name) is not str or type(kind) is not str or type(entity_type) is not str or kind not in DOCUMENTS:
+            return replace(self, are_known=False)
+        return Unread(self.are_known, self.ids | {name}, self.types | {(kind, entity_type)})
+
+    def may_have(self, kind: type[Contract], entity_type: str) -> bool:
+        """Whether a contract of a kind and type may be among them."""
+        return not self.are_known or (kind.kind, entity_type) in self.types
+
+
 def applying(contracts: ContractSet) -> frozenset[ContractRef]:
     """The contracts that something is checked, built, answered or shipped by when no version is named.
 
@@ -48,20 +73,26 @@ def applying(contracts: ContractSet) -> frozenset[ContractRef]:
         *(contracts.newest(contract_id, kind) for contract_id, kind in others),
     ]
     named = [each.ruleset_ref for each in found if isinstance(each, ViewDefinition) and each.ruleset_ref is not None]
-    return frozenset([*(each.ref for each in found if each is not None), *named])
+    # A schema that names a ruleset that is not there means one of those that are: what is wrong with them counts.
+    lost = {
+        each.entity_type
+        for each in found
+        if isinstance(each, EntitySchema) and each.ruleset_ref is not None and each.ruleset_ref not in contracts.by_ref
+    }
+    meant = [each.ref for each in contracts.of_kind(Ruleset) if each.entity_type in lost]
+    return frozenset([*(each.ref for each in found if each is not None), *named, *meant])
 
 
 class Linker:
     """Checks contracts against each other, and against those that are in use already."""
 
-    def __init__(self, entries: Sequence[Entry], previous: ContractSet | None, *, complete: bool) -> None:
+    def __init__(self, entries: Sequence[Entry], previous: ContractSet | None, unread: Unread) -> None:
         self._entries = entries
         self._set = ContractSet(tuple(entry.contract for entry in entries))
         self.applying = applying(self._set)
         self._loaded = {entry.contract.ref for entry in entries if not entry.stays}
         self._previous = previous
-        # Where a document could not be read, what is not found may well be in it.
-        self._complete = complete
+        self._unread = unread
 
     def check(self) -> None:
         """Report everything."""
@@ -168,7 +199,7 @@ class Linker:
             return
         if ruleset is not self._set.find_ruleset(schema.entity_type):
             return
-        if told_by is not (schema if schema.ref in self._loaded else ruleset):
+        if told_by is not (schema if schema.ref in self._loaded else ruleset) or schema.lacks or ruleset.lacks:
             return
         for number, field in enumerate(schema.fields):
             path = (field.name,)
@@ -203,7 +234,7 @@ class Linker:
         found = self._set.by_ref.get(ref)
         if found is None:
             versions = sorted(str(each.version) for each in self._set.contracts if each.id == ref.id)
-            if self._complete:
+            if self._unread.are_known and ref.id not in self._unread.ids:
                 hint = f"there is {ref.id} in {', '.join(versions)}" if versions else None
                 reporter.at((*at, "version" if versions else "id"), f"there is no ruleset {ref}", hint)
             return None
@@ -234,7 +265,7 @@ class Linker:
         schema = self._set.find_schema(entity_type)
         if schema is None:
             archived = any(each.entity_type == entity_type for each in self._set.of_kind(EntitySchema))
-            if self._complete or archived:
+            if archived or not self._unread.may_have(EntitySchema, entity_type):
                 reporter.at(
                     at, f"there is no ENTITY_SCHEMA for {entity_type}" + (", only archived ones" if archived else "")
                 )
@@ -291,6 +322,8 @@ class Linker:
             if self._should_have_ruleset(schema):
                 reporter.at((*at, "targetEntityType"), f"{join.target_entity_type} has no ruleset, so it has no slices")
         elif join.target_slice_type not in target.slices_by_type:
+            if _is_unread(target, "slices", "type", join.target_slice_type):
+                return
             reporter.at(
                 (*at, "targetSliceType"),
                 f"{target.ref} has no slice {join.target_slice_type}",
@@ -301,14 +334,16 @@ class Linker:
 
     def _should_have_ruleset(self, schema: EntitySchema) -> bool:
         """Whether its absence was not told already, where the schema names it."""
-        return self._complete and schema.ruleset_ref is None
+        return schema.ruleset_ref is None and not self._unread.may_have(Ruleset, schema.entity_type)
 
     def _check_reads(
         self, schema: EntitySchema, reads: Sequence[Pattern], reader: str, at: Place, reporter: Reporter
     ) -> None:
         for read in reads:
             name = read.segments[0] if read.segments else None
-            if isinstance(name, str) and name not in schema.fields_by_name:
+            if not isinstance(name, str) or _is_unread(schema, "fields", "name", name):
+                continue
+            if name not in schema.fields_by_name:
                 reason = f"{reader} reads {read}, which {schema.ref} does not have"
                 if schema.rejects_additional_fields:
                     reporter.at(at, reason, "the schema rejects additional fields, so it can never be there")
@@ -350,14 +385,14 @@ class Linker:
                 self._check_draft(view, ruleset, reporter)
             elif schema is not None and schema.ruleset_ref is None:
                 archived = self._had_ruleset(view.entity_type)
-                if self._complete or archived:
+                if archived or not self._unread.may_have(Ruleset, view.entity_type):
                     lacks = f"{view.entity_type} has no ruleset" + (", only archived ones" if archived else "")
                     reporter.at(("entityType",), lacks, "without one, there is nothing to answer")
         if ruleset is None:
             return
         for key, names in (("requiredSlices", view.required_slices), ("optionalSlices", view.optional_slices)):
             for number, name in enumerate(names):
-                if name not in ruleset.slices_by_type:
+                if name not in ruleset.slices_by_type and not _is_unread(ruleset, "slices", "type", name):
                     known = ", ".join(ruleset.slices_by_type)
                     reporter.at((key, number), f"{ruleset.ref} has no slice {name}", f"there are {known}")
 
@@ -373,7 +408,7 @@ class Linker:
                     reporter.at(at, f"{entity_type} has no ruleset, so there is nothing to ship")
                 continue
             for number, name in enumerate(rule.slice_types or ()):
-                if name not in ruleset.slices_by_type:
+                if name not in ruleset.slices_by_type and not _is_unread(ruleset, "slices", "type", name):
                     known = ", ".join(ruleset.slices_by_type)
                     where: Place = ("input", "sliceTypes", number)
                     reporter.at(where, f"{ruleset.ref} has no slice {name}", f"there are {known}")
@@ -390,7 +425,7 @@ class Linker:
 
     def _check_state_source(self, source: StateSource, reporter: Reporter) -> None:
         schema = self._check_type(source, source.entity_type, ("entityType",), reporter)
-        if schema is None or source.rules is None:
+        if schema is None or source.rules is None or schema.lacks or source.lacks:
             return
         fields = target_fields(source.rules)
         if fields is None:
@@ -411,7 +446,7 @@ class Linker:
             )
             return
         ruleset = self._set.find_ruleset(source.entity_type)
-        if ruleset is not None and not schema.keeps_additional_fields:
+        if ruleset is not None and not ruleset.lacks and not schema.keeps_additional_fields:
             lost = [name for name in unknown if name not in ruleset.whole_fields and not ruleset.accounts_for((name,))]
             if lost:
                 reporter.warn(
@@ -419,6 +454,14 @@ class Linker:
                     f"{ruleset.ref} neither reads nor ignores {', '.join(lost)}: states that have it become no entity",
                     "add it to a slice, to impactMap or to ignore; or leave it out",
                 )
+
+
+def _is_unread(contract: Contract, key: str, naming: str, name: str) -> bool:
+    """Whether a list of a contract may have a part of this name that could not be read."""
+    if key not in contract.lacks:
+        return False
+    parts = contract.document.get(key)
+    return type(parts) is not list or any(type(each) is not dict or each.get(naming, name) == name for each in parts)
 
 
 def _shared_fields(first: set[str] | None, second: set[str] | None) -> str | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,11 +13,11 @@ from analemma.contracts.building import build
 from analemma.contracts.checking import check_contract
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.json_reading import read_json
-from analemma.contracts.linking import Entry, Linker
+from analemma.contracts.linking import Entry, Linker, Unread
 from analemma.contracts.located import Located, locate
-from analemma.contracts.models import Contract, Origin
+from analemma.contracts.models import Contract, Origin, SinkRule, Status
 from analemma.contracts.problems import ContractProblems, Problem, in_order
-from analemma.contracts.reporting import Reporter
+from analemma.contracts.reporting import Place, Reporter
 from analemma.contracts.shapes import read_shape
 from analemma.contracts.yaml_reading import read_yaml
 from analemma.errors import Invalid
@@ -28,6 +28,8 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 Source = str | Path | Mapping[str, Any] | Iterable[Mapping[str, Any]]
 """A file, a directory, one contract as data, or several."""
+CheckTarget = Callable[[Mapping[str, Any]], Iterable[tuple[Place, str, str | None]]]
+"""What is wrong with the target of a sink rule: where, why, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +45,28 @@ class Checked:
 
 
 def load_contracts(
-    *sources: Source, previous: ContractSet | None = None, beside: ContractSet | None = None
+    *sources: Source,
+    previous: ContractSet | None = None,
+    beside: ContractSet | None = None,
+    check_target: CheckTarget | None = None,
 ) -> ContractSet:
     """Load contracts that belong together; ContractProblems lists everything that is wrong.
 
     `previous`: the contracts in use. What was published keeps its content, and nothing new binds what is deprecated.
     `beside`: contracts that stay in use beside these, and belong to the answer; one that is also in a source is the
-    source's.
+    source's. `check_target` says what is wrong with the target of a sink rule.
     """
-    checked = check_contracts(*sources, previous=previous, beside=beside)
+    checked = check_contracts(*sources, previous=previous, beside=beside, check_target=check_target)
     if checked.contracts is None:
         raise ContractProblems(checked.problems)
     return checked.contracts
 
 
 def check_contracts(
-    *sources: Source, previous: ContractSet | None = None, beside: ContractSet | None = None
+    *sources: Source,
+    previous: ContractSet | None = None,
+    beside: ContractSet | None = None,
+    check_target: CheckTarget | None = None,
 ) -> Checked:
     """The same without raising."""
     problems: list[Problem] = []
@@ -67,18 +75,20 @@ def check_contracts(
     for source in sources:
         for file, document in _read(source, files, problems):
             reporters.append(Reporter(file, document))
-    complete = not problems
+    unread = Unread(not problems)
     entries: list[Entry] = []
     for reporter in reporters:
         entry = _build(reporter)
         if entry is None:
-            complete = False
+            unread = unread.with_document(reporter.node.value)
         else:
             entries.append(entry)
-            check_contract(entry.contract, reporter)
+            check_contract(entry.contract, entry.reporter)
+            if check_target is not None:
+                _check_target(entry, check_target)
     kept = _entries_beside(beside, entries)
     # Those beside come first: what does not go together is then told of the contract that came later.
-    linker = Linker([*kept, *entries], previous, complete=complete)
+    linker = Linker([*kept, *entries], previous, unread)
     linker.check()
     odd = [each for entry in entries for each in entry.links.warnings]
     for entry in (*kept, *entries):
@@ -105,6 +115,14 @@ def restore_contracts(documents: Iterable[Mapping[str, Any]], source: str) -> Co
     return ContractSet(tuple(entry.contract for entry in entries if entry is not None))
 
 
+def _check_target(entry: Entry, check_target: CheckTarget) -> None:
+    """Of a rule that ships, or is to. One that was loaded long ago and never could can still be retired."""
+    rule = entry.contract
+    if isinstance(rule, SinkRule) and rule.status in (Status.DRAFT, Status.ACTIVE):
+        for place, reason, hint in check_target({**rule.target, "type": rule.target_type}):
+            entry.links.at(("target", *place), f"the target of {rule.ref}: {reason}", hint)
+
+
 def _entries_beside(beside: ContractSet | None, entries: Iterable[Entry]) -> list[Entry]:
     named = {entry.contract.ref for entry in entries}
     staying = () if beside is None else beside.contracts
@@ -124,8 +142,10 @@ def _build(reporter: Reporter) -> Entry | None:
     if shape is None:
         return None
     plain = reporter.node.value
-    contract = build(shape, plain, Origin(reporter.file, reporter.node.line), reporter)
-    return _entry(contract, reporter) if not reporter.problems else None
+    # Of what is left of a document, places are counted as they are in that.
+    told = Reporter(reporter.file, shape.node, reporter.problems, reporter.warnings)
+    contract = build(shape.document, plain, Origin(reporter.file, reporter.node.line), told)
+    return _entry(replace(contract, lacks=shape.lacks) if shape.lacks else contract, told)
 
 
 def _read(source: Source, files: list[str], problems: list[Problem]) -> Iterator[tuple[str, Located]]:

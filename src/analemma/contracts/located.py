@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,24 @@ class Located:
         if not missed and isinstance(last, str) and last in node.key_lines:
             return node.key_lines[last]
         return self.line_of(*path)
+
+    def without(self, places: Collection[tuple[str | int, ...]]) -> Located:
+        """The same without the parts at these places; what is left keeps its lines."""
+        below: dict[str | int, list[tuple[str | int, ...]]] = {}
+        for place in places:
+            if place:
+                below.setdefault(place[0], []).append(place[1:])
+        left = {
+            token: part.without(below.get(token, ()))
+            for token, part in self.parts.items()
+            if () not in below.get(token, ())
+        }
+        if type(self.value) is list:
+            items = list(left.values())
+            return Located([item.value for item in items], self.line, dict(enumerate(items)))
+        if type(self.value) is not dict:
+            return self
+        return Located({str(token): part.value for token, part in left.items()}, self.line, left, self.key_lines)
 
     def _find(self, path: tuple[str | int, ...]) -> tuple[Located, bool]:
         node, missed = self, False

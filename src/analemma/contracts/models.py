@@ -83,6 +83,8 @@ class Contract:
     """As it was read; not to be changed."""
     origin: Origin = field(compare=False)
     description: str | None = None
+    lacks: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    """Keys of which something could not be read: only while contracts are checked, which then fails."""
 
     @property
     def ref(self) -> ContractRef:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from analemma.contracts.documents import DOCUMENTS, ContractDocument
+from analemma.contracts.located import Located
 from analemma.contracts.reporting import Place, Reporter
 from analemma.contracts.schema import known_keys
 
@@ -32,12 +34,27 @@ _CONTEXT: Final = {
     "string_pattern_mismatch": "does not have the form {pattern}",
 }
 
+_ITEMIZED: Final = ("fields", "slices", "indexes")
+"""Lists whose items can be judged one by one."""
+
 Meant = Callable[[Place], str | None]
 """A hint for an unknown key, by its place."""
 
 
-def read_shape(reporter: Reporter) -> ContractDocument | None:
-    """The document, if its shape is right; otherwise all that is wrong with it was reported."""
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A document whose shape is right."""
+
+    document: ContractDocument
+    node: Located
+    """What it was read from."""
+    lacks: frozenset[str] = frozenset()
+    """Keys at the top of which something was wrong, and left out."""
+
+
+def read_shape(reporter: Reporter) -> Shape | None:
+    """The document. All that is wrong with its shape is reported; without what is wrong, the rest may be a document all
+    the same, so that what else there is to say of it can be said at once."""
     plain = reporter.node.value
     if type(plain) is not dict:
         reporter.at((), f"a contract is an object, not {_shown(plain)}", "begin with kind, id, version and status")
@@ -52,10 +69,29 @@ def read_shape(reporter: Reporter) -> ContractDocument | None:
             reporter.at((), "the key kind is missing", f"there are {kinds}")
         return None
     try:
-        return known.model_validate(plain)
+        return Shape(known.model_validate(plain), reporter.node)
     except ValidationError as exc:
         report_errors(exc, reporter, lambda place: close_key(place, known_keys()))
+        return _sound_part(exc, known, reporter.node)
+
+
+def _sound_part(found: ValidationError, known: type[ContractDocument], node: Located) -> Shape | None:
+    wrong: set[Place] = {_part_of(error["loc"]) for error in found.errors(include_url=False)}
+    keys = {each.alias or name for name, each in known.model_fields.items()}
+    lacks = {str(place[0]) for place in wrong if place}
+    if lacks - keys:
+        # A key that nobody knows may have been meant for any that is not there.
+        lacks |= keys - node.value.keys()
+    left = node.without(wrong)
+    try:
+        return Shape(known.model_validate(left.value), left, frozenset(lacks))
+    except ValidationError:
         return None
+
+
+def _part_of(place: Place) -> Place:
+    """The largest part that can be left out without making another mistake: an item of a list, or all of a key."""
+    return place[:2] if len(place) > 1 and place[0] in _ITEMIZED and isinstance(place[1], int) else place[:1]
 
 
 def report_errors(found: ValidationError, reporter: Reporter, meant: Meant) -> None:

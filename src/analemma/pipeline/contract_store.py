@@ -18,6 +18,7 @@ from analemma.contracts.loading import Source, load_contracts, restore_contracts
 from analemma.contracts.models import Contract, ContractRef, Status
 from analemma.contracts.semver import SemanticVersion, parse_semver
 from analemma.errors import Corrupt, Invalid, NotFound
+from analemma.sinks.registry import check_target
 from analemma.tracing import span
 
 POLL_S: Final = 1.0
@@ -86,7 +87,7 @@ class Contracts:
                 known = self._read()
                 # Into a store that has none, everything is new: `validate` without --against judges alike.
                 before = known.contracts if known.rows else None
-                loaded = load_contracts(*given, previous=before, beside=before)
+                loaded = load_contracts(*given, previous=before, beside=before, check_target=check_target)
                 rows = _changed_rows(loaded, known.contracts)
                 if not rows:
                     self._remember(known)

@@ -6,7 +6,7 @@ Others add theirs by an entry point in the group `analemma.sinks`, whose name is
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -18,7 +18,7 @@ from analemma.clock import Clock, SystemClock
 from analemma.errors import Invalid
 from analemma.sinks.expanding import expand
 from analemma.sinks.port import Sink
-from analemma.sinks.settings import SinkContext, SinkSettings, read_settings
+from analemma.sinks.settings import SettingProblem, SinkContext, SinkSettings, find_problems, read_settings
 
 ENTRY_POINTS: Final = "analemma.sinks"
 
@@ -59,10 +59,11 @@ def sink_class(sink_type: str) -> SinkClass:
     found = [each for each in entry_points(group=ENTRY_POINTS) if each.name == sink_type]
     if not found:
         close = get_close_matches(sink_type.upper(), sink_types(), n=1)
-        types = ", ".join(sink_types())
         raise Invalid(
             f"there is no sink of type {sink_type!r}",
-            hint=f"did you mean {close[0]}?" if close else f"types are {types}",
+            hint=(f"did you mean {close[0]}? " if close else "")
+            + f"types are {', '.join(sink_types())}; others come with a package that has an entry point in the group "
+            f"{ENTRY_POINTS}: install it with pip, here and where workers run",
         )
     offered = sorted({each.value for each in found})
     if len(offered) > 1:
@@ -77,6 +78,27 @@ def sink_class(sink_type: str) -> SinkClass:
             f"the entry point {found[0].value} is no sink", hint="name a class with settings_class and open()"
         )
     return loaded
+
+
+def check_target(target: Mapping[str, Any]) -> list[SettingProblem]:
+    """What is wrong with a target on whatever machine it is opened. Nothing is opened, and what comes out of
+    environment variables is not judged: those of the workers count.
+
+    >>> [each.reason for each in check_target({"type": "JSONL", "file": "out.jsonl"})]
+    ['path is missing', 'file: there is no such setting']
+    """
+    sink_type = str(target.get("type"))
+    settings = {key: value for key, value in target.items() if key != "type"}
+    try:
+        settings_class = sink_class(sink_type).settings_class
+        expanded = expand(settings, _AnyVariable())
+    except Invalid as exc:
+        place = tuple(exc.facts.get("pointer", "/type").split("/")[1:])
+        return [SettingProblem(place, exc.message, exc.hint)]
+    except Exception as exc:
+        reason = f"the package that offers sinks of type {sink_type} cannot be loaded ({type(exc).__name__})"
+        return [SettingProblem(("type",), reason, "install what it needs")]
+    return find_problems(settings_class, expanded, unknown=lambda place: _has_variables(settings, place))
 
 
 def open_sink(
@@ -104,3 +126,26 @@ def open_sink(
     expanded = expand(settings, os.environ if environment is None else environment)
     checked = read_settings(found.settings_class, sink_type, expanded)
     return found.open(checked, SinkContext(Path(base).absolute(), clock or SystemClock()))
+
+
+class _AnyVariable(Mapping[str, str]):
+    """An environment in which every variable is set."""
+
+    def __getitem__(self, name: str) -> str:
+        return "set"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _has_variables(settings: Any, place: tuple[str | int, ...]) -> bool:
+    """Whether what is at this place has variables in it; nothing has none."""
+    for token in place:
+        is_index = isinstance(settings, list) and isinstance(token, int) and token < len(settings)
+        if not is_index and not (isinstance(settings, Mapping) and token in settings):
+            return False
+        settings = settings[token]
+    return "${" in str(settings)

@@ -5,12 +5,12 @@ A sink's settings are a subclass of `SinkSettings`. Texts that may hold a passwo
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
@@ -67,12 +67,40 @@ Secret = Annotated[SecretStr, Field(min_length=1, max_length=4096)]
 TimeoutS = Annotated[float, Field(gt=0, le=3600)]
 
 
+Place = tuple[str | int, ...]
+"""Where in the settings of a sink."""
+
+
+class SettingProblem(NamedTuple):
+    """One thing that is wrong with the settings of a sink; no value is ever part of it."""
+
+    place: Place
+    reason: str
+    hint: str | None = None
+
+
 def read_settings(settings_class: type[Settings], sink_type: str, given: Mapping[str, Any]) -> Settings:
     """The settings as their class, or Invalid with everything that is wrong with them."""
     try:
         return settings_class.model_validate(dict(given))
     except ValidationError as exc:
-        raise _explained(exc, settings_class, sink_type) from None
+        found = _explained(exc, settings_class)
+    raise Invalid(
+        f"the settings of the {sink_type} sink are wrong: {'; '.join(each.reason for each in found)}",
+        hint=next((each.hint for each in found if each.hint is not None), None),
+        pointer="/" + "/".join(map(str, found[0].place)),
+    )
+
+
+def find_problems(
+    settings_class: type[SinkSettings], given: Mapping[str, Any], *, unknown: Callable[[Place], bool]
+) -> list[SettingProblem]:
+    """Everything that is wrong with settings; a value that is `unknown` yet is not judged."""
+    try:
+        settings_class.model_validate(dict(given))
+    except ValidationError as exc:
+        return _explained(exc, settings_class, unknown)
+    return []
 
 
 class Route:
@@ -111,22 +139,25 @@ class Route:
         return self.template.render(values), reason
 
 
-def _explained(error: ValidationError, settings_class: type[SinkSettings], sink_type: str) -> Invalid:
+def _explained(
+    error: ValidationError, settings_class: type[SinkSettings], unknown: Callable[[Place], bool] = lambda place: False
+) -> list[SettingProblem]:
     known = [each.alias or name for name, each in settings_class.model_fields.items()]
-    reasons: list[str] = []
-    hint = None
-    pointer = None
+    found: list[SettingProblem] = []
     # The values are left out, and so is what validators of others say about them: a secret may be anywhere.
     for detail in error.errors(include_url=False, include_input=False, include_context=False):
         where = "/".join(str(part) for part in detail["loc"])
-        pointer = pointer or f"/{where}"
+        hint = None
         if detail["type"] == "extra_forbidden":
-            reasons.append(f"{where}: there is no such setting")
+            reason = f"{where}: there is no such setting"
             close = get_close_matches(where, known, n=1)
-            hint = hint or (f"did you mean {close[0]}?" if close else f"settings are {', '.join(known) or 'none'}")
+            hint = f"did you mean {close[0]}?" if close else f"settings are {', '.join(known) or 'none'}"
         elif detail["type"] == "missing":
-            reasons.append(f"{where} is missing")
+            reason = f"{where} is missing"
+        elif unknown(detail["loc"]):
+            continue
         else:
             message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            reasons.append(f"{where}: {message[:1].lower()}{message[1:]}")
-    return Invalid(f"the settings of the {sink_type} sink are wrong: {'; '.join(reasons)}", hint=hint, pointer=pointer)
+            reason = f"{where}: {message[:1].lower()}{message[1:]}"
+        found.append(SettingProblem(detail["loc"], reason, hint))
+    return found

@@ -192,15 +192,13 @@ def test_a_sink_that_cannot_be_opened_rests_and_shows_no_secret(
     store: Store, tmp_path: Path, script: Script, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SHOP_KEY", "hunter2-hunter2")
-    wrong = rule(
-        "sink.wrong", {"type": "SCRIPTED", "script": "one", "apiKey": "${SHOP_KEY}", "nonsense": "${SHOP_KEY}"}
-    )
+    wrong = rule("sink.wrong", {"type": "SCRIPTED", "script": "one", "apiKey": "${SHOP_KEY}", "guards": "${SHOP_KEY}"})
     unset = rule("sink.unset", {"type": "SCRIPTED", "script": "${NO_SUCH_SCRIPT}"})
     with open_ship_shop(store, tmp_path, wrong, unset, jsonl(), ship_rest_s=60) as (app, _):
         put_books(app, 2)
         assert drain(app).dead == 0
         told = {each.id: each for each in app.sinks.list()}
-        assert "nonsense" in (told["sink.wrong"].reason or "")
+        assert "guards" in (told["sink.wrong"].reason or "")
         assert "NO_SUCH_SCRIPT" in (told["sink.unset"].reason or "")
         assert len(documents_of(tmp_path / "books.jsonl")) == 2
         shown = [repr(app.sinks.list()), repr(app.sinks.health()), repr(app.outbox.failed().entries), caplog.text]
