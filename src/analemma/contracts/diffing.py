@@ -185,6 +185,10 @@ def _ruleset_steps(before: Ruleset, after: Ruleset) -> Iterator[Step]:
     yield from _changed("ignore", before.ignore, after.ignore, Level.PATCH)
     if before.impact_map != after.impact_map:
         yield Level.PATCH, "impactMap changed"
+    declared = [each for patterns in (before.impact_map or {}).values() for each in patterns]
+    lost = [str(each) for each in dict.fromkeys((*before.ignore, *declared)) if not each.covered_by(after.accounted)]
+    if lost:
+        yield Level.MAJOR, f"documents with {', '.join(lost)} are refused now"
 
 
 def _slice_steps(before: Slice, after: Slice) -> Iterator[Step]:

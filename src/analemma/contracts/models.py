@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -228,15 +229,39 @@ class Ruleset(Contract):
         return {each.type: tuple(dict.fromkeys((*each.reads, *declared.get(each.type, ())))) for each in self.slices}
 
     @cached_property
+    def accounted(self) -> tuple[Pattern, ...]:
+        """What documents may have: what slices and indexes read, impactMap names, and `ignore` covers."""
+        return (*self._read_patterns, *self.ignore)
+
+    @cached_property
     def whole_fields(self) -> frozenset[str]:
         """Fields at the top of a document of which everything is accounted for: most paths need no further look."""
-        literals = (pattern.literal for pattern in (*self._read_patterns, *self.ignore))
+        literals = (pattern.literal for pattern in self.accounted)
         return frozenset(literal[0] for literal in literals if literal is not None and len(literal) == 1)
 
     def accounts_for(self, path: Path) -> bool:
         """Whether a slice or an index reads what is at this path or some of it, impactMap names it, or `ignore` covers
         it. What a document has elsewhere may be what a rule forgot."""
-        return any(each.touches(path) for each in self._read_patterns) or any(each.covers(path) for each in self.ignore)
+        reads, ignored = (
+            self._by_field.get(path[0], self._by_field[None]) if path else (self._read_patterns, self.ignore)
+        )
+        return any(each.touches(path) for each in reads) or any(each.covers(path) for each in ignored)
+
+    @cached_property
+    def _by_field(self) -> dict[str | None, tuple[tuple[Pattern, ...], tuple[Pattern, ...]]]:
+        """What can reach a field at the top, of what is read and of what is ignored: every path of every document is
+        asked for. None: a field that no pattern names."""
+        first = [pattern.segments[0] for pattern in self.accounted if pattern.segments]
+        names: list[str | None] = [None, *dict.fromkeys(each for each in first if isinstance(each, str))]
+
+        def reaching(patterns: Iterable[Pattern], name: str | None) -> tuple[Pattern, ...]:
+            return tuple(
+                each
+                for each in patterns
+                if not each.segments or not isinstance(each.segments[0], str) or each.segments[0] == name
+            )
+
+        return {name: (reaching(self._read_patterns, name), reaching(self.ignore, name)) for name in names}
 
     @cached_property
     def _read_patterns(self) -> tuple[Pattern, ...]:

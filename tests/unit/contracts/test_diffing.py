@@ -70,6 +70,27 @@ def test_each_change_has_its_level(old: str, new: str, level: Level, reason: str
     assert found.level is level and not found.sufficient
 
 
+def test_a_ruleset_that_accounts_for_less_is_a_major_step(tmp_path: Path) -> None:
+    (found,) = differences(changed('ignore: ["/audit/*"]', "ignore: [/audit/by]"), tmp_path)
+    assert found.level is Level.MAJOR
+    assert found.reasons[0] == (Level.MAJOR, "documents with /audit/* are refused now")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "level"),
+    [("", "keep", Level.MINOR), ("keep", "", Level.MAJOR), ("", "reject", Level.MAJOR), ("reject", "", Level.MINOR)],
+)
+def test_a_stricter_rule_for_additional_fields_is_a_major_step(
+    before: str, after: str, level: Level, tmp_path: Path
+) -> None:
+    def said(choice: str) -> str:
+        line = f"additionalFields: {choice}\n" if choice else ""
+        return changed("entityType: AUTHOR\nfields:", f"entityType: AUTHOR\n{line}fields:")
+
+    (found,) = diff_contracts(*(load_text(said(choice), tmp_path) for choice in (before, after)))
+    assert found.level is level
+
+
 def test_another_spelling_is_no_difference(tmp_path: Path) -> None:
     assert diff_contracts(bookshop(), bookshop()) == ()
     assert differences(changed("selector: $.authorId", "selector: /authorId"), tmp_path) == ()
