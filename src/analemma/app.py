@@ -441,6 +441,7 @@ def open_app(
         catalog = open_catalog(
             place.url,
             synchronous="full" if settings.sqlite_synchronous == "FULL" else "normal",
+            patience_s=settings.sqlite_lock_timeout_s,
             migrate=migrate,
             **options,
         )

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
+
+LONGEST_WORD = 500
+LONGEST_LINE = 10_000
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 class AnalemmaError(Exception):
@@ -11,9 +16,10 @@ class AnalemmaError(Exception):
     kind: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, hint: str | None = None, **facts: Any) -> None:
+        message = shortened(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else shortened(hint)
         self.facts = facts
 
     def __getattr__(self, name: str) -> Any:
@@ -34,6 +40,26 @@ def _rebuild(cls: type[AnalemmaError], message: str, hint: str | None, facts: di
     error = cls.__new__(cls)
     AnalemmaError.__init__(error, message, hint=hint, **facts)
     return error
+
+
+def shortened(text: str) -> str:
+    """The text as a person can read it: of a word, or of a line, that goes on and on, the beginning and the end. What
+    names the culprit in full is in an error's facts.
+
+    >>> len(shortened("there is no key " + "k" * 7_000_000 + ": add it")) < 600
+    True
+    """
+    if len(text) <= LONGEST_WORD:
+        return text
+    words = _LONG_WORD.sub(lambda found: _middle_cut(found[0], LONGEST_WORD), text)
+    return "\n".join(_middle_cut(line, LONGEST_LINE) for line in words.split("\n"))
+
+
+def _middle_cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    begin, end = text[: most * 2 // 3], text[-most // 6 :]
+    return f"{begin}[... {len(text) - len(begin) - len(end)} more characters ...]{end}"
 
 
 class Conflict(AnalemmaError):

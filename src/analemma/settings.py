@@ -47,6 +47,13 @@ class Settings(BaseModel):
     sqlite_synchronous: Literal["FULL", "NORMAL"] = Field(
         "FULL", description="`NORMAL` is faster, and may lose the last commits when the power fails."
     )
+    sqlite_lock_timeout_s: float = Field(
+        5,
+        ge=0.1,
+        le=3600,
+        description="A write on SQLite waits this long for another process, or another program, that has the file"
+        " locked; while several take turns it waits on, up to a minute.",
+    )
     postgres_pool_max: int = Field(8, ge=1, le=1000, description="Connections to PostgreSQL, at most.")
     postgres_prepare: bool = Field(
         True, description="Prepare statements on PostgreSQL; off for PgBouncer in transaction mode."

@@ -8,6 +8,7 @@ import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from analemma.catalog.file_lock import PATIENCE_S
 from analemma.catalog.object_place import FILE_NAME as FILE_NAME
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import MEMORY, SqliteEngine
@@ -28,13 +29,14 @@ def open_catalog(
     *,
     clock: Clock | None = None,
     synchronous: Synchronous = "full",
+    patience_s: float = PATIENCE_S,
     migrate: bool = True,
     **postgres_options: Any,
 ) -> SqlCatalog:
     """Open a directory, `sqlite:///path`, `sqlite:///:memory:` or `postgresql://...`.
 
-    With `migrate` False an outdated or missing schema is refused. `synchronous` is for SQLite, the remaining options
-    (see PostgresEngine) are for PostgreSQL.
+    With `migrate` False an outdated or missing schema is refused. `synchronous` and `patience_s` are for SQLite, the
+    remaining options (see PostgresEngine) are for PostgreSQL.
 
     >>> catalog = open_catalog("sqlite:///:memory:")
     >>> catalog.head(catalog.tenant("default"), BranchKey("ann", "report")) is None
@@ -44,7 +46,7 @@ def open_catalog(
     path = database_path(text)
     if path is None:
         return _open_postgres(text, clock, migrate, postgres_options)
-    return _open_sqlite(path, clock, synchronous, migrate)
+    return _open_sqlite(path, clock, migrate, synchronous=synchronous, patience_s=patience_s)
 
 
 def database_path(url: str) -> str | None:
@@ -99,12 +101,12 @@ def _checked(path: str) -> str:
     return path
 
 
-def _open_sqlite(path: str, clock: Clock | None, synchronous: Synchronous, migrate: bool) -> SqlCatalog:
+def _open_sqlite(path: str, clock: Clock | None, migrate: bool, **options: Any) -> SqlCatalog:
     if path != MEMORY:
         if not migrate and not os.path.exists(path):
             raise Unavailable(f"there is no database at {path}", hint="run `analemma migrate`")
         make_directory(os.path.dirname(os.path.abspath(path)))
-    engine = SqliteEngine(path, synchronous=synchronous)
+    engine = SqliteEngine(path, **options)
     try:
         return SqliteCatalog(engine, clock=clock, migrate_schema=migrate)
     except BaseException:

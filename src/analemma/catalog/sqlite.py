@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine import Row, Transaction
-from analemma.catalog.file_lock import TIMEOUT_S, FileLock
+from analemma.catalog.file_lock import PATIENCE_S, TIMEOUT_S, FileLock
 from analemma.catalog.sqlite_connections import SqliteConnector, Synchronous, sync_directory, sync_file
 from analemma.catalog.sqlite_errors import lost_in_a_fork
 from analemma.catalog.sqlite_fork import identify, lose, refuse_lost, watch
@@ -30,7 +30,8 @@ class SqliteEngine:
     """One database file (or memory), opened by one process.
 
     `synchronous="normal"` gives up durability against a power cut for about three times the commits per second; kill -9
-    stays harmless. A write that does not get its turn within `lock_timeout_s` is a Timeout.
+    stays harmless. A write that does not get its turn within `lock_timeout_s` is a Timeout, and so is one that waits
+    for the same holder longer than `patience_s`; for a program that knows nothing of turns it waits no longer either.
     """
 
     dialect: Dialect = "sqlite"
@@ -40,17 +41,16 @@ class SqliteEngine:
         path: str | os.PathLike[str],
         *,
         synchronous: Synchronous = "full",
-        busy_timeout_s: float = 10.0,
+        patience_s: float = PATIENCE_S,
         lock_timeout_s: float = TIMEOUT_S,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
         text = os.fspath(path)
         self.path = text if text == MEMORY else os.path.abspath(text)
         self.statements: Counter[str] = Counter()
-        self._connect = SqliteConnector(
-            self.path, self.statements, synchronous=synchronous, busy_timeout_s=busy_timeout_s
-        )
+        self._connect = SqliteConnector(self.path, self.statements, synchronous=synchronous, busy_timeout_s=patience_s)
         self._synchronous = synchronous
+        self._patience_s = patience_s
         self._lock_timeout_s = lock_timeout_s
         self._log_limit_bytes = log_limit_bytes
         self._mutex = threading.RLock() if self.path == MEMORY else None
@@ -172,7 +172,9 @@ class SqliteEngine:
     def _open(self) -> None:
         if self.path != MEMORY:
             refuse_lost(self.path)
-        self._lock = None if self.path == MEMORY else FileLock(self.path, timeout_s=self._lock_timeout_s)
+        self._lock = None
+        if self.path != MEMORY:
+            self._lock = FileLock(self.path, timeout_s=self._lock_timeout_s, patience_s=self._patience_s)
         try:
             tx = self._connect.writer(self._lock)
             if self.path != MEMORY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Internal, Invalid, OutcomeUnknown, Unavailable
@@ -22,6 +23,11 @@ def translate(exc: Exception, database: str) -> AnalemmaError:
     if code is None:
         if isinstance(exc, sqlite3.ProgrammingError) and "closed" in str(exc):
             return Unavailable(f"the catalog {database} is closed", hint="open it again")
+        if isinstance(exc, sqlite3.OperationalError) and "decode to UTF-8" in str(exc):
+            # The text itself is not repeated: it may be of any length, and is no text.
+            return Corrupt(
+                f"a row of {database} holds text that is no Unicode", hint="restore the catalog from a backup"
+            )
         return Internal(f"the database driver refused a call: {_one_line(exc)}")
     return _by_code(exc, code, database)
 
@@ -56,9 +62,11 @@ def _by_code(exc: sqlite3.Error, code: int, database: str) -> AnalemmaError:
         case sqlite3.SQLITE_CONSTRAINT:
             return Internal(f"a row breaks a rule of the schema: {_one_line(exc)}")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            who = _lockers(database)
             return Unavailable(
-                f"{database} is locked by another program",
-                hint="close the tool that holds it open in a transaction, then try again",
+                f"{database} is locked by another program{who}",
+                hint="close the tool that holds it open in a transaction, then try again; sqlite_lock_timeout_s says"
+                " how long to wait for it",
             )
         case sqlite3.SQLITE_FULL:
             return Unavailable(
@@ -91,3 +99,17 @@ def _by_code(exc: sqlite3.Error, code: int, database: str) -> AnalemmaError:
 
 def _one_line(exc: Exception) -> str:
     return " ".join(str(exc).split())
+
+
+def _lockers(database: str) -> str:
+    """The processes that hold locks for writing, as far as the system tells: Linux lists them."""
+    try:
+        files = {str(os.stat(path).st_ino) for path in (database, f"{database}-shm") if os.path.exists(path)}
+        with open("/proc/locks") as lines:
+            # "1: POSIX  ADVISORY  WRITE 4711 00:2a:815 120 120"
+            found = [line.split() for line in lines if " WRITE " in line]
+    except OSError:
+        return ""
+    pids = {int(line[4]) for line in found if len(line) > 5 and line[5].rpartition(":")[2] in files}
+    others = sorted(pid for pid in pids if pid > 0 and pid != os.getpid())
+    return f" (process {', '.join(map(str, others))})" if others else ""

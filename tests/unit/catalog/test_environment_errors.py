@@ -125,7 +125,7 @@ def test_database_held_by_a_stranger(tmp_path: Path) -> None:
     open_catalog(tmp_path).close()
     stranger = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
     stranger.execute("BEGIN IMMEDIATE")
-    catalog = SqliteCatalog(SqliteEngine(tmp_path / FILE_NAME, busy_timeout_s=0.1))
+    catalog = SqliteCatalog(SqliteEngine(tmp_path / FILE_NAME, patience_s=0.1))
     with refusal(Unavailable, "is locked by another program", "close the tool"):
         catalog.tenant("shop")
     stranger.execute("COMMIT")

@@ -84,7 +84,7 @@ stranger = sqlite3.connect(engine.path, isolation_level=None, check_same_thread=
 stranger.execute("BEGIN IMMEDIATE")
 threading.Timer(0.5, lambda: stranger.execute("ROLLBACK")).start()
 interrupted(lambda: engine.write(add("main")))
-other = SqliteEngine(engine.path, busy_timeout_s=0.1, lock_timeout_s=0.1)
+other = SqliteEngine(engine.path, patience_s=0.1, lock_timeout_s=0.1)
 print(engine._connection.in_transaction, other.write(add("one")), engine.write(add("two")))
 """
     assert run(script, tmp_path) == "False 1 1\n"
