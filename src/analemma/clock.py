@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import time
 from typing import Protocol
+
+from analemma.errors import Corrupt
+
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 class Clock(Protocol):
@@ -31,6 +36,18 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def moment(at_us: int) -> dt.datetime:
+    """Microseconds since 1970-01-01Z as a time; Corrupt if they are none that was ever written.
+
+    >>> moment(1_000_000).isoformat()
+    '1970-01-01T00:00:01+00:00'
+    """
+    try:
+        return _EPOCH + dt.timedelta(microseconds=at_us)
+    except OverflowError as exc:
+        raise Corrupt(f"{at_us} microseconds since 1970 are no time", hint="restore the row from a backup") from exc
 
 
 class Entropy(Protocol):

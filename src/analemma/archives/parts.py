@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
 from analemma.archives.collecting_reports import ArchiveGcOptions
@@ -15,7 +15,7 @@ from analemma.archives.volumes import Volumes
 from analemma.blocks.port import ObjectStore
 from analemma.catalog.port import TenantId
 from analemma.catalog.workspaces import Operation, SqlWorkspaces, Status, UnitRow, WorkspaceRow
-from analemma.clock import Clock, Entropy
+from analemma.clock import Clock, Entropy, moment
 from analemma.errors import Invalid
 from analemma.state.block_store import BlockStore
 from analemma.state.object_ownership import ObjectOwnership
@@ -121,7 +121,7 @@ class Parts:
 
 def public_workspace(row: WorkspaceRow, options: ArchiveOptions) -> Workspace:
     """A row as callers see it."""
-    deleted_at = None if row.deleted_at_us is None else _time(row.deleted_at_us)
+    deleted_at = None if row.deleted_at_us is None else moment(row.deleted_at_us)
     until = None
     if deleted_at is not None and row.archive_op is not None:
         until = deleted_at + timedelta(seconds=options.gc.delay_s)
@@ -134,8 +134,8 @@ def public_workspace(row: WorkspaceRow, options: ArchiveOptions) -> Workspace:
         op_id=row.op_id,
         archive_key=row.archive_key,
         error=row.error,
-        created_at=_time(row.created_at_us),
-        updated_at=_time(row.updated_at_us),
+        created_at=moment(row.created_at_us),
+        updated_at=moment(row.updated_at_us),
         deleted_at=deleted_at,
         undelete_until=until,
     )
@@ -148,7 +148,3 @@ def public_unit(unit: UnitRow, key: str) -> ArchiveUnit:
     return ArchiveUnit(
         unit.workspace, unit.op_id, key, facts.sha256, facts.bytes, facts.files, facts.format, facts.size
     )
-
-
-def _time(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,6 +20,7 @@ from analemma.errors import Corrupt, Denied, Invalid, Limit
 
 LARGEST_OBJECT_BYTES = 256 * 1024 * 1024
 _KNOWN_KEYS = {S3_POINTER_KEY, "bucket", "key", "size_bytes", "checksum", "field_name"}
+_CHECKSUM = re.compile(r"[0-9a-fA-F]{8,32}")
 
 
 def parse_buckets(text: str | None) -> dict[str, str]:
@@ -48,6 +51,8 @@ class ForeignField:
     bucket: str
     key: str
     stated_bytes: int | None
+    checksum: str | None
+    """The first digits of its MD5."""
     source: ForeignObjects
 
     @property
@@ -82,15 +87,20 @@ class ForeignObjects:
 
     def field(self, name: str, value: dict[str, Any]) -> ForeignField:
         """The field that a pointer stands for; Denied unless its bucket is listed, Invalid if it is malformed."""
-        bucket, key, size = value.get("bucket"), value.get("key"), value.get("size_bytes")
+        bucket, key, size, checksum = (value.get(each) for each in ("bucket", "key", "size_bytes", "checksum"))
         if (
             value[S3_POINTER_KEY] is not True
             or not set(value) <= _KNOWN_KEYS
             or type(bucket) is not str
             or type(key) is not str
             or not (size is None or (type(size) is int and size >= 0))
+            or not (checksum is None or (type(checksum) is str and _CHECKSUM.fullmatch(checksum)))
         ):
-            raise Invalid(f"the S3 pointer {shown(name)} is malformed", hint="it names a bucket and a key", field=name)
+            raise Invalid(
+                f"the S3 pointer {shown(name)} is malformed",
+                hint="it names a bucket and a key; a checksum is the first 8 digits of the MD5, or more of them",
+                field=name,
+            )
         if bucket not in self._buckets:
             raise Denied(
                 f"the S3 pointer {shown(name)} leads to a bucket that is not listed",
@@ -101,7 +111,7 @@ class ForeignObjects:
             raise Limit(
                 f"the S3 pointer {shown(name)} leads to {size} bytes", hint=f"the limit is {LARGEST_OBJECT_BYTES}"
             )
-        return ForeignField(name, bucket, check_key(key), size, self)
+        return ForeignField(name, bucket, check_key(key), size, checksum, self)
 
     def read(self, field: ForeignField) -> bytes:
         """The object's bytes, never more than the limit."""
@@ -118,6 +128,13 @@ class ForeignObjects:
                 f"s3://{field.bucket}/{field.key} has {len(data)} bytes, its pointer says {field.stated_bytes}",
                 key=field.key,
             )
+        if field.checksum is not None:
+            found = hashlib.md5(data, usedforsecurity=False).hexdigest()[: len(field.checksum)]
+            if found != field.checksum.lower():
+                raise Corrupt(
+                    f"s3://{field.bucket}/{field.key} has the checksum {found}, its pointer says {field.checksum}",
+                    key=field.key,
+                )
         return bytes(data)
 
     def close(self) -> None:

@@ -122,7 +122,10 @@ def build_pack(blocks: Iterable[StoredBlock]) -> Pack:
 def pack_key(upload_id: bytes) -> str:
     """The object's name: the upload's id alone, so that a delete can never hit a later upload of equal content."""
     if len(upload_id) != UPLOAD_ID_BYTES:
-        raise Invalid(f"an upload id has {UPLOAD_ID_BYTES} bytes, not {len(upload_id)}")
+        # Nobody types one: it was read from a row.
+        raise Corrupt(
+            f"an upload id has {UPLOAD_ID_BYTES} bytes, not {len(upload_id)}", hint="restore the row from a backup"
+        )
     name = upload_id.hex()
     return f"packs/{name[:2]}/{name}"
 

@@ -11,6 +11,7 @@ from typing import Literal
 from analemma.catalog.file_lock import FileLock
 from analemma.catalog.sqlite_errors import translate
 from analemma.catalog.sqlite_transaction import SqliteTransaction
+from analemma.catalog.sqlite_types import ColumnTypes
 from analemma.catalog.statements import load
 from analemma.errors import Unavailable
 
@@ -38,6 +39,7 @@ class SqliteConnector:
         self._path = path
         self._counts = counts
         self._sql = load("sqlite")
+        self._types = ColumnTypes(self._sql)
         self._synchronous = synchronous
         # The last resort: our own processes queue on the lock file, so only a stranger's transaction can block us.
         self._busy_timeout_s = busy_timeout_s
@@ -77,7 +79,7 @@ class SqliteConnector:
 
     def on(self, connection: sqlite3.Connection) -> SqliteTransaction:
         """Our statements on a connection."""
-        return SqliteTransaction(connection, self._sql, self._counts, self._path)
+        return SqliteTransaction(connection, self._sql, self._counts, self._path, self._types)
 
     def _switch_to_wal(self, tx: SqliteTransaction, lock: FileLock) -> None:
         if _size(self._path) > 0:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from analemma.catalog.engine import Row
 from analemma.catalog.sqlite_errors import lost_in_a_fork, translate, translate_commit
+from analemma.catalog.sqlite_types import ColumnTypes
 from analemma.catalog.statements import Dialect, Statement
 from analemma.errors import Internal
 
@@ -16,16 +17,22 @@ from analemma.errors import Internal
 class SqliteTransaction:
     """Runs named statements on one connection."""
 
-    __slots__ = ("__weakref__", "_counts", "_database", "_statements", "connection")
+    __slots__ = ("__weakref__", "_counts", "_database", "_statements", "_types", "connection")
     dialect: Dialect = "sqlite"
 
     def __init__(
-        self, connection: sqlite3.Connection, statements: Mapping[str, Statement], counts: Counter[str], database: str
+        self,
+        connection: sqlite3.Connection,
+        statements: Mapping[str, Statement],
+        counts: Counter[str],
+        database: str,
+        types: ColumnTypes,
     ) -> None:
         self.connection = connection
         self._statements = statements
         self._counts = counts
         self._database = database
+        self._types = types
 
     def one(self, name: str, /, **parameters: Any) -> Row | None:
         rows = self.all(name, **parameters)
@@ -34,7 +41,11 @@ class SqliteTransaction:
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         try:
             # Fetched to the end at once: a half-read statement would hold its snapshot.
-            return self._run(name, parameters).fetchall()
+            cursor = self._run(name, parameters)
+            rows = cursor.fetchall()
+            if rows:
+                self._types.check(name, cursor, rows)
+            return rows
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
             raise translate(exc, self._database) from exc
 
@@ -58,6 +69,7 @@ class SqliteTransaction:
     def script(self, sql: str, /) -> None:
         # Not executescript(): that commits first, and a migration must be all or nothing.
         statement = ""
+        self._types.forget()
         try:
             for piece in sql.split(";"):
                 statement += f"{piece};"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.output import one_line, print_fields, print_json, print_line
+from analemma.clock import moment
 
 if TYPE_CHECKING:
     from analemma.cli.options import StoreOptions
@@ -102,4 +102,4 @@ def _sink(sink: ExplainedSink) -> str:
 
 
 def _when(moment_us: int) -> str:
-    return dt.datetime.fromtimestamp(moment_us / 1_000_000, dt.UTC).isoformat(sep=" ", timespec="seconds")
+    return moment(moment_us).isoformat(sep=" ", timespec="seconds")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from analemma.cli.exit_codes import OK
 from analemma.cli.options import StoreOptions, command_group, on_store
 from analemma.cli.output import print_fields, print_json, print_line
+from analemma.clock import moment
 
 if TYPE_CHECKING:
     from analemma.pipeline.fanout_results import FanoutResult
@@ -123,4 +123,4 @@ def _show_page(store: StoreOptions, page: FanoutPage) -> None:
 def _when(at_us: int | None) -> str:
     if at_us is None:
         return ""
-    return dt.datetime.fromtimestamp(at_us / 1_000_000, dt.UTC).isoformat(timespec="milliseconds")
+    return moment(at_us).isoformat(timespec="milliseconds")

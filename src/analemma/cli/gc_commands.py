@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import typer
 from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.options import LARGEST_NUMBER, StoreOptions, command_group, on_store
 from analemma.cli.output import bytes_for_people, print_fields, print_json, print_line
+from analemma.clock import moment
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def run_archives(
 
 
 def _when(at_us: int) -> str:
-    return dt.datetime.fromtimestamp(at_us / 1_000_000, dt.UTC).isoformat(sep=" ", timespec="seconds")
+    return moment(at_us).isoformat(sep=" ", timespec="seconds")
 
 
 def _shown(failure: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 from analemma.cli.exit_codes import OK
 from analemma.cli.options import LARGEST_NUMBER, StoreOptions, command_group, on_store
 from analemma.cli.output import confirm, print_fields, print_json, print_line
+from analemma.clock import moment
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
@@ -200,4 +200,4 @@ def _show_page(store: StoreOptions, page: OutboxPage) -> None:
 def _when(at_us: Any) -> str:
     if at_us is None:
         return ""
-    return dt.datetime.fromtimestamp(at_us / 1_000_000, dt.UTC).isoformat(sep=" ", timespec="milliseconds")
+    return moment(at_us).isoformat(sep=" ", timespec="milliseconds")

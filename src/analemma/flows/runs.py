@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, Final
 
 from analemma.catalog.run_records import RunRow, SegmentRow, SegmentStatus, Status
+from analemma.clock import moment
 from analemma.errors import AnalemmaError, OutcomeUnknown
-from analemma.state.versions import moment
 
 HUMAN: Final = "human"
 EFFECT: Final = "effect"

@@ -16,6 +16,7 @@ from typing import Any, Final
 from analemma.catalog.collecting import database_clock
 from analemma.catalog.run_records import RunRow
 from analemma.catalog.schedules import ScheduleRow, ScheduleRows, due_schedules
+from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning, RunsOn, workflow_of
@@ -29,7 +30,6 @@ from analemma.flows.runs import Run, RunError, error_of, read_error, said
 from analemma.flows.ticking import CATCH_UPS, SECOND_US, CatchUp, Policy, Ticks, check_ticks, due_ticks, iso
 from analemma.state.arguments import check_name
 from analemma.state.kernel_base import MAIN
-from analemma.state.versions import moment
 
 BEFORE_TICK = declare("schedule.before_tick", "a tick of a schedule is due, and nothing of it is written")
 AFTER_TICK = declare("schedule.after_tick", "a tick's run is begun and the schedule is at the next, but nobody knows")

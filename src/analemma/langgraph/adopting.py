@@ -8,6 +8,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from analemma.catalog.pending_writes import repeat
 from analemma.catalog.threads import CheckpointRow, id_of_version
 from analemma.langgraph.places import branch_of
+from analemma.langgraph.snapshots import loads_of
 from analemma.langgraph.threads import Threads
 
 
@@ -17,13 +18,14 @@ class Adopter:
     def __init__(self, threads: Threads, serde: SerializerProtocol) -> None:
         self._threads = threads
         self._serde = serde
+        self._loads = loads_of(serde)
 
     def newest(self, thread: str, branch: str) -> CheckpointRow | None:
         """The checkpoint with the greatest id of a namespace. A head that somebody else has left becomes one first."""
         found = self._threads.rows.newest(thread, branch)
         if found.stranger is None:
             return found.row
-        left = self._threads.read_stranger(found.stranger, self._serde.loads_typed)
+        left = self._threads.read_stranger(found.stranger, self._loads)
         if left is None:
             return found.row
         snapshot, created_at_us = left

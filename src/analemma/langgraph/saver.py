@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -29,7 +29,7 @@ from analemma.errors import Invalid
 from analemma.langgraph.adopting import Adopter
 from analemma.langgraph.places import Place, branch_of, checkpoint_of, config_of, place_of
 from analemma.langgraph.saver_async import AsyncSaver
-from analemma.langgraph.snapshots import Serialized, Snapshot
+from analemma.langgraph.snapshots import Serialized, Snapshot, loads_of
 from analemma.langgraph.threads import NewCheckpoint, Serializer, Threads
 from analemma.langgraph.walking import Walker
 from analemma.langgraph.writes import pack_write, unpack_write
@@ -168,7 +168,7 @@ class AnalemmaSaver(AsyncSaver):
         )
         # Of LangGraph's own serializer a test proves it; a class that is derived from it may do anything.
         by_items = type(self.serde) is JsonPlusSerializer
-        self._threads.save(new, Serializer(self.serde.dumps_typed, self.serde.loads_typed, by_items))
+        self._threads.save(new, Serializer(self.serde.dumps_typed, self._loads, by_items))
         return cast(RunnableConfig, config_of(place.thread, place.namespace, new.id))
 
     def put_writes(
@@ -237,7 +237,7 @@ class AnalemmaSaver(AsyncSaver):
         for name, line in self._walker.lines(place.thread, place.branch, checkpoint, channels).items():
             found[name] = {"writes": [self._pending(written) for written in line.writes]}
             if line.seed is not None:
-                found[name]["seed"] = self.serde.loads_typed((line.seed.kind, line.seed.data))
+                found[name]["seed"] = self._loads((line.seed.kind, line.seed.data))
         return found
 
     def get_next_version(self, current: str | None, channel: None) -> str:
@@ -256,6 +256,10 @@ class AnalemmaSaver(AsyncSaver):
         # Whoever opened the store closes it.
         twin._opened = None
         return twin
+
+    @property
+    def _loads(self) -> Callable[[tuple[str, bytes]], Any]:
+        return loads_of(self.serde)
 
     @property
     def _walker(self) -> Walker:
@@ -310,7 +314,7 @@ class AnalemmaSaver(AsyncSaver):
 
     def _tuple(self, row: CheckpointRow) -> CheckpointTuple | None:
         """The checkpoint of a row; None if it was removed meanwhile."""
-        snapshot = self._threads.read_row(row, self.serde.loads_typed)
+        snapshot = self._threads.read_row(row, self._loads)
         if snapshot is None:
             return None
         writes = self._threads.rows.writes(row.thread, row.branch, row.checkpoint)
@@ -323,7 +327,7 @@ class AnalemmaSaver(AsyncSaver):
         )
 
     def _checkpoint(self, row: CheckpointRow, snapshot: Snapshot) -> Checkpoint:
-        loads = self.serde.loads_typed
+        loads = self._loads
         checkpoint: Checkpoint = loads(snapshot.checkpoint)
         # The row's: a version that was rolled back to is a checkpoint of its own, and has tasks of the same ids.
         checkpoint["id"] = row.alias or row.checkpoint
@@ -334,7 +338,7 @@ class AnalemmaSaver(AsyncSaver):
         return checkpoint
 
     def _metadata(self, row: CheckpointRow) -> CheckpointMetadata:
-        metadata: CheckpointMetadata = self.serde.loads_typed((row.metadata_kind, row.metadata))
+        metadata: CheckpointMetadata = self._loads((row.metadata_kind, row.metadata))
         # What LangGraph says of a checkpoint that repeats another. The step is that one's: ids of tasks follow from it.
         return metadata if row.alias is None else {**metadata, "source": "fork"}
 
@@ -344,7 +348,7 @@ class AnalemmaSaver(AsyncSaver):
         return None if checkpoint is None else self._threads.rows.resolve(place.thread, place.branch, checkpoint)
 
     def _pending(self, written: Written) -> PendingWrite:
-        return written.task, written.channel, self.serde.loads_typed(unpack_write(written))
+        return written.task, written.channel, self._loads(unpack_write(written))
 
     def _dumps(self, value: Any) -> Serialized:
         kind, data = self.serde.dumps_typed(value)

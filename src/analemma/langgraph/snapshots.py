@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from analemma.canon.identity import BlockId
 from analemma.canon.stored import Stored
@@ -37,6 +39,21 @@ class Serialized(NamedTuple):
 
     kind: str
     data: bytes
+
+
+def loads_of(serde: SerializerProtocol) -> Callable[[tuple[str, bytes]], Any]:
+    """A serializer's `loads_typed` for what is stored: Corrupt where it cannot read that."""
+
+    def loads(typed: tuple[str, bytes]) -> Any:
+        try:
+            return serde.loads_typed(typed)
+        except (NotImplementedError, ValueError, EOFError) as exc:
+            raise Corrupt(
+                f"the serializer cannot read what is stored as {typed[0]!r}: {exc}",
+                hint="open the thread with the serializer that wrote it; if it is that, restore a backup",
+            ) from exc
+
+    return loads
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from itertools import islice
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, SearchItem, SearchOp
 
 from analemma.catalog.items import ItemReader, StoredItem
+from analemma.clock import moment
 from analemma.errors import Invalid
 from analemma.langgraph.store_filters import parse_filter
 from analemma.langgraph.store_index import Ranking
-from analemma.langgraph.store_values import check_count, decode_namespace, decode_value, encode_namespace, moment
+from analemma.langgraph.store_values import check_count, decode_namespace, decode_value, encode_namespace
 
 WILDCARD = "*"
 

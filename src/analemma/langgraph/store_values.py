@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any
 
 import orjson
 
 from analemma.canon.canonical_json import MAXIMUM_DEPTH, canonical_json, parse_json
-from analemma.errors import Invalid, Limit
+from analemma.errors import Corrupt, Invalid, Limit
 
 NAMESPACE_BYTES = 1024
 KEY_BYTES = 1024
@@ -79,7 +79,10 @@ def encode_value(value: Any) -> bytes:
 
 def decode_value(data: bytes) -> dict[str, Any]:
     """The value that was stored."""
-    value: dict[str, Any] = parse_json(data)
+    try:
+        value: dict[str, Any] = parse_json(data)
+    except Invalid as exc:
+        raise Corrupt(f"a stored value is {exc.message}", hint="restore it from a backup") from exc
     return value
 
 
@@ -99,11 +102,6 @@ def check_count(count: Any, what: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise Invalid(f"not {what}: {count!r}", hint="give a whole number, zero or more")
     return count
-
-
-def moment(at_us: int) -> datetime:
-    """Stored time as callers get it."""
-    return _EPOCH + timedelta(microseconds=at_us)
 
 
 def _encode(text: Any, what: str) -> bytes:

@@ -14,7 +14,7 @@ from analemma.catalog.threads import LAST, Ancestor, CheckpointRow, Written
 from analemma.errors import Conflict, Corrupt, HeadMoved
 from analemma.langgraph.adopting import Adopter
 from analemma.langgraph.dropping import DropPlan
-from analemma.langgraph.snapshots import Serialized
+from analemma.langgraph.snapshots import Serialized, loads_of
 from analemma.langgraph.threads import Threads
 from analemma.state.kernel_base import MOST_TRIES
 
@@ -37,7 +37,7 @@ class Walker:
 
     def __init__(self, threads: Threads, serde: SerializerProtocol) -> None:
         self._threads = threads
-        self._loads = serde.loads_typed
+        self._loads = loads_of(serde)
         self._adopter = Adopter(threads, serde)
 
     def rows(

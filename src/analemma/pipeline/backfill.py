@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any, Final, Literal
 from analemma.catalog.backfills import SECOND_US, BackfillRow, Backfills
 from analemma.catalog.port import TenantId
 from analemma.catalog.view_rows import ViewRows
-from analemma.clock import Clock, Entropy
+from analemma.clock import Clock, Entropy, moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.executors.port import CallExecutor
@@ -373,9 +372,9 @@ class BackfillJobs:
             row.counts,
             tuple(self._rows.errors(row.number, SHOWN_ERRORS)) if row.counts.failed else (),
             row.holder,
-            _moment(row.created_at_us),
-            None if row.started_at_us is None else _moment(row.started_at_us),
-            None if row.finished_at_us is None else _moment(row.finished_at_us),
+            moment(row.created_at_us),
+            None if row.started_at_us is None else moment(row.started_at_us),
+            None if row.finished_at_us is None else moment(row.finished_at_us),
         )
 
     def _run_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[PageCall], PageAnswer]:
@@ -392,7 +391,3 @@ class BackfillJobs:
         if not calls.apart:
             return PageVerifier(parts).page
         return functools.partial(self._remote.verify_page, self._remote.place(), parts.name)
-
-
-def _moment(us: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(us / SECOND_US, dt.UTC)

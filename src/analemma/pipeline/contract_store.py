@@ -12,7 +12,7 @@ from typing import Final
 
 from analemma.canon.canonical_json import canonical_json, parse_json
 from analemma.catalog.contract_rows import ContractRow, ContractRows, Generation
-from analemma.clock import Clock
+from analemma.clock import Clock, moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.loading import Source, load_contracts, restore_contracts
 from analemma.contracts.models import Contract, ContractRef, Status
@@ -132,7 +132,7 @@ class Contracts:
                 row.version,
                 Status(row.status),
                 row.checksum,
-                dt.datetime.fromtimestamp(row.loaded_at_us / 1_000_000, dt.UTC),
+                moment(row.loaded_at_us),
             )
             for row in ordered
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
 from typing import Any, Final
 
 from analemma.canon.tree import Trees
 from analemma.catalog.view_rows import EntityRow, ViewRows
+from analemma.clock import moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ViewDefinition
 from analemma.contracts.semver import parse_semver
@@ -264,7 +264,7 @@ class QueryViewWorkflow:
                 entity_key=str(key),
             )
         if row.deleted:
-            deleted_at = _moment(row.created_at_us or 0)
+            deleted_at = moment(row.created_at_us or 0)
             raise NotFound(
                 f"{key.type} {key.id} was deleted at {deleted_at.isoformat(' ', 'seconds')}",
                 hint="an older version can still be read by its number",
@@ -492,7 +492,3 @@ def _no_version(key: EntityKey, version: str | None) -> NotFound:
 
 def _shown(version: int) -> str:
     return format_version(Version(version))
-
-
-def _moment(microseconds: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(microseconds / 1_000_000, dt.UTC)

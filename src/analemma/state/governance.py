@@ -11,13 +11,14 @@ from typing import Any, Literal, overload
 from analemma.canon.identity import parse_block_id
 from analemma.catalog.names import check_part
 from analemma.catalog.port import JournalRow, PutDecision, Verdict
+from analemma.clock import moment
 from analemma.errors import Conflict, Corrupt, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_verdict
 from analemma.state.journal import DECIDED, read_record
 from analemma.state.kernel_base import MAIN, MOST_TRIES, place
 from analemma.state.recording import Note, Recording, check_text
 from analemma.state.time_machine import Rollback, TimeMachine
-from analemma.state.versions import Commit, Version, moment, version_of
+from analemma.state.versions import Commit, Version, version_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from analemma.catalog.port import ManifestRow
+from analemma.clock import moment
 from analemma.state.committer import Outcome
 from analemma.state.receipts import Receipt
 
@@ -88,13 +89,6 @@ def commit_of(outcome: Outcome) -> Commit:
 
 
 _new_tuple = tuple.__new__
-_moment = dt.datetime.fromtimestamp
-_UTC = dt.UTC
-
-
-def moment(at_us: int) -> dt.datetime:
-    """Microseconds since 1970-01-01Z as a time."""
-    return _moment(at_us / 1_000_000, _UTC)
 
 
 def version_of(row: ManifestRow, *, or_before: bool = False) -> Version:
@@ -108,7 +102,7 @@ def version_of(row: ManifestRow, *, or_before: bool = False) -> Version:
         number,
         None if parent is None else parent.hex(),
         root.hex(),
-        _moment(created_at_us / 1_000_000, _UTC),
+        moment(created_at_us),
         execution,
         segment,
         message,

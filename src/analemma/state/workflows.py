@@ -9,10 +9,11 @@ from typing import get_args
 
 from analemma.catalog.names import check_texts
 from analemma.catalog.port import BranchKey, WorkflowRow, WorkflowStatus
+from analemma.clock import moment
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import branch_key, check_name, check_unicode
 from analemma.state.kernel_base import MAIN, KernelBase, place
-from analemma.state.versions import Version, moment, version_of
+from analemma.state.versions import Version, version_of
 
 MOST_PER_PAGE = 1000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ def pointer(**changes: Any) -> dict[str, Any]:
         "bucket": BUCKET,
         "key": "workflows/wf/executions/exec/workflow_config_1.json",
         "size_bytes": len(BODY),
-        "checksum": "a1b2c3d4",
+        "checksum": hashlib.md5(BODY).hexdigest()[:8],
         "field_name": "workflow_config",
     }
     return {key: value for key, value in {**made, **changes}.items() if value is not ...}
@@ -109,6 +110,10 @@ def test_a_bucket_that_is_not_listed_is_denied(bucket: str, enabled: App) -> Non
         {"size_bytes": -1},
         {"size_bytes": "1"},
         {"extra": 1},
+        {"checksum": "sums"},
+        {"checksum": "a1b2c3d"},
+        {"checksum": "a" * 33},
+        {"checksum": 12345678},
         {"__s3_pointer__": "s3://bucket/key"},
         {"__s3_pointer__": 1},
         {"key": "../other"},
@@ -125,11 +130,15 @@ def test_a_malformed_one_is_refused(changes: dict[str, Any], enabled: App) -> No
 def test_what_is_not_there_or_not_as_it_says_is_an_error(enabled: App, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NotFound):
         receive(enabled, {"a": pointer(key="workflows/none.json")})["a"]
+    with pytest.raises(Corrupt, match="deadbeef"):
+        receive(enabled, {"a": pointer(checksum="deadbeef")})["a"]
+    for checksum in (..., None, hashlib.md5(BODY).hexdigest(), hashlib.md5(BODY).hexdigest().upper()):
+        assert receive(enabled, {"a": pointer(checksum=checksum)})["a"] == CONFIG
     with pytest.raises(Corrupt, match="bytes"):
         receive(enabled, {"a": pointer(size_bytes=7)})["a"]
     for key in ("workflows/broken.json", "workflows/nan.json"):
         with pytest.raises(Corrupt, match="JSON"):
-            receive(enabled, {"a": pointer(key=key, size_bytes=...)})["a"]
+            receive(enabled, {"a": pointer(key=key, size_bytes=..., checksum=...)})["a"]
     monkeypatch.setattr(payload_foreign, "LARGEST_OBJECT_BYTES", 10)
     with pytest.raises(Limit):
         receive(enabled, {"a": pointer()})

@@ -98,7 +98,7 @@ def test_what_cannot_be_a_pack_is_refused_when_writing() -> None:
         build_pack([])
     with pytest.raises(Invalid):
         build_pack([StoredBlock(BlockId(b"short"), 0, b"x", 1)])
-    with pytest.raises(Invalid):
+    with pytest.raises(Corrupt):
         pack_key(b"short")
 
 

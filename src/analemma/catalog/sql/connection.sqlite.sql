@@ -78,3 +78,9 @@ PRAGMA wal_checkpoint(TRUNCATE)
 -- probe --
 -- Cheap proof that the file is a database and can be read.
 PRAGMA schema_version
+
+-- declared_columns --
+-- Every column of every table, with the type that the schema declares.
+SELECT t.name AS table_name, c.name AS column_name, upper(c.type) AS declared
+FROM sqlite_schema AS t JOIN pragma_table_info(t.name) AS c
+WHERE t.type = 'table'
