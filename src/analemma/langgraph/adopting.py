@@ -17,7 +17,6 @@ class Adopter:
 
     def __init__(self, threads: Threads, serde: SerializerProtocol) -> None:
         self._threads = threads
-        self._serde = serde
         self._loads = loads_of(serde)
 
     def newest(self, thread: str, branch: str) -> CheckpointRow | None:
