@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 
 from analemma.errors import Invalid
@@ -51,7 +52,8 @@ def arm(text: str | None, action: Callable[[], object] | None = None) -> None:
     # Unarmed while it changes: another thread may be passing.
     _armed = None
     armed, _left, number = _parse(text)
-    _action = action or (lambda: os.kill(os.getpid(), number))
+    # To the very thread that passes: if another took the signal, it would run on for a while.
+    _action = action or (lambda: signal.pthread_kill(threading.get_ident(), number))
     _armed = armed
 
 

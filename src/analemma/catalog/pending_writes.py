@@ -17,7 +17,6 @@ from analemma.catalog.port import BranchKey, RowChange
 from analemma.catalog.threads import ANSWERED, ID_BYTES, RESUMED, CheckpointRow, ThreadRows, Written, id_of_version
 
 INTERRUPT, RESUME, ERROR, HANDLED = "__interrupt__", "__resume__", "__error__", "__error_source_node__"
-PAGE = 1000
 
 _SYNTHETIC = re.compile(r"0000\d{4}-")
 """Ids under which LangGraph stores writes that no task made, or that a later one of the same run did."""
@@ -83,12 +82,7 @@ def _forked(rows: ThreadRows, row: CheckpointRow, thread: str, made: BlockId) ->
 
 
 def _line(rows: ThreadRows, row: CheckpointRow, thread: str) -> list[RowChange]:
-    above: list[str] = []
-    parent = row.parent
-    while parent is not None:
-        page = rows.ancestors(row.thread, row.branch, parent, limit=PAGE)
-        above += [each.checkpoint for each in page]
-        parent = page[-1].parent if len(page) == PAGE else None
+    above = rows.line(row)
     if not above:
         return []
     chosen = {**rows.key(row.thread, row.branch), "target": thread, "checkpoints": orjson.dumps(above).decode()}

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.names import check_key, check_part, check_texts
 from analemma.catalog.port import BranchKey, RowChange, TenantId
-from analemma.errors import Conflict, OutcomeUnknown
+from analemma.errors import Conflict, Corrupt, HeadMoved, OutcomeUnknown
 from analemma.failpoints import declare, hit
 
 BEFORE_WRITES = declare("thread.before_writes", "a task's writes are packed and none is stored")
@@ -27,6 +27,7 @@ AFTER_DROP = declare("thread.after_drop", "the rows of checkpoints are gone, but
 
 ID_BYTES = 256
 """Longest id of a checkpoint or a task: with owner, thread and branch it has to fit one index entry."""
+PAGE = 1000
 LAST = "\U0010ffff"
 """Sorts behind every id."""
 RESUMED = -4
@@ -88,6 +89,25 @@ class Ancestor(NamedTuple):
     manifest: BlockId
 
 
+class Fence(NamedTuple):
+    """What a run has read of a namespace, so that it is told when another one has stored something since."""
+
+    thread: str
+    branch: str
+    read: str
+    """The checkpoint that it began with; empty: there was none."""
+    run: str
+    """The run, which graphs inside of its tasks share."""
+    seen: frozenset[str] = frozenset()
+    """The runs that had written on top of that checkpoint."""
+    chosen: bool = False
+    """Whether the checkpoint was named: then to build on it is meant, whatever has come since."""
+
+    def holds(self, checkpoint: str | None) -> bool:
+        """Whether something that is built on this checkpoint is to be refused once others have passed."""
+        return not (self.chosen and checkpoint == self.read)
+
+
 class ThreadRows:
     """The threads of one owner."""
 
@@ -97,12 +117,17 @@ class ThreadRows:
         self._tenant = tenant
         self._owner = owner
 
-    def put(self, row: CheckpointRow, *, base: BlockId | None) -> RowChange:
-        """For a commit: the checkpoint's row, if its parent is still the version `base` that the commit builds on."""
+    def put(self, row: CheckpointRow, *, base: BlockId | None, fence: Fence | None = None) -> RowChange:
+        """For a commit: the checkpoint's row, if its parent is still the version `base` that the commit builds on, and
+        if no other run has passed the one that stores it."""
         self.check(row.thread, row.branch, row.checkpoint)
         check_texts((row.namespace, row.parent, row.run, row.metadata_kind))
-        fence = {"writer": None, "fence": None, "read": None}
-        return RowChange("put_checkpoint", {**self._columns(row), "run": row.run, "base": base, **fence})
+        columns = {**self._columns(row), "run": row.run, "base": base, "writer": None, "fence": None, "read": None}
+        if fence is not None:
+            columns["writer"] = fence.run
+            if fence.holds(row.parent):
+                columns |= {"fence": fence.run, "read": fence.read}
+        return RowChange("put_checkpoint", columns)
 
     def adopt(self, row: CheckpointRow, pending: Sequence[Written]) -> None:
         """Make a checkpoint of the head that somebody else left, with what is pending on it; the id follows from the
@@ -121,6 +146,65 @@ class ThreadRows:
         key = self.key(row.thread, row.branch)
         chosen = {"checkpoint": row.checkpoint, "expected": row.manifest, "manifest": manifest}
         return RowChange("point_checkpoint", {**key, **chosen})
+
+    def passed(self, fence: Fence, *, source: Statements | None = None) -> str | None:
+        """What another run has stored since this one has read, if it did."""
+        asked = {**self.key(fence.thread, fence.branch), "fence": fence.run}
+        source = source or self._engine
+        if fence.chosen and source.one("last_of_run", **asked, read="") is None:
+            # What it begins with may come after what was written on top of that.
+            return None
+        found = source.one("overtaken", **asked, read=fence.read)
+        return None if found is None else str(found[0])
+
+    def writers(self, thread: str, branch: str, checkpoint: str, *, source: Statements | None = None) -> frozenset[str]:
+        """The runs that wrote on top of a checkpoint."""
+        rows = (source or self._engine).all("writers", **self.key(thread, branch), checkpoint=checkpoint)
+        return frozenset([row[0] for row in rows])
+
+    def branch_off(self, fence: Fence, target: str) -> None:
+        """Give a run a thread of its own: what it has read and stored in a namespace, and none of what others have
+        stored since."""
+        place = self.key(fence.thread, fence.branch)
+        row = self._engine.one("last_of_run", **place, read=fence.read, fence=fence.run)
+        last = None if row is None else _checkpoint(row)
+        line = [] if last is None else self.line(last)
+        known = {None, fence.run, *fence.seen}
+
+        def branch_off(tx: Transaction) -> None:
+            if last is None:
+                return
+            chosen = {**place, "target": target}
+            tx.execute("copy_line", **chosen, checkpoints=orjson.dumps([*line, last.checkpoint]).decode())
+            tx.execute("copy_line_writes", **chosen, checkpoints=orjson.dumps(line).decode())
+            for *written, writer in tx.all("writes_of_writers", **place, checkpoint=last.checkpoint):
+                if writer in known:
+                    tx.execute("add_write", **self.write_columns(target, fence.branch, Written._make(written)))
+
+        self._engine.write(branch_off)
+
+    def line(self, row: CheckpointRow) -> list[str]:
+        """The checkpoints from which one comes, nearest first."""
+        above: list[str] = []
+        parent = row.parent
+        while parent is not None:
+            page = self.ancestors(row.thread, row.branch, parent, limit=PAGE)
+            above += [each.checkpoint for each in page]
+            if len(set(above)) != len(above):
+                raise Corrupt(f"a checkpoint of thread {row.thread} is its own ancestor", checkpoint=row.checkpoint)
+            parent = page[-1].parent if len(page) == PAGE else None
+        return above
+
+    def check_fence(self, fence: Fence, checkpoint: str | None = None, *, source: Statements | None = None) -> None:
+        """HeadMoved if another run has stored a checkpoint since this one has read, or has written on top of the same
+        one."""
+        newest = self.passed(fence, source=source)
+        if newest is not None:
+            raise _passed(fence, f"another run has stored checkpoint {newest}")
+        if checkpoint == fence.read:
+            others = self.writers(fence.thread, fence.branch, fence.read, source=source) - fence.seen - {fence.run}
+            if others:
+                raise _passed(fence, f"another run goes on from checkpoint {fence.read}, too")
 
     def strangers(self, thread: str | None) -> list[tuple[str, str]]:
         """The branches of a thread, or of all threads, whose head is no checkpoint."""
@@ -231,18 +315,21 @@ class ThreadRows:
         """Whether there is anything of a thread."""
         return self._engine.one("thread_exists", **self._thread(thread)) is not None
 
-    def add_writes(self, thread: str, branch: str, writes: Sequence[Written]) -> None:
+    def add_writes(self, thread: str, branch: str, writes: Sequence[Written], fence: Fence | None = None) -> None:
         """Store what a task wrote, durably: each write once, but a report of the task takes the place of the one
-        before."""
+        before. HeadMoved, and nothing is stored, if another run has passed the one that stores it."""
         for written in writes:
             self.check(thread, branch, written.checkpoint)
             check_part(written.task, "task id", ID_BYTES)
             check_texts((written.task_path, written.channel, written.kind))
         key = (self._tenant, self._owner, thread, branch)
-        results = [(*key, *written) for written in writes if written.place >= 0]
-        reports = [(*key, *written) for written in writes if written.place < 0]
+        writer = None if fence is None else fence.run
+        results = [(*key, *written, writer) for written in writes if written.place >= 0]
+        reports = [(*key, *written, writer) for written in writes if written.place < 0]
 
         def store(tx: Transaction) -> None:
+            if fence is not None and fence.holds(writes[0].checkpoint):
+                self.check_fence(fence, writes[0].checkpoint, source=tx)
             if results:
                 tx.execute_many("add_write", results)
             if reports:
@@ -329,7 +416,7 @@ class ThreadRows:
 
     def write_columns(self, thread: str, branch: str, written: Written) -> dict[str, Any]:
         """The row of one write."""
-        return {**self.key(thread, branch), **written._asdict()}
+        return {**self.key(thread, branch), **written._asdict(), "writer": None}
 
     def key(self, thread: str, branch: str) -> dict[str, Any]:
         """Where a namespace stands."""
@@ -346,6 +433,15 @@ class ThreadRows:
             "metadata": row.metadata,
             "alias": row.alias,
         }
+
+
+def _passed(fence: Fence, what: str) -> HeadMoved:
+    return HeadMoved(
+        f"thread {fence.thread!r} has moved on: {what} since this one has read it",
+        hint="run it again, on what is there now; on_conflict='branch' or 'last' of the saver goes on all the same",
+        thread=fence.thread,
+        read=fence.read or None,
+    )
 
 
 def id_of_version(manifest: BlockId, at_us: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -23,16 +25,19 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from analemma.app import App, open_app
 from analemma.catalog.names import KEY_BYTES
 from analemma.catalog.pending_writes import INTERRUPT, RESUME
-from analemma.catalog.threads import ANSWERED, CheckpointRow, Written
+from analemma.catalog.threads import ANSWERED, CheckpointRow, Fence, Written
 from analemma.clock import Entropy, SystemEntropy
-from analemma.errors import Invalid
+from analemma.errors import HeadMoved, Invalid
 from analemma.langgraph.adopting import Adopter
+from analemma.langgraph.fences import KEY, Fences, OnConflict
 from analemma.langgraph.places import Place, branch_of, checkpoint_of, config_of, place_of
 from analemma.langgraph.saver_async import AsyncSaver
 from analemma.langgraph.snapshots import Serialized, Snapshot, loads_of
 from analemma.langgraph.threads import NewCheckpoint, Serializer, Threads
 from analemma.langgraph.walking import Walker
 from analemma.langgraph.writes import pack_write, unpack_write
+
+log = logging.getLogger(__name__)
 
 OWNER = "langgraph"
 CACHE_BYTES = 64 << 20
@@ -59,6 +64,10 @@ class AnalemmaSaver(AsyncSaver):
 
     Reading makes objects only of types that LangGraph holds for safe and of those in `allowed_types` (classes, or
     pairs of module and name); others come back as plain data, with a warning. Another `serde` decides that for itself.
+
+    Of two runs that go on from the same checkpoint of a thread, the one that comes later is told, with HeadMoved and
+    nothing stored (`on_conflict="raise"`), goes on in a thread of its own (`"branch"`), or takes the thread over as if
+    the other had not been (`"last"`). Naming a checkpoint in the config is no conflict.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class AnalemmaSaver(AsyncSaver):
         serde: SerializerProtocol | None = None,
         cache_bytes: int = CACHE_BYTES,
         entropy: Entropy | None = None,
+        on_conflict: OnConflict = "raise",
     ) -> None:
         allowed = list(allowed_types)
         if serde is not None and allowed:
@@ -82,10 +92,11 @@ class AnalemmaSaver(AsyncSaver):
         try:
             chosen = app.default if tenant is None else app.tenant(tenant)
             self._threads = Threads(app, chosen, owner, cache_bytes=cache_bytes)
+            self._entropy = entropy or SystemEntropy()
+            self._fences = Fences(on_conflict, self._threads.rows, SystemEntropy())
         except BaseException:
             self.close()
             raise
-        self._entropy = entropy or SystemEntropy()
 
     def __enter__(self) -> AnalemmaSaver:
         return self
@@ -100,13 +111,15 @@ class AnalemmaSaver(AsyncSaver):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that the config names, or the newest of its thread and namespace."""
-        place = place_of(config)
+        place = self._place(config)
         checkpoint = self._named(place, config)
         for _ in range(3):
             if checkpoint is None:
                 row = self._adopter.newest(place.thread, place.branch)
             else:
                 row = self._threads.rows.find(place.thread, place.branch, checkpoint)
+            # Before what is pending is read: who writes there later is no stranger.
+            self._fences.begin(config, place, None if row is None else row.checkpoint, chosen=checkpoint is not None)
             if row is None:
                 return None
             found = self._tuple(row)
@@ -150,8 +163,10 @@ class AnalemmaSaver(AsyncSaver):
     ) -> RunnableConfig:
         """Store a checkpoint, atomically and durably; one with the same id is replaced. The checkpoint that the config
         names is its parent."""
-        place = place_of(config)
+        place = self._place(config)
         told = get_checkpoint_metadata(config, metadata)
+        if place.thread != place_of(config).thread:
+            told = self._branched(told, place_of(config))
         rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
         new = NewCheckpoint(
             place=place,
@@ -168,7 +183,14 @@ class AnalemmaSaver(AsyncSaver):
         )
         # Of LangGraph's own serializer a test proves it; a class that is derived from it may do anything.
         by_items = type(self.serde) is JsonPlusSerializer
-        self._threads.save(new, Serializer(self.serde.dumps_typed, self._loads, by_items))
+        serializer = Serializer(self.serde.dumps_typed, self._loads, by_items)
+        fence = self._fences.of(config, place)
+        try:
+            self._threads.save(new, serializer, fence)
+        except HeadMoved as exc:
+            place = self._go_on(fence, place, exc)
+            told = self._branched(told, new.place)
+            self._threads.save(replace(new, place=place, metadata=self._dumps(told)), serializer)
         return cast(RunnableConfig, config_of(place.thread, place.namespace, new.id))
 
     def put_writes(
@@ -179,7 +201,7 @@ class AnalemmaSaver(AsyncSaver):
         task_path: str = "",
     ) -> None:
         """Store what a task wrote on top of a checkpoint, which may itself be stored later."""
-        place = place_of(config)
+        place = self._place(config)
         checkpoint = self._named(place, config)
         if checkpoint is None:
             raise Invalid("the config names no checkpoint that was written on", hint="pass its checkpoint_id")
@@ -193,8 +215,20 @@ class AnalemmaSaver(AsyncSaver):
         if INTERRUPT in told and RESUME in told:
             # A task that asks once more: what it was answered before is a part of the question.
             stored.append(told[RESUME]._replace(place=ANSWERED))
-        if stored:
-            self._threads.rows.add_writes(place.thread, place.branch, stored)
+        if not stored:
+            return
+        fence = self._fences.of(config, place)
+        try:
+            self._threads.rows.add_writes(place.thread, place.branch, stored, fence)
+        except HeadMoved as exc:
+            self._threads.rows.add_writes(self._go_on(fence, place, exc).thread, place.branch, stored)
+
+    def check_run(self, config: RunnableConfig) -> None:
+        """HeadMoved if the run whose config this is has been passed by another on its thread: for a node to ask right
+        before it does something that must not be done twice."""
+        fence = (config.get("configurable") or {}).get(KEY)
+        if isinstance(fence, Fence) and fence.holds(None) and self._fences.on_conflict == "raise":
+            self._threads.rows.check_fence(fence, fence.read)
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints, writes and versions, tagged and pinned ones too; its
@@ -341,6 +375,20 @@ class AnalemmaSaver(AsyncSaver):
         metadata: CheckpointMetadata = self._loads((row.metadata_kind, row.metadata))
         # What LangGraph says of a checkpoint that repeats another. The step is that one's: ids of tasks follow from it.
         return metadata if row.alias is None else {**metadata, "source": "fork"}
+
+    def _place(self, config: RunnableConfig) -> Place:
+        return self._fences.elsewhere(config, place_of(config))
+
+    def _go_on(self, fence: Fence | None, place: Place, exc: HeadMoved) -> Place:
+        """Where a run goes on that another has passed, if it does."""
+        if fence is None or self._fences.on_conflict != "branch":
+            raise exc
+        own = self._fences.branch_off(fence, place)
+        log.warning("%s: the run goes on in a thread of its own, %r", exc.message, own.thread)
+        return own
+
+    def _branched(self, metadata: CheckpointMetadata, place: Place) -> CheckpointMetadata:
+        return cast(CheckpointMetadata, {**metadata, "branched_from": place.thread})
 
     def _named(self, place: Place, config: RunnableConfig | None) -> str | None:
         """The checkpoint that a config names, if it does: by its id, or as it calls itself."""

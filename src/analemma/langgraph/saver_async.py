@@ -58,6 +58,12 @@ class AsyncSaver(BaseCheckpointSaver[str]):
     ) -> None:
         await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
 
+    def check_run(self, config: RunnableConfig) -> None:
+        raise NotImplementedError
+
+    async def acheck_run(self, config: RunnableConfig) -> None:
+        await asyncio.to_thread(self.check_run, config)
+
     async def adelete_thread(self, thread_id: str) -> None:
         await asyncio.to_thread(self.delete_thread, thread_id)
 

@@ -21,7 +21,7 @@ from analemma.canon.wire import (
     read_special,
 )
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.catalog.threads import Ancestor, CheckpointRow, ThreadRows, id_of_version
+from analemma.catalog.threads import Ancestor, CheckpointRow, Fence, ThreadRows, id_of_version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.langgraph.channels import Channel, Cut, Dumps, cut
 from analemma.langgraph.dropping import Dropping, back_to
@@ -112,22 +112,25 @@ class Threads(Dropping):
         self._wires: Remembered[BlockId, Mapping[str, Wire]] = Remembered(REMEMBERED_WIRES)
         self._known: Remembered[tuple[str, str, str], BlockId] = Remembered(REMEMBERED_CHECKPOINTS)
 
-    def save(self, new: NewCheckpoint, serializer: Serializer) -> None:
-        """Store a checkpoint: its version, journal record, head and row become visible together."""
+    def save(self, new: NewCheckpoint, serializer: Serializer, fence: Fence | None = None) -> None:
+        """Store a checkpoint: its version, journal record, head and row become visible together. HeadMoved, and nothing
+        is stored, if another run has passed the one that stores it."""
         self.rows.check(new.place.thread, new.place.branch, new.id)
         for _ in range(MOST_TRIES):
             base = self._base(new, serializer.loads)
             try:
-                return self._save_on(base, new, serializer)
+                return self._save_on(base, new, serializer, fence)
             except HeadMoved:
                 raise
             except (Conflict, Expired) as exc:
+                if fence is not None and fence.holds(new.parent):
+                    self.rows.check_fence(fence)
                 if base is None:
                     raise
                 # The parent's version has expired, so that nothing of it can be taken over unread; or the parent was
                 # stored anew since we last saw it.
                 if isinstance(exc, Expired):
-                    return self._save_on(None, new, serializer)
+                    return self._save_on(None, new, serializer, fence)
                 self._known.forget((new.place.thread, new.place.branch, new.parent or ""))
         raise Conflict(f"the parent of checkpoint {new.id} changes too fast", hint="try again")
 
@@ -218,7 +221,7 @@ class Threads(Dropping):
             # Removed since; what it held comes with the new one.
             return None
 
-    def _save_on(self, base: _Base | None, new: NewCheckpoint, serializer: Serializer) -> None:
+    def _save_on(self, base: _Base | None, new: NewCheckpoint, serializer: Serializer, fence: Fence | None) -> None:
         place = new.place
         key = self.key(place.thread, place.branch)
         channels, cuts = _channels(new, None if base is None else base.snapshot, serializer)
@@ -233,7 +236,7 @@ class Threads(Dropping):
             row = CheckpointRow(
                 place.thread, place.branch, new.id, place.namespace, new.parent, manifest, new.run, *new.metadata
             )
-            return [self.rows.put(row, base=parent)]
+            return [self.rows.put(row, base=parent, fence=fence)]
 
         def propose(head: Head | None) -> Proposal:
             # A branch that begins with a parent is that of a copy: its first version comes from another thread's.

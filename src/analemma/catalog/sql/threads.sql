@@ -55,6 +55,14 @@ SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_ki
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
 
+-- last_of_run --
+-- The newest checkpoint that a run has read or stored.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND (checkpoint = :read OR writer = :fence)
+ORDER BY checkpoint DESC LIMIT 1
+
 -- checkpoint_of_version --
 -- The checkpoint that is this version.
 SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
@@ -161,22 +169,33 @@ SELECT branch FROM thread_write WHERE tenant = :tenant AND owner = :owner AND th
 -- add_write --
 -- What a task wrote; whoever writes it again changes nothing.
 INSERT INTO thread_write
-    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body, writer)
 VALUES
     (:tenant, :owner, :thread, :branch, :checkpoint, :task, :place, :task_path, :channel, :kind, :codec, :size, :digest,
-     :body)
+     :body, :writer)
 ON CONFLICT (tenant, owner, thread, branch, checkpoint, task, place) DO NOTHING
 
 -- put_write --
 -- What a task reports of itself (an error, an interrupt, an answer to one); the last report counts.
 INSERT INTO thread_write
-    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body, writer)
 VALUES
     (:tenant, :owner, :thread, :branch, :checkpoint, :task, :place, :task_path, :channel, :kind, :codec, :size, :digest,
-     :body)
+     :body, :writer)
 ON CONFLICT (tenant, owner, thread, branch, checkpoint, task, place) DO UPDATE
 SET task_path = excluded.task_path, channel = excluded.channel, kind = excluded.kind, codec = excluded.codec,
-    size = excluded.size, digest = excluded.digest, body = excluded.body
+    size = excluded.size, digest = excluded.digest, body = excluded.body, writer = excluded.writer
+
+-- writers --
+-- The runs that wrote on top of a checkpoint.
+SELECT DISTINCT writer FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+  AND writer IS NOT NULL
+
+-- writes_of_writers --
+-- What tasks wrote on top of one checkpoint, and which run.
+SELECT checkpoint, task, place, task_path, channel, kind, codec, size, digest, body, writer FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
 
 -- writes --
 -- What tasks wrote on top of one checkpoint.

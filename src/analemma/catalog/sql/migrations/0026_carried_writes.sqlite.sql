@@ -1,5 +1,6 @@
 -- What a version that was gone back to calls itself, so that its tasks keep their ids: the id of the checkpoint that it repeats, with dashes behind
--- it. And which run stored a checkpoint, so that another one that read the same is told.
+-- it. And which run stored a checkpoint or a write, so that another one that read the same is told.
 ALTER TABLE thread_checkpoint ADD COLUMN alias text;
 ALTER TABLE thread_checkpoint ADD COLUMN writer text;
+ALTER TABLE thread_write ADD COLUMN writer text;
 CREATE INDEX thread_checkpoint_alias ON thread_checkpoint (alias, owner, tenant) WHERE alias IS NOT NULL;
