@@ -15,6 +15,7 @@ from analemma.app import App
 from analemma.catalog.threads import COPY_BEFORE_COMMIT
 from analemma.errors import Conflict, HeadMoved, NotFound
 from analemma.langgraph import AnalemmaSaver
+from analemma.testing import failpoints
 from tests.langgraph.graphs import logging, put, thread
 from tests.langgraph.test_saver_threads import OWNER, collect, ids, values, verified
 
@@ -178,8 +179,18 @@ def golden_thread(saver: AnalemmaSaver, app: App) -> str:
     put(saver, {"v": "state 1, again"}, made[0], id=made[1]["configurable"]["checkpoint_id"], run_id="keep1")
     put(saver, {"v": "bad"}, made[2], run_id="bad")
     app.kernel.set_retention(workflow_id="t", keep_last=1, **OWNER)
-    app.kernel.expire(workflow_id="t", **OWNER)
+    # Stopped between the two: versions are gone, and checkpoints are not.
+    with failpoints.call("thread.before_drop", stop), pytest.raises(Stopped):
+        app.kernel.expire(workflow_id="t", **OWNER)
     return golden
+
+
+class Stopped(Exception):
+    pass
+
+
+def stop() -> None:
+    raise Stopped
 
 
 def marks(app: App) -> tuple[list[str], list[str]]:
@@ -193,7 +204,8 @@ def test_going_back_to_an_expired_version_keeps_the_branch(saver: AnalemmaSaver,
     golden = golden_thread(saver, app)
     before = app.default.head(saver._threads.key("t", "main"))
     saver.delete_for_runs(["bad"])
-    collect(app)
+    for _ in range(2):
+        app.gc.run(grace_s=0, tenant=app.settings.tenant, expire=False, force=True)
     assert marks(app) == ([golden], [golden])
     after = app.default.head(saver._threads.key("t", "main"))
     assert before is not None and after is not None and after.journal_seq > before.journal_seq

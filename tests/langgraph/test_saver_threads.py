@@ -318,17 +318,17 @@ def test_runs_that_delta_channels_are_made_of_are_not_deleted(saver: AnalemmaSav
     assert graph.get_state(thread()).values["lines"] == expected["lines"][:4]
 
 
-def test_retention_takes_versions_and_leaves_checkpoints(saver: AnalemmaSaver, app: App) -> None:
+def test_retention_takes_checkpoints_with_their_versions(saver: AnalemmaSaver, app: App) -> None:
     config = None
     for n in range(5):
         config = put(saver, {"a": [f"{n} " * 20] * 200}, config, step=n)
-    app.kernel.set_retention(workflow_id="t", keep_last=1, **OWNER)
+    app.kernel.set_retention(workflow_id="t", keep_last=2, **OWNER)
     plan = app.gc.plan(app.settings.tenant, 0)
     assert plan.describe()
     app.kernel.expire(workflow_id="t", **OWNER)
     collect(app)
     cold = AnalemmaSaver(app)
-    assert [each.checkpoint["channel_values"]["a"][0][0] for each in cold.list(thread())] == list("43210")
+    assert [each.checkpoint["channel_values"]["a"][0][0] for each in cold.list(thread())] == list("43")
     oldest = list(cold.history(thread()))[-1].config
     put(cold, {"a": ["fork"] * 2000}, oldest)
     collect(app)

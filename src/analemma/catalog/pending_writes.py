@@ -45,7 +45,8 @@ def repeat(rows: ThreadRows, row: CheckpointRow, said: str) -> tuple[CheckpointR
     """A row for a version that somebody else has left and that says of itself to be this checkpoint, and what is
     pending on it."""
     source = rows.find(row.thread, row.branch, said)
-    made = row._replace(alias=_alias(rows, row, said))
+    deltas = None if source is None else source.deltas
+    made = row._replace(alias=_alias(rows, row, said), deltas=deltas)
     return made, [] if source is None else _pending(rows, source, made)
 
 

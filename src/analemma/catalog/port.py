@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, NewType, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
+
+if TYPE_CHECKING:
+    from analemma.catalog.threads import ThreadRows
 
 TenantId = NewType("TenantId", int)
 UploadId = NewType("UploadId", bytes)
@@ -401,6 +404,9 @@ class KernelCatalog(Protocol):
     ) -> list[RowChange]:
         """What else a version takes along when it becomes the newest of a branch again, or the first of another, as the
         version `made`: what waits to be done on top of it."""
+
+    def threads(self, tenant: TenantId, owner: str) -> ThreadRows:
+        """The rows of checkpoints beside an owner's versions."""
 
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         """Record the intent, durably, before the object's first byte."""

@@ -228,7 +228,10 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
     def carried_rows(
         self, tenant: TenantId, source: ManifestRow, key: BranchKey, made: BlockId, *, at_us: int
     ) -> list[RowChange]:
-        return carry(ThreadRows(self.engine, tenant, key.owner), source.id, source.key, key, made, at_us)
+        return carry(self.threads(tenant, key.owner), source.id, source.key, key, made, at_us)
+
+    def threads(self, tenant: TenantId, owner: str) -> ThreadRows:
+        return ThreadRows(self.engine, tenant, owner)
 
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         check_part(upload.object_key, "object key")

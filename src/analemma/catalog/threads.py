@@ -70,6 +70,8 @@ class CheckpointRow(NamedTuple):
     metadata: bytes
     alias: str | None = None
     """What it calls itself, if it repeats another checkpoint: that one's id, with dashes behind it."""
+    deltas: str | None = None
+    """The channels that it does not hold whole, as a list in JSON; None: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +434,7 @@ class ThreadRows:
             "metadata_kind": row.metadata_kind,
             "metadata": row.metadata,
             "alias": row.alias,
+            "deltas": row.deltas,
         }
 
 

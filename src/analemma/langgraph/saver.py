@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+import orjson
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -34,7 +35,7 @@ from analemma.langgraph.places import Place, branch_of, checkpoint_of, config_of
 from analemma.langgraph.saver_async import AsyncSaver
 from analemma.langgraph.snapshots import Serialized, Snapshot, loads_of
 from analemma.langgraph.threads import NewCheckpoint, Serializer, Threads
-from analemma.langgraph.walking import Walker
+from analemma.langgraph.walking import COUNTERS, Walker
 from analemma.langgraph.writes import pack_write, unpack_write
 
 log = logging.getLogger(__name__)
@@ -180,6 +181,7 @@ class AnalemmaSaver(AsyncSaver):
             run=_name(told.get("run_id")),
             step=_step(told.get("step")),
             source=_name(told.get("source")),
+            deltas=_deltas(told.get(COUNTERS)),
         )
         # Of LangGraph's own serializer a test proves it; a class that is derived from it may do anything.
         by_items = type(self.serde) is JsonPlusSerializer
@@ -257,6 +259,15 @@ class AnalemmaSaver(AsyncSaver):
                 self._walker.keep_latest(str(thread))
         else:
             raise Invalid(f"there is no strategy {strategy!r}", hint="use 'keep_latest' or 'delete'")
+
+    def set_retention(
+        self, thread_id: str | None = None, *, keep_last: int | None = None, ttl_s: int | None = None
+    ) -> None:
+        """Say which checkpoints of each namespace stay: so many of the newest, and those younger than that; of one
+        thread, or of all that have no policy of their own. It is the policy of `kernel.set_retention` and `analemma
+        retention`, and done by the collector. The newest always stays, with what its delta channels are made of."""
+        owner, workflow = self._threads.owner, None if thread_id is None else str(thread_id)
+        self._threads.set_retention(owner_id=owner, workflow_id=workflow, keep_last=keep_last, keep_newer_than_s=ttl_s)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -416,6 +427,13 @@ def _name(value: Any) -> str | None:
     text = str(value) if value is not None else ""
     valid = text and "\0" not in text and len(text.encode(errors="replace")) <= KEY_BYTES
     return text if valid and text.encode(errors="ignore").decode() == text else None
+
+
+def _deltas(counters: Any) -> str | None:
+    """The channels that a checkpoint does not hold whole, as its metadata tells."""
+    if counters is None:
+        return "[]"
+    return orjson.dumps(sorted(map(str, counters))).decode() if isinstance(counters, Mapping) else None
 
 
 def _step(value: Any) -> int | None:

@@ -64,6 +64,16 @@ class AsyncSaver(BaseCheckpointSaver[str]):
     async def acheck_run(self, config: RunnableConfig) -> None:
         await asyncio.to_thread(self.check_run, config)
 
+    def set_retention(
+        self, thread_id: str | None = None, *, keep_last: int | None = None, ttl_s: int | None = None
+    ) -> None:
+        raise NotImplementedError
+
+    async def aset_retention(
+        self, thread_id: str | None = None, *, keep_last: int | None = None, ttl_s: int | None = None
+    ) -> None:
+        await asyncio.to_thread(lambda: self.set_retention(thread_id, keep_last=keep_last, ttl_s=ttl_s))
+
     async def adelete_thread(self, thread_id: str) -> None:
         await asyncio.to_thread(self.delete_thread, thread_id)
 

@@ -81,6 +81,8 @@ class NewCheckpoint:
     run: str | None = None
     step: int | None = None
     source: str | None = None
+    deltas: str | None = None
+    """The channels that it does not hold whole, as a list in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ class Threads(Dropping):
         def rows(manifest: BlockId) -> list[RowChange]:
             row = CheckpointRow(
                 place.thread, place.branch, new.id, place.namespace, new.parent, manifest, new.run, *new.metadata
-            )
+            )._replace(deltas=new.deltas)
             return [self.rows.put(row, base=parent, fence=fence)]
 
         def propose(head: Head | None) -> Proposal:

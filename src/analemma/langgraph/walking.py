@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+import orjson
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from analemma.canon.identity import BlockId
@@ -16,6 +17,7 @@ from analemma.langgraph.adopting import Adopter
 from analemma.langgraph.dropping import DropPlan
 from analemma.langgraph.snapshots import Serialized, loads_of
 from analemma.langgraph.threads import Threads
+from analemma.state.checkpoint_lines import needed_by
 from analemma.state.kernel_base import MOST_TRIES
 
 PAGE = 1000
@@ -126,7 +128,7 @@ class Walker:
 
     def _plan_latest(self, thread: str, branch: str) -> DropPlan:
         head, rows = self._look(thread, branch)
-        needed = {rows[0].checkpoint, *self._needed(rows[0], rows)} if rows else set()
+        needed = {rows[0].checkpoint, *self._needed(rows)} if rows else set()
         kept = [row for row in rows if row.checkpoint in needed]
         gone = [row for row in rows if row.checkpoint not in needed]
         return DropPlan(self._threads.key(thread, branch), head, gone, kept, lambda row: True)
@@ -166,22 +168,15 @@ class Walker:
                     checkpoint=row.checkpoint,
                 )
 
-    def _needed(self, row: CheckpointRow, rows: Sequence[CheckpointRow]) -> list[str]:
-        """The ancestors without which a checkpoint's delta channels could not be put together."""
-        names = self._delta_channels(rows)
-        if names:
-            held = self._seeds([row], names)[0]
-            names = [name for name in names if name not in held]
-        if not names:
-            return []
-        needed: list[str] = []
-        for page in self._ancestors(row.thread, row.branch, row.checkpoint):
-            for ancestor, stored in zip(page, self._seeds(page, names), strict=True):
-                needed.append(ancestor.checkpoint)
-                names = [name for name in names if name not in stored]
-                if not names:
-                    return needed
-        return needed
+    def _needed(self, rows: Sequence[CheckpointRow]) -> set[str]:
+        """The ancestors without which the newest checkpoint's delta channels could not be put together."""
+        # Rows from before that was noted have it in their metadata.
+        told = [row if row.deltas is not None else row._replace(deltas=self._deltas(row)) for row in rows]
+        return needed_by(told[:1], told, self._threads._held_channels)
+
+    def _deltas(self, row: CheckpointRow) -> str:
+        counters = self._loads((row.metadata_kind, row.metadata)).get(COUNTERS) or {}
+        return orjson.dumps(sorted(counters)).decode()
 
     def _delta_channels(self, rows: Sequence[CheckpointRow]) -> list[str]:
         """The delta channels of a namespace. Which channels are such, metadata tells: not always that of the checkpoint

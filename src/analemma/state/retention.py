@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from analemma.canon.identity import BlockId
+from analemma.canon.reading import MISSING, locate
+from analemma.canon.source import NodeSource
 from analemma.catalog.port import BranchKey, Expire, ManifestRow, RetentionRow
-from analemma.errors import Conflict, Invalid, NotFound
+from analemma.catalog.threads import CheckpointRow
+from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_name
+from analemma.state.checkpoint_lines import all_rows, needed_by
 from analemma.state.journal import EXPIRED
 from analemma.state.kernel_base import MAIN, MOST_TRIES, place
 from analemma.state.recording import Note, Recording
@@ -40,6 +44,8 @@ class ExpiryPlan:
 
     expired: tuple[Version, ...]
     kept: tuple[Kept, ...]
+    rows: tuple[CheckpointRow, ...] = ()
+    """Checkpoints of a thread that go with their versions; none once it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,9 @@ class Retention(Recording):
                     batch = plan.expired[start : start + BATCH]
                     self._expire_batch(key, batch)
                     gone += batch
+                # After the versions: stopped between the two, the next one takes what is left.
+                for start in range(0, len(plan.rows), BATCH):
+                    self._catalog.threads(self._tenant, key.owner).drop(plan.rows[start : start + BATCH])
                 return ExpiryPlan(tuple(gone), plan.kept)
             except Conflict:
                 # A version was tagged, pinned or expired since we looked.
@@ -144,7 +153,7 @@ class Retention(Recording):
         try:
             plan = self.expire(**place_of, dry_run=dry_run, now_us=now_us)
             return BranchExpiry(**place_of, expired=len(plan.expired))
-        except (Conflict, NotFound) as exc:
+        except (Conflict, Corrupt, Expired, NotFound) as exc:
             return BranchExpiry(**place_of, expired=0, problem=str(exc))
 
     def _branches_with_rules(self) -> Iterator[BranchKey]:
@@ -175,8 +184,11 @@ class Retention(Recording):
         pinned = {row.manifest for row in self._catalog.pins(self._tenant, key.owner, key.workflow)}
         running = set(self._catalog.running_executions(self._tenant, key.owner, key.workflow))
         resumable = set(self._catalog.resumable_heads(self._tenant, key.owner, key.workflow))
-        return plan_expiry(
-            self._all_versions(key),
+        versions = list(self._all_versions(key))
+        rows = list(all_rows(self._catalog.threads(self._tenant, key.owner), key.workflow, key.branch))
+        own = {version.id for version in versions}
+        plan = plan_expiry(
+            [*versions, *self._others(rows, own)],
             policy,
             head.manifest,
             tagged,
@@ -185,6 +197,48 @@ class Retention(Recording):
             running=running,
             resumable=resumable,
         )
+        return self._without_checkpoints(plan, rows, own, head.manifest) if rows else plan
+
+    def _others(self, rows: Iterable[CheckpointRow], own: Collection[BlockId]) -> Iterator[ManifestRow]:
+        """Versions that only checkpoints keep: they have expired before, or are those of another thread."""
+        for manifest in dict.fromkeys(row.manifest for row in rows):
+            if manifest not in own:
+                try:
+                    yield self._read_manifest(manifest).row(manifest)
+                except (Corrupt, Expired):
+                    # Nobody knows how old it is: it stays.
+                    continue
+
+    def _without_checkpoints(
+        self, plan: ExpiryPlan, rows: Sequence[CheckpointRow], own: Collection[BlockId], head: BlockId
+    ) -> ExpiryPlan:
+        """The same without the checkpoints that have to stay, and with those that go."""
+        going = {version.manifest_id: version for version in plan.expired}
+        kept = [row for row in rows if row is rows[0] or row.manifest.hex() not in going]
+        needed = needed_by([*kept, *self._unnamed(head, rows)], rows, self._held_channels)
+        reasons = {row.manifest.hex(): "needed" for row in rows if row.checkpoint in needed}
+        reasons[rows[0].manifest.hex()] = "newest"
+        staying = [Kept(going[name], (reason,)) for name, reason in reasons.items() if name in going]
+        names = {manifest.hex() for manifest in own}
+        return ExpiryPlan(
+            tuple(each for each in plan.expired if each.manifest_id in names and each.manifest_id not in reasons),
+            tuple(each for each in (*plan.kept, *staying) if each.version.manifest_id in names),
+            tuple(row for row in rows if row.manifest.hex() in going and row.manifest.hex() not in reasons),
+        )
+
+    def _unnamed(self, head: BlockId, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+        """The head, if it is no checkpoint yet: it becomes one, with the parent that it names, when the thread is next
+        read."""
+        if any(row.manifest == head for row in rows):
+            return []
+        parent = self._trees.get_many(self._read_manifest(head).root.id, [("parent",)]).get(("parent",))
+        return [rows[0]._replace(manifest=head, parent=parent)] if isinstance(parent, str) else []
+
+    def _held_channels(self, manifest: BlockId, channels: Collection[str]) -> list[str]:
+        """Those of some channels that a checkpoint holds whole: only what leads to them is read."""
+        names, root = sorted(channels), self._read_manifest(manifest).root.id
+        found = NodeSource(self._trees.fetch).run(locate(root, ("channels", name)) for name in names)
+        return [name for name, wire in zip(names, found, strict=True) if wire is not MISSING]
 
     def _all_versions(self, key: BranchKey) -> Iterable[ManifestRow]:
         before: int | None = None

@@ -2,9 +2,10 @@
 -- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all, or
 -- that the newest checkpoint is neither the one that a fenced run has read nor one of its own.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, writer)
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas,
+     writer)
 SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, :run::text, :metadata_kind,
-       :metadata, :alias::text, :writer::text
+       :metadata, :alias::text, :deltas::text, :writer::text
 WHERE (:base::bytea IS NULL OR EXISTS (
     SELECT FROM thread_checkpoint
     WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent::text
@@ -20,7 +21,7 @@ WHERE (:base::bytea IS NULL OR EXISTS (
 ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
 SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
     metadata_kind = excluded.metadata_kind, metadata = excluded.metadata, alias = excluded.alias,
-    writer = excluded.writer
+    deltas = excluded.deltas, writer = excluded.writer
 
 -- drop_checkpoints_of_branch --
 -- Every checkpoint of a namespace, in the order of their keys, as everyone who holds several of them.
@@ -49,9 +50,9 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 -- adopt_version --
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
 SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, NULL, :metadata_kind, :metadata,
-       :alias::text
+       :alias::text, :deltas::text
 WHERE EXISTS (
     SELECT FROM head
     WHERE tenant = :tenant AND owner = :owner AND workflow = :thread AND branch = :branch AND manifest = :manifest
@@ -61,7 +62,7 @@ ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO NOTHING
 
 -- checkpoints_of_runs --
 -- Every checkpoint that one of these runs made.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE run IN (SELECT value FROM json_array_elements_text(:runs::json)) AND owner = :owner AND tenant = :tenant
 
@@ -94,8 +95,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(:owner::text || '/' || :thread::te
 -- copy_checkpoints --
 -- All checkpoints of a thread, for another. They are held meanwhile, so that what they keep is kept without a gap.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
-SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 ORDER BY branch, checkpoint
 FOR SHARE
@@ -103,8 +104,8 @@ FOR SHARE
 -- copy_line --
 -- Some checkpoints of a namespace, for another thread, held meanwhile.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
-SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
   AND checkpoint IN (SELECT value FROM json_array_elements_text(:checkpoints::json))

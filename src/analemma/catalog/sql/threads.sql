@@ -2,9 +2,10 @@
 -- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all, or
 -- that the newest checkpoint is neither the one that a fenced run has read nor one of its own.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, writer)
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas,
+     writer)
 SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, :run, :metadata_kind, :metadata,
-       :alias, :writer
+       :alias, :deltas, :writer
 WHERE (:base IS NULL OR EXISTS (
     SELECT 1 FROM thread_checkpoint
     WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent
@@ -20,7 +21,7 @@ WHERE (:base IS NULL OR EXISTS (
 ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
 SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
     metadata_kind = excluded.metadata_kind, metadata = excluded.metadata, alias = excluded.alias,
-    writer = excluded.writer
+    deltas = excluded.deltas, writer = excluded.writer
 
 -- overtaken --
 -- The newest checkpoint, if it is neither the one that a run has read nor one of its own.
@@ -34,9 +35,9 @@ WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence
 -- adopt_version --
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
 SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, NULL, :metadata_kind, :metadata,
-       :alias
+       :alias, :deltas
 WHERE EXISTS (
     SELECT 1 FROM head
     WHERE tenant = :tenant AND owner = :owner AND workflow = :thread AND branch = :branch AND manifest = :manifest
@@ -51,13 +52,13 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 
 -- checkpoint --
 -- One checkpoint.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
 
 -- last_of_run --
 -- The newest checkpoint that a run has read or stored.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
   AND (checkpoint = :read OR writer = :fence)
@@ -65,7 +66,7 @@ ORDER BY checkpoint DESC LIMIT 1
 
 -- checkpoint_of_version --
 -- The checkpoint that is this version.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE manifest = :manifest AND tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
 ORDER BY checkpoint DESC LIMIT 1
@@ -101,7 +102,7 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 -- newest_checkpoint --
 -- The checkpoint with the greatest id, and the branch's head if that is no checkpoint: then somebody else has moved it.
 SELECT newest.thread, newest.branch, newest.checkpoint, newest.namespace, newest.parent, newest.manifest, newest.run,
-       newest.metadata_kind, newest.metadata, newest.alias, CASE
+       newest.metadata_kind, newest.metadata, newest.alias, newest.deltas, CASE
            WHEN head.manifest = newest.manifest THEN NULL
            WHEN EXISTS (
                SELECT 1 FROM thread_checkpoint AS known
@@ -139,14 +140,14 @@ ORDER BY mine.checkpoint LIMIT :limit
 
 -- checkpoints_of_branch --
 -- Checkpoints of one namespace, newest first.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint < :before
 ORDER BY checkpoint DESC LIMIT :limit
 
 -- checkpoints_of_thread --
 -- Checkpoints of all namespaces of a thread, newest first, below a place.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread
   AND (checkpoint < :before OR (checkpoint = :before AND branch > :after_branch))
@@ -154,7 +155,7 @@ ORDER BY checkpoint DESC, branch LIMIT :limit
 
 -- checkpoints_of_all --
 -- Checkpoints of all threads, newest first, below a place.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND checkpoint <= :before
   AND (checkpoint < :before OR thread > :after_thread OR (thread = :after_thread AND branch > :after_branch))

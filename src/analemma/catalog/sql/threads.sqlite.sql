@@ -1,7 +1,7 @@
 -- checkpoints_of_runs --
 -- Every checkpoint that one of these runs made.
 SELECT made.thread, made.branch, made.checkpoint, made.namespace, made.parent, made.manifest, made.run,
-       made.metadata_kind, made.metadata, made.alias
+       made.metadata_kind, made.metadata, made.alias, made.deltas
 FROM json_each(:runs) AS wanted CROSS JOIN thread_checkpoint AS made
     ON made.run = wanted.value AND made.owner = :owner AND made.tenant = :tenant
 
@@ -30,15 +30,15 @@ WHERE thread_write.channel IN (SELECT value FROM json_each(:channels))
 -- copy_checkpoints --
 -- All checkpoints of a thread, for another. There is one writer, so nothing removes them meanwhile.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
-SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 
 -- copy_line --
 -- Some checkpoints of a namespace, for another thread.
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias)
-SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
   AND checkpoint IN (SELECT value FROM json_each(:checkpoints))
