@@ -24,10 +24,12 @@ ROOT = Path(__file__).parents[2]
 UPLOADING = ["upload.before_intent", "upload.after_intent", "upload.after_object"]
 LEASING = ["payload.before_transaction", "payload.after_blocks", "payload.before_commit", "payload.after_commit"]
 RELEASING = ["payload.before_release", "payload.after_release"]
+ENDING = ["payload.before_renewal", "payload.before_hold", "payload.before_end"]
+"""Tried in tests/two_actors/test_payload_leases.py."""
 
 
 def test_every_failpoint_of_payloads_is_tried_here() -> None:
-    assert {name for name in failpoints.NAMES if name.startswith("payload.")} == {*LEASING, *RELEASING}
+    assert {name for name in failpoints.NAMES if name.startswith("payload.")} == {*LEASING, *RELEASING, *ENDING}
 
 
 def rows(store: Store, sql: str) -> list[tuple[Any, ...]]:

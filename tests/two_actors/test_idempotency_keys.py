@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -115,6 +116,21 @@ def test_a_collector_that_found_an_old_key_leaves_the_one_that_was_made_of_it_me
             report = app.gc.run()
         assert report.ok and [each.keys for each in report.tenants] == [0]
         assert save(app, "main").manifest_id == made[0]
+
+
+def collect_elsewhere(url: str, objects: str | None) -> None:
+    with Store(url, objects).open(gc_lease_s=1) as app:
+        app.gc.run()
+
+
+def test_a_collector_that_is_killed_before_it_forgets_keys_leaves_them_to_the_next(old: Store) -> None:
+    with Actor(collect_elsewhere, old.url, old.objects, at="gc.before_forget", then="kill") as actor:
+        assert actor.wait() == -signal.SIGKILL
+    assert select(old, "SELECT count(*) FROM idempotency") == [(1,)]
+    change(old, "UPDATE gc SET lease_until = 0")
+    with old.open() as app:
+        assert [each.keys for each in app.gc.run().tenants] == [1]
+    assert select(old, "SELECT count(*) FROM idempotency") == [(0,)]
 
 
 def plan(state: Any, ctx: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import analemma
 from analemma.errors import Denied
 from analemma.testing import failpoints
+from tests.actors import Actor
 from tests.postgres_locks import beside, wait_for_waiting
 from tests.raw_rows import change, is_sqlite
 from tests.stores import Store
@@ -148,6 +150,41 @@ def test_two_who_pass_the_same_unused_pointers_on_do_not_wait_for_each_other_for
         with beside(lambda: go(0)), beside(lambda: go(1)):
             pass
         assert [app.payloads.hydrate(each)["plan"] for each in made] == [LARGE, LARGE]
+
+
+def collect_elsewhere(url: str, objects: str | None) -> None:
+    with Store(url, objects).open(gc_lease_s=1) as app:
+        app.gc.run(grace_s=0)
+
+
+def hydrate_elsewhere(url: str, objects: str | None, payload: dict[str, Any]) -> None:
+    with Store(url, objects).open() as app:
+        app.payloads.hydrate(payload)
+
+
+@pytest.mark.parametrize("point", ["payload.before_hold", "payload.before_end"])
+def test_a_collector_that_is_killed_has_ended_all_leases_of_an_execution_or_none(store: Store, point: str) -> None:
+    with store.open() as app:
+        payload = dehydrate(app)
+        age(store)
+        with Actor(collect_elsewhere, store.url, store.objects, at=point, then="kill") as actor:
+            assert actor.wait() == -signal.SIGKILL
+        assert [lease.execution for lease in app.payloads.leases()] == ["one"]
+        change(store, "UPDATE gc SET lease_until = 0")
+        assert ended(app) == 1
+        with pytest.raises(Denied, match="released"):
+            app.payloads.hydrate(payload)
+
+
+def test_a_reader_that_is_killed_before_it_has_renewed_leaves_them_as_they_were(store: Store) -> None:
+    with store.open() as app:
+        payload = dehydrate(app)
+        age(store, 29)
+        arguments = (store.url, store.objects, payload)
+        with Actor(hydrate_elsewhere, *arguments, at="payload.before_renewal", then="kill") as actor:
+            assert actor.wait() == -signal.SIGKILL
+        age(store, 2)
+        assert ended(app) == 1
 
 
 def test_a_run_that_is_begun_again_before_its_leases_end_keeps_them(store: Store) -> None:
