@@ -495,3 +495,15 @@ def test_an_object_that_is_missing_stops_a_detachment_before_anything_is_changed
     with staging.open(**EAGER) as app, pytest.raises(analemma.errors.Corrupt, match="is missing"):
         app.detach_objects(to=str(tmp_path / "own"))
     staging.open(**EAGER).close()
+
+
+def test_another_system_identifier_as_pg_upgrade_makes_one_asks_for_adopt(production: Store, tmp_path: Path) -> None:
+    marker = tmp_path / "objects" / "owner.json"
+    facts = json.loads(marker.read_bytes())
+    marker.write_text(json.dumps({**facts, "system": str(int(facts["system"]) + 1)}))
+    with production.open(**EAGER) as app:
+        with pytest.raises(Denied, match="belong to another catalog of the same store") as refused:
+            app.gc.run(grace_s=0)
+        assert refused.value.facts["reason"] == "identity"
+        app.adopt_objects()
+        assert collect(app) == 1
