@@ -9,14 +9,11 @@ from analemma.catalog.entities import EntityPlace, find_entity
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.wakeups import Wakeups
 from analemma.contracts.contract_set import ContractSet
-from analemma.errors import Invalid, NotFound
-from analemma.outbox.handlers import Event, Handler, Settle
+from analemma.errors import NotFound
 from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
-from analemma.pipeline.events import COMPILE_REQUESTED, FANOUT_CONTINUED, FANOUT_REQUESTED, RAW_DATA_INGESTED
 from analemma.pipeline.fanout import FanoutOptions
 from analemma.pipeline.handlers import handlers
 from analemma.pipeline.tenant_pipeline import TenantPipeline
-from analemma.slicing.entity_key import parse_entity_key
 from analemma.slicing.tsid import format_version
 from tests.property.slicing_oracle import Key, Oracle, Outcome, Plan, canonical, hash_of
 from tests.property.slicing_world import IDS, TYPES, Generator
@@ -29,7 +26,7 @@ class FreeGenerator(Generator):
 
     def contracts(self, plan: Plan) -> list[dict[str, Any]]:
         schema, ruleset = super().contracts(plan)
-        return [{**schema, "fields": [{"name": "unused", "type": "string"}]}, ruleset]
+        return [{**schema, "fields": [{"name": "unused", "type": "string"}], "additionalFields": "keep"}, ruleset]
 
 
 def as_stored(value: Any) -> Any:
@@ -62,32 +59,11 @@ def open_pipeline(app: App, tenant: str, contracts: ContractSet) -> TenantPipeli
     )
 
 
-def forgiving_handlers(pipeline: TenantPipeline) -> dict[str, Handler]:
-    """The pipeline's handlers; what nothing accounts for is compiled in full instead of failing."""
-    its_own = handlers(lambda name: pipeline)
-
-    def compile_anyway(event: Event, settle: Settle) -> None:
-        try:
-            its_own[event.type](event, settle)
-        except Invalid:
-            key, version = parse_entity_key(event.payload["entityKey"]), event.payload["version"]
-            if event.type == COMPILE_REQUESTED:
-                version = pipeline.slicing.newest_compiled(key.type, key.id) or version
-            pipeline.slicing.execute(key.type, key.id, version, within=settle)
-
-    return {
-        RAW_DATA_INGESTED: compile_anyway,
-        COMPILE_REQUESTED: compile_anyway,
-        FANOUT_REQUESTED: its_own[FANOUT_REQUESTED],
-        FANOUT_CONTINUED: its_own[FANOUT_CONTINUED],
-    }
-
-
 def drain(app: App, tenant: str, pipeline: TenantPipeline) -> None:
     """Have everything followed that is due."""
     worker = OutboxPollingWorker(
         OutboxClaims(app.catalog.engine, lease_s=30),
-        forgiving_handlers(pipeline),
+        handlers(lambda name: pipeline),
         listen=Wakeups().listen,
         tenant=app.tenant(tenant).id,
         options=WorkerOptions(concurrency=1),
@@ -171,10 +147,7 @@ class PipelineLife:
         self.deltas += 1
 
     def compile(self, key: Key) -> None:
-        try:
-            made = self.pipeline.slicing.execute_auto(*key)
-        except Invalid:
-            made = self.pipeline.slicing.execute(*key)
+        made = self.pipeline.slicing.execute_auto(*key)
         self.incremental += made.mode.value == "INCREMENTAL"
 
     def check(self) -> None:
@@ -218,10 +191,7 @@ class LateLife:
         else:
             version = random.choice(list(self.documents))
             compile_as = random.choice([self.pipeline.slicing.execute, self.pipeline.slicing.execute_auto])
-            try:
-                compile_as(*self.key, version)
-            except Invalid:
-                self.pipeline.slicing.execute(*self.key, version)
+            compile_as(*self.key, version)
             self.compiled.add(version)
         self.check()
 

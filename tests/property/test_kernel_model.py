@@ -223,7 +223,12 @@ class KernelMachine(RuleBasedStateMachine):
         assert kernel.decisions(line.commits[version].manifest_id)[-1].decision == decision
         line.decided[version] = decision
         listed = self.apps[1].kernel.history(
-            workflow_id=line.workflow, owner_id=self.owner, branch=line.branch, decision=decision, limit=1000
+            workflow_id=line.workflow,
+            owner_id=self.owner,
+            branch=line.branch,
+            decision=decision,
+            limit=1000,
+            forks=False,
         )
         expected = [number for number in line.there[::-1] if line.decided.get(number) == decision]
         assert [each.version for each in listed] == expected
@@ -249,7 +254,9 @@ class KernelMachine(RuleBasedStateMachine):
         gone = {version for version in line.there[:-keep] if version not in held}
         assert {version.version for version in plan.expired} == gone
         line.expired |= gone
-        listed = kernel.history(workflow_id=line.workflow, owner_id=self.owner, branch=line.branch, limit=1000)
+        listed = kernel.history(
+            workflow_id=line.workflow, owner_id=self.owner, branch=line.branch, limit=1000, forks=False
+        )
         assert [version.version for version in listed] == line.there[::-1]
         for version in list(gone)[:1]:
             with pytest.raises(Expired):

@@ -14,6 +14,9 @@ from tests.postgres_locks import beside, wait_for_waiting
 from tests.raw_rows import change, select
 from tests.stores import Store
 
+AT_ONCE = {"gc_object_delay_s": 0}
+"""Archives at a place that others may share go no sooner than objects do."""
+
 
 def archive(app: analemma.App, folder: Path) -> str:
     """A workspace with one file, archived; its archive's operation."""
@@ -38,7 +41,7 @@ def read(app: analemma.App, folder: Path) -> str:
 
 def test_nobody_gets_an_archive_back_that_the_collector_has(store: Store, tmp_path: Path) -> None:
     """Guard: the collector claims an archive, durably, before it deletes anything of it."""
-    with store.open() as app, store.open() as other:
+    with store.open(**AT_ONCE) as app, store.open(**AT_ONCE) as other:
         delete(app, tmp_path)
         with failpoints.paused("archive_gc.after_claim", lambda: app.archives.gc_run(0)) as held:
             with pytest.raises(Expired):
@@ -49,7 +52,7 @@ def test_nobody_gets_an_archive_back_that_the_collector_has(store: Store, tmp_pa
 
 def test_nobody_adopts_an_archive_that_the_collector_has(store: Store, tmp_path: Path) -> None:
     """Guard: the same of an archive that the catalog never heard of, as after an older copy of it was restored."""
-    with store.open() as app, store.open() as other:
+    with store.open(**AT_ONCE) as app, store.open(**AT_ONCE) as other:
         operation = archive(app, tmp_path)
         assert change(store, "DELETE FROM workspace") == 1
         assert change(store, "DELETE FROM archive_unit") == 1
@@ -63,7 +66,7 @@ def test_nobody_adopts_an_archive_that_the_collector_has(store: Store, tmp_path:
 
 def test_the_collector_leaves_what_somebody_got_back_since_it_looked(store: Store, tmp_path: Path) -> None:
     """Guard: whose an archive is, is looked at again when it is claimed."""
-    with store.open() as app, store.open() as other:
+    with store.open(**AT_ONCE) as app, store.open(**AT_ONCE) as other:
         delete(app, tmp_path)
         with failpoints.paused("archive_gc.after_look", lambda: app.archives.gc_run(0)) as held:
             other.archives.undelete("home")
@@ -74,7 +77,7 @@ def test_the_collector_leaves_what_somebody_got_back_since_it_looked(store: Stor
 
 def test_the_mark_of_an_archive_that_somebody_got_back_counts_no_more(store: Store, tmp_path: Path) -> None:
     """Guard: what is nobody's again has all of its time again."""
-    with store.open() as app, store.open() as other:
+    with store.open(**AT_ONCE) as app, store.open(**AT_ONCE) as other:
         delete(app, tmp_path)
         other.archives.undelete("home")
         assert select(store, "SELECT count(*) FROM archive_mark") == [(0,)]
@@ -87,7 +90,7 @@ def test_the_mark_of_an_archive_that_somebody_got_back_counts_no_more(store: Sto
 def test_whoever_wants_an_archive_back_waits_for_the_claim_that_is_under_way(migrated_url: str, tmp_path: Path) -> None:
     """Guard: on PostgreSQL whoever claims an archive, and whoever wants it, have its workspace to themselves."""
     store = Store(migrated_url, str(tmp_path / "objects"))
-    with store.open() as app, store.open() as other:
+    with store.open(**AT_ONCE) as app, store.open(**AT_ONCE) as other:
         delete(app, tmp_path)
 
         def undelete() -> None:
@@ -107,7 +110,7 @@ def test_an_archive_that_somebody_gets_back_before_the_collector_is_left(migrate
     """Guard: whether a workspace needs the archive is looked at when it is locked. The mark may be gone by then, which
     on PostgreSQL a transaction that read it before does not see; here both wait, one behind the other."""
     store = Store(migrated_url, str(tmp_path / "objects"))
-    with store.open() as app, store.open() as other, psycopg.connect(store.url) as holder:
+    with store.open(**AT_ONCE) as app, store.open(**AT_ONCE) as other, psycopg.connect(store.url) as holder:
         delete(app, tmp_path)
         holder.execute("SELECT FROM workspace FOR UPDATE")
         claimed: list[int] = []

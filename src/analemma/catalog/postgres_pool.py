@@ -157,6 +157,7 @@ class Loan:
             except (psycopg_pool.PoolTimeout, psycopg_pool.PoolClosed) as exc:
                 self._pool = None
                 self._at_the_pool = False
+                _unchain(exc)
                 # Others may have given this pool up, or lost what was waited for here; who knows that may be garbage.
                 gc.collect()
                 if lender.is_current(pool) and not lender.heal():
@@ -183,6 +184,14 @@ class Loan:
         self._pool = None
         self._at_the_pool = False
         self._lender.loans.pop(self._self, None)
+
+
+def _unchain(error: BaseException | None) -> None:
+    """Part an error of the driver's pool from what was being handled when it came. The pool keeps it with whoever
+    waited, and it would keep the frames of an interrupt, and so the loan that was lost there."""
+    while isinstance(error, psycopg_pool.PoolTimeout | psycopg_pool.PoolClosed):
+        context, error.__context__ = error.__context__, None
+        error = context
 
 
 def _configure(connection: Connection) -> None:

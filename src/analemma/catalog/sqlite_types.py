@@ -61,4 +61,5 @@ class ColumnTypes:
                         column=column,
                         statement=name,
                     )
-        self._right[name] |= found
+        # Not what was found before: another thread may have forgotten that.
+        self._right.setdefault(name, set()).update(found)
