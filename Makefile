@@ -11,7 +11,7 @@ JOBS ?= auto
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench-quick bench soak clean
+.PHONY: help setup demo test deep check format bench-quick bench soak clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,9 +40,12 @@ $(BIN)/python -m pytest --collect-only --quiet tests/unit >/dev/null 2>&1 & \
 $(BIN)/python -m pytest --collect-only --quiet tests --ignore tests/unit >/dev/null 2>&1; wait
 endef
 
-test: $(STAMP) ## Set up, then run every test.
+test: $(STAMP) ## Set up, then run the tests, with PostgreSQL where it is the subject.
 	@$(if $(ARGS),,test -d tests/unit/canon/__pycache__ || { $(COMPILE_TESTS); })
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not soak' $(ARGS)
+
+deep: $(STAMP) ## Every test at its full count, on both databases, on clusters.
+	@$(BIN)/python -m tests.deep -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(STAMP) ## Lint, types (strict) and layers.
 	@$(BIN)/ruff check .

@@ -34,6 +34,9 @@ settings.register_profile("explore", derandomize=False, deadline=None, print_blo
 settings.load_profile("same")
 
 
+pytest_plugins = ["tests.reports"]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Half of the time a test waits: for a process to come forward, a lease to end, a server to answer."""
@@ -120,7 +123,9 @@ def _migrated_directory(template: Path, directory: Path) -> Path:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """An empty store: a directory with SQLite, or PostgreSQL with objects in a directory."""
+    """An empty store: a directory with SQLite, or PostgreSQL with objects in a directory.
+
+    `make test` tries the second only for tests marked `both_stores`, which says why."""
     if request.param == "sqlite":
         return Store(str(request.getfixturevalue("migrated_directory")))
     return Store(request.getfixturevalue("migrated_url"), str(tmp_path / "objects"))

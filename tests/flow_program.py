@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from analemma.app import App
-from analemma.flows.building import Flow
-from analemma.flows.runs import Run
+from analemma import App, Flow, Run
 
 PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}
 KEY = "the-run"

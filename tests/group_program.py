@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-from analemma.flows.building import Flow
+from analemma import Flow
 
 PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analemma.app import App, Tenant
-from analemma.canon.identity import BlockId
-from analemma.canon.tree import Operation
+from analemma import App, BlockId, BranchKey, Operation, Proposal, Tenant
 from analemma.catalog.collecting import Collecting
 from analemma.catalog.engine import Transaction
-from analemma.catalog.port import BranchKey
-from analemma.state.committer import Outcome, Proposal
+from analemma.state.committer import Outcome
 
 KEY = BranchKey("ann", "report")
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from analemma import failpoints
+from analemma.testing import failpoints
 
 if __name__ == "__main__":
     match sys.argv[1]:

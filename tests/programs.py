@@ -28,8 +28,8 @@ from pkgutil import walk_packages
 from typing import IO, Any, get_args
 
 import analemma
-from analemma import failpoints
 from analemma.catalog.statements import Dialect, load
+from analemma.testing import failpoints
 
 ROOT = Path(__file__).parents[1]
 LONGEST_REQUEST = 1 << 17

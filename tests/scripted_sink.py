@@ -10,8 +10,9 @@ from typing import Self
 import pytest
 from pydantic import Field, SecretStr
 
+from analemma import Shipped
 from analemma.sinks.batching import BatchingSink, Parcel
-from analemma.sinks.port import SHIPPED, Health, Shipped
+from analemma.sinks.port import SHIPPED, Health
 from analemma.sinks.settings import SinkContext, SinkSettings
 
 TYPE = "SCRIPTED"

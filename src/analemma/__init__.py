@@ -22,36 +22,80 @@ if TYPE_CHECKING:
     from analemma.app import Stats as Stats
     from analemma.app import Tenant as Tenant
     from analemma.app import open_app as open
+    from analemma.archives.archives import Archives as Archives
     from analemma.bag.hydration import HydratedState as HydratedState
     from analemma.bag.state_bag import SmartStateBag as SmartStateBag
+    from analemma.canon.identity import BlockId as BlockId
     from analemma.canon.tree import Operation as Operation
+    from analemma.catalog.deploy_states import DeployState as DeployState
     from analemma.catalog.port import BranchKey as BranchKey
+    from analemma.contracts.contract_set import ContractSet as ContractSet
+    from analemma.contracts.loading import load_contracts as load_contracts
+    from analemma.contracts.problems import ContractProblems as ContractProblems
     from analemma.flows.building import Flow as Flow
+    from analemma.flows.loading import load_workflow as load_workflow
+    from analemma.flows.problems import WorkflowProblems as WorkflowProblems
+    from analemma.flows.runs import Run as Run
+    from analemma.outbox.handlers import Event as Event
     from analemma.payload_functions import lambda_handler as lambda_handler
     from analemma.payload_functions import with_payloads as with_payloads
+    from analemma.pipeline.fanout_results import FanoutState as FanoutState
     from analemma.settings import Settings as Settings
+    from analemma.sinks.port import Shipped as Shipped
+    from analemma.sinks.port import Sink as Sink
+    from analemma.sinks.port import SinkDocument as SinkDocument
+    from analemma.sinks.registry import open_sink as open_sink
+    from analemma.sinks.snapshot import read_snapshot as read_snapshot
+    from analemma.slicing.entity_key import EntityKey as EntityKey
+    from analemma.slicing.incremental import CompileMode as CompileMode
     from analemma.state.committer import Proposal as Proposal
+    from analemma.state.deltas import DeltaUpdate as DeltaUpdate
+    from analemma.state.kernel import Kernel as Kernel
     from analemma.state.merge_strategies import by_key as by_key
     from analemma.state.tickets import Ticket as Ticket
+    from analemma.state.versions import Commit as Commit
+    from analemma.state.versions import Version as Version
 
 __version__ = "0.1.0"
 
 # Names are loaded when first used: importing the package must stay cheap for programs that only catch its errors.
 _PLACES = {
     "App": ("analemma.app", "App"),
+    "Archives": ("analemma.archives.archives", "Archives"),
+    "BlockId": ("analemma.canon.identity", "BlockId"),
     "BranchKey": ("analemma.catalog.port", "BranchKey"),
+    "Commit": ("analemma.state.versions", "Commit"),
+    "CompileMode": ("analemma.slicing.incremental", "CompileMode"),
+    "ContractProblems": ("analemma.contracts.problems", "ContractProblems"),
+    "ContractSet": ("analemma.contracts.contract_set", "ContractSet"),
+    "DeltaUpdate": ("analemma.state.deltas", "DeltaUpdate"),
+    "DeployState": ("analemma.catalog.deploy_states", "DeployState"),
+    "EntityKey": ("analemma.slicing.entity_key", "EntityKey"),
+    "Event": ("analemma.outbox.handlers", "Event"),
+    "FanoutState": ("analemma.pipeline.fanout_results", "FanoutState"),
     "Flow": ("analemma.flows.building", "Flow"),
     "HydratedState": ("analemma.bag.hydration", "HydratedState"),
+    "Kernel": ("analemma.state.kernel", "Kernel"),
     "Operation": ("analemma.canon.tree", "Operation"),
     "Proposal": ("analemma.state.committer", "Proposal"),
+    "Run": ("analemma.flows.runs", "Run"),
     "Settings": ("analemma.settings", "Settings"),
+    "Shipped": ("analemma.sinks.port", "Shipped"),
+    "Sink": ("analemma.sinks.port", "Sink"),
+    "SinkDocument": ("analemma.sinks.port", "SinkDocument"),
     "SmartStateBag": ("analemma.bag.state_bag", "SmartStateBag"),
     "Stats": ("analemma.app", "Stats"),
     "Tenant": ("analemma.app", "Tenant"),
     "Ticket": ("analemma.state.tickets", "Ticket"),
+    "Version": ("analemma.state.versions", "Version"),
+    "WorkflowProblems": ("analemma.flows.problems", "WorkflowProblems"),
     "by_key": ("analemma.state.merge_strategies", "by_key"),
     "lambda_handler": ("analemma.payload_functions", "lambda_handler"),
+    "load_contracts": ("analemma.contracts.loading", "load_contracts"),
+    "load_workflow": ("analemma.flows.loading", "load_workflow"),
     "open": ("analemma.app", "open_app"),
+    "open_sink": ("analemma.sinks.registry", "open_sink"),
+    "read_snapshot": ("analemma.sinks.snapshot", "read_snapshot"),
     "with_payloads": ("analemma.payload_functions", "with_payloads"),
 }
 
@@ -59,20 +103,42 @@ _MODULES = ("aio", "errors")
 
 __all__ = [
     "App",
+    "Archives",
+    "BlockId",
     "BranchKey",
+    "Commit",
+    "CompileMode",
+    "ContractProblems",
+    "ContractSet",
+    "DeltaUpdate",
+    "DeployState",
+    "EntityKey",
+    "Event",
+    "FanoutState",
     "Flow",
     "HydratedState",
+    "Kernel",
     "Operation",
     "Proposal",
+    "Run",
     "Settings",
+    "Shipped",
+    "Sink",
+    "SinkDocument",
     "SmartStateBag",
     "Stats",
     "Tenant",
     "Ticket",
+    "Version",
+    "WorkflowProblems",
     "by_key",
     "errors",
     "lambda_handler",
+    "load_contracts",
+    "load_workflow",
     "open",
+    "open_sink",
+    "read_snapshot",
     "with_payloads",
 ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog.port import TenantId
 from analemma.cli.checkpoint_jobs import checkpoint_job, pending_checkpoints
 from analemma.errors import Invalid, Unavailable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.flows.loading import load_workflow
+from analemma import load_workflow
 from analemma.flows.partitioning import partition
 from analemma.flows.schema import workflow_schema
 from tests.acceptance.command_line import CommandLine, Done

@@ -17,9 +17,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 import analemma
+from analemma import Kernel
 from analemma.cli.exit_codes import CODES
 from analemma.cli.rendering import to_json
-from analemma.state.kernel import Kernel
 from tests.acceptance.command_line import CommandLine, at
 from tests.stores import Store
 

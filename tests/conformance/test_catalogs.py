@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma.canon.identity import BlockId
+from analemma import BlockId
 from analemma.catalog.opening import open_catalog
 from analemma.catalog.port import KernelCatalog, TenantId, UploadId
 from analemma.catalog.sqlite_catalog import SqliteCatalog

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from analemma import Flow
 from analemma.executors.port import Call, CallExecutor, Next
 from analemma.executors.resolving import resolve_executor
-from analemma.flows.building import Flow
 from analemma.pipeline.backfill_reports import Counts
 from analemma.remote import StorePlace, store_place
 from analemma.testing.executors import ExecutorSuite

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.outbox_lanes import ClaimedLane, EventFailure, LaneOutcome, LeaseLost

@@ -16,12 +16,11 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from analemma import Sink, SinkDocument, open_sink, read_snapshot
 from analemma.blocks.urls import open_objects
 from analemma.errors import NotFound
 from analemma.sinks.objects import ObjectsSink
-from analemma.sinks.port import Outcome, Sink, SinkDocument
-from analemma.sinks.registry import open_sink
-from analemma.sinks.snapshot import read_snapshot
+from analemma.sinks.port import Outcome
 from analemma.testing.sinks import SinkSuite, gone, make_document
 from tests.s3_server import SECRET_KEY as S3_SECRET
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from analemma.archives.archives import Archives
+from analemma import Archives
 from tests.stores import Store
 
 LEASE_S = 0.2

@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 
-from analemma.app import App
+from analemma import App
 from tests import programs
 from tests.stores import Store
 from tests.unit.contracts.bookshop import TEXT

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from analemma import BranchKey
 from analemma.catalog.opening import open_catalog
-from analemma.catalog.port import BranchKey
 from analemma.errors import HeadMoved
 from analemma.testing.commits import make_block, make_event, make_request, make_upload
 

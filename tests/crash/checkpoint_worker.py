@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from analemma.app import App
+from analemma import App
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}

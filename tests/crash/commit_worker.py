@@ -7,7 +7,7 @@ import random
 import sys
 from typing import Any
 
-from analemma.canon.tree import Operation
+from analemma import Operation
 from tests.internals import commit_change
 from tests.stores import Store
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from analemma.app import App, Tenant
+from analemma import App, Tenant
 from analemma.errors import Conflict, NotFound
 from tests.stores import Store
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from analemma.app import App, Tenant
+from analemma import App, Tenant
 from tests.stores import Store
 
 AUTHORS = ("lem", "other", "third")

@@ -11,10 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from analemma.app import App
-from analemma.flows.building import Flow
+from analemma import App, Flow, Run
 from analemma.flows.handlers import Result
-from analemma.flows.runs import Run
 from tests.stores import Store
 
 TENANT = "shop"

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analemma.app import App
-from analemma.flows.runs import Run
+from analemma import App, Run
 from tests.crash.flow_matrix import (
     EFFECTS,
     EVENTS,

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from analemma import failpoints
+from analemma.testing import failpoints
 from tests.crash.flow_matrix import TENANT, Outside, drive, make_flow, open_store
 from tests.programs import ROOT, Program
 from tests.stores import Store
@@ -82,7 +82,7 @@ def _slot(name: str) -> int:
 
 def watch(passed: Callable[[str], None]) -> None:
     """Hear of every failpoint that this process passes."""
-    assert len({_slot(name) for name in failpoints.NAMES}) == len(failpoints.NAMES)
+    assert len({_slot(name) for name in failpoints.names()}) == len(failpoints.names())
     known = failpoints.hit
     for name, module in list(sys.modules.items()):
         if name.startswith("analemma.") and getattr(module, "hit", None) is known:

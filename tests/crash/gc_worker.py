@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from analemma.app import App
+from analemma import App
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, Invalid, NotFound, Unavailable
 from tests.stores import Store
 from tests.unit.gc.collections import PLACE, later, text

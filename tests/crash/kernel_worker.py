@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import sys
 
+from analemma import Commit, Kernel
 from analemma.errors import HeadMoved
-from analemma.state.kernel import Kernel
-from analemma.state.versions import Commit
 from tests.stores import Store
 
 

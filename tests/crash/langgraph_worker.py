@@ -13,8 +13,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from analemma import failpoints
 from analemma.langgraph import AnalemmaSaver
+from analemma.testing import failpoints
 from tests.langgraph.graphs import put, thread
 from tests.stores import Store
 

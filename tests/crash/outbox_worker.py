@@ -12,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from analemma.app import App
+from analemma import App, Event
 from analemma.catalog.engine import Transaction
-from analemma.outbox.handlers import Event, Handler, Settle
+from analemma.outbox.handlers import Handler, Settle
 from tests.stores import Store
 
 SETTINGS: dict[str, Any] = {"outbox_lease_s": 1.0, "outbox_batch": 50, "outbox_max_attempts": 20}

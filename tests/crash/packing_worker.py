@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from analemma.app import App
+from analemma import App
 from tests.stores import Store
 from tests.unit.gc.packing_stores import SMALL, states
 

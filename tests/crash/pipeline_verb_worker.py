@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from analemma.app import App
+from analemma import App
 from tests.stores import Store
 
 BOOK = {"isbn": "1", "title": "New", "price": 5, "authorId": "lem", "tags": ["new"]}

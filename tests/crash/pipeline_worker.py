@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from analemma.app import App, Tenant
+from analemma import App, Tenant
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.wakeups import Wakeups
 from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions

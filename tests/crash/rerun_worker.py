@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from analemma.flows.building import Flow
+from analemma import Flow
 from tests.stores import Store
 
 

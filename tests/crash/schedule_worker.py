@@ -9,9 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from analemma.app import App
-from analemma.flows.building import Flow
-from analemma.flows.runs import Run
+from analemma import App, Flow, Run
 from analemma.flows.scheduling import Schedules
 from tests.stores import Store
 

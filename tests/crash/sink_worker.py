@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from analemma.sinks.registry import open_sink
+from analemma import open_sink
 from analemma.testing.sinks import make_document
 
 BATCH = 7

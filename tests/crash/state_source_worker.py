@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from analemma.app import App
+from analemma import App
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "run-1", "owner_id": "ann"}

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
-from analemma.archives.archives import Archives
+from analemma import App, Archives
 from analemma.catalog.workspaces import SqlWorkspaces
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.test_archive_kill import ROOT
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
-from analemma.archives.archives import Archives
+from analemma import App, Archives
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.archive_worker import LEASE_S
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
 from analemma.errors import Conflict
 from analemma.pipeline.backfill_reports import Backfill, Counts
+from analemma.testing import failpoints
 from tests import programs
 from tests.stores import Store
 from tests.unit.pipeline.backfill_shop import TENANT, book, fill

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma.pipeline.fanout_results import FanoutState
+from analemma import FanoutState
 from tests.crash.bookshop_chain import AUTHOR, Chain, wait_until_quiet, workers
 from tests.stores import Store
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from analemma import BranchKey
 from analemma.catalog.opening import FILE_NAME, open_catalog
-from analemma.catalog.port import BranchKey, KernelCatalog, TenantId
+from analemma.catalog.port import KernelCatalog, TenantId
 from tests import programs
 
 PROCESSES = 8

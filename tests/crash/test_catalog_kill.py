@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.canon.identity import BlockId
+from analemma import BlockId, BranchKey
 from analemma.catalog import commits
 from analemma.catalog.opening import FILE_NAME, open_catalog
-from analemma.catalog.port import BranchKey, UploadId
+from analemma.catalog.port import UploadId
+from analemma.testing import failpoints
 from analemma.testing.commits import make_block, make_request
 from tests import programs
 
@@ -71,7 +71,7 @@ def check_after_crash(point: str, url: str) -> None:
 
 
 def test_every_failpoint_of_a_commit_is_tried_here() -> None:
-    declared = {value for name, value in vars(commits).items() if name.isupper() and value in failpoints.NAMES}
+    declared = {value for name, value in vars(commits).items() if name.isupper() and value in failpoints.names()}
     assert declared == set(POINTS)
 
 

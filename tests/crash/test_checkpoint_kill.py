@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.checkpoint_worker import NAME, WORKFLOWS, field_of
 from tests.stores import Store

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.canon.tree import Operation
+from analemma import Operation
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.commit_worker import large_value
 from tests.declared_failpoints import declared_failpoints

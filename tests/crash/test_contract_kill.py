@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
+from analemma.testing import failpoints
 from tests import programs
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE, bookshop

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
-from analemma.catalog.deploy_states import TRANSITIONS, DeployState
+from analemma import App, DeployState
+from analemma.catalog.deploy_states import TRANSITIONS
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.deploy_worker import BAD, BOOK, VERBS
 from tests.crash.test_pipeline_processes import check_everything

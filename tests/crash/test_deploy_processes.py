@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma.app import App
-from analemma.catalog.deploy_states import DeployState
+from analemma import App, DeployState
 from tests import programs
 from tests.crash.test_deploy_kill import check_history, drain, open_app, sinks
 from tests.crash.test_pipeline_processes import check_everything

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.catalog.port import BranchKey
+from analemma import BranchKey
 from analemma.errors import Expired
+from analemma.testing import failpoints
 from tests import programs
 from tests.stores import Store
 

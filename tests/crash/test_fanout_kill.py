@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
-from analemma.pipeline.fanout_results import FanoutState
+from analemma import App, FanoutState
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.fanout_worker import document
 from tests.crash.test_pipeline_processes import check_everything

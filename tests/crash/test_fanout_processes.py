@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma.pipeline.fanout_results import FanoutState
+from analemma import FanoutState
 from tests import programs
 from tests.acceptance.command_line import PROGRAM
 from tests.crash.fanout_worker import document

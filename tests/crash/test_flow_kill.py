@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
+from analemma.testing import failpoints
 from tests import programs
 from tests.flow_program import EFFECTS, EVENTS, INPUT, KEY, PLACE, drive, make_flow, to_file
 from tests.stores import Store, local

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
+from analemma.testing import failpoints
 from tests.crash.flow_matrix import ITEMS, SEGMENTS, make_flow, open_store
 from tests.crash.flow_matrix_checks import Course, Interrupted, facts, interrupt, uninterrupted
 from tests.crash.flow_matrix_forks import Forks
@@ -93,7 +93,7 @@ def test_killed_at_every_failpoint_a_run_comes_to_the_same(
         (point, str(count)) for point in reached for count in die[point]
     }
     # By now everything that declares one is imported.
-    assert {name for name in failpoints.NAMES if name.startswith(("run.", "task.", "effect."))} <= set(POINTS)
+    assert {name for name in failpoints.names() if name.startswith(("run.", "task.", "effect."))} <= set(POINTS)
 
 
 @pytest.mark.soak

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from tests import programs
 from tests.flow_program import EFFECTS, EVENTS, INPUT, drive, make_flow, to_file
 from tests.stores import Store, local

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from tests.crash.flow_matrix import INPUT, MOST_AT_ONCE, OWNER, TENANT, make_flow, open_store, place
 from tests.crash.flow_matrix_checks import Course, Interrupted, facts
 from tests.crash.flow_matrix_forks import Forks

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App, BranchKey
 from analemma.blocks.metrics import LIST
-from analemma.catalog.port import BranchKey, UploadId
+from analemma.catalog.port import UploadId
 from analemma.gc.uploads import COMMIT_TIMEOUT
+from analemma.testing import failpoints
 from tests import programs
 from tests.stores import Store
 from tests.unit.gc.collections import DAY_S, PLACE, blocks_of, later, save_versions, text

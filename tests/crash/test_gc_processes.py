@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from analemma import BranchKey
 from analemma.catalog.packing import SqlPacking
-from analemma.catalog.port import BranchKey
 from analemma.gc.repacking import is_wasteful
 from tests import programs
 from tests.crash.gc_worker import SETTINGS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
+from analemma.testing import failpoints
 from tests.acceptance.command_line import at
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.langgraph import AnalemmaSaver
 from tests import programs
 from tests.crash.langgraph_worker import ITEMS

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from langgraph.store.base import PutOp
 
-from analemma import failpoints
 from analemma.langgraph import AnalemmaStore
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.langgraph_store_worker import BATCH, EXPIRING
 from tests.stores import Store
@@ -38,7 +38,7 @@ def killed_at(point: str, store: Store, mode: str) -> None:
 
 
 def test_every_failpoint_of_items_is_tried_here() -> None:
-    assert {name for name in failpoints.NAMES if name.startswith("items.")} == {*BATCHES, *SWEEPS}
+    assert {name for name in failpoints.names() if name.startswith("items.")} == {*BATCHES, *SWEEPS}
 
 
 def test_a_kill_leaves_all_of_a_batch_or_nothing(store: Store) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.node_worker import BOOK, PLACE
 from tests.model_server import Answering, ModelServer

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
 from analemma.blocks.local import LocalStore
 from analemma.blocks.packs import pack_key, verify_pack
 from analemma.blocks.uploads import AFTER_INTENT, AFTER_OBJECT, BEFORE_INTENT
+from analemma.testing import failpoints
 
 UPLOAD_ONE = """
 import sys

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
 from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.outbox_worker import (
     DEADLY,

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
 from analemma.blocks.packs import pack_key, read_footer
 from analemma.canon.nodes import block_links
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.packing_worker import WORKS
 from tests.stores import Store
@@ -37,7 +37,7 @@ CASES = [
 
 
 def test_every_failpoint_of_packing_is_tried_here() -> None:
-    declared = {name for name in failpoints.NAMES if name.startswith(("pack.", "unpack."))}
+    declared = {name for name in failpoints.names() if name.startswith(("pack.", "unpack."))}
     assert declared == {*PACKING, *UNPACKING}
 
 

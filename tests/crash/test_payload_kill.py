@@ -12,10 +12,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
 from analemma.blocks.packs import read_footer
 from analemma.errors import Denied
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.payload_worker import NAMES, state
 from tests.stores import Store
@@ -29,7 +29,7 @@ ENDING = ["payload.before_renewal", "payload.before_hold", "payload.before_end"]
 
 
 def test_every_failpoint_of_payloads_is_tried_here() -> None:
-    assert {name for name in failpoints.NAMES if name.startswith("payload.")} == {*LEASING, *RELEASING, *ENDING}
+    assert {name for name in failpoints.names() if name.startswith("payload.")} == {*LEASING, *RELEASING, *ENDING}
 
 
 def rows(store: Store, sql: str) -> list[tuple[Any, ...]]:

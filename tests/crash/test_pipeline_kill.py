@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.pipeline_verb_worker import AUTHOR, VERBS
 from tests.crash.test_pipeline_processes import check_everything

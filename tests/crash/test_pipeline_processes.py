@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.canon.identity import BlockId
+from analemma import App, BlockId, EntityKey
 from analemma.catalog.entities import EntityPlace, find_entity
-from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import evaluate
 from analemma.slicing.joining import SliceContent
 from tests import programs

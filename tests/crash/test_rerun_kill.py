@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.rerun_worker import make_flow
 from tests.stores import Store

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.schedule_worker import FIRST_US, LONG_S, NOW_US, SHORT_S, finish, order, order_here, schedules, slow
 from tests.stores import Store

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
+from analemma.testing import failpoints
 from tests import programs
 from tests.stores import Store
 from tests.unit.pipeline.ship_shop import documents_of, jsonl, lines_of, open_ship_shop, rows_of, table

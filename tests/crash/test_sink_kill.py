@@ -17,9 +17,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma import failpoints
 from analemma.sinks.jsonl import FLUSHED, WRITTEN
 from analemma.sinks.snapshot import read_lines
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.sink_worker import BATCH
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_failpoint_of_sinks_is_tried_here() -> None:
-    assert {name for name in failpoints.NAMES if name.startswith("jsonl.")} == {WRITTEN, FLUSHED}
+    assert {name for name in failpoints.names() if name.startswith("jsonl.")} == {WRITTEN, FLUSHED}
 
 
 def _start(target: dict[str, Any], first: int, point: str = "") -> subprocess.Popen[str]:

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
-from analemma.catalog.port import BranchKey
+from analemma import App, BranchKey
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.state_source_worker import NAME, VERBS
 from tests.stores import Store

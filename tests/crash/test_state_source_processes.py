@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from analemma.canon.identity import BlockId
-from analemma.catalog.port import BranchKey
+from analemma import BlockId, BranchKey
 from tests import programs
 from tests.crash.bookshop_chain import wait_until_quiet, workers
 from tests.stores import Store

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App
+from analemma.testing import failpoints
 from tests import programs
 from tests.crash.verb_worker import NAME, VERBS
 from tests.stores import Store

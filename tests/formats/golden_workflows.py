@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from analemma import load_workflow
 from analemma.flows.document import hash_of
-from analemma.flows.loading import load_workflow
 from analemma.flows.partitioning import partition, task_plans
 from analemma.flows.segments import GROUPS, Plan
 

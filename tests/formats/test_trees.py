@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from analemma.canon.identity import BlockId, block_id
+from analemma import BlockId
+from analemma.canon.identity import block_id
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees, admit_block
 from analemma.testing.strategies import shown

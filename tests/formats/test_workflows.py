@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.flows.loading import load_workflow
+from analemma import load_workflow
 from analemma.flows.nodes import NODE_TYPES
 from tests.formats.golden_workflows import FILES, FOLDER, describe
 

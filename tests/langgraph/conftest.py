@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.langgraph import AnalemmaSaver
 from tests.servers import PostgresServer
 from tests.stores import Store
@@ -28,10 +28,10 @@ def server_store(postgres_server: PostgresServer, tmp_path_factory: pytest.TempP
     postgres_server.drop_database(url)
 
 
-@pytest.fixture(params=["embedded_store", "server_store"], ids=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def threads_store(request: pytest.FixtureRequest) -> Store:
     """A store with a tenant in it that nobody else has."""
-    found = request.getfixturevalue(request.param)
+    found = request.getfixturevalue("embedded_store" if request.param == "sqlite" else "server_store")
     assert isinstance(found, Store)
     return found
 

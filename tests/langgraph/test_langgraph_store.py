@@ -15,7 +15,7 @@ import pytest
 from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, MatchCondition, PutOp, SearchOp
 
 import analemma
-from analemma.app import App
+from analemma import App
 from analemma.catalog import items
 from analemma.errors import Invalid, Limit, Unavailable
 from analemma.langgraph import AnalemmaStore

@@ -10,7 +10,7 @@ import pytest
 from langgraph.store.base import PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog import items
 from analemma.errors import Invalid, Limit
 from analemma.langgraph import AnalemmaStore, store_index

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog import items
 from analemma.catalog.engine import Statements
 from analemma.errors import Invalid

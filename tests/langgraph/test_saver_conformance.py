@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
-from analemma.app import App
+from analemma import App
 from analemma.langgraph import AnalemmaSaver
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.errors import Unavailable
 from analemma.langgraph import AnalemmaSaver
 from tests.langgraph.graphs import put, thread

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from analemma.app import App
+from analemma import App
 from analemma.langgraph import AnalemmaSaver
 from tests.langgraph.graphs import agent, history, logging, nested, outcome, question, shown, thread
 

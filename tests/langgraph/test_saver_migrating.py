@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from analemma.app import App
+from analemma import App
 from analemma.cli.running import run
 from analemma.errors import Invalid, NotFound
 from analemma.langgraph import AnalemmaSaver

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog.threads import COPY_BEFORE_COMMIT
 from analemma.errors import Conflict, HeadMoved, NotFound
 from analemma.langgraph import AnalemmaSaver

@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
-from analemma.app import App
+from analemma import App
 from analemma.errors import Corrupt, Invalid
 from analemma.langgraph import AnalemmaSaver
 from tests.langgraph.graphs import put, thread

@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from analemma.app import App
+from analemma import App
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.langgraph import AnalemmaSaver
 from tests.langgraph.graphs import agent, logging, nested, put, question, thread

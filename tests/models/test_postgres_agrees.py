@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import analemma
-from analemma.settings import Settings
+from analemma import Settings
 
 BLOCK, UPLOAD, MANIFEST = b"b" * 32, b"u" * 16, b"m" * 32
 

@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import Any
 
-from analemma.app import App, Tenant
-from analemma.canon.identity import BlockId
+from analemma import App, BlockId, BranchKey, Proposal, Tenant, load_contracts
 from analemma.canon.nodes import Block, block_links
 from analemma.canon.tree import Edited
 from analemma.catalog.bodies import emit_blocks
@@ -23,14 +22,12 @@ from analemma.catalog.collecting_sessions import SessionId, Sessions
 from analemma.catalog.collecting_uploads import CollectingUploads
 from analemma.catalog.engine import Transaction
 from analemma.catalog.payloads import Lease, LeaseId, LeaseRequest
-from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, UploadId
-from analemma.contracts.loading import load_contracts
+from analemma.catalog.port import BlockRow, CommitRequest, UploadId
 from analemma.errors import Conflict, Corrupt, Denied, Expired, Invalid, NotFound
 from analemma.gc.roots import ROOTS
 from analemma.gc.sweeping import Step, Sweep
 from analemma.gc.uploads import UploadCollector
 from analemma.slicing.tsid import Version, format_version
-from analemma.state.committer import Proposal
 from tests.property.pipeline_world import open_pipeline
 
 OWNER = "ann"

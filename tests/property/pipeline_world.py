@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from analemma.app import App
+from analemma import App, ContractSet
 from analemma.catalog.entities import EntityPlace, find_entity
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.wakeups import Wakeups
-from analemma.contracts.contract_set import ContractSet
 from analemma.errors import NotFound
 from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
 from analemma.pipeline.fanout import FanoutOptions

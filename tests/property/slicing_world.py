@@ -6,9 +6,7 @@ import copy
 import random
 from typing import Any
 
-from analemma.contracts.contract_set import ContractSet
-from analemma.contracts.loading import load_contracts
-from analemma.slicing.entity_key import EntityKey
+from analemma import ContractSet, EntityKey, load_contracts
 from analemma.slicing.incremental import Compiled, Predecessor
 from analemma.slicing.indexing import IndexEntry
 from analemma.slicing.joining import SliceContent

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.archives import archives as verbs
 from analemma.archives import archiving, collecting, operations, removing, restoring
 from analemma.archives.names import parse_key

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import analemma
-from analemma.app import App
-from analemma.bag.state_bag import SmartStateBag
+from analemma import App, SmartStateBag
 from analemma.bag.tracked_list import TrackedList
 from analemma.canon.tree import Trees
 from analemma.testing.strategies import shown

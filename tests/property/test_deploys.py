@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.catalog.deploy_states import DeployState
+from analemma import App, DeployState, EntityKey
 from analemma.catalog.entities import EntityPlace, find_entity
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.sink_states import ShippedRow
@@ -20,7 +19,6 @@ from analemma.pipeline.deploy_serving import DeployAnswers
 from analemma.pipeline.deploys import Deploys
 from analemma.pipeline.events import Events
 from analemma.pipeline.handlers import handlers
-from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import Evaluation, evaluate
 from analemma.slicing.joining import SliceContent
 from tests.stores import Store

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import analemma
-from analemma.app import App
-from analemma.settings import Settings
+from analemma import App, Settings
 from tests.property.gc_world import World
 
 STEPS = 13

@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from analemma.app import App
+from analemma import App, Commit
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid, NotFound
-from analemma.state.versions import Commit
 from analemma.testing.strategies import scalars, shown
 from tests.stores import Store
 

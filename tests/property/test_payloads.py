@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import analemma
-from analemma.app import App
+from analemma import App
 from analemma.bag.payload_json import Decoder, Encoder, measure
 from analemma.blocks.metrics import PUT
 from analemma.canon.standard_types import standard_registry

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from analemma import CompileMode, ContractSet
 from analemma.canon.pointer import format_pointer
-from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Invalid
-from analemma.slicing.incremental import Compiled, CompileMode, compile_entity
+from analemma.slicing.incremental import Compiled, compile_entity
 from analemma.slicing.indexing import IndexEntry
 from analemma.slicing.joining import wanted_slices
 from tests.property.slicing_oracle import Key, Oracle, Plan, canonical, hash_of, unmapped_paths

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import Tenant
+from analemma import Tenant
 from analemma.errors import NotFound
 from tests.stores import Store
 from tests.unit.pipeline.shop import VIEW, open_shop, put_book

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import analemma.aio
+from analemma import Archives
 from analemma.aio_archives import AsyncArchives
-from analemma.archives.archives import Archives
 from analemma.errors import Conflict, NotFound
 
 VERBS = [name for name, _ in inspect.getmembers(Archives, inspect.isfunction) if not name.startswith("_")]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import analemma.aio
+from analemma import Flow
 from analemma.aio_flows import AsyncFlows, AsyncQueues, AsyncSchedules
-from analemma.flows.building import Flow
 from analemma.flows.flows import Flows
 from analemma.flows.queueing import Queues
 from analemma.flows.scheduling import Schedules

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import analemma.aio
+from analemma import Tenant
 from analemma.aio import AsyncTenant
 from analemma.aio_pipeline import (
     AsyncBackfills,
@@ -20,7 +21,6 @@ from analemma.aio_pipeline import (
     AsyncSinks,
     AsyncView,
 )
-from analemma.app import Tenant
 from analemma.errors import Invalid, NotFound, Timeout
 from analemma.pipeline.backfill import BackfillJobs
 from analemma.pipeline.contract_store import Contracts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.errors import AnalemmaError, Expired, NotFound
 from analemma.sinks.snapshot import read_lines
 from tests.stores import local

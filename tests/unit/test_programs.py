@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
+from analemma.testing import failpoints
 from tests import programs
 
 ROOT = Path(__file__).parents[2]

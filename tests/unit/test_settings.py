@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from analemma import Settings
 from analemma.errors import Invalid
-from analemma.settings import CONFIG_VARIABLE, Settings, describe_settings, redact, settings_page
+from analemma.settings import CONFIG_VARIABLE, describe_settings, redact, settings_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 

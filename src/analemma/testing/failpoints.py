@@ -2,7 +2,8 @@
 
 A guard against a second actor shows only if the second acts at the right moment. `call` runs a function in this process
 when a place is passed; `paused` holds a call there in a thread of its own while the test goes on; `variable` is the
-environment in which another program dies or stops there. The places are listed by `names`, and in the reference.
+environment in which another program dies or stops there. The places are listed by `names`, and in the reference. Below
+them are `VARIABLE`, `arm` and `hit`, for programs that choose their failpoint while they run.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any, Generic, Literal, TypeVar
 import analemma
 from analemma import failpoints
 from analemma.errors import Invalid, Timeout
+from analemma.failpoints import VARIABLE as VARIABLE
+from analemma.failpoints import arm as arm
+from analemma.failpoints import hit as hit
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analemma.app import App
-from analemma.archives.archives import Archives
+from analemma import App, Archives
 from analemma.archives.names import unit_prefix
 from analemma.blocks.port import ObjectInfo
 from analemma.catalog.workspaces import SqlWorkspaces

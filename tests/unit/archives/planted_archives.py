@@ -10,7 +10,7 @@ from typing import Any
 
 import zstandard
 
-from analemma.app import App
+from analemma import App
 from analemma.archives.entries import Entry, Totals
 from analemma.archives.metas import TAR_ZST, Meta, encode_meta
 from analemma.archives.tar_writing import end_of_archive, entry_header

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Archives
 from analemma.archives import operations
-from analemma.archives.archives import Archives
 from analemma.cli.archive_jobs import archive_jobs
 from analemma.errors import Unavailable
 from tests.stores import Store

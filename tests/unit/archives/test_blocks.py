@@ -10,12 +10,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from analemma.app import App
+from analemma import App, BlockId
 from analemma.archives import block_reading, block_writing, index_blocks
 from analemma.archives.entries import Entry
 from analemma.archives.index_blocks import entry_wire, index_block
 from analemma.archives.walking import Found
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.workspaces import SqlWorkspaces
 from analemma.errors import Corrupt, DataLost, Denied

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analemma.app import App
+from analemma import App
 from analemma.archives import collecting_survey
 from analemma.archives.bloom import MOST, CountingBloomFilter
 from analemma.archives.collecting_survey import FilteredProtection

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.archives.archives import Archives
+from analemma import Archives
 from analemma.archives.collecting_survey import MergedProtection
 from analemma.catalog.archive_marks import ArchiveMarks, Protected
 from analemma.catalog.engine import Transaction

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Archives
 from analemma.archives import collecting_survey
-from analemma.archives.archives import Archives
 from analemma.archives.collecting_reports import ArchiveBrakes, ArchiveCounts, judge
 from analemma.catalog.archive_marks import ArchiveMarks, ArchivePass
 from analemma.catalog.collecting import LeaseLost

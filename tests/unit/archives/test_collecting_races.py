@@ -7,8 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from analemma.app import App
-from analemma.archives.archives import Archives
+from analemma import App, Archives
 from analemma.errors import Conflict, Expired
 from tests.stores import Store
 from tests.unit.archives.collections import units

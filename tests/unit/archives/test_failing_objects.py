@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.archives.archives import Archives
+from analemma import App, Archives
 from analemma.errors import AnalemmaError, DataLost, OutcomeUnknown, Unavailable
 from analemma.testing.objects import FailingStore, Fault
 from tests.stores import local

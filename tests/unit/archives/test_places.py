@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Archives
 from analemma.archives import archiving, mounts, removing
-from analemma.archives.archives import Archives
 from analemma.archives.deleting import delete_tree
 from analemma.archives.volumes import DirectoryVolume, VolumeMissing
 from analemma.errors import Conflict, Unavailable

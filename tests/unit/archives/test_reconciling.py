@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.archives import archiving
 from analemma.archives.jobs import Progress
 from analemma.archives.parts import Workspace

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.archives import restoring
 from analemma.archives.jobs import Progress
 from analemma.catalog.workspaces import LostOperation

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Archives, BlockId
 from analemma.archives import block_writing, change_cache, walking
-from analemma.archives.archives import Archives
 from analemma.archives.block_reading import walk_index
 from analemma.archives.index_blocks import chunk_block, read_chunks
 from analemma.archives.walking import FileVersion, Found, Walk, file_version, fingerprint_of
-from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.workspaces import SqlWorkspaces
 from analemma.clock import SystemClock

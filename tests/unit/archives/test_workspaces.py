@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.archives.archives import Archives
+from analemma import App, Archives
 from analemma.archives.operations import Operations
 from analemma.archives.parts import Workspace
 from analemma.archives.volumes import DirectoryVolume

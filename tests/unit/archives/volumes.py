@@ -10,8 +10,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from analemma.app import App
-from analemma.archives.archives import Archives
+from analemma import App, Archives
 from analemma.archives.parts import Workspace
 
 ODD_NAMES = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import analemma
-from analemma.app import App
+from analemma import App
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from analemma.app import App
-from analemma.bag.hydration import HydratedState
+from analemma import App, HydratedState
 
 NAMES: dict[str, Any] = {"owner_id": "ann", "workflow_id": "report", "execution_id": "run-1"}
 LARGE = [{"n": number, "text": "word " * 20} for number in range(400)]

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma.app import App
-from analemma.bag.state_bag import SmartStateBag
+from analemma import App, BlockId, SmartStateBag
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
-from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.identity import parse_block_id
 
 STATE: dict[str, Any] = {
     "small list": [3, 1, 2, "x", None, [1], {"a": 1}],

@@ -13,10 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from analemma.app import App
+from analemma import App, BlockId, SmartStateBag
 from analemma.bag.placeholders import NotLoaded
-from analemma.bag.state_bag import SmartStateBag
-from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.identity import parse_block_id
 from analemma.canon.nodes import block_links
 from analemma.errors import Corrupt, Expired, NotFound
 from tests.stores import Store

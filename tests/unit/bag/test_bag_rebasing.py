@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.bag.state_bag import SmartStateBag
+from analemma import App, SmartStateBag
 from analemma.errors import Conflict
 
 NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import analemma.aio
-from analemma.app import App
-from analemma.bag.state_bag import SmartStateBag
+from analemma import App, SmartStateBag
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
 from analemma.canon import packing

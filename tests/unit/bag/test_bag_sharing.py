@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.bag.state_bag import SmartStateBag
+from analemma import App, SmartStateBag
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
 from analemma.errors import Expired, Invalid

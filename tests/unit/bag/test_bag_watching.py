@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.bag.state_bag import SmartStateBag
+from analemma import App, SmartStateBag
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma import payload_functions
-from analemma.app import App
+from analemma import App, payload_functions
 from analemma.errors import Denied, Invalid
 from tests.stores import Store
 from tests.unit.bag.payload_stores import LARGE, NAMES, receive, send, through_json

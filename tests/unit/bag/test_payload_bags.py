@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.bag.state_bag import SmartStateBag
+from analemma import App, SmartStateBag
 from analemma.errors import Conflict
 from tests.stores import Store
 from tests.unit.bag.payload_stores import LARGE, receive, send

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.bag.budget import Candidate, plan_payload
 from analemma.bag.fields import FieldPolicy
 from analemma.bag.payload_json import Encoder

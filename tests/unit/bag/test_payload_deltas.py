@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma.app import App
+from analemma import App, HydratedState, SmartStateBag
 from analemma.bag.fields import FieldPolicy
-from analemma.bag.hydration import HydratedState
-from analemma.bag.state_bag import SmartStateBag
 from analemma.errors import Conflict, Invalid
 from tests.stores import Store
 from tests.unit.bag.payload_stores import LARGE, NAMES, receive, send

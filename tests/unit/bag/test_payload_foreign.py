@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.bag import payload_foreign
 from analemma.bag.payload_foreign import parse_buckets
 from analemma.blocks.urls import open_objects

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma.app import App
+from analemma import App
 from analemma.catalog import payloads
 from analemma.catalog.arrays import Blobs
 from analemma.catalog.payloads import LeaseId, LeaseRequest

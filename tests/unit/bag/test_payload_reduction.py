@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from analemma.app import App
+from analemma import App
 from tests.unit.bag.fat_payload import NAMES, SEGMENT_CONFIG, fat_event
 
 

@@ -18,8 +18,7 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from analemma.app import App
-from analemma.bag.hydration import HydratedState
+from analemma import App, HydratedState
 from analemma.errors import Conflict, Denied, Invalid
 from analemma.testing.strategies import shown
 from tests.stores import Store, local

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.bag.temperature import MOST_FIELDS, MOST_WORKFLOWS, Temperatures
 from tests.unit.bag.payload_stores import receive, send
 

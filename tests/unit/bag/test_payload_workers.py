@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from analemma import BlockId
 from analemma.bag import payload_workers
 from analemma.bag.hydration import share_out
 from analemma.bag.payload_workers import memory_limit_mb, worker_count
-from analemma.canon.identity import BlockId
 from tests.stores import local
 from tests.unit.bag.payload_stores import LARGE, receive, send
 

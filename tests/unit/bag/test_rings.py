@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.bag.rings import ALWAYS_EXCLUDED, BASE_FIELDS, CAPABILITY_FIELDS, RingPolicy, visible_fields
 from analemma.errors import Invalid, Limit
 from tests.unit.bag.payload_stores import LARGE, receive, send

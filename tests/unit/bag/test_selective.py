@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.bag.selective import ADJUST_EVERY_S, ReadRouter, Route
 from analemma.errors import Denied, Expired, Invalid, NotFound
 from tests.internals import delete_doomed_blocks, doom_blocks

@@ -7,8 +7,9 @@ import random
 import signal
 import threading
 
+from analemma import BlockId
 from analemma.blocks.cache import BodyCache, CacheStack
-from analemma.canon.identity import BlockId, block_id
+from analemma.canon.identity import block_id
 
 
 def bodies(count: int, size: int = 100) -> dict[BlockId, bytes]:

@@ -12,8 +12,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analemma import BlockId
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, ZSTD, compress, decode_block, decode_blocks, decompress
-from analemma.canon.identity import BlockId, block_id
+from analemma.canon.identity import block_id
 from analemma.errors import Corrupt
 
 TEXT = b"version control for live state; " * 8

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analemma import BlockId
 from analemma.blocks.codec import compress, decode_block
 from analemma.blocks.memory import MemoryStore
 from analemma.blocks.metrics import PARTIAL_READ, MeteredStore, ObjectMetrics
@@ -26,7 +27,7 @@ from analemma.blocks.packs import (
     read_footer,
     verify_pack,
 )
-from analemma.canon.identity import BlockId, block_id
+from analemma.canon.identity import block_id
 from analemma.errors import Corrupt, Invalid, NotFound
 
 BODIES = [b"first block", b"version control for live state; " * 8, random.Random(3).randbytes(500)]

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from analemma import BlockId
 from analemma.blocks.cache import BodyCache, CacheStack
 from analemma.blocks.redis_tier import REST_AFTER_FAILURE_S, RedisTier, open_redis_tier
-from analemma.canon.identity import BlockId, block_id
+from analemma.canon.identity import block_id
 from analemma.errors import Invalid
 from tests.redis_server import RedisServer, running_redis
 from tests.s3_server import CannotStart

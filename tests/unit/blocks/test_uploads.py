@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from analemma import failpoints
 from analemma.blocks.memory import MemoryStore
 from analemma.blocks.packs import Pack, StoredBlock, build_pack, pack_key
 from analemma.blocks.retry import RetryStore
 from analemma.blocks.uploads import object_metadata, upload_pack
 from analemma.canon.identity import block_id
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Unavailable
+from analemma.testing import failpoints
 from analemma.testing.objects import FailingStore, Fault
 
 UPLOAD = bytes(range(16))
@@ -101,4 +101,4 @@ def test_names_that_are_not_known_are_left_out(pack: Pack) -> None:
 
 
 def test_each_step_has_a_failpoint() -> None:
-    assert {"upload.before_intent", "upload.after_intent", "upload.after_object"} <= set(failpoints.NAMES)
+    assert {"upload.before_intent", "upload.after_intent", "upload.after_object"} <= set(failpoints.names())

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from analemma.canon.editing import Operation
-from analemma.canon.identity import BlockId, block_id, to_cid
+from analemma import BlockId, Operation
+from analemma.canon.identity import block_id, to_cid
 from analemma.canon.nodes import decode_node, node_link_ids
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analemma import BlockId
 from analemma.canon.editing import Edited
-from analemma.canon.identity import BlockId, verify_block
+from analemma.canon.identity import verify_block
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from analemma import BlockId, Operation
 from analemma.canon import diffing
-from analemma.canon.editing import Operation
-from analemma.canon.identity import BlockId, block_id, from_cid, to_cid
+from analemma.canon.identity import block_id, from_cid, to_cid
 from analemma.canon.nodes import (
     Node,
     block_links,

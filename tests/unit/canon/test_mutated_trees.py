@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from analemma.canon.editing import Operation
-from analemma.canon.identity import BlockId, block_id, to_cid
+from analemma import BlockId, Operation
+from analemma.canon.identity import block_id, to_cid
 from analemma.canon.nodes import block_links, decode_node, node_links
 from analemma.canon.wire import decode
 from analemma.errors import Corrupt

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.canon.editing import Operation
+from analemma import Operation
 from analemma.errors import Invalid, NotFound
 from tests.unit.canon.memory_blocks import MemoryBlocks
 

@@ -16,10 +16,11 @@ from zoneinfo import ZoneInfo
 import pydantic
 import pytest
 
+from analemma import Operation
 from analemma.canon.identity import block_id, parse_block_id
 from analemma.canon.registry import Tagged
 from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Operation, Trees, admit_block
+from analemma.canon.tree import Trees, admit_block
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.testing.strategies import EDGE_SCALARS, LOOK_ALIKES, shown
 from tests.unit.canon.memory_blocks import MemoryBlocks

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from analemma.catalog.port import BranchKey, RowChange
+from analemma import BranchKey, Proposal
+from analemma.catalog.port import RowChange
 from analemma.errors import Conflict
-from analemma.state.committer import Proposal
 from tests.internals import KEY, commit_value, state_of
 from tests.stores import Store
 

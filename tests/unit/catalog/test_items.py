@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import psycopg
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog.items import ItemChange, ItemReader, SqlItems
 from tests.stores import Store
 

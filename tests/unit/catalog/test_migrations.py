@@ -14,11 +14,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from analemma.canon.identity import BlockId
+from analemma import BlockId, BranchKey
 from analemma.catalog.engine import Engine
 from analemma.catalog.migrations import checksum, migrate
 from analemma.catalog.opening import FILE_NAME, open_catalog
-from analemma.catalog.port import BranchKey, Head
+from analemma.catalog.port import Head
 from analemma.catalog.postgres import PostgresEngine
 from analemma.catalog.sqlite import SqliteEngine
 from analemma.catalog.statements import MigrationScript, load_migrations

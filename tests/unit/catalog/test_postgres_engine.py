@@ -13,10 +13,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from analemma import BranchKey
 from analemma.catalog.arrays import Blobs
 from analemma.catalog.engine import Transaction
 from analemma.catalog.opening import open_catalog
-from analemma.catalog.port import BranchKey, CommitRequest, Committed, Head, Idempotency
+from analemma.catalog.port import CommitRequest, Committed, Head, Idempotency
 from analemma.catalog.postgres import PostgresEngine
 from analemma.catalog.postgres_catalog import PostgresCatalog
 from analemma.errors import Conflict, HeadMoved, Invalid, OutcomeUnknown, Timeout, Unavailable

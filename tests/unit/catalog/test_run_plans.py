@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 
+from analemma import Flow
 from analemma.catalog.statements import load
-from analemma.flows.building import Flow
 from tests.stores import Store
 
 COLUMNS = (

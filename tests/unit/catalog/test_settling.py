@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog.port import CommitRequest, Committed
 from analemma.catalog.settling import settle
 from analemma.errors import HeadMoved, OutcomeUnknown

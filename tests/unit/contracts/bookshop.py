@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analemma.contracts.contract_set import ContractSet
-from analemma.contracts.loading import Checked, check_contracts, load_contracts
+from analemma import ContractSet, load_contracts
+from analemma.contracts.loading import Checked, check_contracts
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bookshop" / "contracts.yaml"
 TEXT = EXAMPLE.read_text(encoding="utf-8")

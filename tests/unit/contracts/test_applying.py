@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from analemma.contracts.contract_set import ContractSet
-from analemma.contracts.loading import check_contracts, load_contracts
+from analemma import ContractSet, load_contracts
+from analemma.contracts.loading import check_contracts
 
 Document = dict[str, Any]
 

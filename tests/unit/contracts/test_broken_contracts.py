@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from analemma.contracts.loading import check_contracts, load_contracts
-from analemma.contracts.problems import ContractProblems
+from analemma import ContractProblems, load_contracts
+from analemma.contracts.loading import check_contracts
 from tests.unit.contracts.bookshop import TEXT, changed, check_text, line_of
 
 CASES: list[dict[str, Any]] = YAML(typ="safe", pure=True).load(Path(__file__).with_name("broken_contracts.yaml"))

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from analemma.contracts.contract_set import ContractSet
-from analemma.contracts.loading import check_contracts, load_contracts
+from analemma import ContractProblems, ContractSet, load_contracts
+from analemma.contracts.loading import check_contracts
 from analemma.contracts.models import EntitySchema, Ruleset, SinkRule, Status, ViewDefinition
-from analemma.contracts.problems import ContractProblems
 from analemma.contracts.semver import parse_semver
 from analemma.errors import NotFound
 from tests.unit.contracts.bookshop import TEXT, bookshop, changed, check_text, line_of, load_text

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.catalog.effects import EffectRows
 from analemma.catalog.run_tasks import TaskRows
 from analemma.errors import AnalemmaError, Timeout, Unavailable
-from analemma.flows.building import Flow
 from analemma.state.block_store import BlockStore
 from tests.stores import Store
 from tests.unit.flows.test_running import PLACE, app, quiet

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma import Flow
+from analemma import Flow, WorkflowProblems, load_workflow
 from analemma.errors import Invalid
-from analemma.flows.loading import load_workflow, parse_workflow
-from analemma.flows.problems import WorkflowProblems
+from analemma.flows.loading import parse_workflow
 from tests.formats.golden_workflows import FOLDER
 from tests.unit.flows.workflows import TRIAGE
 

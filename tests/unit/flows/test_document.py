@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from analemma import WorkflowProblems, load_workflow
 from analemma.flows.document import hash_of
-from analemma.flows.loading import load_workflow, parse_workflow
+from analemma.flows.loading import parse_workflow
 from analemma.flows.partitioning import partition
-from analemma.flows.problems import WorkflowProblems
 from analemma.flows.reading import read_workflow
 from analemma.flows.segments import plan_of
 from tests.formats.golden_workflows import FILES

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.errors import OutcomeUnknown
-from analemma.flows.building import Flow
 from tests.unit.flows.test_runner_faults import PLACE, app, one_step, quiet
 
 __all__ = ["app", "quiet"]

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.flows.building import Flow
+from analemma import App, Flow
 from tests.stores import Store
 
 PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}

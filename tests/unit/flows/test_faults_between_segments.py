@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.catalog.run_records import Move
 from analemma.catalog.runs import RunRows
 from analemma.errors import Conflict, Denied
-from analemma.flows.building import Flow
 from analemma.flows.run_kernel import ReadyPlan, RunKernel, Standing
 from tests.stores import Store
 from tests.unit.flows.test_runner_faults import PLACE, app, one_step, quiet

@@ -11,14 +11,11 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.canon.identity import BlockId
+from analemma import App, BlockId, Flow, Run
 from analemma.catalog.run_tasks import TaskRows
 from analemma.errors import Unavailable
 from analemma.executors.pools import ThreadCalls
-from analemma.flows.building import Flow
 from analemma.flows.groups import batches_of
-from analemma.flows.runs import Run
 from analemma.flows.tasks import TaskWalk
 from tests.group_program import PLACE, merged, squares
 from tests.stores import Store

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from analemma import Flow
 from analemma.errors import Denied, Invalid, NotFound
-from analemma.flows.building import Flow
 from analemma.flows.handlers import Handlers
 
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow, Run
 from analemma.catalog.runs import claim_due
 from analemma.errors import Conflict, Denied, Invalid, NotFound
-from analemma.flows.building import Flow
-from analemma.flows.runs import Run
 from tests.stores import Store
 
 PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}

@@ -6,10 +6,9 @@ import threading
 import time
 from typing import Any
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.canon.standard_types import standard_registry
 from analemma.canon.tree import Trees, no_blocks
-from analemma.flows.building import Flow
 from analemma.flows.context import Cancelled
 from tests.unit.flows.test_effects import PLACE, app, effects, quiet
 

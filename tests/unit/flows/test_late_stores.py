@@ -10,11 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.catalog.run_tasks import TaskRows
 from analemma.catalog.runs import RunRows
 from analemma.errors import AnalemmaError, Timeout, Unavailable
-from analemma.flows.building import Flow
 from analemma.flows.run_kernel import RunKernel
 from tests.stores import Store
 from tests.unit.flows.test_away_stores import fail_once, let_go

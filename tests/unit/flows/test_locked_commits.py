@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from analemma import Flow
 from analemma.errors import Timeout
-from analemma.flows.building import Flow
 from tests.stores import Store
 from tests.unit.flows.test_running import PLACE
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from analemma import load_workflow
 from analemma.bag.rings import visible_fields
 from analemma.errors import Conflict, Invalid
 from analemma.flows.document import hash_of
-from analemma.flows.loading import load_workflow
 from analemma.flows.partitioning import nodes_of, partition, task_plans
 from analemma.flows.segments import Plan, plan_of, segment_of
 from tests.stores import Store

@@ -11,14 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.catalog.opening import FILE_NAME
 from analemma.catalog.port import TenantId
 from analemma.catalog.queues import Lane, claim_next, next_lanes
 from analemma.catalog.run_records import RunRow
 from analemma.catalog.statements import load
 from analemma.errors import Invalid, NotFound
-from analemma.flows.building import Flow
 from tests.stores import Store
 from tests.unit.catalog.test_run_plans import COLUMNS, plan_nodes
 from tests.unit.gc.collections import script

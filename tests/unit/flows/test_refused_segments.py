@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.errors import Corrupt, Denied
-from analemma.flows.building import Flow
 from tests.stores import Store
 from tests.unit.flows.test_humans_and_moves import _point, asking, work
 from tests.unit.flows.test_running import PLACE, app, quiet

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from analemma import Flow
 from analemma.catalog.runs import claim_due
 from analemma.errors import Conflict, Denied, NotFound
-from analemma.flows.building import Flow
 from tests.stores import Store
 from tests.unit.gc.collections import script
 

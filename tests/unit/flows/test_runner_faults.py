@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.catalog.run_records import FencedOut
 from analemma.catalog.runs import RunRows
 from analemma.errors import Unavailable
-from analemma.flows.building import Flow
 from analemma.flows.run_kernel import RunKernel, Standing
 from analemma.flows.segment_running import SegmentRun
 from tests.stores import Store

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.errors import Conflict, Denied, Invalid, NotFound
-from analemma.flows.building import Flow
 from analemma.flows.handlers import Result
 from tests.stores import Store
 

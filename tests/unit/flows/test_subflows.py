@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from analemma import failpoints
-from analemma.app import App
+from analemma import App, Flow, Run
 from analemma.catalog.queues import claim_next
 from analemma.errors import Conflict
-from analemma.flows.building import Flow
-from analemma.flows.runs import Run
 from analemma.flows.subflows import DEEPEST
+from analemma.testing import failpoints
 from tests.stores import Store
 from tests.unit.gc.collections import script
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Flow
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.flows.building import Flow
 from tests.stores import Store
 from tests.unit.flows.test_effects import PLACE, Crash, Outside, app, effects, quiet
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from analemma import load_workflow
 from analemma.errors import Invalid, Limit
 from analemma.flows.injection import injected_config
-from analemma.flows.loading import load_workflow
 from analemma.flows.partitioning import partition
 from analemma.flows.segments import Plan, Segment, plan_of
 from analemma.flows.walking import (

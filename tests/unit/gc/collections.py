@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from analemma.app import App, Tenant
-from analemma.canon.identity import BlockId
+from analemma import App, BlockId, Tenant
 from analemma.catalog.collecting import Collecting, DatabaseClock, database_clock
 from analemma.catalog.engine import Statements
 

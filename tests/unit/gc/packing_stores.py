@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from analemma.app import App
+from analemma import App
 from analemma.blocks.port import ObjectInfo, ObjectStore
 from analemma.catalog.packing import SqlPacking
 from analemma.clock import SystemClock, SystemEntropy

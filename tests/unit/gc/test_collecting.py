@@ -11,9 +11,9 @@ import traceback
 
 import pytest
 
+from analemma import BranchKey
 from analemma.catalog.collecting import Collecting, LeaseLost
 from analemma.catalog.payloads import Lease, LeaseId, LeaseRequest
-from analemma.catalog.port import BranchKey
 from analemma.clock import SystemClock
 from analemma.errors import Conflict, Expired, Invalid, NotFound, Unavailable
 from analemma.gc.reports import GcPlan, GcReport

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.canon.identity import BlockId
+from analemma import BlockId
 from analemma.canon.nodes import block_links
 from analemma.gc.marking import LeafSet, Marks, mark
 from analemma.gc.surveying import survey

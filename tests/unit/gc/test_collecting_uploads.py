@@ -7,19 +7,16 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma.app import App
+from analemma import App, BlockId, BranchKey, Proposal, Settings
 from analemma.blocks.memory import MemoryStore
 from analemma.blocks.metrics import DELETE, LIST
-from analemma.canon.identity import BlockId
 from analemma.catalog.bodies import emit_blocks
 from analemma.catalog.collecting_sessions import SessionId
 from analemma.catalog.collecting_uploads import MOST_ATTEMPTS, VISIBILITY_S, CollectingUploads
-from analemma.catalog.port import BlockRow, BranchKey, Upload, UploadId
+from analemma.catalog.port import BlockRow, Upload, UploadId
 from analemma.errors import Conflict, Denied, Expired, Invalid, Unavailable
 from analemma.gc.lifecycle import ORPHAN_TAG, Bucket, lifecycle
 from analemma.gc.uploads import COMMIT_FAILED, COMMIT_TIMEOUT, UNREFERENCED, UploadCollector
-from analemma.settings import Settings
-from analemma.state.committer import Proposal
 from analemma.testing.objects import FailingStore, Fault
 from tests.internals import delete_doomed_blocks
 from tests.stores import Store

@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from analemma.app import App
+from analemma import App
 from analemma.clock import SystemClock
 from analemma.gc.worker import Job, Worker, collection_jobs
 from tests.interrupting import interrupt

@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from analemma import BlockId
 from analemma.blocks.metrics import PUT
-from analemma.canon.identity import BlockId
 from analemma.catalog.packing import ColdMark, ColdPlace, SqlPacking
 from analemma.catalog.statements import load
 from analemma.clock import SystemClock, SystemEntropy

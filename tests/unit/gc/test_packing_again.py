@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.blocks.packs import pack_key
 from analemma.catalog.packing import PackUsage, SqlPacking
 from analemma.catalog.port import UploadId

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.blocks.port import ObjectStore
 from analemma.catalog.engine import Transaction
 from analemma.catalog.packing import SqlPacking

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from tests.stores import Store
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from analemma.app import App
+from analemma import App, Event
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.outbox_tending import OutboxRows
-from analemma.outbox.handlers import Event, Handler, Settle
+from analemma.outbox.handlers import Handler, Settle
 from analemma.outbox.worker import OutboxPollingWorker
 from tests.outbox_events import KIND
 

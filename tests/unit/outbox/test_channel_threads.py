@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Event
 from analemma.catalog.channels import Channels
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.outbox_lanes import ClaimedLane, LaneKey, LaneOutcome
@@ -21,7 +21,6 @@ from analemma.errors import Unavailable
 from analemma.outbox.batches import BatchAnswer, ChannelPlan, Delivery, Failed, Rest, StillOurs
 from analemma.outbox.channel_threads import ChannelOptions
 from analemma.outbox.failures import RetryPolicy
-from analemma.outbox.handlers import Event
 from analemma.outbox.options import WorkerOptions
 from analemma.outbox.upsets import MOST_LANES, Upsets
 from analemma.outbox.worker import OutboxPollingWorker

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Event
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.errors import Conflict, Invalid, NotFound, Unavailable
-from analemma.outbox.handlers import Event, Settle
+from analemma.outbox.handlers import Settle
 from analemma.outbox.worker import Delivered
 from tests.outbox_events import KIND, event, produce
 from tests.stores import Store

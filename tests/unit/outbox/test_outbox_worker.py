@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Event
 from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_producing import enqueue
 from analemma.errors import Conflict, Invalid
-from analemma.outbox.handlers import Event, Settle
+from analemma.outbox.handlers import Settle
 from analemma.tracing import current_trace
 from tests.outbox_events import KIND, event, produce
 from tests.stores import Store

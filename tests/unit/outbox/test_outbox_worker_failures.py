@@ -7,13 +7,13 @@ from asyncio import CancelledError
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Event
 from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.outbox_lanes import EventFailure, LaneOutcome
 from analemma.catalog.outbox_producing import enqueue
 from analemma.errors import Denied, Invalid, Unavailable
-from analemma.outbox.handlers import Event, Settle
+from analemma.outbox.handlers import Settle
 from analemma.outbox.worker import OutboxPollingWorker
 from tests.outbox_events import KIND, event, produce
 from tests.unit.outbox.outbox_workers import abandon, far_future, nothing, worker

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Event
 from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.outbox_lanes import ClaimedLane
 from analemma.catalog.outbox_producing import enqueue
 from analemma.errors import Unavailable
-from analemma.outbox.handlers import Event, Settle
+from analemma.outbox.handlers import Settle
 from analemma.outbox.worker import OutboxPollingWorker
 from tests.interrupting import interrupt
 from tests.outbox_events import KIND, event, produce

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Event
 from analemma.catalog.wakeups import FileWakeups, Wakeups
-from analemma.outbox.handlers import Event, Settle
+from analemma.outbox.handlers import Settle
 from tests.outbox_events import KIND, event, produce
 from tests.stores import Store
 

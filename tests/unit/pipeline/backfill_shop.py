@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from analemma.app import App
+from analemma import App
 from tests.unit.contracts.bookshop import EXAMPLE, TEXT
 
 TENANT = {"tenant": "shop"}

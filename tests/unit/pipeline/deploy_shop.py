@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from analemma.app import App, Tenant
+from analemma import App, Tenant
 from analemma.errors import NotFound
 from tests.sink_servers import WebhookReceiver
 from tests.unit.pipeline.ship_shop import rule

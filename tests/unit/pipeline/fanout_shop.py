@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from analemma.app import Tenant
+from analemma import Tenant
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
 from tests.unit.pipeline.shop import book, put_author

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from analemma.app import App
+from analemma import App, Shipped
 from analemma.sinks.batching import Parcel
-from analemma.sinks.port import SHIPPED, Shipped
+from analemma.sinks.port import SHIPPED
 from tests.scripted_sink import Script
 from tests.sink_servers import OpenSearchLike
 from tests.unit.pipeline.ship_shop import drain, rule

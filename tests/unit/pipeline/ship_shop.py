@@ -9,10 +9,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from analemma.app import App, Tenant
-from analemma.contracts.loading import load_contracts
+from analemma import App, Tenant, load_contracts, read_snapshot
 from analemma.outbox.options import Delivered
-from analemma.sinks.snapshot import read_snapshot
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
 

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from analemma.app import Tenant
-from analemma.contracts.loading import load_contracts
+from analemma import Tenant, load_contracts
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from analemma import Shipped
 from analemma.errors import Invalid, NotFound
 from analemma.sinks.batching import Parcel
-from analemma.sinks.port import SHIPPED, Shipped
+from analemma.sinks.port import SHIPPED
 from tests.scripted_sink import Script
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE, changed

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, ContractProblems
 from analemma.catalog.contract_rows import ContractRows
 from analemma.contracts.loading import check_contracts
 from analemma.contracts.models import Status
-from analemma.contracts.problems import ContractProblems
 from analemma.errors import Corrupt, NotFound
 from analemma.pipeline.contract_store import Contracts
 from tests.stores import Store

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma.app import App
+from analemma import App
 from tests.stores import Store
 from tests.unit.pipeline.ship_shop import drain, jsonl, open_ship_shop
 from tests.unit.pipeline.shop import book

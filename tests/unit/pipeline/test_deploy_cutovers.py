@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.catalog.deploy_states import DeployState
+from analemma import DeployState
 from analemma.catalog.sink_states import ShippedRow
 from analemma.pipeline.deploy_serving import DeployAnswers
 from analemma.pipeline.events import Events

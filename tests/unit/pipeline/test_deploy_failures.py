@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma.catalog.deploy_states import DeployState
+from analemma import DeployState
 from analemma.errors import Corrupt, Timeout
 from tests.sink_servers import Answer, WebhookReceiver
 from tests.stores import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.catalog.deploy_states import DeployState
+from analemma import DeployState
 from analemma.errors import Conflict, Invalid, NotFound
 from tests.stores import Store
 from tests.unit.pipeline.deploy_shop import title

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App, Tenant
+from analemma import App, Shipped, Tenant
 from analemma.catalog.commits import missing_upload
 from analemma.catalog.deploys import find_deploys
 from analemma.errors import AnalemmaError, Conflict, NotFound, OutcomeUnknown, Unavailable
 from analemma.sinks.batching import Parcel
-from analemma.sinks.port import SHIPPED, Outcome, Shipped, refused, retry
+from analemma.sinks.port import SHIPPED, Outcome, refused, retry
 from tests.scripted_sink import TYPE, Script, install
 from tests.stores import Store
 from tests.unit.pipeline.ship_shop import drain, jsonl, open_ship_shop, rule

@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from analemma.catalog.deploy_states import TRANSITIONS, DeployState, check_transition
+from analemma import DeployState
+from analemma.catalog.deploy_states import TRANSITIONS, check_transition
 from analemma.catalog.deploys import DeployRow, find_deploys, find_steps, move
 from analemma.errors import Conflict
 from tests.stores import Store

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analemma.catalog.deploy_states import DeployState
+from analemma import DeployState
 from analemma.errors import Conflict, Invalid, NotFound, Timeout
 from tests.sink_servers import WebhookReceiver
 from tests.stores import Store

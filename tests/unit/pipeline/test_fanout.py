@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App, Tenant
+from analemma import App, EntityKey, Event, Tenant, load_contracts
 from analemma.catalog.engine import Transaction
-from analemma.contracts.loading import load_contracts
 from analemma.errors import Conflict, Invalid
-from analemma.outbox.handlers import Event
 from analemma.pipeline.handlers import handlers
-from analemma.slicing.entity_key import EntityKey
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
 from tests.unit.pipeline.shop import book, book_rules, open_shop, put_author, put_book, without_joins

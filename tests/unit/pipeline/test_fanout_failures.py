@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from analemma import Event, FanoutState
 from analemma.catalog.engine import Transaction
 from analemma.errors import Conflict, Invalid, Unavailable
-from analemma.outbox.handlers import Event
-from analemma.pipeline.fanout_results import FanoutState
 from analemma.pipeline.handlers import handlers
 from tests.stores import Store
 from tests.unit.pipeline.fanout_shop import change, go_on, names, query_one, shop_with_books, slice_rows

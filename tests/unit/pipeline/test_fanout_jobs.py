@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from analemma.contracts.loading import load_contracts
+from analemma import CompileMode, FanoutState, load_contracts
 from analemma.errors import Invalid, NotFound
-from analemma.pipeline.fanout_results import FanoutState
-from analemma.slicing.incremental import CompileMode
 from tests.stores import Store
 from tests.unit.contracts.bookshop import EXAMPLE
 from tests.unit.pipeline.fanout_shop import COUNT, change, go_on, names, shop_with_books, slice_rows

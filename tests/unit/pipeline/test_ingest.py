@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from analemma.canon.identity import BlockId
+from analemma import BlockId, EntityKey
 from analemma.catalog.entities import EntityPlace
 from analemma.catalog.raws import Fate, NewRaw, Raws
 from analemma.clock import SystemEntropy
 from analemma.errors import Conflict, Invalid, Limit, NotFound
 from analemma.pipeline.documents import KNOWN_BYTES
 from analemma.pipeline.events import Events
-from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.tsid import Version, format_version, parse_version
 from tests.stores import Store
 from tests.unit.pipeline.shop import book, open_shop

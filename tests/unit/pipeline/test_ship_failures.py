@@ -11,8 +11,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from analemma import Shipped
 from analemma.sinks.batching import Parcel
-from analemma.sinks.port import SHIPPED, Shipped, refused, retry
+from analemma.sinks.port import SHIPPED, refused, retry
 from tests.scripted_sink import Script, install
 from tests.sink_servers import OpenSearchLike
 from tests.stores import Store

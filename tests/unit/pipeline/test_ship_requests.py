@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent
 from tests.scripted_sink import Script

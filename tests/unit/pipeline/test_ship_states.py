@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App, Tenant
+from analemma import App, Shipped, Tenant, load_contracts
 from analemma.catalog.channels import Channels
 from analemma.catalog.outbox_claiming import OutboxClaims
 from analemma.catalog.outbox_lanes import EventFailure, LaneOutcome
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import OutboxEvent
-from analemma.contracts.loading import load_contracts
 from analemma.errors import Invalid
 from analemma.sinks.batching import Parcel
-from analemma.sinks.port import SHIPPED, Shipped, refused, retry
+from analemma.sinks.port import SHIPPED, refused, retry
 from tests.scripted_sink import Script, install
 from tests.stores import Store
 from tests.unit.pipeline.scripted_shop import scripted

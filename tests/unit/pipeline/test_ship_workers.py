@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.catalog.engine import Transaction
 from analemma.catalog.sink_states import ShippedRow
 from analemma.sinks.port import refused

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.contracts.problems import ContractProblems
+from analemma import App, ContractProblems
 from analemma.errors import Invalid, NotFound
 from tests.stores import Store
 from tests.unit.pipeline.ship_shop import (

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import Tenant
+from analemma import CompileMode, Tenant
 from analemma.errors import Conflict, Corrupt, Invalid, NotFound
-from analemma.slicing.incremental import CompileMode
 from tests.stores import Store
 from tests.unit.pipeline.shop import book, open_shop, put_author, put_book
 from tests.unit.pipeline.tables import query, row_counts, rows_added

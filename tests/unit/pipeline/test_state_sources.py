@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App, Tenant
+from analemma import App, BranchKey, Event, Tenant
 from analemma.catalog.engine import Transaction
-from analemma.catalog.port import BranchKey
 from analemma.errors import Invalid, NotFound
-from analemma.outbox.handlers import Event
 from analemma.pipeline.state_handlers import state_handlers
 from analemma.state.announcing import STATE_COMMITTED, STATE_REMOVED, lane_of
 from tests.stores import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.contracts.loading import load_contracts
+from analemma import load_contracts
 from analemma.contracts.models import ViewDefinition
 from analemma.pipeline.view_answers import MissingSlices, choose_slices
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import Tenant
+from analemma import Tenant
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.pipeline.view_answers import MissingSlices
 from tests.stores import Store

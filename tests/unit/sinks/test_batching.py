@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analemma import Shipped, SinkDocument
 from analemma.blocks.port import check_key
 from analemma.sinks.batching import Parcel, PlaceIsDown, in_chunks, pack, pack_all, send_by_halves, send_chunks
 from analemma.sinks.naming import HASHED, safe_name
-from analemma.sinks.port import SHIPPED, Outcome, Shipped, SinkDocument, refused, retry
+from analemma.sinks.port import SHIPPED, Outcome, refused, retry
 from analemma.testing.sinks import HOSTILE_IDS, gone, make_document
 
 

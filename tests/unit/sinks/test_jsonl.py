@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from analemma import Sink, open_sink, read_snapshot
 from analemma.errors import Corrupt, NotFound
-from analemma.sinks.port import Outcome, Sink
-from analemma.sinks.registry import open_sink
-from analemma.sinks.snapshot import read_lines, read_snapshot
+from analemma.sinks.port import Outcome
+from analemma.sinks.snapshot import read_lines
 from analemma.testing.sinks import gone, make_document
 
 

@@ -14,8 +14,8 @@ from uuid import uuid4
 import nats
 import pytest
 
-from analemma.sinks.port import Outcome, Sink
-from analemma.sinks.registry import open_sink
+from analemma import Sink, open_sink
+from analemma.sinks.port import Outcome
 from analemma.testing.sinks import gone, make_document
 from tests.sink_servers import NatsServer
 

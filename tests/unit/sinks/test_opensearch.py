@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from analemma import Sink, open_sink
 from analemma.errors import Invalid
 from analemma.sinks.batching import Parcel, pack
 from analemma.sinks.opensearch import bulk_body
-from analemma.sinks.port import Outcome, Sink
-from analemma.sinks.registry import open_sink
+from analemma.sinks.port import Outcome
 from analemma.testing.sinks import gone, make_document
 from tests.sink_servers import Answer, LocalServer, OpenSearchLike
 

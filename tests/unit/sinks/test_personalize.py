@@ -10,9 +10,9 @@ from typing import Any
 import botocore.session
 import pytest
 
+from analemma import Sink, open_sink
 from analemma.sinks.personalize import LONGEST_ID, LONGEST_PROPERTIES, MOST_PER_REQUEST
-from analemma.sinks.port import Outcome, Sink
-from analemma.sinks.registry import open_sink
+from analemma.sinks.port import Outcome
 from analemma.testing.sinks import gone, make_document
 from tests.sink_servers import ACCESS_KEY, DATASET_ARN, REGION, SECRET_KEY, Answer, PersonalizeLike
 

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from analemma.contracts.loading import load_contracts
+from analemma import load_contracts, open_sink, read_snapshot
 from analemma.errors import AnalemmaError, Invalid
 from analemma.sinks.port import Outcome
-from analemma.sinks.registry import BUILT_IN, open_sink, sink_class, sink_types
+from analemma.sinks.registry import BUILT_IN, sink_class, sink_types
 from analemma.sinks.settings import SinkSettings
-from analemma.sinks.snapshot import read_snapshot
 from analemma.testing.sinks import make_document
 
 ROOT = Path(__file__).parents[3]

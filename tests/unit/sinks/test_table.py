@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma.sinks.port import Outcome, Sink
-from analemma.sinks.registry import open_sink
+from analemma import Sink, open_sink
+from analemma.sinks.port import Outcome
 from analemma.testing.sinks import gone, make_document
 from tests.servers import PostgresServer
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from analemma import Sink, open_sink
 from analemma.clock import SystemClock
-from analemma.sinks.port import Outcome, Sink
-from analemma.sinks.registry import open_sink
+from analemma.sinks.port import Outcome
 from analemma.sinks.webhook import sign
 from analemma.testing.sinks import gone, make_document
 from tests.sink_servers import Answer, WebhookReceiver

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from analemma.contracts.loading import load_contracts
+from analemma import EntityKey, load_contracts
 from analemma.contracts.models import Ruleset
-from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.incremental import Compiled, Predecessor
 from analemma.slicing.joining import Lookup, SliceContent
 from tests.unit.contracts.bookshop import bookshop

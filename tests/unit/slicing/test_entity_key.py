@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from analemma import EntityKey
 from analemma.errors import Invalid
-from analemma.slicing.entity_key import EntityKey, parse_entity_key
+from analemma.slicing.entity_key import parse_entity_key
 
 
 @pytest.mark.parametrize("text", ["BOOK#shop#978", "Book_2#a.b-c#Le Guin/Ü", "B#t#" + "x" * 512])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from analemma import EntityKey
 from analemma.contracts.models import Ruleset
-from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import TombstoneReason, evaluate
 from analemma.slicing.indexing import IndexEntry, index_text
 from analemma.slicing.joining import SliceContent, wanted_slices

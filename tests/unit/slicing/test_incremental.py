@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from analemma import CompileMode
 from analemma.errors import Invalid
 from analemma.slicing.changes import ChangeKind
 from analemma.slicing.evaluate import TombstoneReason
-from analemma.slicing.incremental import Compiled, CompileMode, compile_entity
+from analemma.slicing.incremental import Compiled, compile_entity
 from analemma.slicing.joining import Lookup, SliceContent
 from tests.unit.contracts.bookshop import changed, load_text
 from tests.unit.slicing.shop import BOOK, BOOK_KEY, BOOK_RULESET, SUMMARY, having, nothing, predecessor, ruleset_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from analemma import load_contracts
 from analemma.canon.pointer import Path
 from analemma.canon.registry import Tagged
-from analemma.contracts.loading import load_contracts
 from analemma.contracts.models import EntitySchema, StateSource
 from analemma.errors import Invalid
 from analemma.slicing.state_documents import StateDocument, StateFacts, build_document, needed_paths, plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analemma.app import App
+from analemma import App
 from analemma.state.merge_verbs import Merge
 
 OWNER: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}

@@ -6,9 +6,8 @@ import threading
 
 import pytest
 
-from analemma.app import App
+from analemma import App, BranchKey
 from analemma.catalog.contract_rows import ContractRows, Generation
-from analemma.catalog.port import BranchKey
 from analemma.clock import SystemClock
 from analemma.errors import Corrupt
 from analemma.state.announcing import Sources, SourceWatch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.errors import Conflict
 from tests.stores import Store
 

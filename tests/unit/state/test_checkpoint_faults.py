@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.catalog.port import BranchKey
+from analemma import App, BranchKey, DeltaUpdate
 from analemma.errors import (
     ConsistencyError,
     Invalid,
     Unavailable,
 )
 from analemma.state import applying, pending_deltas
-from analemma.state.deltas import DeltaUpdate
 from tests.stores import Store
 from tests.unit.state.test_checkpoints import KEY, NAME, app, held, without_thread
 

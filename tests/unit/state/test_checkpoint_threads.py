@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.catalog.port import BranchKey
+from analemma import App, BranchKey
 from analemma.errors import Invalid, Unavailable
 from analemma.state import checkpointing
 from tests.stores import Store, local

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.catalog.port import BranchKey
+from analemma import App, BranchKey, DeltaUpdate, Ticket
 from analemma.errors import (
     Conflict,
     HeadMoved,
@@ -24,8 +23,6 @@ from analemma.errors import (
     Timeout,
 )
 from analemma.state import applying, pending_deltas
-from analemma.state.deltas import DeltaUpdate
-from analemma.state.tickets import Ticket
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}

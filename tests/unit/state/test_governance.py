@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, BranchKey, Commit
 from analemma.catalog.opening import FILE_NAME, open_catalog
-from analemma.catalog.port import BranchKey, Verdict
+from analemma.catalog.port import Verdict
 from analemma.catalog.statements import load
 from analemma.errors import Corrupt, Invalid, NotFound
-from analemma.state.versions import Commit
 from tests.stores import Store
 from tests.unit.state.test_store import run_sql
 

@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma.app import App
+from analemma import App, DeltaUpdate, Operation
 from analemma.blocks import codec
 from analemma.canon import diffing, source
-from analemma.canon.editing import Operation
 from analemma.canon.identity import block_id
 from analemma.canon.nodes import block_links
-from analemma.state.deltas import DeltaUpdate
 
 NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
 AN_ORDINARY_SAVE = {"move_head": 1, "add_blocks": 1, "add_manifest": 1, "add_journal": 1}

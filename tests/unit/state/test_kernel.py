@@ -10,10 +10,8 @@ from typing import Any
 import jsonpatch
 import pytest
 
-from analemma.canon.editing import Operation
+from analemma import DeltaUpdate, Kernel, Operation
 from analemma.errors import AnalemmaError, Conflict, HeadMoved, Invalid, NotFound
-from analemma.state.deltas import DeltaUpdate
-from analemma.state.kernel import Kernel
 from analemma.testing.strategies import SeededValues, shown
 from tests.stores import Store
 

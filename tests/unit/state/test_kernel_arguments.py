@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma.app import App
+from analemma import App, SmartStateBag
 from analemma.bag.kernel import BagKernel
-from analemma.bag.state_bag import SmartStateBag
 from analemma.blocks.codec import MAX_BLOCK_BYTES
 from analemma.canon.identity import block_id
 from analemma.canon.nodes import Block

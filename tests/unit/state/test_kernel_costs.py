@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from tests.stores import Store
 
 WORDS = [random.Random(n).randbytes(4).hex() for n in range(400)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.catalog.port import BranchKey, RecordRequest
+from analemma import App, BranchKey
+from analemma.catalog.port import RecordRequest
 from analemma.errors import Conflict, Expired, NotFound
 from analemma.state.journal import next_record
 from analemma.state.verifying import Report

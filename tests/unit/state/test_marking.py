@@ -8,11 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from analemma.app import App
-from analemma.catalog.port import BranchKey
+from analemma import App, BranchKey, Commit
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.state.journal import read_record
-from analemma.state.versions import Commit
 from tests.stores import Store
 
 KEY = BranchKey("ann", "trip")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Proposal
 from analemma.errors import Conflict, Expired
-from analemma.state.committer import Outcome, Proposal
+from analemma.state.committer import Outcome
 from tests.stores import Store
 from tests.unit.state.merged_branches import OWNER, latest, merge, save, start
 from tests.unit.state.test_store import run_sql

@@ -11,13 +11,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from analemma.app import App
-from analemma.canon.identity import BlockId
-from analemma.catalog.port import BranchKey, ManifestRow, RetentionRow
+from analemma import App, BlockId, BranchKey, Commit
+from analemma.catalog.port import ManifestRow, RetentionRow
 from analemma.errors import Conflict, Expired, Invalid, NotFound
 from analemma.state.journal import read_record
 from analemma.state.retention import DAY_US, FIRST_MONDAY_US, HOUR_US, SECOND_US, WEEK_US, RetentionPolicy, plan_expiry
-from analemma.state.versions import Commit
 from tests.stores import Store
 
 KEY = BranchKey("ann", "trip")

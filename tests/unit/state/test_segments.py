@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Commit
 from analemma.canon.identity import parse_block_id
 from analemma.canon.nodes import block_links
 from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid, NotFound
 from analemma.state.manifests import manifest_links
 from analemma.state.segments import ManifestPointer
-from analemma.state.versions import Commit
 from tests.stores import Store
 from tests.unit.state.test_store import run_sql
 

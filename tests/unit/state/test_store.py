@@ -11,12 +11,8 @@ import psycopg
 import pytest
 
 import analemma
-from analemma.app import App
-from analemma.canon.identity import BlockId
-from analemma.canon.tree import Operation
-from analemma.catalog.port import BranchKey
+from analemma import App, BlockId, BranchKey, Operation, Proposal
 from analemma.errors import Corrupt, HeadMoved, Invalid, Unavailable
-from analemma.state.committer import Proposal
 from tests.crash.commit_worker import large_value
 from tests.internals import KEY, commit_change, commit_value, root_of, state_of
 from tests.stores import Store

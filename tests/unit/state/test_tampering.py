@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from tests.stores import Store
 from tests.unit.state.raw_access import Rows
 

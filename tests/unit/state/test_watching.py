@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.clock import SystemClock
 from analemma.errors import Invalid
 from tests.stores import Store

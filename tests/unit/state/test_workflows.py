@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.errors import Invalid, NotFound
 from tests.stores import Store
 

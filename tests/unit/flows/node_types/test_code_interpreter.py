@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Run
 from analemma.clock import SystemClock
 from analemma.errors import Denied
 from analemma.flows.node_types.code_running import CodeRunner, Outcome
-from analemma.flows.runs import Run
 from tests.stores import local
 from tests.unit.flows.node_types.code_runners import closed, code, isolated, nothing_is_left, run, runner
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from analemma.app import Tenant
+from analemma import Run, Tenant
 from analemma.errors import Invalid, NotFound, Unavailable
-from analemma.flows.runs import Run
 from analemma.pipeline.querying import EntityView, QueryViewWorkflow
 from tests.stores import Store
 from tests.unit.pipeline.shop import VIEW, book, open_shop, put_book

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import zstandard
 
-from analemma.app import App
+from analemma import App, Run
 from analemma.errors import Denied, Invalid
 from analemma.flows.node_types.places import Places, is_public
 from analemma.flows.node_types.variables import read_variables
-from analemma.flows.runs import Run
 from tests.model_server import Answer, ModelServer, fails, hangs
 from tests.stores import Store, local
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App, Run
 from analemma.errors import Invalid
 from analemma.flows.node_types.chat import Broken
 from analemma.flows.node_types.chat import events as sse_events
-from analemma.flows.runs import Run
 from tests.model_server import USAGE, Answer, ModelServer, breaks_off, events, fails, hangs, says, streams
 from tests.stores import Store
 

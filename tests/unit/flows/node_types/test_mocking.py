@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
+from analemma import App
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.flows.reading import read_workflow
 from tests.model_server import Answering, ModelServer

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from analemma.app import App
-from analemma.flows.runs import Run
+from analemma import App, Run
 from tests.stores import Store
 
 
