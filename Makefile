@@ -36,12 +36,12 @@ demo: $(STAMP) ## Set up, then show the main job on the embedded default; ends b
 
 # The processes that share the tests each read all of them; on a fresh tree each would compile them, too.
 define COMPILE_TESTS
-$(BIN)/python -m pytest --collect-only --quiet tests/unit >/dev/null 2>&1 & \
-$(BIN)/python -m pytest --collect-only --quiet tests --ignore tests/unit >/dev/null 2>&1; wait
+$(BIN)/python -m pytest --collect-only --quiet tests/api >/dev/null 2>&1 & \
+$(BIN)/python -m pytest --collect-only --quiet tests --ignore tests/api >/dev/null 2>&1; wait
 endef
 
 test: $(STAMP) ## Set up, then run the tests, with PostgreSQL where it is the subject.
-	@$(if $(ARGS),,test -d tests/unit/canon/__pycache__ || { $(COMPILE_TESTS); })
+	@$(if $(ARGS),,test -d tests/core/canon/__pycache__ || { $(COMPILE_TESTS); })
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not soak' $(ARGS)
 
 deep: $(STAMP) ## Every test at its full count, on both databases, on clusters.

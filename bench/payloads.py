@@ -13,7 +13,7 @@ import analemma
 from analemma.app import App
 from bench.harness import Row, temporary_folder
 from bench.workload import prose
-from tests.unit.bag.fat_payload import NAMES, SEGMENT_CONFIG, fat_event
+from tests.api.bag.fat_payload import NAMES, SEGMENT_CONFIG, fat_event
 
 FILTER_GOAL = 0.67
 POINTER_GOAL = 0.95

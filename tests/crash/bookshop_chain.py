@@ -21,10 +21,10 @@ import psycopg
 
 from analemma import App
 from tests import programs
+from tests.api.pipeline.shop import VIEW, book
+from tests.api.pipeline.tables import query
+from tests.core.contracts.bookshop import TEXT
 from tests.stores import Store
-from tests.unit.contracts.bookshop import TEXT
-from tests.unit.pipeline.shop import VIEW, book
-from tests.unit.pipeline.tables import query
 
 AUTHOR = "lem"
 LEASE_S = 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from tests.core.contracts.bookshop import EXAMPLE
 from tests.stores import Store
-from tests.unit.contracts.bookshop import EXAMPLE
 
 
 def main() -> None:

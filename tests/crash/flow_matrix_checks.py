@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from analemma import App, Run
+from tests.api.pipeline.tables import query
+from tests.core.contracts.bookshop import EXAMPLE
 from tests.crash.flow_matrix import (
     EFFECTS,
     EVENTS,
@@ -22,8 +24,6 @@ from tests.crash.flow_matrix import (
 )
 from tests.crash.flow_matrix_forks import Forks
 from tests.stores import Store
-from tests.unit.contracts.bookshop import EXAMPLE
-from tests.unit.pipeline.tables import query
 
 INGESTED = "SELECT count(*) FROM raw JOIN entity ON raw.entity = entity.id WHERE entity.key = '1'"
 EMITTED = "SELECT type, count(*) FROM outbox WHERE aggregatetype = 'RUN' GROUP BY type"

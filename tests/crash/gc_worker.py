@@ -9,8 +9,8 @@ from typing import Any
 
 from analemma import App
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, Invalid, NotFound, Unavailable
+from tests.api.gc.collections import PLACE, later, text
 from tests.stores import Store
-from tests.unit.gc.collections import PLACE, later, text
 
 SETTINGS: dict[str, Any] = {
     "gc_object_delay_s": 0,

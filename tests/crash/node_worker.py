@@ -6,8 +6,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tests.api.pipeline.shop import VIEW
 from tests.stores import Store
-from tests.unit.pipeline.shop import VIEW
 
 PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}
 KEY = "the-run"

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 
 from analemma import App
+from tests.api.gc.packing_stores import SMALL, states
 from tests.stores import Store
-from tests.unit.gc.packing_stores import SMALL, states
 
 
 def read_until_told(app: App) -> None:

@@ -15,11 +15,11 @@ from analemma import App, Archives
 from analemma.catalog.workspaces import SqlWorkspaces
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.archives.collections import cold, keys_of, marks, superseded, units
+from tests.api.gc.collections import later
 from tests.crash.test_archive_kill import ROOT
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3
 from tests.stores import Store
-from tests.unit.archives.collections import cold, keys_of, marks, superseded, units
-from tests.unit.gc.collections import later
 
 FIRST_PASS = [
     "archive_gc.after_lease",

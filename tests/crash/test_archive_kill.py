@@ -18,10 +18,10 @@ import pytest
 from analemma import App, Archives
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.archives.volumes import fill, look, object_keys
 from tests.crash.archive_worker import LEASE_S
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3
 from tests.stores import Store
-from tests.unit.archives.volumes import fill, look, object_keys
 
 ROOT = Path(__file__).parents[2]
 BEGIN, FINISH = "workspace.after_begin", "workspace.before_finish"

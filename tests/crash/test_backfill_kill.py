@@ -18,9 +18,9 @@ from analemma.errors import Conflict
 from analemma.pipeline.backfill_reports import Backfill, Counts
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.pipeline.backfill_shop import TENANT, book, fill
+from tests.api.pipeline.tables import query
 from tests.stores import Store
-from tests.unit.pipeline.backfill_shop import TENANT, book, fill
-from tests.unit.pipeline.tables import query
 
 ROOT = Path(__file__).parents[2]
 BOOKS = 120

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.api.pipeline.backfill_shop import TENANT, book, fill
+from tests.api.pipeline.tables import query
 from tests.crash.test_backfill_kill import LEASE_S, start
 from tests.stores import Store
-from tests.unit.pipeline.backfill_shop import TENANT, book, fill
-from tests.unit.pipeline.tables import query
 
 
 def kill_and_resume(store: Store, count: int, kills: int, least_s: float, most_s: float, executor: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from analemma.testing import failpoints
 from tests import programs
+from tests.core.contracts.bookshop import EXAMPLE, bookshop
 from tests.stores import Store
-from tests.unit.contracts.bookshop import EXAMPLE, bookshop
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,12 +16,12 @@ from analemma import App, DeployState
 from analemma.catalog.deploy_states import TRANSITIONS
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.pipeline.ship_shop import documents_of, jsonl, shop_contracts
+from tests.api.pipeline.shop import book
+from tests.api.pipeline.tables import damaged, query, row_counts
 from tests.crash.deploy_worker import BAD, BOOK, VERBS
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
-from tests.unit.pipeline.ship_shop import documents_of, jsonl, shop_contracts
-from tests.unit.pipeline.shop import book
-from tests.unit.pipeline.tables import damaged, query, row_counts
 
 ROOT = Path(__file__).parents[2]
 COMPILED = ["compile.before_transaction", "deploy.moved", "compile.before_commit", "compile.after_commit"]

@@ -13,11 +13,11 @@ import pytest
 
 from analemma import App, DeployState
 from tests import programs
+from tests.api.pipeline.ship_shop import documents_of, shop_contracts
+from tests.api.pipeline.tables import query
 from tests.crash.test_deploy_kill import check_history, drain, open_app, sinks
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
-from tests.unit.pipeline.ship_shop import documents_of, shop_contracts
-from tests.unit.pipeline.tables import query
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,11 +14,11 @@ import pytest
 from analemma import App, FanoutState
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.pipeline.tables import query
+from tests.core.contracts.bookshop import EXAMPLE
 from tests.crash.fanout_worker import document
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
-from tests.unit.contracts.bookshop import EXAMPLE
-from tests.unit.pipeline.tables import query
 
 ROOT = Path(__file__).parents[2]
 BOOKS = 12

@@ -13,13 +13,13 @@ import pytest
 
 from analemma import FanoutState
 from tests import programs
-from tests.acceptance.command_line import PROGRAM
+from tests.api.pipeline.tables import query
+from tests.cli.command_line import PROGRAM
+from tests.core.contracts.bookshop import EXAMPLE
 from tests.crash.fanout_worker import document
 from tests.crash.test_fanout_kill import drain_at_last, prepare, slice_rows
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
-from tests.unit.contracts.bookshop import EXAMPLE
-from tests.unit.pipeline.tables import query
 
 ROOT = Path(__file__).parents[2]
 

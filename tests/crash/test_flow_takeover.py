@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from analemma import App
+from tests.api.pipeline.tables import query
 from tests.crash.flow_matrix import INPUT, MOST_AT_ONCE, OWNER, TENANT, make_flow, open_store, place
 from tests.crash.flow_matrix_checks import Course, Interrupted, facts
 from tests.crash.flow_matrix_forks import Forks
 from tests.crash.test_flow_matrix import alone, forks
 from tests.programs import Program
 from tests.stores import Store
-from tests.unit.pipeline.tables import query
 
 __all__ = ["alone", "forks"]
 

@@ -16,8 +16,8 @@ from analemma.catalog.port import UploadId
 from analemma.gc.uploads import COMMIT_TIMEOUT
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.gc.collections import DAY_S, PLACE, blocks_of, later, save_versions, text
 from tests.stores import Store
-from tests.unit.gc.collections import DAY_S, PLACE, blocks_of, later, save_versions, text
 
 ROOT = Path(__file__).parents[2]
 KEY = BranchKey("ann", "trip")

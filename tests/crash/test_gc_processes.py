@@ -17,10 +17,10 @@ from analemma import BranchKey
 from analemma.catalog.packing import SqlPacking
 from analemma.gc.repacking import is_wasteful
 from tests import programs
+from tests.api.gc.collections import later
 from tests.crash.gc_worker import SETTINGS
 from tests.property.gc_world import World
 from tests.stores import Store
-from tests.unit.gc.collections import later
 
 ROOT = Path(__file__).parents[2]
 JOBS = ["write"] * 4 + ["collect"] * 2 + ["pack"]

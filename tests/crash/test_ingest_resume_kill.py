@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from analemma.testing import failpoints
-from tests.acceptance.command_line import at
+from tests.cli.command_line import at
+from tests.core.contracts.bookshop import EXAMPLE
 from tests.stores import Store
-from tests.unit.contracts.bookshop import EXAMPLE
 
 LINES = 60
 RUN = ["ingest", "BOOK", "books.jsonl", "--id-field", "isbn", "--resume", "cursor.json", "--batch", "10"]

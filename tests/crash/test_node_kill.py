@@ -15,11 +15,11 @@ import pytest
 
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.pipeline.shop import book, open_shop, put_book
+from tests.api.pipeline.tables import query
 from tests.crash.node_worker import BOOK, PLACE
 from tests.model_server import Answering, ModelServer
 from tests.stores import Store
-from tests.unit.pipeline.shop import book, open_shop, put_book
-from tests.unit.pipeline.tables import query
 
 ROOT = Path(__file__).parents[2]
 POINTS = [

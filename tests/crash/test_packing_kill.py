@@ -17,9 +17,9 @@ from analemma.blocks.packs import pack_key, read_footer
 from analemma.canon.nodes import block_links
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.gc.packing_stores import OWNER, SMALL, assert_whole, block_rows, converse, query, states
 from tests.crash.packing_worker import WORKS
 from tests.stores import Store
-from tests.unit.gc.packing_stores import OWNER, SMALL, assert_whole, block_rows, converse, query, states
 
 ROOT = Path(__file__).parents[2]
 UPLOADING = ["upload.before_intent", "upload.after_intent", "upload.after_object"]

@@ -13,11 +13,11 @@ import pytest
 from analemma import App
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.pipeline.tables import query, row_counts
+from tests.core.contracts.bookshop import EXAMPLE
 from tests.crash.pipeline_verb_worker import AUTHOR, VERBS
 from tests.crash.test_pipeline_processes import check_everything
 from tests.stores import Store
-from tests.unit.contracts.bookshop import EXAMPLE
-from tests.unit.pipeline.tables import query, row_counts
 
 ROOT = Path(__file__).parents[2]
 STEPS = ["before_transaction", "after_blocks", "before_commit", "after_commit"]

@@ -16,9 +16,9 @@ from analemma.catalog.entities import EntityPlace, find_entity
 from analemma.slicing.evaluate import evaluate
 from analemma.slicing.joining import SliceContent
 from tests import programs
+from tests.api.pipeline.tables import query
+from tests.core.contracts.bookshop import EXAMPLE
 from tests.stores import Store
-from tests.unit.contracts.bookshop import EXAMPLE
-from tests.unit.pipeline.tables import query
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,9 +15,9 @@ import pytest
 from analemma import App
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.gc.collections import script
 from tests.crash.rerun_worker import make_flow
 from tests.stores import Store
-from tests.unit.gc.collections import script
 
 ROOT = Path(__file__).parents[2]
 PLACE: dict[str, Any] = {"workflow_id": "order-1", "owner_id": "me"}

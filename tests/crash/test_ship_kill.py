@@ -15,9 +15,9 @@ import pytest
 from analemma import App
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.pipeline.ship_shop import documents_of, jsonl, lines_of, open_ship_shop, rows_of, table
+from tests.api.pipeline.shop import put_book
 from tests.stores import Store
-from tests.unit.pipeline.ship_shop import documents_of, jsonl, lines_of, open_ship_shop, rows_of, table
-from tests.unit.pipeline.shop import put_book
 
 ROOT = Path(__file__).parents[2]
 POINTS = [

@@ -15,10 +15,10 @@ import pytest
 from analemma import App, BranchKey
 from analemma.testing import failpoints
 from tests import programs
+from tests.api.pipeline.tables import query
+from tests.api.pipeline.test_state_sources import RULESET, SCHEMA, SOURCE, core, raws
 from tests.crash.state_source_worker import NAME, VERBS
 from tests.stores import Store
-from tests.unit.pipeline.tables import query
-from tests.unit.pipeline.test_state_sources import RULESET, SCHEMA, SOURCE, core, raws
 
 ROOT = Path(__file__).parents[2]
 COMMIT = [

@@ -14,10 +14,10 @@ import pytest
 
 from analemma import BlockId, BranchKey
 from tests import programs
+from tests.api.pipeline.tables import query
+from tests.api.pipeline.test_state_sources import RULESET, SCHEMA, SOURCE
 from tests.crash.bookshop_chain import wait_until_quiet, workers
 from tests.stores import Store
-from tests.unit.pipeline.tables import query
-from tests.unit.pipeline.test_state_sources import RULESET, SCHEMA, SOURCE
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = 4

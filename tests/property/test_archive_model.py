@@ -21,8 +21,8 @@ from analemma.archives.volumes import DirectoryVolume
 from analemma.catalog import archive_marks
 from analemma.catalog.workspaces import SqlWorkspaces
 from analemma.errors import Conflict, Expired, NotFound
+from tests.api.archives.volumes import look, object_keys
 from tests.stores import local
-from tests.unit.archives.volumes import look, object_keys
 
 WORKSPACES = ("a", "ab", "b")
 VERBS = ("create", "edit", "archive", "archive", "restore", "restore", "start", "stop", "delete", "undelete", "purge")

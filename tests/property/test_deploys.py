@@ -21,9 +21,9 @@ from analemma.pipeline.events import Events
 from analemma.pipeline.handlers import handlers
 from analemma.slicing.evaluate import Evaluation, evaluate
 from analemma.slicing.joining import SliceContent
+from tests.api.pipeline.ship_shop import jsonl, open_ship_shop
+from tests.api.pipeline.tables import query
 from tests.stores import Store
-from tests.unit.pipeline.ship_shop import jsonl, open_ship_shop
-from tests.unit.pipeline.tables import query
 
 AUTHORS, BOOKS = ("a", "b"), ("1", "2", "3")
 RULES = ("sink.authors", "sink.books")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from analemma.canon.aligning import align
 from analemma.canon.source import NodeCache
 from analemma.testing.strategies import SeededValues, shown, values
-from tests.unit.canon.memory_blocks import MemoryBlocks
+from tests.core.canon.memory_blocks import MemoryBlocks
 
 
 def check_edit_history(seed: int, steps: int) -> None:

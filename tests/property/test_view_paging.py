@@ -12,8 +12,8 @@ import pytest
 
 from analemma import Tenant
 from analemma.errors import NotFound
+from tests.api.pipeline.shop import VIEW, open_shop, put_book
 from tests.stores import Store
-from tests.unit.pipeline.shop import VIEW, open_shop, put_book
 
 STABLE = [f"{number:02}s" for number in range(0, 40, 2)]
 """Books that are there from the beginning to the end, though their content changes."""

@@ -1,0 +1,448 @@
+"""Format 2: archives as blocks, of which a second archive stores only what changed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+import pytest
+
+from analemma import App, BlockId
+from analemma.archives import block_reading, block_writing, index_blocks
+from analemma.archives.entries import Entry
+from analemma.archives.index_blocks import entry_wire, index_block
+from analemma.archives.walking import Found
+from analemma.canon.nodes import Block
+from analemma.catalog.workspaces import SqlWorkspaces
+from analemma.errors import Corrupt, DataLost, Denied
+from analemma.state.block_store import BlockStore
+from tests.api.archives.volumes import fill, look, object_keys, workspace_of
+from tests.internals import delete_doomed_blocks, doom_blocks
+from tests.stores import Store, local
+
+
+def grow(root: Path, files: int = 40, size: int = 150_000) -> None:
+    chance = random.Random(7)
+    for number in range(files):
+        folder = root / f"part-{number % 4}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"data-{number}").write_bytes(chance.randbytes(size))
+
+
+def test_a_round_trip_is_identical(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        before = look(root)
+        unit = archives.archive("ws1")
+        assert unit.format == 2
+        assert not root.exists()
+        names = sorted(key.rpartition("/")[2] for key in object_keys(app))
+        assert names == ["home.index", "home.meta"]
+        archives.restore("ws1")
+        assert look(root) == before
+        assert os.stat(root / "sparse").st_blocks * 512 < 100_000
+
+
+def test_a_second_archive_stores_what_changed_and_reads_nothing_else(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "volume"
+    read: list[bytes] = []
+    reading = Found.read
+
+    def note(found: Found) -> object:
+        read.append(found.entry.path)
+        return reading(found)
+
+    with store.open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        first = archives.archive("ws1")
+        assert first.size > 5_000_000
+        archives.restore("ws1")
+        (root / "part-0" / "data-4").write_bytes(b"changed" * 30_000)
+        (root / "new").write_bytes(b"new")
+        before = look(root)
+        monkeypatch.setattr(Found, "read", note)
+        second = archives.archive("ws1")
+        assert sorted(read) == [b"new", b"part-0/data-4"]
+        assert second.size < 50_000
+        assert second.op_id != first.op_id
+        archives.restore("ws1")
+        assert look(root) == before
+        read.clear()
+        third = archives.archive("ws1", force=True)
+        assert len(read) > 50
+        assert third.size < 5000
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root, 4)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        path = root / "part-1" / "data-1"
+        facts = path.stat()
+        data = bytearray(path.read_bytes())
+        data[1000] ^= 1
+        path.write_bytes(data)
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        os.setxattr(root / "docs" / "note.txt", "user.new", b"1")
+        before = look(root)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+def test_a_file_that_was_replaced_by_another_is_seen(tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with local(tmp_path).open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root, 8)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        os.rename(root / "part-0" / "data-0", root / "moved")
+        os.rename(root / "part-0" / "data-4", root / "part-0" / "data-0")
+        before = look(root)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+@pytest.mark.parametrize("damage", ["gone", "other", "cut"])
+def test_without_the_cache_everything_is_read_and_little_is_stored(tmp_path: Path, damage: str) -> None:
+    root = tmp_path / "volume"
+    with local(tmp_path).open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        cache = tmp_path / ".analemma-volume" / "cache"
+        if damage == "gone":
+            cache.unlink()
+        elif damage == "cut":
+            cache.write_bytes(cache.read_bytes()[:-3])
+        else:
+            cache.write_bytes(b"ANLMCACHE1 other\n" + cache.read_bytes())
+        before = look(root)
+        assert archives.archive("ws1").size < 5000
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+def test_archives_of_two_workspaces_share_blocks(store: Store, tmp_path: Path) -> None:
+    with store.open(archive_format="blocks") as app:
+        sizes = []
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            grow(tmp_path / name)
+            app.archives.create(name, owner_id="ann", volume=tmp_path / name)
+            sizes.append(app.archives.archive(name).size)
+        assert sizes[1] * 50 < sizes[0]
+
+
+def test_both_formats_stay_readable(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open() as app:
+        archives, _ = workspace_of(app, root)
+        before = look(root)
+        for format in ("tar", "blocks", "tar", "blocks", "blocks"):
+            assert archives.archive("ws1", format=format).format == (1 if format == "tar" else 2)
+            archives.restore("ws1")
+            assert look(root) == before
+
+
+def test_long_files_and_full_directories_are_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_blocks, "CHUNKS_IN_ENTRY", 3)
+    monkeypatch.setattr(index_blocks, "CHUNKS_IN_LIST", 4)
+    monkeypatch.setattr(block_reading, "BATCH_BYTES", 500_000)
+    monkeypatch.setattr(block_writing, "BATCH_BYTES", 700_000)
+    root = tmp_path / "volume"
+    fill(root)
+    (root / "long").write_bytes(random.Random(1).randbytes(3_000_000))
+    (root / "full").mkdir()
+    for number in range(1500):
+        (root / "full" / f"{number}").write_bytes(b"%d" % number * 20)
+    with local(tmp_path).open(archive_format="blocks") as app:
+        app.archives.create("ws1", owner_id="ann", volume=root)
+        before = look(root)
+        app.archives.archive("ws1")
+        app.archives.restore("ws1")
+        assert look(root) == before
+        (root / "full" / "another").write_text("one more")
+        before = look(root)
+        assert app.archives.archive("ws1").size < 40_000
+        app.archives.restore("ws1")
+        assert look(root) == before
+
+
+def test_the_same_volume_gives_the_same_root(tmp_path: Path) -> None:
+    roots = []
+    for name in ("one", "two"):
+        fill(tmp_path / name / "volume")
+        for path in (tmp_path / name / "volume").rglob("*"):
+            os.utime(path, ns=(1, 1), follow_symlinks=False)
+        os.utime(tmp_path / name / "volume", ns=(1, 1))
+        with local(tmp_path / name).open(archive_format="blocks") as app:
+            app.archives.create("ws1", owner_id="ann", volume=tmp_path / name / "volume")
+            unit = app.archives.archive("ws1")
+            assert app.objects is not None
+            roots.append(orjson.loads(app.objects.get(unit.key))["root"])
+    assert roots[0] == roots[1]
+
+
+def collect(app: App) -> None:
+    for _ in range(3):
+        app.gc.run()
+
+
+def test_the_collector_keeps_the_blocks_of_archives_until_it_claims_them(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks", gc_grace_s=0, gc_brake_drop=1) as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        before = look(root)
+        first = archives.archive("ws1")
+        collect(app)
+        archives.restore("ws1")
+        assert look(root) == before
+        (root / "part-0" / "data-0").write_bytes(b"x" * 100_000)
+        archives.archive("ws1")
+        collect(app)
+        # The first archive is nobody's, but whole until it is claimed.
+        kept = app.stats().blocks
+        assert SqlWorkspaces(app.catalog.engine).claim_unit(app.default.id, "ws1", first.op_id)
+        collect(app)
+        assert app.stats().blocks < kept
+        archives.restore("ws1")
+        before = look(root)
+        archives.archive("ws1")
+        archives.purge("ws1")
+        collect(app)
+        assert app.stats().blocks == 0
+
+
+def test_a_collector_that_runs_while_an_archive_is_written_takes_nothing(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks", gc_grace_s=0, gc_brake_drop=1) as app:
+        archives, _ = workspace_of(app, root)
+        grow(root, 60)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        before = look(root)
+        runs: list[int] = []
+
+        def run(progress: object) -> None:
+            if len(runs) < 4:
+                runs.append(app.gc.run().number)
+
+        archives.archive("ws1", force=True, progress=run)
+        assert len(runs) == 4
+        collect(app)
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+def test_an_archive_that_failed_leaves_no_session(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        (root / "escape").symlink_to("/etc")
+        with pytest.raises(ValueError, match="escape"):
+            archives.archive("ws1")
+        assert app.gc.sessions.count() == 0
+        (root / "escape").unlink()
+        archives.archive("ws1")
+        assert app.gc.sessions.count() == 0
+
+
+def test_missing_blocks_are_data_loss(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        archives.archive("ws1")
+        assert app.objects is not None
+        packs = {info.key: app.objects.get(info.key) for info in app.objects.list("packs")}
+        for key in packs:
+            app.objects.delete(key)
+        with pytest.raises(DataLost) as lost:
+            archives.restore("ws1")
+        assert lost.value.reason == "CHECKSUM_MISMATCH"
+        assert archives.get("ws1").status == "ERROR"
+        assert not root.exists()
+        with pytest.raises(DataLost):
+            archives.recover("ws1")
+        for key, data in packs.items():
+            app.objects.put(key, data)
+        assert archives.recover("ws1").status == "COLD"
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_blocks_that_the_store_has_lost_are_stored_anew_from_the_volume(
+    cached: bool, force: bool, store: Store, tmp_path: Path
+) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        assert app.objects is not None
+        for info in [*app.objects.list("packs")]:
+            app.objects.delete(info.key)
+        (root / "new").write_text("new")
+        before = look(root)
+        if not cached:
+            with store.open(archive_format="blocks") as other:
+                other.archives.archive("ws1", force=force)
+        else:
+            archives.archive("ws1", force=force)
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+def test_a_bit_that_flips_between_restore_and_archive_is_found_and_mended(store: Store, tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        before = look(root)
+        assert app.objects is not None
+        for info in [*app.objects.list("packs")]:
+            whole = bytearray(app.objects.get(info.key))
+            for place in range(1000, len(whole), 500_000):
+                whole[place] ^= 1
+            app.objects.delete(info.key)
+            app.objects.put(info.key, bytes(whole))
+        archives.archive("ws1")
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+@pytest.mark.parametrize("age_s", [0, 86_400])
+def test_what_a_restore_has_read_lately_is_not_read_again_if_that_is_wanted(
+    age_s: float, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "volume"
+    read: set[BlockId] = set()
+    reading = BlockStore.read_uncached
+
+    def note(blocks: BlockStore, ids: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        read.update(ids)
+        return reading(blocks, ids)
+
+    with store.open(archive_format="blocks", archive_verify_age_s=age_s) as app:
+        archives, _ = workspace_of(app, root)
+        grow(root)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        (root / "part-1" / "data-1").write_bytes(random.Random(9).randbytes(150_000))
+        before = look(root)
+        monkeypatch.setattr(BlockStore, "read_uncached", note)
+        archives.archive("ws1")
+        assert (len(read) > 40) == (age_s == 0)
+        monkeypatch.undo()
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+def test_a_block_that_is_torn_is_stored_anew_by_the_next_archive_that_has_it(store: Store, tmp_path: Path) -> None:
+    data = random.Random(3).randbytes(3_000_000)
+    with store.open(archive_format="blocks") as app:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "same").write_bytes(data)
+            app.archives.create(name, owner_id="ann", volume=tmp_path / name)
+        app.archives.archive("one")
+        assert app.objects is not None
+        for info in list(app.objects.list("packs")):
+            whole = app.objects.get(info.key)
+            app.objects.delete(info.key)
+            app.objects.put(info.key, whole[: len(whole) // 2])
+        app.archives.archive("two")
+        app.archives.restore("two")
+        assert (tmp_path / "two" / "same").read_bytes() == data
+
+
+def test_without_the_index_of_the_archive_before_everything_is_read(tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    with local(tmp_path).open(archive_format="blocks") as app:
+        archives, _ = workspace_of(app, root)
+        grow(root, files=8)
+        archives.archive("ws1")
+        archives.restore("ws1")
+        before = look(root)
+        row = SqlWorkspaces(app.catalog.engine).get(app.default.id, "ws1")
+        assert row is not None and row.archive_op is not None
+        unit = SqlWorkspaces(app.catalog.engine).unit(app.default.id, "ws1", row.archive_op)
+        assert unit is not None and unit.facts is not None and unit.facts.root is not None
+        doom_blocks(app, 1, [unit.facts.root])
+        delete_doomed_blocks(app)
+        with local(tmp_path).open(archive_format="blocks") as other:
+            other.archives.archive("ws1")
+        archives.restore("ws1")
+        assert look(root) == before
+
+
+ROOT_ENTRY = Entry(b"", "directory", 0o755, 0, 0, 0)
+
+
+def index_of(*entries: Entry, content: object = b"\0x") -> tuple[Block, Block]:
+    wires = [entry_wire(entry, content) for entry in entries]  # type: ignore[arg-type]
+    directory = index_blocks._block([index_blocks.DIRECTORY, 1, wires])
+    return index_block(entry_wire(ROOT_ENTRY, index_blocks.directory_content([directory]))), directory
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Entry(b"..", "file", 0o644, 0, 0, 0, size=1),
+        Entry(b"", "file", 0o644, 0, 0, 0, size=1),
+        Entry(b".", "file", 0o644, 0, 0, 0, size=1),
+        Entry(b"f", "file", 0o644, 0, 0, 0, size=99),
+    ],
+    ids=["up", "no name", "here", "another length"],
+)
+def test_hostile_indexes_are_refused(entry: Entry, tmp_path: Path) -> None:
+    from analemma.archives.entries import Limits
+    from analemma.archives.extracting import Extractor
+    from analemma.archives.jobs import Job
+    from analemma.archives.metas import BLOCKS, Meta
+    from analemma.clock import SystemClock
+
+    root, directory = index_of(entry)
+    blocks = {root.id: root.data, directory.id: directory.data}
+    meta = Meta(BLOCKS, "ws", "op", "home.index", 1, "0" * 64, {"bytes": 1}, root=root.id.hex())
+    job = Job(clock=SystemClock(), timeout_s=60, check=lambda: None)
+    (tmp_path / "in").mkdir()
+    with (
+        Extractor(str(tmp_path / "in"), limits=Limits(100, 100), outside_links="refuse") as extractor,
+        pytest.raises((Denied, DataLost, Corrupt)),
+    ):
+        block_reading.read_blocks(lambda ids: {block: blocks[block] for block in ids}, meta, extractor, job)
+    assert os.listdir(tmp_path) == ["in"]
+
+
+@pytest.mark.parametrize("length", [1, 22, 23, 24, 254, 255, 256, 65_534, 65_535, 393_216])
+def test_a_chunk_is_read_without_decoding_it_if_it_was_written_as_chunks_are(length: int) -> None:
+    data = random.Random(length).randbytes(length)
+    block = index_blocks.chunk_block(data)
+    found = index_blocks.chunk_data(block.id, block.data, length)
+    assert type(found) is memoryview and found == data
+    # Whatever it is said to be, it is what its bytes say.
+    assert index_blocks.chunk_data(block.id, block.data, length + 1) == data
+    with pytest.raises(Corrupt):
+        index_blocks.chunk_data(block.id, block.data[:-1], length - 1)

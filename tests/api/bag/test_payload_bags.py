@@ -1,0 +1,82 @@
+"""Bags as payloads: what was loaded from a version goes out as values, and a payload never leans on a version."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from analemma import App, SmartStateBag
+from analemma.errors import Conflict
+from tests.api.bag.payload_stores import LARGE, receive, send
+from tests.stores import Store
+
+STATE: dict[str, Any] = {"plan": LARGE, "notes": ["a", {"b": 1}], "n": 1, "old": 2}
+WORKFLOW: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
+
+
+def saved_bag(app: App) -> Any:
+    app.kernel.save_state_delta(STATE, **WORKFLOW)
+    return app.kernel.load_latest_state(**WORKFLOW, lazy=True)
+
+
+def test_a_bag_goes_out_whole(store: Store) -> None:
+    with store.open() as app:
+        bag = saved_bag(app)
+        payload = send(app, bag, return_delta=False)
+        assert payload["notes"] == STATE["notes"] and receive(app, payload) == STATE
+
+
+def test_a_bag_of_a_version_goes_out_as_what_changed(store: Store) -> None:
+    with store.open() as app:
+        bag = saved_bag(app)
+        before = send(app, bag, return_delta=False)
+        assert before["__payload__"]["state"] == bag.manifest_id
+        bag["plan"].append("new")
+        bag["notes"][1]["b"] = 2
+        del bag["old"]
+        delta = send(app, bag)
+        assert delta["__payload__"]["base"] == bag.manifest_id
+        assert set(delta) == {"__payload__", "plan", "notes"} and delta["__payload__"]["deleted"] == ["old"]
+        expected = {"plan": [*LARGE, "new"], "notes": ["a", {"b": 2}], "n": 1}
+        assert receive(app, delta, base=before) == expected
+        # What was changed already is no payload of the version, and an equal state is another.
+        for other in (send(app, bag, return_delta=False), send(app, STATE)):
+            with pytest.raises(Conflict):
+                receive(app, delta, base=other)
+
+
+def test_a_new_bag_is_everything(app: App) -> None:
+    bag = SmartStateBag(copy.deepcopy(STATE))
+    payload = send(app, bag)
+    assert "delta" not in payload["__payload__"] and receive(app, payload) == STATE
+
+
+def test_a_part_of_a_bag_in_a_plain_dict_is_written_whole(store: Store) -> None:
+    with store.open(cache_bytes=0) as app:
+        bag = saved_bag(app)
+        payload = send(app, {"mine": {"plan": bag["plan"]}, "notes": bag["notes"], "small": [bag["notes"]]})
+        assert (payload["notes"], payload["small"]) == (STATE["notes"], [STATE["notes"]])
+        # Whatever becomes of the version: every block of the payload was written with it.
+        app.kernel.save_state_delta({"plan": []}, **WORKFLOW)
+        for lease in app.payloads.leases(owner_id="ann", workflow_id="report"):
+            assert app.default.trees.read(lease.root) is not None
+        expected = {"mine": {"plan": LARGE}, "notes": STATE["notes"], "small": [STATE["notes"]]}
+        assert receive(app, payload) == expected
+
+
+def test_leases_keep_every_block_of_parts_of_bags(store: Store) -> None:
+    with store.open(cache_bytes=0) as app:
+        bag = saved_bag(app)
+        reached: list[set[bytes]] = []
+        add = app.catalog.add_leases
+
+        def watch(request: Any) -> None:
+            reached.append({row.id for row in request.blocks})
+            add(request)
+
+        app.catalog.add_leases = watch  # type: ignore[method-assign]
+        send(app, {"mine": {"plan": bag["plan"]}})
+        send(app, {"mine": {"plan": LARGE}})
+        assert reached[0] == reached[1] and len(reached[0]) > 3

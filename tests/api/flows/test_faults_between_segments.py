@@ -1,0 +1,222 @@
+"""What happens to runs between segments: what is injected, decided, run again or refused there, and what is said of
+it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from analemma import App, Flow
+from analemma.catalog.run_records import Move
+from analemma.catalog.runs import RunRows
+from analemma.errors import Conflict, Denied
+from analemma.flows.run_kernel import ReadyPlan, RunKernel, Standing
+from tests.api.flows.test_runner_faults import PLACE, app, one_step, quiet
+from tests.stores import Store
+
+__all__ = ["app", "quiet"]
+
+
+def workflow_status(app: App) -> str:
+    return str(app.kernel.get_workflow(**PLACE).status)
+
+
+def injecting(app: App, flow: Flow, before: str, manifest: str) -> None:
+    node = {"id": "extra", "type": "python", "function": "x.extra"}
+    app.kernel.inject_dynamic_segment(manifest, node, flow.plan().numbers[before])
+
+
+def test_a_segment_that_was_committed_stays_so_when_what_comes_next_is_refused(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, once = Flow("x", checkpoints="node"), [True]
+
+    @flow.step(reads=["n"], writes=["n"])
+    def first(state: Any, ctx: Any) -> None:
+        state["n"] += 1
+        if once.pop():
+            injecting(app, flow, "second", ctx.manifest_id)
+        once.append(False)
+
+    @flow.step(writes=["b"])
+    def second(state: Any, ctx: Any) -> dict[str, int]:
+        return {"b": 1}
+
+    app.flows.handlers.add("x.extra", lambda state, ctx: {"extra": 1})
+    real, asked = RunKernel.plan, [0]
+
+    def plan(self: RunKernel, standing: Standing) -> ReadyPlan:
+        asked[0] += 1
+        if asked[0] == 2:
+            raise Denied("this program is too old for it")
+        return real(self, standing)
+
+    monkeypatch.setattr(RunKernel, "plan", plan)
+    run = app.flows.run(flow, {"n": 0}, **PLACE)
+    assert (run.status, run.state, run.segment_id) == ("FAILED", {"n": 1}, "second")
+    assert [(each.segment_id, each.status) for each in run.segments] == [("first", "CONTINUE"), ("second", "FAILED")]
+    run = app.flows.resume(run.execution_id)
+    assert (run.status, run.state) == ("COMPLETED", {"n": 1, "extra": 1, "b": 1})
+    assert [each.segment_id for each in run.segments] == ["first", "extra", "second"]
+
+
+def asking(**options: Any) -> Flow:
+    flow = Flow("asks", checkpoints="node")
+    flow.human("ok", choices=["yes"], **options)
+
+    @flow.step(writes=["a"])
+    def after(state: Any, ctx: Any) -> dict[str, int]:
+        return {"a": 1}
+
+    return flow
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["decided", "late"])
+def test_nothing_is_injected_before_a_human_who_is_being_asked(store: Store, late: bool) -> None:
+    flow = asking(timeout_s=0.1, default="yes")
+    with store.open(run_lease_s=5.0) as app:
+        app.flows.handlers.add("x.extra", lambda state, ctx: {"extra": 1})
+        run = app.flows.run(flow, **PLACE)
+        with pytest.raises(Conflict, match="stands at ok"):
+            injecting(app, flow, "ok", run.manifest_id)
+        if late:
+            time.sleep(0.15)
+            assert app.run_worker(1).drain().failed == 0
+            run = app.flows.get(run.execution_id)
+        else:
+            run = app.flows.approve(run.execution_id, "yes", "ann")
+        assert (run.status, "extra" in run.state, run.state["a"]) == ("COMPLETED", False, 1)
+
+
+def test_a_decision_that_cannot_be_made_fails_its_run_and_no_other(store: Store) -> None:
+    def good(state: Any, ctx: Any) -> dict[str, int]:
+        return {"a": 1}
+
+    flow, other = asking(timeout_s=0.1, default="yes"), one_step(good, "good")
+    with store.open(run_lease_s=5.0) as app:
+        bad = app.flows.run(flow, **PLACE)
+        app.catalog.engine.write(lambda tx: tx.execute("move_run", **lost_place(app, bad.execution_id)))
+        time.sleep(0.15)
+        fine = app.flows.start(other, workflow_id="t-2", owner_id="me")
+        app.flows.register(other)
+        assert app.run_worker(1).drain().failed == 0
+        found = app.flows.get(bad.execution_id)
+        assert found.status == "FAILED" and found.error is not None and found.error.kind == "denied"
+        assert app.flows.get(fine.execution_id).status == "COMPLETED"
+        assert workflow_status(app) == "FAILED"
+
+
+def lost_place(app: App, execution: str) -> dict[str, Any]:
+    """Where no manifest has a segment."""
+    row = RunRows(app.catalog.engine, app.flows._parts.tenant).get(execution)
+    assert row is not None
+    position = row.position.replace('"ok"', '"gone"')
+    return Move(
+        row.number, row.fence, position, row.head, "WAITING_HUMAN", 1, "WAITING_HUMAN", row.waiting, due_in_s=0.05
+    ).parameters()
+
+
+def test_a_rerun_has_its_time_anew_and_so_has_a_fork_and_a_resumed_run(app: App) -> None:
+    flow, slow = Flow("x", limits={"timeout_s": 0.4}, checkpoints="node"), [0.0]
+
+    @flow.step(writes=["a"])
+    def step(state: Any, ctx: Any) -> dict[str, int]:
+        time.sleep(slow[0])
+        return {"a": 1}
+
+    @flow.step(writes=["b"])
+    def last(state: Any, ctx: Any) -> dict[str, int]:
+        return {"b": 1}
+
+    run = app.flows.run(flow, **PLACE)
+    time.sleep(0.5)
+    assert app.flows.rerun(run.execution_id, from_segment=0).status == "COMPLETED"
+    slow[0] = 0.5
+    forked = app.flows.rerun(run.execution_id, from_segment=0, fork=True)
+    assert forked.status == "FAILED" and forked.error is not None and forked.error.kind == "timeout"
+    slow[0] = 0.0
+    assert app.flows.resume(forked.execution_id).status == "COMPLETED"
+    slow[0] = 0.5
+    failed = app.flows.rerun(run.execution_id, from_segment=0)
+    assert failed.status == "FAILED"
+    slow[0] = 0.0
+    app.flows.resume(failed.execution_id, wait=False)
+    app.run_worker(1).drain()
+    assert app.flows.get(failed.execution_id).status == "COMPLETED"
+
+
+def test_what_a_failed_run_stands_on_does_not_expire(app: App) -> None:
+    flow, failing = Flow("x", checkpoints="node"), [True]
+
+    @flow.step(writes=["a"])
+    def first(state: Any, ctx: Any) -> dict[str, int]:
+        return {"a": 1}
+
+    @flow.step(writes=["b"])
+    def second(state: Any, ctx: Any) -> dict[str, int]:
+        if failing[0]:
+            raise ValueError("not now")
+        return {"b": 1}
+
+    run = app.flows.run(flow, **PLACE)
+    for number in range(2):
+        app.kernel.save_state_delta({"z": number}, **PLACE)
+    app.kernel.set_retention(**PLACE, keep_last=1)
+    plan = app.kernel.expire(**PLACE)
+    assert {each.version.manifest_id: each.reasons for each in plan.kept}[run.manifest_id] == ("resumable",)
+    assert len(plan.expired) == 2
+    failing[0] = False
+    assert app.flows.resume(run.execution_id).status == "COMPLETED"
+    app.kernel.save_state_delta({"z": 9}, **PLACE)
+    assert run.manifest_id in {each.manifest_id for each in app.kernel.expire(**PLACE).expired}
+
+
+def test_a_decision_is_left_to_a_worker_before_what_this_program_does_not_have(app: App) -> None:
+    flow = Flow("x", checkpoints="node")
+    flow.human("ok", choices=["yes"])
+
+    @flow.step(writes=["a"])
+    def first(state: Any, ctx: Any) -> dict[str, int]:
+        return {"a": 1}
+
+    flow.branch("which", [(Flow.where("q").equals(1), [first])], default=[])
+    run = app.flows.run(flow.workflow(), {"q": 1}, **PLACE)
+    run = app.flows.approve(run.execution_id, "yes", "ann")
+    assert (run.status, run.segment_id, run.holder, run.error) == ("RUNNING", "first", None, None)
+    app.flows.register(flow)
+    assert app.run_worker(1).drain().runs == 1
+    assert app.flows.get(run.execution_id).status == "COMPLETED"
+
+
+def test_the_workflow_says_what_became_of_its_run(store: Store) -> None:
+    flow = asking(timeout_s=0.1)
+    with store.open(run_lease_s=5.0) as app:
+        run = app.flows.run(flow, **PLACE)
+        assert workflow_status(app) == "RUNNING"
+        time.sleep(0.15)
+        app.run_worker(1).drain()
+        run = app.flows.get(run.execution_id)
+        assert (run.status, workflow_status(app)) == ("FAILED", "FAILED")
+        assert [(each.segment_id, each.status) for each in run.segments] == [("ok", "FAILED")]
+        assert run.segments[0].error is not None and run.segments[0].error.kind == "timeout"
+        assert app.flows.resume(run.execution_id).status == "WAITING_HUMAN"
+        assert workflow_status(app) == "RUNNING"
+        assert app.flows.cancel(run.execution_id).status == "CANCELLED"
+        assert workflow_status(app) == "IDLE"
+
+
+def test_another_trigger_is_another_request(app: App) -> None:
+    nodes = [
+        {"id": "one", "type": "trigger", "on": "manual"},
+        {"id": "two", "type": "trigger", "on": "manual"},
+        {"id": "ok", "type": "human", "choices": ["yes"]},
+    ]
+    edges = [{"from": "one", "to": "ok"}, {"from": "two", "to": "ok"}]
+    document = {"workflow": "w", "nodes": nodes, "edges": edges}
+    first = app.flows.run(document, idempotency_key="k", trigger={"node": "one"}, **PLACE)
+    again = app.flows.run(document, idempotency_key="k", trigger={"node": "one"}, **PLACE)
+    assert first.execution_id == again.execution_id
+    with pytest.raises(Conflict, match="used for another run"):
+        app.flows.run(document, idempotency_key="k", trigger={"node": "two"}, **PLACE)

@@ -1,0 +1,307 @@
+"""What others do between reading blocks and moving them: each time the block goes where it should, or stays."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analemma import App
+from analemma.blocks.port import ObjectStore
+from analemma.catalog.engine import Transaction
+from analemma.catalog.packing import SqlPacking
+from analemma.errors import Conflict, Corrupt, OutcomeUnknown
+from tests.api.gc.packing_stores import (
+    OWNER,
+    SMALL,
+    Meddling,
+    assert_whole,
+    block_rows,
+    converse,
+    packing_of,
+    query,
+    states,
+    upload_states,
+)
+from tests.internals import doom_blocks
+from tests.stores import Store
+
+ONE_OF_EACH: dict[str, Any] = {**SMALL, "pack_target_bytes": 16 << 20}
+"""Settings with which everything goes into two packs: blocks with links, and blocks without."""
+
+
+def meddled(app: App, meddle: Callable[[], None]) -> ObjectStore:
+    """The app's object store, in which `meddle` happens once, after the first object was stored."""
+    assert app.objects is not None
+    waiting = [meddle]
+
+    def after_put(_: str) -> None:
+        if waiting:
+            waiting.pop()()
+
+    return Meddling(app.objects, after_put)
+
+
+def test_the_second_of_two_packers_moves_nothing(store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app)
+        expected, blocks = states(app), block_rows(store)
+        report = packing_of(app, objects=meddled(app, lambda: nothing(app.packing.pack(older_than_s=0)))).pack()
+        assert report.blocks == 0 and report.left == len(blocks)
+        # What the first stored counts, what the second stored is left to the collector.
+        assert sorted(upload_states(store)) == ["ready", "ready", "temp", "temp"]
+        assert states(app) == expected
+        assert_whole(app)
+
+
+def nothing(_: object) -> None:
+    """Has no result."""
+
+
+def test_a_pack_that_would_begin_mostly_dead_is_not_begun(store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app)
+        branching = [block for block, row in block_rows(store).items() if row[6] is not None]
+
+        def remove_most() -> None:
+            # As a collector would: their versions are not looked at again.
+            for block in branching[: len(branching) * 2 // 3]:
+                query(store, "DELETE FROM block WHERE id = ?", block)
+
+        report = packing_of(app, objects=meddled(app, remove_most)).pack()
+        rows = block_rows(store)
+        assert all(rows[block][2] is not None for block in branching if block in rows)
+        assert sorted(upload_states(store)) == ["ready", "temp"] and report.left == len(branching)
+        # The next run takes what the first left.
+        assert app.packing.pack(older_than_s=0).blocks == len(branching) - len(branching) * 2 // 3
+
+
+def test_a_block_deleted_meanwhile_stays_deleted(store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app)
+        before = set(block_rows(store))
+        app.kernel.save_state_delta({"only": "here" * 400}, workflow_id="gone", owner_id=OWNER)
+        garbage = set(block_rows(store)) - before
+
+        def collect() -> None:
+            for block in garbage:
+                query(store, "DELETE FROM block WHERE id = ?", block)
+
+        report = packing_of(app, objects=meddled(app, collect)).pack()
+        assert set(block_rows(store)) == before
+        assert (report.blocks, report.left) == (len(before), len(garbage))
+        assert_whole(app)
+
+
+def test_a_save_that_emits_a_block_again_finds_it_moved(store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app, versions=20)
+        state = states(app)[0]
+        packed = set(block_rows(store))
+
+        def save_the_same() -> None:
+            app.kernel.save_state_delta(state, workflow_id="copy", owner_id=OWNER)
+
+        packing_of(app, objects=meddled(app, save_the_same)).pack()
+        rows = block_rows(store)
+        assert {block for block, row in rows.items() if row[2] is None} == packed
+        assert states(app, "copy") == [state]
+        assert_whole(app)
+        assert_whole(app, "copy")
+
+
+def test_moving_leaves_a_doom_alone_and_a_save_still_clears_it(store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app, versions=20)
+        state = states(app)[0]
+
+        def doom() -> None:
+            doom_blocks(app, 7)
+
+        packing_of(app, objects=meddled(app, doom)).pack()
+        assert {(row[2] is None, row[-1]) for row in block_rows(store).values()} == {(True, 7)}
+        app.kernel.save_state_delta(state, workflow_id="copy", owner_id=OWNER)
+        spared = [row for row in block_rows(store).values() if row[-1] is None and row[2] is None]
+        assert spared
+        assert_whole(app, "copy")
+
+
+def test_a_pack_that_the_collector_claimed_gets_no_blocks(store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app)
+        rows = block_rows(store)
+
+        def claim() -> None:
+            query(store, "UPDATE upload SET state = 'deleting'")
+
+        with pytest.raises(Conflict, match="collected"):
+            packing_of(app, objects=meddled(app, claim)).pack()
+        assert block_rows(store) == rows and upload_states(store) == ["deleting"]
+        assert_whole(app)
+
+
+def test_a_block_stored_anew_in_another_form_stays_where_it_is(store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app, versions=20)
+        block, row = next((block, row) for block, row in block_rows(store).items() if row[1] == 1 and row[6] is None)
+        data = app.default.blocks.read_uncached([block])[block]  # type: ignore[list-item, index]
+
+        def store_raw() -> None:
+            query(store, "UPDATE block SET codec = 0, body = ? WHERE id = ?", data, block)
+
+        report = packing_of(app, objects=meddled(app, store_raw)).pack()
+        assert report.left == 1 and block_rows(store)[block][:3] == (row[0], 0, data)
+        assert_whole(app)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+def test_a_pack_that_does_not_read_back_gets_no_blocks(damage: str, store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app, versions=20)
+        rows = block_rows(store)
+        assert app.objects is not None
+
+        def spoil(key: str) -> None:
+            assert app.objects is not None
+            data = app.objects.get(key)
+            app.objects.delete(key)
+            if damage == "flipped":
+                app.objects.put(key, data[:100] + bytes([data[100] ^ 1]) + data[101:])
+            elif damage == "cut":
+                app.objects.put(key, data[:-1])
+
+        with pytest.raises(Corrupt):
+            packing_of(app, objects=Meddling(app.objects, spoil)).pack()
+        assert block_rows(store) == rows and upload_states(store) == ["temp"]
+
+
+def test_a_damaged_block_is_left_alone_and_named(store: Store) -> None:
+    with store.open(**SMALL) as app:
+        converse(app, versions=20)
+        damaged = min(block_rows(store))
+        query(store, "UPDATE block SET body = ? WHERE id = ?", b"not these bytes", damaged)
+        report = app.packing.pack(older_than_s=0)
+        rows = block_rows(store)
+        assert [block for block, row in rows.items() if row[2] is not None] == [damaged]
+        assert len(report.problems) == 1 and damaged.hex() in report.problems[0]
+
+
+class LosesAnswers(SqlPacking):
+    """Whose commits happen, or not, without anybody hearing of it."""
+
+    def __init__(self, app: App, happens: Sequence[bool]) -> None:
+        engine: Any = _Deaf(app.catalog.engine, list(happens))
+        super().__init__(engine)
+
+
+class _Deaf:
+    def __init__(self, engine: Any, happens: list[bool]) -> None:
+        self._engine = engine
+        self._happens = happens
+        self.dialect = engine.dialect
+
+    def write(self, move: Callable[[Transaction], Any]) -> Any:
+        if not self._happens:
+            return self._engine.write(move)
+        if self._happens.pop():
+            self._engine.write(move)
+        raise OutcomeUnknown("the answer was lost")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+@pytest.mark.parametrize("happens", [True, False])
+def test_a_lost_answer_is_found_out(happens: bool, store: Store) -> None:
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app, versions=20)
+        packing = packing_of(app)
+        packing._packing = LosesAnswers(app, [happens])
+        report = packing.pack()
+        assert report.blocks == len(block_rows(store)) and report.left == 0
+        assert upload_states(store) == ["ready", "ready"]
+        assert_whole(app)
+
+
+def test_savers_and_packers_of_the_same_blocks_get_along(store: Store) -> None:
+    """Saves emit what is being packed, unpacked and packed again, in many threads."""
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def guarded(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as exc:
+                failures.append(exc)
+                stop.set()
+
+        return run
+
+    with store.open(**SMALL) as app:
+        converse(app, versions=15)
+        contents = states(app)
+
+        def save(number: int) -> None:
+            saved = 0
+            while not stop.is_set() or saved < 5:
+                app.kernel.save_state_delta(
+                    contents[saved % len(contents)], workflow_id=f"copy {number}", owner_id=OWNER
+                )
+                saved += 1
+
+        def move() -> None:
+            try:
+                for _ in range(4):
+                    app.packing.pack(older_than_s=0)
+                    app.packing.unpack()
+            finally:
+                stop.set()
+
+        works = [guarded(move), guarded(move), guarded(lambda: save(1)), guarded(lambda: save(2))]
+        threads = [threading.Thread(target=work) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=120)
+        assert failures == []
+        for workflow in ("report", "copy 1", "copy 2"):
+            assert_whole(app, workflow)
+        assert states(app) == contents
+
+
+def test_a_reader_follows_a_block_that_moves_before_its_eyes(tmp_path: Path) -> None:
+    """The row is read, then the block moves on and its old pack goes: it is looked up once more."""
+    store = Store(str(tmp_path / "store"))
+    with store.open(**ONE_OF_EACH) as app:
+        converse(app, versions=5)
+        expected = states(app)
+        app.packing.pack(older_than_s=0)
+        blocks = app.default.blocks
+        read = app.catalog.read_blocks
+        moved: list[bool] = []
+
+        def read_then_move(tenant: Any, ids: Any) -> Any:
+            rows = read(tenant, ids)
+            if not moved:
+                moved.append(True)
+                old = [row.upload for row in rows.values()]
+                app.packing.unpack()
+                app.packing.pack(older_than_s=0)
+                assert app.objects is not None
+                for key in [info.key for info in app.objects.list()]:
+                    if bytes.fromhex(key.rpartition("/")[2]) in old:
+                        app.objects.delete(key)
+            return rows
+
+        app.catalog.read_blocks = read_then_move  # type: ignore[method-assign]
+        try:
+            versions = app.kernel.history(workflow_id="report", owner_id=OWNER)
+            newest = bytes.fromhex(versions[0].manifest_id)
+            assert newest in blocks.read_uncached([newest])  # type: ignore[list-item]
+        finally:
+            app.catalog.read_blocks = read  # type: ignore[method-assign]
+        assert moved and states(app) == expected
