@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
@@ -11,24 +12,35 @@ from analemma.errors import AnalemmaError, Unavailable
 from analemma.executors.port import CallExecutor, missing_package
 
 CONNECT_S: Final = 30
+START_S: Final = 120
+"""So long for the processes of a cluster of our own to come up."""
+ANSWER_S: Final = 10
+"""So long for a scheduler to say which workers it has."""
+CLOSE_S: Final = 60
+"""So long for each of client and cluster to end; what processes are left then end with this one."""
 
 
 class DaskCalls(CallExecutor):
-    """Calls on a Dask cluster. Dask itself runs a call again whose worker died, a few times."""
+    """Calls on a Dask cluster. Dask itself runs a call again whose worker died, a few times; on a cluster of our own it
+    does not, so that attempts are counted alike everywhere."""
 
     apart = True
 
-    def __init__(self, client: Any, *, name: str, owned: Any = None) -> None:
-        """`owned` is closed in the end, client and cluster."""
+    def __init__(self, client: Any, *, name: str, owned: bool = False, cluster: Any = None, workers: int = 1) -> None:
+        """A client that is owned is closed in the end, and so is a cluster, which is kept at so many workers."""
         self.name = name
         self._client = client
         self._owned = owned
+        self._cluster = cluster
+        self._workers = workers
         try:
-            client.wait_for_workers(1, timeout=CONNECT_S)
+            client.wait_for_workers(workers, timeout=CONNECT_S if cluster is None else START_S)
+            self.slots = max(1, sum(self._threads().values()))
         except Exception as exc:
             self.close()
-            raise Unavailable(f"the Dask cluster {name} has no worker: {exc}", hint="start workers for it") from exc
-        self.slots = max(1, sum(client.nthreads().values()))
+            raise Unavailable(
+                f"the Dask cluster {name} has no worker: {type(exc).__name__}: {exc}", hint="start workers for it"
+            ) from exc
         # Nothing here is a function of its arguments alone: it reads and writes a store.
         self._executor = client.get_executor(pure=False)
 
@@ -44,10 +56,37 @@ class DaskCalls(CallExecutor):
             cls.__module__.startswith("distributed.") and cls.__name__ == "KilledWorker" for cls in type(error).__mro__
         )
 
+    def revive(self) -> None:
+        # A worker that is not back fifteen seconds after its death is given up by a Dask cluster, for ever, and a busy
+        # machine takes longer. What is there, or on its way, this leaves alone.
+        if self._cluster is not None:
+            self._cluster.scale(self._workers)
+
+    def missing(self) -> str | None:
+        try:
+            threads = self._threads()
+        except Exception as exc:
+            return f"the scheduler of the Dask cluster {self.name} has not answered ({type(exc).__name__}: {exc})"
+        if len(threads) < self._workers:
+            self.revive()
+        return None if threads else f"the Dask cluster {self.name} has had no worker"
+
     def close(self) -> None:
-        for each in self._owned or ():
-            each.close()
-        self._owned = None
+        owned, self._owned = [self._client] * self._owned, False
+        if self._cluster is not None:
+            owned.append(self._cluster)
+            self._cluster = None
+        for each in owned:
+            # The error of one that does not end in time is no news to anybody: the work is done, or has failed.
+            with suppress(TimeoutError):
+                each.close(timeout=CLOSE_S)
+
+    def _threads(self) -> dict[str, int]:
+        """Each worker's; what `nthreads` asks, but not for ever."""
+        found: dict[str, int] = self._client.sync(
+            self._client.scheduler.ncores, workers=None, callback_timeout=ANSWER_S
+        )
+        return found
 
 
 def open_dask(where: str) -> CallExecutor:
@@ -61,20 +100,27 @@ def open_dask(where: str) -> CallExecutor:
             client = dask.Client(where, timeout=CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as exc:
             raise _unreachable(where, exc) from exc
-        return DaskCalls(client, name=f"dask:{where}", owned=[client])
+        return DaskCalls(client, name=f"dask:{where}", owned=True)
     from analemma.executors.pools import default_processes
 
     workers = int(where) if where else default_processes()
-    # The scheduler always opens an HTTP port, by default 8787; with any free one two clusters can live side by side.
+    # Without workers at first: it would wait for them without end.
     cluster = dask.LocalCluster(
-        n_workers=workers,
+        n_workers=0,
         threads_per_worker=1,
         processes=True,
+        # The scheduler always opens an HTTP port, by default 8787; with any free one clusters can live side by side.
         dashboard_address="127.0.0.1:0",
-        scheduler_kwargs={"dashboard": False},
+        scheduler_kwargs={"dashboard": False, "allowed_failures": 0},
     )
-    client = dask.Client(cluster, set_as_default=False)
-    return DaskCalls(client, name=f"dask:{workers}", owned=[client, cluster])
+    try:
+        cluster.scale(workers)
+        client = dask.Client(cluster, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as exc:
+        with suppress(TimeoutError):
+            cluster.close(timeout=CLOSE_S)
+        raise Unavailable(f"Dask does not start here: {type(exc).__name__}: {exc}", hint="try again") from exc
+    return DaskCalls(client, name=f"dask:{workers}", owned=True, cluster=cluster, workers=workers)
 
 
 def given_dask(client: Any) -> CallExecutor:

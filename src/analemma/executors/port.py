@@ -21,6 +21,10 @@ AHEAD: Final = 2
 POLL_S: Final = 0.1
 LEAVE_S: Final = 60.0
 """So long a run that is left waits for what is running."""
+ASK_S: Final = 5.0
+"""So often a run asks whether there are workers, while nothing ends."""
+WORKERLESS_S: Final = 120.0
+"""So long it waits for workers that are not there. A busy machine takes half a minute to start one."""
 
 Item = TypeVar("Item")
 
@@ -86,6 +90,11 @@ class CallExecutor(ABC):
     def revive(self) -> None:  # noqa: B027
         """After a loss and before the next call: make whole what can be made whole, or raise Unavailable."""
 
+    def missing(self) -> str | None:
+        """Why no call can run now, as a sentence that can be followed by "for 120 s"; None if calls can. Asked now and
+        then while nothing ends. Does not wait long for an answer, and mends what it can."""
+        return None
+
     def abandon(self, future: Future[Any]) -> None:
         """Nobody wants the answer any more: a call that has not begun need not begin."""
         future.cancel()
@@ -118,25 +127,41 @@ class CallExecutor(ABC):
         ahead: int | None = None,
         attempts: int = ATTEMPTS,
         poll_s: float = POLL_S,
+        ask_s: float = ASK_S,
+        workerless_s: float = WORKERLESS_S,
     ) -> Iterator[Outcome]:
         """Run what a source gives, until it has no more, and tell how each call ended, as they end. At most `ahead`
-        calls are handed out at a time, and those that a worker died with are handed out again. Left early, it waits
-        for what is running."""
+        calls are handed out at a time, and those that a worker died with are handed out again. A call may take as long
+        as it likes; with nobody there to run it, it is waited for `workerless_s`, then Unavailable is raised. Left
+        early, it waits for what is running."""
         most = self.slots * AHEAD if ahead is None else ahead
         if most < 1 or attempts < 1:
             raise Invalid(f"{most} calls at a time, {attempts} attempts", hint="give 1 or more of each")
-        return _Running(self, source, most, attempts, poll_s).outcomes()
+        return _Running(self, source, most, attempts, poll_s, ask_s, workerless_s).outcomes()
 
 
 class _Running:
     """One run."""
 
-    def __init__(self, executor: CallExecutor, source: Source, most: int, attempts: int, poll_s: float) -> None:
+    def __init__(
+        self,
+        executor: CallExecutor,
+        source: Source,
+        most: int,
+        attempts: int,
+        poll_s: float,
+        ask_s: float,
+        workerless_s: float,
+    ) -> None:
         self._executor = executor
         self._source = source
         self._most = most
         self._attempts = attempts
         self._poll_s = poll_s
+        self._ask_s = min(ask_s, workerless_s)
+        self._workerless_s = workerless_s
+        self._asked = time.monotonic()
+        self._workerless_since: float | None = None
         self._running: dict[Future[Any], tuple[Call, int]] = {}
         self._again: deque[tuple[Call, int]] = deque()
 
@@ -155,7 +180,7 @@ class _Running:
         finally:
             for future in self._running:
                 self._executor.abandon(future)
-            wait(self._running, timeout=LEAVE_S)
+            wait([future for future in self._running if not future.cancelled()], timeout=LEAVE_S)
 
     def _fill(self) -> Next:
         """Hand out as much as there is room for; what the source said last."""
@@ -184,6 +209,10 @@ class _Running:
 
     def _collect(self) -> Iterator[Outcome]:
         done, _ = wait(self._running, timeout=self._poll_s, return_when=FIRST_COMPLETED)
+        if done:
+            self._workerless_since = None
+        else:
+            self._ask_for_workers()
         lost = False
         for future in done:
             call, attempt = self._running.pop(future)
@@ -202,6 +231,24 @@ class _Running:
             yield Outcome(call, None, gone, attempt)
         if lost:
             self._executor.revive()
+
+    def _ask_for_workers(self) -> None:
+        """A call that takes long and one that nobody runs look alike, until one asks."""
+        now = time.monotonic()
+        if now - self._asked < self._ask_s:
+            return
+        missing = self._executor.missing()
+        self._asked = time.monotonic()
+        if missing is None:
+            self._workerless_since = None
+            return
+        if self._workerless_since is None:
+            self._workerless_since = now
+        if self._asked - self._workerless_since >= self._workerless_s:
+            raise Unavailable(
+                f"{missing} for {self._workerless_s:g} s",
+                hint="see why its workers end, or start others; then go on: what has ended is not done again",
+            )
 
     def _settled(self, future: Future[Any]) -> tuple[Any, BaseException | None, bool]:
         """The result, the error, and whether it was the worker's death."""

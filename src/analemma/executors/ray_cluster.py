@@ -43,6 +43,13 @@ class RayCalls(CallExecutor):
         died = (found.WorkerCrashedError, found.NodeDiedError, found.OutOfMemoryError, found.ObjectLostError)
         return isinstance(error, died)
 
+    def missing(self) -> str | None:
+        try:
+            processors = self._ray.cluster_resources().get("CPU", 0)
+        except Exception as exc:
+            return f"{self.name} has not said what it has ({type(exc).__name__}: {exc})"
+        return None if processors >= 1 else f"{self.name} has had no node with a processor"
+
     def abandon(self, future: Future[Any]) -> None:
         # Ray sets the future's result when the task ends, and trips over one that was cancelled.
         reference = self._references.get(future)

@@ -20,15 +20,22 @@ import pytest
 from analemma.errors import Invalid, Unavailable
 from analemma.executors.port import Call, CallExecutor, Next
 
+MEETING, MEETING_S = 2, 120.0
+
 
 def square(number: int) -> int:
     """Called by the suite."""
     return number * number
 
 
-def process_of(seconds: float) -> int:
-    """The process that it runs in, after a while."""
-    time.sleep(seconds)
+def meet(folder: str, number: int) -> int:
+    """The process that it runs in, once all `MEETING` calls are under way."""
+    Path(folder, f"{number}").touch()
+    deadline = time.monotonic() + MEETING_S
+    while len(os.listdir(folder)) < MEETING:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"call {number} runs alone")
+        time.sleep(0.01)
     return os.getpid()
 
 
@@ -122,12 +129,12 @@ class ExecutorSuite:
         with pytest.raises(Exception, match="1 cannot be said"):
             list(executor.map(refuse_badly, [1]))
 
-    def test_calls_run_side_by_side(self, executor: CallExecutor) -> None:
-        if executor.slots < 2:
+    def test_calls_run_side_by_side(self, executor: CallExecutor, tmp_path: Path) -> None:
+        if executor.slots < MEETING:
             pytest.skip("one at a time")
-        processes = {process for _, process in executor.map(process_of, [0.5 + number / 1e6 for number in range(4)])}
+        calls = iter([Call(meet, (str(tmp_path), number)) for number in range(MEETING)])
+        processes = {each.get() for each in executor.run(lambda: next(calls, Next.OVER))}
         assert (os.getpid() in processes) == (not executor.apart)
-        assert len(processes) == (1 if not executor.apart else len(processes))
 
     def test_a_call_whose_worker_died_is_made_again(self, executor: CallExecutor, tmp_path: Path) -> None:
         if not executor.apart or not self.survives:

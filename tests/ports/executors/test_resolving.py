@@ -9,59 +9,39 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
 from analemma.errors import Invalid, Unavailable
-from analemma.executors.port import Call, Next
-from analemma.executors.resolving import resolve_executor, using_executor
 from analemma.testing.executors import die, square
+from analemma.testing.refusals import refuses
+from tests.ports.entry_points.executors import Call, Next, resolve_executor
+
+ROOT = Path(__file__).parents[3]
+NAMES: dict[str | None, tuple[str, int, bool]] = {
+    None: ("threads:4", 4, False),
+    "threads": ("threads:4", 4, False),
+    "threads:7": ("threads:7", 7, False),
+    "processes:3": ("processes:3", 3, True),
+}
+HOSTILE = ["", "clouds", "threads:", "threads:0", "threads:x", "threads:-1", "threads:²", "processes:100000"]
+HOSTILE += ["dask:", "ray:"]
 
 
-@pytest.mark.parametrize(
-    ("given", "name", "slots", "apart"),
-    [
-        (None, "threads:4", 4, False),
-        ("threads", "threads:4", 4, False),
-        ("threads:7", "threads:7", 7, False),
-        ("processes:3", "processes:3", 3, True),
-    ],
-)
-def test_a_name_says_what_runs_calls(given: str | None, name: str, slots: int, apart: bool) -> None:
-    with resolve_executor(given) as executor:
-        assert (executor.name, executor.slots, executor.apart) == (name, slots, apart)
+def test_a_name_says_what_runs_calls() -> None:
+    for given, expected in NAMES.items():
+        with resolve_executor(given) as executor:
+            assert (executor.name, executor.slots, executor.apart) == expected
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "",
-        "clouds",
-        "threads:",
-        "threads:0",
-        "threads:x",
-        "threads:-1",
-        "threads:²",
-        "processes:100000",
-        "dask:",
-        "ray:",
-    ],
-)
-def test_what_is_none_is_refused(given: str) -> None:
-    with pytest.raises(Invalid):
-        resolve_executor(given)
+def test_what_is_none_is_refused() -> None:
+    assert [given for given in HOSTILE if not refuses(resolve_executor, given)] == []
 
 
 def test_something_else_is_refused() -> None:
     with pytest.raises(Invalid, match="int runs no calls"):
         resolve_executor(4)
-
-
-def test_what_was_given_is_not_closed() -> None:
-    with resolve_executor("threads:1") as executor:
-        with using_executor(executor) as same:
-            assert same is executor
-        assert list(executor.map(abs, [-1])) == [(-1, 1)]
 
 
 def test_a_broken_pool_of_the_callers_is_told() -> None:
@@ -81,24 +61,20 @@ def test_a_source_without_end_is_asked_for_no_more_than_there_is_room_for() -> N
     assert next(asked) <= 20 + 2 * 4
 
 
+@pytest.mark.deep("an address is tried for half a minute")
 def test_nobody_listens_at_an_address() -> None:
     pytest.importorskip("distributed")
-    from analemma.executors import dask_cluster
-
-    before, dask_cluster.CONNECT_S = dask_cluster.CONNECT_S, 1  # type: ignore[misc]
-    try:
-        with pytest.raises(Unavailable, match="no Dask scheduler at tcp://127"):
-            resolve_executor("dask:tcp://127.0.0.1:9")
-    finally:
-        dask_cluster.CONNECT_S = before  # type: ignore[misc]
+    with pytest.raises(Unavailable, match="no Dask scheduler at tcp://127"):
+        resolve_executor("dask:tcp://127.0.0.1:9")
 
 
 def test_asking_for_threads_imports_neither_dask_nor_ray() -> None:
     program = (
-        "import sys; from analemma.executors.resolving import resolve_executor; resolve_executor('threads:1').close(); "
+        "import sys; from tests.ports.entry_points.executors import resolve_executor; "
+        "resolve_executor('threads:1').close(); "
         "print([name for name in ('distributed', 'dask', 'ray') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
