@@ -10,6 +10,7 @@ from analemma.archives.operations import Held
 from analemma.archives.parts import Parts
 from analemma.archives.places import check_apart, check_no_bookkeeping
 from analemma.archives.running import undo
+from analemma.errors import NotFound
 from analemma.failpoints import declare, hit
 
 AFTER_ASIDE = declare("remove.after_aside", "the volume of a workspace is moved aside, and its row does not say so")
@@ -65,13 +66,27 @@ class Remover:
         row = self._held.row
         if self._parts.store is not None:
             keys = self._keys(row.id)
+            # Listed before this is asked: what another has stored since under the same name is not among them.
+            if self._is_ended():  # guard: workspace.purged.volume
+                return
             # Without its marker an archive does not exist; so no reader meets half of one.
             self._delete([key for key in keys if key.endswith(f"/{META}")])
             hit(AFTER_MARKERS)
             self._delete(keys)
         hit(AFTER_OBJECTS)
+        if self._is_ended():
+            return
         self._held.volume.release(self._parts.volume_owner(row.id))
         self._parts.catalog.drop(self._parts.tenant, row.id, self._held.fence)
+
+    def _is_ended(self) -> bool:
+        """Whether another has taken the purge over and ended it; LostOperation if it is another's and goes on, or if
+        there is a workspace of this name again."""
+        try:
+            self._held.confirm()
+        except NotFound:
+            return True
+        return False
 
     def _keys(self, workspace: str) -> list[str]:
         listed = self._parts.objects.list(workspace_prefix(self._parts.tenant_name, workspace))

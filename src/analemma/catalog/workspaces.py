@@ -159,7 +159,9 @@ class SqlWorkspaces:
         def insert(tx: Transaction) -> WorkspaceRow:
             now = self._clock(tx)
             until = now + int(lease_s * SECOND_US) if lease_s else 0
-            made = replace(row, created_at_us=now, updated_at_us=now, lease_until_us=until)
+            # Fences count from the time on: those of a workspace of this name that was purged are all below.
+            # guard: workspace.made
+            made = replace(row, fence=now, created_at_us=now, updated_at_us=now, lease_until_us=until)
             if tx.execute("add_workspace", tenant=tenant, **_columns(made)) != 1:
                 raise Conflict(f"there is a workspace {row.id} already", hint="use another id, or purge that one first")
             if unit is not None:
@@ -201,7 +203,7 @@ class SqlWorkspaces:
             found = tx.one("hold_workspace", tenant=tenant, id=workspace)
             if found is None:
                 return
-            check_fence(WorkspaceRow(*found), fence)
+            check_fence(WorkspaceRow(*found), fence)  # guard: workspace.purged.row
             tx.execute("claim_units", tenant=tenant, workspace=workspace, now=self._clock(tx))
             tx.execute("drop_workspace", tenant=tenant, id=workspace)
 
@@ -252,12 +254,12 @@ class SqlWorkspaces:
         if found is not None:
             row = WorkspaceRow(*found)
             recent = deleted_before_us is not None and (row.deleted_at_us or 0) > deleted_before_us
-            if needs_unit(row, op_id) or recent:
+            if needs_unit(row, op_id) or recent:  # guard: unit.claimed
                 return False
         tx.execute("claim_unit", tenant=tenant, workspace=workspace, op_id=op_id, now=self._clock(tx))
         # There was no row to lock. A workspace that was made with this archive since then had its unit's row before us.
         appeared = None if found is not None else tx.one("hold_workspace", tenant=tenant, id=workspace)
-        if appeared is not None and needs_unit(WorkspaceRow(*appeared), op_id):
+        if appeared is not None and needs_unit(WorkspaceRow(*appeared), op_id):  # guard: unit.appeared
             raise AppearedMeanwhile(f"workspace {workspace} was made meanwhile", hint="try again", workspace=workspace)
         return True
 
