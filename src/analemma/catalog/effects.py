@@ -11,6 +11,7 @@ from analemma.catalog.bodies import add_bodies
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
 from analemma.catalog.run_records import FencedOut, Move, fenced_out
+from analemma.catalog.runs import AFTER_MOVE, BEFORE_MOVE
 from analemma.failpoints import declare, hit
 
 AFTER_INTENT = declare("effect.after_intent", "an effect is about to happen, and it is recorded that it is")
@@ -135,4 +136,6 @@ def settle_effect(
         for change in beside:
             tx.execute(change.statement, **change.parameters)
 
+    hit(BEFORE_MOVE)
     engine.write(settle)
+    hit(AFTER_MOVE)

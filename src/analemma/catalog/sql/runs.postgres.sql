@@ -19,7 +19,8 @@ WITH moved AS (
         due_at = CASE WHEN :kept = 1 AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
         updated_at = analemma_now(),
         ended_at = CASE WHEN :over = 1 THEN analemma_now() END
-    WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)
+    -- guard: run.status.postgres
+    WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.fence.postgres
     RETURNING 1
 )
 INSERT INTO run_segment
@@ -40,9 +41,10 @@ WITH moved AS (
     UPDATE head
     SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
     WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+      -- guard: head.run.postgres
       AND manifest = :expected_manifest AND version = :expected_version
       AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
-      AND NOT (:unless_pending::boolean AND EXISTS (
+      AND NOT (:unless_pending::boolean AND EXISTS (  -- guard: pending.run.postgres
           SELECT FROM ledger
           WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
       ))
@@ -54,7 +56,7 @@ WITH moved AS (
     FOR KEY SHARE
 ), based AS MATERIALIZED (
     SELECT FROM moved
-    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true
+    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true  -- guard: base.run.postgres
                ELSE analemma_abort('AN001', (
                    SELECT min(encode(base, 'hex')) FROM unnest(:bases::bytea[]) AS base
                    WHERE NOT EXISTS (SELECT FROM held WHERE held.id = base)
@@ -66,7 +68,7 @@ WITH moved AS (
         :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
         :block_links::bytea[]
     ) AS emitted
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.run.postgres
     RETURNING id, xmax = 0 AS fresh
 ), added_manifest AS (
     INSERT INTO manifest
@@ -86,7 +88,7 @@ WITH moved AS (
         due_at = CASE WHEN :run_kept = 1 AND :run_due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :run_due_in::bigint END,
         updated_at = analemma_now(),
         ended_at = CASE WHEN :run_over = 1 THEN analemma_now() END
-    WHERE number = :run_run AND fence = :run_fence AND status IN ('RUNNING', :run_from_status)
+    WHERE number = :run_run AND fence = :run_fence AND status IN ('RUNNING', :run_from_status)  -- guard: run.fence.commit.postgres
       AND EXISTS (SELECT FROM based) AND (SELECT count(*) FROM stored) >= 0
     RETURNING 1
 ), recorded AS (
@@ -114,7 +116,7 @@ SET position = :position, head = :head, status = :status, waiting = :waiting::te
     due_at = CASE WHEN :kept = 1 AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
     updated_at = analemma_now(),
     ended_at = CASE WHEN :over = 1 THEN analemma_now() END
-WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)
+WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.moved.postgres
 
 -- restart_deadline --
 -- The run as a whole has so long from now on; `late`: only if its time is over.
@@ -127,7 +129,7 @@ UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease, status = 'RUNNING', error = NULL, ended_at = NULL,
     begun_at = coalesce(begun_at, analemma_now()), deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
 WHERE number = :run AND (status IN ('PENDING', 'RUNNING') OR (status = 'FAILED' AND :failed = 1))
-  AND (holder IS NULL OR due_at <= analemma_now() OR holder = :gone::text)
+  AND (holder IS NULL OR due_at <= analemma_now() OR holder = :gone::text)  -- guard: run.claimed.postgres
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
           fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
@@ -143,7 +145,7 @@ WHERE number IN (
     WHERE due_at <= (SELECT analemma_now()) AND tenant = coalesce(:tenant::integer, tenant)
       AND queue = '' AND status IN ('PENDING', 'RUNNING', 'WAITING_HUMAN')
     ORDER BY due_at LIMIT :limit
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE SKIP LOCKED  -- guard: run.due.postgres
 )
 RETURNING tenant, number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
           fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
@@ -151,21 +153,23 @@ RETURNING tenant, number, execution, owner, workflow, branch, name, document, bo
 -- renew_run --
 -- No row touched means that it is somebody else's, or was cancelled.
 UPDATE run SET due_at = analemma_now() + :lease
-WHERE number = :run AND fence = :fence AND holder IS NOT NULL AND status = 'RUNNING'
+-- guard: run.renewed.holder.postgres
+WHERE number = :run AND fence = :fence AND holder IS NOT NULL AND status = 'RUNNING'  -- guard: run.renewed.postgres
 
 -- release_run --
 -- Give it back as it is, for whoever looks next.
 UPDATE run SET holder = NULL, due_at = analemma_now() + :due_in
-WHERE number = :run AND fence = :fence AND holder IS NOT NULL
+WHERE number = :run AND fence = :fence AND holder IS NOT NULL  -- guard: run.released.postgres
 
 -- begin_effect --
 -- Somebody is about to do it, by whoever has the fence. No row touched means that the run is somebody else's, or was cancelled, or that it was
 -- done: what was done stays done. Answers which attempt it is.
 INSERT INTO effect (run, incarnation, key, state, attempts, begun_at)
 SELECT :run, :incarnation, :key, 'intent', 1, analemma_now()
-WHERE true AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)
+-- guard: effect.begun.lock.postgres
+WHERE true AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)  -- guard: effect.begun.postgres
 ON CONFLICT (run, incarnation, key) DO UPDATE
-SET state = 'intent', attempts = effect.attempts + 1 WHERE effect.state <> 'done'
+SET state = 'intent', attempts = effect.attempts + 1 WHERE effect.state <> 'done'  -- guard: effect.done.postgres
 RETURNING attempts
 
 -- end_effect --
@@ -174,35 +178,40 @@ UPDATE effect SET state = :state, result = :result::bytea, body = :body::bytea,
     ended_at = analemma_now()
 WHERE run = :run AND incarnation = :incarnation AND key = :key AND state <> 'done'
   AND (:state::text = 'done' OR attempts = :attempt)
-  AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)
+  -- guard: effect.ended.lock.postgres
+  AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)  -- guard: effect.ended.postgres
 RETURNING 1
 
 -- put_effect --
 -- One that needs no beginning, in the place of whatever is known of it.
 INSERT INTO effect (run, incarnation, key, state, result, body, attempts, begun_at, ended_at)
 SELECT :run, :incarnation, :key, :state, :result::bytea, :body::bytea, 1, analemma_now(), analemma_now()
-WHERE true AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)
+-- guard: effect.noted.lock.postgres
+WHERE true AND EXISTS (SELECT FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)  -- guard: effect.noted.postgres
 ON CONFLICT (run, incarnation, key) DO UPDATE
 SET state = excluded.state, result = excluded.result, body = excluded.body, ended_at = excluded.ended_at WHERE effect.state <> 'done'
 RETURNING 1
 
 -- hold_run --
 -- No row means that the run is somebody else's, or was cancelled; a row, that it stays ours until the transaction ends.
-SELECT number FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE
+SELECT number FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE  -- guard: run.held.postgres
 
 -- hold_parent --
 -- A run that is about to begin another stays its holder's until that is there. No row touched means that it is somebody else's, or was cancelled.
-UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = 'RUNNING'
+-- guard: run.parent.lock.postgres
+UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = 'RUNNING'  -- guard: run.parent.postgres
 
 -- wake_parent --
--- The run that waits for one that has ended, beside its end. Before it in every transaction: whoever waits is locked before whom it waits for.
-UPDATE run SET due_at = analemma_now()
-WHERE number = :run AND holder IS NULL AND status = 'RUNNING' AND waiting LIKE '{"kind":"subflow"%'
+-- The run that waits for one that has ended, beside its end. Before it in every transaction: whoever waits is locked before whom it waits for,
+-- also one that does not wait yet: it begins to when this has committed, and then sees the end.
+UPDATE run
+SET due_at = CASE WHEN holder IS NULL AND status = 'RUNNING' AND waiting LIKE '{"kind":"subflow"%' THEN analemma_now() ELSE due_at END
+WHERE number = :run
 
 -- look_at_child --
 -- A run that begins to wait for another, which may have ended since it was looked at.
 UPDATE run SET due_at = analemma_now()
-WHERE number = :run AND EXISTS (SELECT 1 FROM run AS child WHERE child.number = :child AND child.ended_at IS NOT NULL)
+WHERE number = :run AND EXISTS (SELECT 1 FROM run AS child WHERE child.number = :child AND child.ended_at IS NOT NULL)  -- guard: run.child.postgres
 
 -- cancel_children --
 -- The runs that one has begun and waits for, when it is cancelled; up to a number, which those that are begun from now on are above.
