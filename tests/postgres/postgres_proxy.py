@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 
 class LossyProxy:
@@ -21,9 +23,10 @@ class LossyProxy:
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(Path(self._folder.name) / f".s.PGSQL.{port}"))
         self._listener.listen()
-        self.url = make_conninfo("", **{**parts, "host": self._folder.name})
+        self.url = re.sub(r"(?<=[?&]host=)[^&]+", self._folder.name, url)
         self._armed: bytes | None = None
         self._then_refuse = False
+        self._meanwhile: Callable[[], object] = lambda: None
         self._at_once = False
         self.refusing = False
         self.lost = 0
@@ -32,9 +35,11 @@ class LossyProxy:
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
-    def lose_answer_to(self, fragment: bytes, *, then_refuse: bool = False) -> None:
-        """Lose the answer to the next message that holds `fragment`."""
-        self._armed, self._then_refuse = fragment, then_refuse
+    def lose_answer_to(
+        self, fragment: bytes, *, then_refuse: bool = False, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        """Lose the answer to the next message that holds `fragment`; call `meanwhile` before the client knows."""
+        self._armed, self._then_refuse, self._meanwhile = fragment, then_refuse, meanwhile
 
     def lose_connection_at(self, fragment: bytes) -> None:
         """Cut the client off as soon as the next message that holds `fragment` is through; the server goes on."""
@@ -98,6 +103,7 @@ class LossyProxy:
                 if cut.is_set():
                     # Something came back: the statement has run. Nobody will hear of it.
                     self.lost += 1
+                    self._meanwhile()
                     break
                 client.sendall(data)
         except OSError:

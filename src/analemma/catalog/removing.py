@@ -12,9 +12,10 @@ from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import BranchKey, Head, OutboxEvent, RowChange, TenantId
 from analemma.catalog.records import branch_columns
-from analemma.errors import HeadMoved, OutcomeUnknown
+from analemma.errors import AnalemmaError, HeadMoved, OutcomeUnknown
 from analemma.failpoints import declare, hit
 
+BEFORE_TRANSACTION = declare("remove.before_transaction", "branches were looked at, and none is deleted")
 BEFORE_COMMIT = declare("remove.before_commit", "branches are deleted inside the transaction")
 AFTER_COMMIT = declare("remove.after_commit", "branches are gone, but the caller does not know")
 
@@ -51,11 +52,16 @@ class RemovalRequest:
 def remove_branches(engine: Engine, request: RemovalRequest) -> None:
     """Remove them, durably. Raises HeadMoved and changes nothing if one of them is elsewhere by now, or deltas wait for
     it, or a `whole` workflow has others."""
+    hit(BEFORE_TRANSACTION)
     try:
         engine.write(lambda tx: _remove(tx, request))
-    except OutcomeUnknown:
+    except OutcomeUnknown as unknown:
         workflow = {"tenant": request.tenant, "owner": request.owner, "workflow": request.workflow}
-        if engine.one("removal", **workflow, hash=request.hash) is None:
+        try:
+            removal = engine.one("removal", **workflow, hash=request.hash)
+        except AnalemmaError as exc:
+            raise unknown from exc
+        if removal is None:
             raise
     hit(AFTER_COMMIT)
 

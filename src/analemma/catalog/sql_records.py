@@ -36,7 +36,7 @@ from analemma.catalog.records import (
     tag_row,
 )
 from analemma.clock import Clock
-from analemma.errors import OutcomeUnknown
+from analemma.errors import AnalemmaError, OutcomeUnknown
 from analemma.failpoints import hit
 
 NEWEST = (1 << 63) - 1
@@ -55,9 +55,13 @@ class SqlRecords:
         hit(BEFORE_TRANSACTION)
         try:
             self.engine.write(lambda tx: append_record(tx, request))
-        except OutcomeUnknown:
+        except OutcomeUnknown as unknown:
             # Only the answer was lost if the record is there: its hash covers everything about it.
-            if not is_appended(self.engine, request):
+            try:
+                appended = is_appended(self.engine, request)
+            except AnalemmaError as exc:
+                raise unknown from exc
+            if not appended:
                 raise
         hit(EXPIRE_AFTER_COMMIT if isinstance(request.effect, Expire) else RECORD_AFTER_COMMIT)
 
