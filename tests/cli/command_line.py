@@ -8,17 +8,39 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from analemma.cli.exit_codes import CODES
-from analemma.cli.running import run
+import pytest
+
 from tests.stores import Store
 
 PROGRAM = str(Path(sys.executable).with_name("analemma"))
+OK = 0
+BROKEN_PIPE = 141
+CODES = {
+    "error": 1,
+    "internal": 1,
+    "invalid": 2,
+    "not_found": 3,
+    "conflict": 4,
+    "head_moved": 4,
+    "expired": 5,
+    "corrupt": 6,
+    "unavailable": 7,
+    "outcome_unknown": 7,
+    "denied": 8,
+    "limit": 9,
+    "timeout": 10,
+    "data_lost": 11,
+    "consistency": 12,
+}
+"""The exit code of each kind of error. Scripts rely on them: a kind may be added, none may change."""
 
 Done = subprocess.CompletedProcess[str]
 
@@ -39,7 +61,8 @@ class CommandLine:
             meanwhile.enter_context(_standard_input(given or ""))
             meanwhile.enter_context(redirect_stdout(output))
             meanwhile.enter_context(redirect_stderr(errors))
-            code = run(arguments)
+            meanwhile.enter_context(_arguments(arguments))
+            code = _exit_code()
         return Done([PROGRAM, *arguments], code, _written(output), _written(errors))
 
     def process(self, *arguments: str, given: str | None = None, **variables: str) -> Done:
@@ -72,10 +95,10 @@ class CommandLine:
     def error(self, kind: str, *arguments: str, given: str | None = None, **variables: str) -> str:
         """The error line of a command that must fail with this kind, and with at most a hint besides."""
         done = self.run(*arguments, given=given, **variables)
-        assert done.returncode == CODES[kind], done.stderr or done.stdout
+        assert done.returncode == CODES[kind], (arguments, done.stderr or done.stdout)
         lines = done.stderr.splitlines()
-        assert lines[0].startswith("error: ")
-        assert [line[:6] for line in lines[1:]] in ([], ["hint: "])
+        assert lines[0].startswith("error: "), arguments
+        assert [line[:6] for line in lines[1:]] in ([], ["hint: "]), arguments
         return lines[0].removeprefix("error: ")
 
     def _environment(self, variables: dict[str, str]) -> dict[str, str]:
@@ -85,12 +108,31 @@ class CommandLine:
 
 def at(store: Store, directory: Path) -> CommandLine:
     """A user of a new store."""
+    line = user_of(store, directory)
+    line.text("init")
+    return line
+
+
+def user_of(store: Store, directory: Path | None = None) -> CommandLine:
+    """A user of a store that there is."""
     variables = {"ANALEMMA_URL": store.url, "ANALEMMA_OWNER": "ann"}
     if store.objects is not None:
         variables["ANALEMMA_OBJECTS"] = store.objects
-    line = CommandLine(directory, variables)
-    line.text("init")
-    return line
+    return CommandLine(directory or Path.cwd(), variables)
+
+
+@cache
+def _program() -> Callable[[], object]:
+    (program,) = entry_points(group="console_scripts", name="analemma")
+    return cast(Callable[[], object], program.load())
+
+
+def _exit_code() -> int:
+    """What the installed program exits with that is called here."""
+    with pytest.raises(SystemExit) as ended:
+        _program()()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
 
 
 def _text() -> io.TextIOWrapper:
@@ -113,6 +155,16 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextmanager
+def _arguments(arguments: Sequence[str]) -> Iterator[None]:
+    before = sys.argv
+    sys.argv = [PROGRAM, *arguments]
+    try:
+        yield
+    finally:
+        sys.argv = before
 
 
 @contextmanager

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.api.pipeline.backfill_shop import fill
-from tests.api.pipeline.tables import query
-from tests.api.pipeline.test_backfill_verify import damage_body
 from tests.cli.command_line import PROGRAM, CommandLine, at
+from tests.raw_rows import change
 from tests.stores import Store
 
 SHOP = ("--tenant", "shop")
@@ -63,7 +62,8 @@ def test_what_is_damaged_makes_verify_fail(here: CommandLine, store: Store) -> N
     assert stale.returncode == 4 and "uncompiled  35" in stale.stdout
     assert here.run("backfill", "run", "--verify", "strict", *SHOP).returncode == 0
     assert here.run("backfill", "verify", *SHOP).returncode == 0
-    damage_body(store)
+    body = "SELECT root FROM slice JOIN entity ON entity.id = slice.entity WHERE key = 'b00003' AND slice.type = 'CORE'"
+    assert change(store, f"UPDATE block SET body = ? WHERE id IN ({body})", [b"not what it was"]) == 1  # noqa: S608
     for more in ((), ("--fast",)):
         found = here.run("backfill", "verify", *SHOP, *more)
         assert found.returncode == 6 and "BOOK#shop#b00003" in found.stdout
@@ -73,11 +73,12 @@ def test_what_is_damaged_makes_verify_fail(here: CommandLine, store: Store) -> N
 
 def test_entities_that_fail_are_told_and_the_exit_code_is_theirs(here: CommandLine, store: Store) -> None:
     roots = "SELECT root FROM raw JOIN entity ON entity.id = raw.entity WHERE key = 'b00004'"
-    query(store, f"DELETE FROM block WHERE id IN ({roots})")  # noqa: S608
+    assert change(store, f"DELETE FROM block WHERE id IN ({roots})") == 1  # noqa: S608
     done = here.run("backfill", "run", "--type", "BOOK", *SHOP)
     assert done.returncode == 6 and "BOOK#shop#b00004@" in done.stdout and "corrupt:" in done.stdout
 
 
+@pytest.mark.deep("processes that each open the store")
 def test_it_runs_on_processes(here: CommandLine) -> None:
     done = here.process("backfill", "run", "--executor", "processes:1", "--json", *SHOP)
     assert done.returncode == 0 and '"done": 35' in done.stdout, done.stderr

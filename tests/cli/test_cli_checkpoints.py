@@ -2,72 +2,79 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import App
-from analemma.catalog.port import TenantId
-from analemma.cli.checkpoint_jobs import checkpoint_job, pending_checkpoints
-from analemma.errors import Invalid, Unavailable
-from tests.cli.command_line import at
+from analemma.errors import Invalid
+from tests.actors import Actor
+from tests.cli.command_line import CommandLine, at
+from tests.raw_rows import change
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
 
 
-def leave_behind(app: App, *tenants: str) -> None:
-    """Two checkpoints in each, as a process leaves them that died right after."""
-    for tenant in tenants:
-        app.tenant(tenant).checkpoints._closed = True
-        app.tenant(tenant).kernel.save_state_delta({"n": 1}, **NAME)
-        for number in (2, 3):
-            app.tenant(tenant).kernel.checkpoint_async({"n": number}, **NAME)
+def leave_pending(store: Store, tenant: str, delta: dict[str, Any]) -> None:
+    """A checkpoint as a process leaves it that is killed right after: durable, and not applied."""
+    with Actor(checkpoint, store.url, store.objects, tenant, delta, at="ledger.after_insert", then="kill") as actor:
+        assert actor.wait() == -signal.SIGKILL, actor.errors
 
 
-def test_a_worker_applies_what_was_left_pending_in_all_tenants(store: Store, tmp_path: Path) -> None:
-    with store.open(checkpoint_close_s=0) as app:
-        leave_behind(app, "default", "shop")
-    here = at(store, tmp_path)
-    assert here.answer("status")["pending_checkpoints"] == 4
-    said = {job["job"]: job["said"] for job in here.answer("worker", "--once")["jobs"]}
-    assert said["checkpoints"] == "4 settled that were pending"
+def checkpoint(url: str, objects: str | None, tenant: str, delta: dict[str, Any]) -> None:
+    with Store(url, objects).open() as app:
+        app.tenant(tenant).kernel.checkpoint_async(delta, **NAME)
+
+
+@pytest.fixture
+def here(store: Store, tmp_path: Path) -> CommandLine:
+    """A store with a state of two tenants, each with a checkpoint that is pending."""
+    with store.open() as app:
+        for tenant in ("default", "shop"):
+            app.tenant(tenant).kernel.save_state_delta({"n": 1}, **NAME)
+    for tenant in ("default", "shop"):
+        leave_pending(store, tenant, {"n": 2})
+    return at(store, tmp_path)
+
+
+def settled(here: CommandLine, *options: str) -> str | None:
+    said = {job["job"]: job["said"] for job in here.answer("worker", "--once", *options)["jobs"]}
+    return said.get("checkpoints")
+
+
+def test_a_worker_applies_what_was_left_pending_in_all_tenants(here: CommandLine) -> None:
+    assert here.answer("status")["pending_checkpoints"] == 2
+    assert settled(here) == "2 settled that were pending"
     assert here.answer("status")["pending_checkpoints"] == 0
     for tenant in ("default", "shop"):
-        assert here.answer("load", "-w", "trip", "--tenant", tenant)["version"]["version"] == 3
-        assert here.answer("load", "-w", "trip", "--tenant", tenant)["state"] == {"n": 3}
+        loaded = here.answer("load", "-w", "trip", "--tenant", tenant)
+        assert (loaded["version"]["version"], loaded["state"]) == (2, {"n": 2})
 
 
-def test_a_worker_of_one_tenant_leaves_the_others_alone(store: Store) -> None:
+def test_a_worker_of_one_tenant_leaves_the_others_alone(here: CommandLine) -> None:
+    assert settled(here, "--tenant", "shop") == "1 settled that were pending"
+    assert here.answer("status")["pending_checkpoints"] == 1
+    assert here.answer("load", "-w", "trip", "--tenant", "shop")["state"] == {"n": 2}
+    assert settled(here, "--tenant", "shop") is None
+
+
+def test_what_does_not_fit_is_settled_and_makes_no_version(here: CommandLine, store: Store) -> None:
+    leave_pending(store, "shop", {"/n/deep": 1})
+    assert settled(here) == "3 settled that were pending"
+    assert here.answer("load", "-w", "trip", "--tenant", "shop")["version"]["version"] == 2
     with store.open() as app:
-        leave_behind(app, "default", "shop")
-        assert checkpoint_job(app, "shop").work(lambda: False) == "2 settled that were pending"
-        assert pending_checkpoints(app) == {"default": 2}
-        assert checkpoint_job(app, "shop").work(lambda: False) is None
-
-
-def test_what_does_not_fit_is_settled_and_not_called_applied(store: Store) -> None:
-    with store.open() as app:
-        leave_behind(app, "shop")
-        ticket = app.tenant("shop").kernel.checkpoint_async({"/n/deep": 1}, **NAME)
-        assert checkpoint_job(app, "shop").work(lambda: False) == "3 settled that were pending"
-        assert pending_checkpoints(app) == {}
+        kernel = app.tenant("shop").kernel
+        ticket = kernel.checkpoint_async({"/n/deep": 1}, **NAME)
         with pytest.raises(Invalid):
-            app.tenant("shop").kernel.wait_for(ticket)
+            kernel.wait_for(ticket)
 
 
-def test_what_is_in_the_way_in_one_tenant_keeps_no_other_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with store.open() as app:
-        leave_behind(app, "broken", "shop")
-        broken, settle = app.tenant("broken").id, app.catalog.settle
-
-        def settle_others(tenant: TenantId, *arguments: Any) -> Any:
-            if tenant == broken:
-                raise Unavailable("the disk is full")
-            return settle(tenant, *arguments)
-
-        monkeypatch.setattr(app.catalog, "settle", settle_others)
-        with pytest.raises(Unavailable, match="the disk is full"):
-            checkpoint_job(app, None).work(lambda: False)
-        assert pending_checkpoints(app) == {"broken": 2}
+def test_what_is_in_the_way_in_one_tenant_keeps_no_other_waiting(here: CommandLine, store: Store) -> None:
+    ours = "(SELECT id FROM tenant WHERE name = 'default')"
+    assert change(store, f"DELETE FROM block WHERE tenant = {ours}") > 0  # noqa: S608
+    done = here.run("worker", "--once", "--json")
+    assert done.returncode == 1 and "checkpoints" in done.stdout
+    assert here.answer("status")["pending_checkpoints"] == 1
+    assert here.answer("load", "-w", "trip", "--tenant", "shop")["state"] == {"n": 2}

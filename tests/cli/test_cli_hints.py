@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analemma.cli.exit_codes import CODES
-from tests.cli.command_line import CommandLine, at
+from tests.cli.command_line import CODES, CommandLine, at
 from tests.stores import Store
 
 
@@ -29,31 +28,27 @@ def hint(line: CommandLine, kind: str, *arguments: str) -> str:
     return said.removeprefix("hint: ")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["workspace", "archive", "ws9"],
-        ["archive", "ws9"],
-        ["restore", "ws9"],
-        *(["workspace", verb, "ws9"] for verb in ("show", "restore", "start", "stop", "recover", "delete", "undelete")),
-        ["workspace", "purge", "ws9", "--yes"],
-    ],
-    ids=" ".join,
-)
-def test_an_unknown_workspace_is_told_where_those_are_that_there_are(here: CommandLine, command: list[str]) -> None:
-    assert hint(here, "not_found", *command) == "analemma workspace list lists them"
+UNKNOWN = [
+    ["workspace", "archive", "ws9"],
+    ["archive", "ws9"],
+    ["restore", "ws9"],
+    *(["workspace", verb, "ws9"] for verb in ("show", "restore", "start", "stop", "recover", "delete", "undelete")),
+    ["workspace", "purge", "ws9", "--yes"],
+]
+UNUSABLE = [
+    ("invalid", ["workspace", "create", "ws1", "--volume", "file"], "move it away, or use another directory"),
+    ("invalid", ["workspace", "create", "ws1", "--volume", ".analemma-x"], "use another directory"),
+    ("not_found", ["load", "-w", "trip", "--field", "b"], "leave out --field to see what it has"),
+    ("not_found", ["load", "-w", "trip", "--execution", "x"], "or leave out --execution"),
+    ("invalid", ["save", "-w", "trip", "--file", "latin"], "save it as UTF-8"),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "command", "said"),
-    [
-        ("invalid", ["workspace", "create", "ws1", "--volume", "file"], "move it away, or use another directory"),
-        ("invalid", ["workspace", "create", "ws1", "--volume", ".analemma-x"], "use another directory"),
-        ("not_found", ["load", "-w", "trip", "--field", "b"], "leave out --field to see what it has"),
-        ("not_found", ["load", "-w", "trip", "--execution", "x"], "or leave out --execution"),
-        ("invalid", ["save", "-w", "trip", "--file", "latin"], "save it as UTF-8"),
-    ],
-    ids=["file", "name", "field", "execution", "encoding"],
-)
-def test_what_cannot_be_used_is_told_what_to_do(here: CommandLine, kind: str, command: list[str], said: str) -> None:
-    assert said in hint(here, kind, *command)
+def test_an_unknown_workspace_is_told_where_those_are_that_there_are(here: CommandLine) -> None:
+    said = {" ".join(command): hint(here, "not_found", *command) for command in UNKNOWN}
+    assert said == dict.fromkeys(said, "analemma workspace list lists them")
+
+
+def test_what_cannot_be_used_is_told_what_to_do(here: CommandLine) -> None:
+    said = {" ".join(command): (hint(here, kind, *command), expected) for kind, command, expected in UNUSABLE}
+    assert {name: found for name, (found, expected) in said.items() if expected not in found} == {}

@@ -12,8 +12,7 @@ from threading import Thread
 
 import pytest
 
-from analemma.cli.exit_codes import CODES
-from tests.cli.command_line import CommandLine, at
+from tests.cli.command_line import CODES, CommandLine, at
 from tests.stores import Store
 
 PROGRAM = "tests.cli.order_program"

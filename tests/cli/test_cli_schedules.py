@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import CommandLine, at
+from tests.raw_rows import change
 from tests.stores import Store
 
 PROGRAM = "tests.cli.order_program"
@@ -56,8 +57,7 @@ def test_a_schedule_is_added_shown_paused_resumed_run_and_removed(here: CommandL
 
 def test_a_worker_begins_what_is_due_also_without_a_program(here: CommandLine, store: Store) -> None:
     here.answer("schedule", "add", "often", "order.yaml", "-o", "ann", "--every", "3600", "--set", "prices=[4]")
-    with store.open() as app, app.catalog.engine.transaction(write=True) as tx:
-        tx.script("UPDATE schedule SET next_at = next_at - 3600000000, look_at = look_at - 3600000000")
+    assert change(store, "UPDATE schedule SET next_at = next_at - 3600000000, look_at = look_at - 3600000000") == 1
     assert "schedules: began 1 runs" in here.text("worker", "--drain")
     (run,) = here.answer("runs")["runs"]
     assert run["status"] == "PENDING" and run["idempotency_key"].startswith("schedule/often/20")

@@ -93,10 +93,13 @@ def test_the_example_says_what_it_did(tmp_path: Path) -> None:
     assert "s3cret" not in "".join(told)
 
 
+@pytest.mark.deep("a story of several seconds")
 def test_the_demo_ends_by_itself_and_leaves_nothing(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     told = " ".join(run_alone([PROGRAM, "demo"], folder).split())
     assert "leaves the version before" in told
+    for said in ("killed with kill -9 (exit -9)", "plan is not run again", "roll back to version 5", "sent twice"):
+        assert said in told
     assert "of 8 answers are found again" in told and "The two differ in decide, letter, receipt" in told
     assert "The author is renamed." in told and "rows of CORE and PRICE that were written: 0." in told
     assert "200 of 200 documents have the new name" in told

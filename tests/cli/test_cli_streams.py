@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from analemma.cli.exit_codes import CODES
-from tests.cli.command_line import PROGRAM, CommandLine, at
+from tests.cli.command_line import CODES, PROGRAM, CommandLine, at
 from tests.core.contracts.bookshop import EXAMPLE
 from tests.stores import Store
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from analemma.cli.exit_codes import CODES
-from tests.cli.command_line import CommandLine, at
+from tests.cli.command_line import CODES, CommandLine, at
 from tests.stores import Store
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.archives.test_reconciling import interrupt
 from tests.api.archives.volumes import fill, look
 from tests.cli.command_line import CommandLine, at
+from tests.raw_rows import change
 from tests.stores import Store
 
 
@@ -94,8 +94,9 @@ def test_recover_goes_back_to_an_older_archive_only_where_that_is_said(
     here.text("archive", "ws1")
     here.text("restore", "ws1")
     shutil.rmtree(tmp_path / "home")
-    with store.open() as app:
-        interrupt(app, "STARTING", intent="hook")
+    # As if a worker had begun this and died.
+    begun = "UPDATE workspace SET operation = 'STARTING', intent = 'hook', fence = fence + 1, lease_until = 0"
+    assert change(store, begun) == 1
     here.error("conflict", "workspace", "recover", "ws1")
     here.error("unavailable", "workspace", "recover", "ws1")
     here.error("invalid", "workspace", "recover", "--give-up-volume")

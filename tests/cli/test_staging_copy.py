@@ -15,6 +15,7 @@ from tests.servers import PostgresServer
 SCRIPT = Path(__file__).parents[2] / "examples/staging-copy/staging_copy.py"
 
 
+@pytest.mark.deep("it needs PostgreSQL, and takes seconds")
 @pytest.mark.parametrize("servers", ["its own", "one that is there"])
 def test_the_example_of_a_staging_copy_ends_well(servers: str, postgres_server: PostgresServer, tmp_path: Path) -> None:
     given = [] if servers == "its own" else [postgres_server.url]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from analemma.bag.kernel import BagKernel as Kernel
+import analemma
 
 INTRODUCTION = """# The kernel's verbs
 
@@ -21,6 +21,8 @@ This page is written by `python -m tests.docs.kernel_page docs/reference/kernel.
 
 
 LONGEST_LINE = 100
+with analemma.open("sqlite:///:memory:") as app:
+    Kernel = type(app.kernel)
 
 
 def kernel_page() -> str:

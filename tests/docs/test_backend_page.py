@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.pages import DOCS, code_blocks
 
 PAGE = DOCS / "how-to" / "write-a-backend.md"
 
 
+@pytest.mark.deep("two whole suites")
 def test_the_backends_on_the_page_pass_the_shipped_suites(tmp_path: Path) -> None:
     program = "\n\n".join(block.text for block in code_blocks(PAGE) if block.language == "python")
     (tmp_path / "test_my_backend.py").write_text(program, encoding="utf-8")

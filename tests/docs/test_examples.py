@@ -8,6 +8,7 @@ import importlib
 import io
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,22 @@ def test_an_example_that_is_not_run_says_why() -> None:
             assert block.not_run is None or len(block.not_run) > 10, f"{shown(page)}, line {block.line}"
 
 
-@pytest.mark.parametrize("page", markdown_files(), ids=shown)
-def test_links_lead_somewhere(page: Path) -> None:
+def wrong_links(page: Path) -> Iterator[str]:
     for target in _LINK.findall(prose(page)):
         if "://" in target or target.startswith("mailto:"):
             continue
         name, _, anchor = target.partition("#")
         found = (page.parent / name).resolve() if name else page
-        assert found.is_relative_to(ROOT), f"{target} leads out of the repository"
-        assert found.exists(), f"{target} does not exist"
-        if anchor:
-            assert anchor in slugs(found), f"{target}: there is no such heading"
+        if not found.is_relative_to(ROOT):
+            yield f"{shown(page)}: {target} leads out of the repository"
+        elif not found.exists():
+            yield f"{shown(page)}: {target} does not exist"
+        elif anchor and anchor not in slugs(found):
+            yield f"{shown(page)}: {target}: there is no such heading"
+
+
+def test_links_lead_somewhere() -> None:
+    assert [wrong for page in markdown_files() for wrong in wrong_links(page)] == []
 
 
 def test_the_index_names_every_page() -> None:
@@ -73,23 +79,31 @@ def test_the_index_names_every_page() -> None:
     assert set(DOCS.glob("**/*.md")) - {index} <= named
 
 
-@pytest.mark.parametrize("page", markdown_files(), ids=shown)
-def test_files_named_in_the_text_exist(page: Path) -> None:
+def missing_files(page: Path) -> Iterator[str]:
     places = [ROOT, ROOT / "src" / "analemma", ROOT / "tests", page.parent]
     for name in _FILE.findall(prose(page)):
         # The first is the reader's own, and capitals stand for any name.
         made_up = name == "analemma.toml" or name.startswith(("NAME.", "NNNN-"))
-        assert made_up or any((place / name).exists() for place in places), name
+        if not made_up and not any((place / name).exists() for place in places):
+            yield f"{shown(page)}: {name}"
 
 
-@pytest.mark.parametrize("page", markdown_files(), ids=shown)
-def test_code_named_in_the_text_exists(page: Path) -> None:
-    for name in _NAME.findall(prose(page)):
-        if not name.endswith((".py", ".sql", ".toml", ".db", ".lock")):
-            resolve(name if name.startswith("analemma.") else f"analemma.{name}")
+def test_files_named_in_the_text_exist() -> None:
+    assert [missing for page in markdown_files() for missing in missing_files(page)] == []
 
 
-def resolve(name: str) -> None:
+def test_code_named_in_the_text_exists() -> None:
+    named = [
+        (name if name.startswith("analemma.") else f"analemma.{name}", page)
+        for page in markdown_files()
+        for name in _NAME.findall(prose(page))
+        if not name.endswith((".py", ".sql", ".toml", ".db", ".lock"))
+    ]
+    known = {name: exists(name) for name, _ in named}
+    assert [f"{shown(page)}: {name}" for name, page in named if not known[name]] == []
+
+
+def exists(name: str) -> bool:
     """Import as much of a dotted name as is a module, and look up the rest in it."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
@@ -100,7 +114,8 @@ def resolve(name: str) -> None:
                 raise
             continue
         for part in parts[length:]:
-            fields = getattr(found, "__dataclass_fields__", {})
-            assert hasattr(found, part) or part in fields, f"there is no {name}"
+            if not hasattr(found, part) and part not in getattr(found, "__dataclass_fields__", {}):
+                return False
             found = getattr(found, part, None)
-        return
+        return True
+    return False

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import random
 import re
+import shutil
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import libipld
 import pytest
 
 import analemma
-from analemma import BranchKey, Operation, Proposal
-from analemma.canon import chunking
-from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Trees, no_blocks
-from analemma.state.journal import next_record
-from analemma.state.manifests import Manifest, encode_manifest
-from tests.docs.independent_reader import Damaged, Store, check_pack
+from tests.docs.independent_reader import Cid, Damaged, Store, check_pack, parse_cbor
 from tests.docs.pages import DOCS, code_blocks, table_rows
 
 PAGE = DOCS / "design" / "blocks-and-trees.md"
-KEY = BranchKey("ann", "report")
+NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
 EXAMPLE = {"name": "Ann", "raw": b"\x01\x02", "day": dt.date(2024, 2, 29), "scores": [1, 1.5, None, True]}
 
 
@@ -33,25 +29,55 @@ def on_the_page(name: str) -> str:
     return "".join(re.split(r"  +", line)[0].replace(" ", "") for line in block.text.splitlines())
 
 
-def test_the_worked_example_is_what_we_write() -> None:
-    trees = Trees(no_blocks, standard_registry())
-    example = trees.build(EXAMPLE)
-    (block,) = example.blocks
-    assert (block.data.hex(), block.id.hex()) == (on_the_page("block"), on_the_page("block id"))
-    linked = trees.build({"text": "x" * 2046})
-    assert [block.data.hex() for block in linked.blocks if block.id == linked.root.id] == [on_the_page("linked")]
-    manifest = Manifest(KEY, 1, None, example.root, 1_700_000_000_000_000, bytes(range(16)), message="first")
-    made = encode_manifest(manifest)
-    assert (made.data.hex(), made.id.hex()) == (on_the_page("manifest"), on_the_page("manifest id"))
-    record = next_record(KEY, None, kind="committed", manifest=made.id, at_us=manifest.created_at_us, version=1)
-    assert record.hash.hex() == on_the_page("journal hash")
+def constants() -> dict[str, int]:
+    return {name: int(value) for name, value, *_ in table_rows(PAGE, first_heading="constant")}
 
 
-def test_the_constants_are_those_of_the_code() -> None:
-    for name, value, *_ in table_rows(PAGE, first_heading="constant"):
-        assert getattr(chunking, name) == int(value), name
-    public = {name for name in vars(chunking) if name.isupper() and not name.startswith("_")}
-    assert public == {row[0] for row in table_rows(PAGE, first_heading="constant")}
+def test_the_worked_examples_are_what_we_write(tmp_path: Path) -> None:
+    with analemma.open(tmp_path / "store") as app:
+        example = app.kernel.save_state_delta(EXAMPLE, **NAME)
+        linked = app.kernel.save_state_delta({"text": "x" * 2046}, workflow_id="linked", owner_id="ann")
+        inline = app.kernel.save_state_delta({"text": "x" * 2045}, workflow_id="inline", owner_id="ann")
+    store = Store(tmp_path / "store", "default")
+    assert example.root_hash == on_the_page("block id")
+    assert store.block(bytes.fromhex(example.root_hash)).hex() == on_the_page("block")
+    assert store.block(bytes.fromhex(linked.root_hash)).hex() == on_the_page("linked")
+    assert (linked.blocks_stored, inline.blocks_stored) == (3, 2)
+    store.close()
+
+
+def test_the_worked_manifest_has_the_fields_that_ours_have_and_the_hash_that_it_says(tmp_path: Path) -> None:
+    with analemma.open(tmp_path / "store") as app:
+        made = app.kernel.save_state_delta(EXAMPLE, message="first", **NAME)
+    store = Store(tmp_path / "store", "default")
+    ours = store.block(bytes.fromhex(made.manifest_id))
+    ((record, journal_hash),) = store.sql.execute("SELECT body, hash FROM journal").fetchall()
+    store.close()
+    page = bytes.fromhex(on_the_page("manifest"))
+    assert hashlib.sha256(page).hexdigest() == on_the_page("manifest id")
+    name, format_number, fields = parse_cbor(ours)
+    # All but what is different each time.
+    fields |= {"created_at": 1_700_000_000_000_000, "nonce": b"\0" + bytes(range(16))}
+    assert encoded([name, format_number, fields]) == page
+
+    assert encoded(parse_cbor(record)) == record and hashlib.sha256(record).digest() == journal_hash
+    name, format_number, fields = parse_cbor(record)
+    fields |= {"at": 1_700_000_000_000_000, "manifest": b"\0" + bytes.fromhex(on_the_page("manifest id"))}
+    assert hashlib.sha256(encoded([name, format_number, fields])).hexdigest() == on_the_page("journal hash")
+
+
+def encoded(value: Any) -> bytes:
+    """DAG-CBOR by a library that others wrote."""
+    data: bytes = libipld.encode_dag_cbor(_with_links(value))
+    return data
+
+
+def _with_links(value: Any) -> Any:
+    if isinstance(value, Cid):
+        return bytes.fromhex("01711220") + value.block
+    if isinstance(value, list):
+        return [_with_links(item) for item in value]
+    return {key: _with_links(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def state() -> dict[str, Any]:
@@ -76,18 +102,22 @@ def plain(value: Any) -> Any:
     return {key: plain(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with three versions, the first of them partly in a pack."""
-    with analemma.open(tmp_path / "store") as app:
-        tenant = app.tenant("default")
-        head = tenant.committer.commit(Proposal(KEY, tenant.trees.build(state()), None)).head
+    folder = tmp_path_factory.mktemp("format") / "store"
+    with analemma.open(folder) as app:
+        app.kernel.save_state_delta(state(), **NAME)
         for number in range(2):
-            root = tenant.manifest(head.manifest).root.id
-            edited = tenant.trees.edit(root, [Operation("add", ("messages", "-"), f"message {number}")])
-            head = tenant.committer.commit(Proposal(KEY, edited, head, message=f"step {number}")).head
-        assert tenant.verify(KEY).ok
-    return tmp_path / "store"
+            app.kernel.save_state_delta({"/messages/-": f"message {number}"}, message=f"step {number}", **NAME)
+        assert app.kernel.verify(**NAME).ok
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return shutil.copytree(written, tmp_path / "store")
 
 
 def test_a_reader_written_from_the_page_reads_and_checks_a_store(folder: Path) -> None:
@@ -102,6 +132,28 @@ def test_a_reader_written_from_the_page_reads_and_checks_a_store(folder: Path) -
     for path in packs:
         assert check_pack(path.read_bytes())
     store.close()
+
+
+def test_nodes_are_cut_within_the_sizes_on_the_page(written: Path) -> None:
+    store = Store(written, "default")
+    store.check_branch("ann", "report")
+    limits = constants()
+    leaves: dict[str, list[int]] = {}
+    for block in store.seen:
+        data = store.block(block)
+        parsed = parse_cbor(data)
+        if parsed[0] in ("list", "map", "text", "bytes"):
+            leaves.setdefault(parsed[0] if parsed[1] == 0 else "index", []).append(len(data))
+    store.close()
+    head = 16
+    """What a node has beside its entries, at most."""
+    for kind in ("list", "map", "index"):
+        assert max(leaves[kind]) <= limits["MAXIMUM_BYTES"] + head, kind
+        # The last of a level may be short, and there are few levels.
+        assert sum(size < limits["MINIMUM_BYTES"] for size in leaves[kind]) <= 8, kind
+    for kind in ("text", "bytes"):
+        assert max(leaves[kind]) <= limits["TEXT_MAXIMUM_BYTES"] + head, kind
+        assert sum(size < limits["TEXT_MINIMUM_BYTES"] for size in leaves[kind]) <= 1, kind
 
 
 def flip(body: bytes) -> bytes:
@@ -136,7 +188,7 @@ OLDER: dict[str, str] = {
 
 def ours(folder: Path) -> bool:
     with analemma.open(folder) as app:
-        return app.tenant("default").verify(KEY).ok
+        return app.kernel.verify(**NAME).ok
 
 
 def theirs(folder: Path) -> bool:
@@ -158,12 +210,15 @@ def do(damage: str, folder: Path) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("checker", [ours, theirs])
+def test_a_whole_store_is_in_order(folder: Path) -> None:
+    assert ours(folder) and theirs(folder)
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_found(folder: Path, damage: str, checker: Callable[[Path], bool]) -> None:
-    assert checker(folder)
+def test_damage_is_found_by_us_and_by_a_reader_written_from_the_page(folder: Path, damage: str) -> None:
     do(DAMAGE[damage], folder)
-    assert not checker(folder)
+    assert not ours(folder)
+    assert not theirs(folder)
 
 
 @pytest.mark.parametrize("damage", OLDER)

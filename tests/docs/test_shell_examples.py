@@ -21,6 +21,7 @@ PAGES = {
 """What the commands of each print, among others."""
 
 
+@pytest.mark.deep("a process for each command")
 @pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_command_lines_do_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -34,7 +34,12 @@ def lifecycle(
         ),
     ] = None,
     format: Annotated[
-        Format | None, typer.Option("--format", help="Whose rules, if the bucket is given by its name: s3 if left out.")
+        Format | None,
+        typer.Option(
+            "--format",
+            help="Whose rules, if the bucket is given by its name: s3 if left out.",
+            metavar="s3|gcs|azure",
+        ),
     ] = None,
     orphan_days: Annotated[
         int, typer.Option("--orphan-days", help="How long orphans stay.", metavar="DAYS", min=1, max=36_500)

@@ -92,7 +92,9 @@ def dead(store: StoreOptions, matching: Matching = ANY, limit: Limit = 100, curs
 
 
 @on_store(commands, "analemma outbox show -u ./store 01HZX-1", name="show")
-def show(store: StoreOptions, event: Annotated[str, typer.Argument(help="The id of an event.")]) -> None:
+def show(
+    store: StoreOptions, event: Annotated[str, typer.Argument(help="The id of an event.", metavar="EVENT")]
+) -> None:
     """Show everything about one event."""
     with store.open() as app:
         found = app.outbox.get(event, tenant=store.tenant).as_dict()

@@ -61,7 +61,7 @@ def _below(command: Command, name: str) -> Iterator[tuple[str, Command]]:
 
 
 def _row(parameter: Parameter) -> str:
-    metavar = (parameter.metavar or "").replace("[", "").replace("]", "")
+    metavar = (parameter.metavar or "").replace("[", "").replace("]", "").replace("|", "\\|")
     argument = parameter.param_type_name == "argument"
     names = f"`{metavar}`" if argument else ", ".join(f"`{name}`" for name in parameter.opts)
     # What has no metavar is a switch.
