@@ -11,7 +11,7 @@ JOBS ?= auto
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test deep check format bench-quick bench soak clean
+.PHONY: help setup demo test deep mutants check format bench-quick bench soak clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ test: $(STAMP) ## Set up, then run the tests, with PostgreSQL where it is the su
 
 deep: $(STAMP) ## Every test at its full count, on both databases, on clusters.
 	@$(BIN)/python -m tests.deep -n $(JOBS) --dist worksteal $(ARGS)
+
+mutants: $(STAMP) ## Break one guard at a time: a test must fail. ARGS names some of them.
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 check: $(STAMP) ## Lint, types (strict) and layers.
 	@$(BIN)/ruff check .

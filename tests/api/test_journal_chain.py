@@ -58,12 +58,21 @@ def dropped(store: Store, seq: int) -> None:
     assert change(store, "DELETE FROM journal WHERE seq = ?", (seq,)) == 1
 
 
+def renumbered(store: Store, seq: int) -> None:
+    """From here on every number is one higher, as the head says, too: a record is missing that there never was."""
+    for number in range(RECORDS, seq - 1, -1):
+        assert change(store, "UPDATE journal SET seq = ? WHERE seq = ?", (number + 1, number)) == 1
+    assert change(store, "UPDATE head SET journal_seq = journal_seq + 1") == 1
+
+
 @pytest.mark.parametrize("seq", [1, 3, RECORDS])
-@pytest.mark.parametrize("damage", [rewritten, rewritten_with_all_behind_it, dropped], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "damage", [rewritten, rewritten_with_all_behind_it, dropped, renumbered], ids=lambda each: each.__name__
+)
 def test_a_record_that_does_not_fit_its_neighbours_is_found(
     journal: Store, damage: Callable[[Store, int], None], seq: int
 ) -> None:
-    """Guard: every record names the hash of the one before it, and the head that of the last."""
+    """Guard: every record names the hash of the one before it, and the head that of the last; none is left out."""
     damage(journal, seq)
     with journal.open() as app:
         assert not app.kernel.verify(**PLACE).ok

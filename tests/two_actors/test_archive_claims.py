@@ -121,3 +121,23 @@ def test_an_archive_that_somebody_gets_back_before_the_collector_is_left(migrate
                 holder.rollback()
         assert claimed == [0]
         assert read(other, tmp_path) == "text"
+
+
+def test_an_archive_is_left_whose_workspace_is_made_while_it_is_claimed(migrated_url: str, tmp_path: Path) -> None:
+    """Guard: where there is no workspace to lock, it is looked again whether there is one, once the archive's own row is
+    locked, as whoever makes a workspace of an archive does first."""
+    store = Store(migrated_url, str(tmp_path / "objects"))
+    with store.open(**AT_ONCE) as app, psycopg.connect(store.url) as holder:
+        archive(app, tmp_path)
+        holder.execute("CREATE TEMPORARY TABLE kept AS SELECT * FROM workspace")
+        holder.execute("DELETE FROM workspace")
+        holder.commit()
+        assert app.archives.gc_run(0, force=True).marked == 1
+        holder.execute("UPDATE archive_unit SET created_at = created_at")
+        holder.execute("INSERT INTO workspace SELECT * FROM kept")
+        claimed: list[int] = []
+        with beside(lambda: claimed.append(app.archives.gc_run(0, force=True).claimed)) as collecting:
+            wait_for_waiting(store.url, collecting)
+            holder.commit()
+        assert claimed == [0]
+        assert read(app, tmp_path) == "text"

@@ -20,13 +20,26 @@ PLACE: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
 TEXT = "what was thrown away, and is wanted again " * 200
 
 
+CONTRACTS = Path(__file__).parents[2] / "examples/bookshop/contracts.yaml"
+SLICE: dict[str, Any] = {"isbn": "1", "title": TEXT}
+BOOK: dict[str, Any] = {**SLICE, "price": 1200}
+
+
+def leave(app: analemma.App, *states: dict[str, Any]) -> None:
+    """Blocks that nothing names any more: those of these states, each of which is a workflow's."""
+    for number, state in enumerate(states):
+        place: dict[str, Any] = {"workflow_id": f"left {number}", "owner_id": "ann"}
+        app.kernel.save_state_delta(state, **place)
+        app.kernel.save_state_delta(dict.fromkeys(state), **place)
+        app.kernel.expire(**place)
+
+
 def throw_away(app: analemma.App) -> None:
-    """A block that nothing names any more, and that the next pass would delete."""
+    """What the next pass would delete, and something that it would doom."""
     app.kernel.set_retention(owner_id="ann", keep_last=1)
-    app.kernel.save_state_delta({"text": TEXT}, **PLACE)
-    app.kernel.save_state_delta({"text": ""}, **PLACE)
-    app.kernel.expire(**PLACE)
+    leave(app, {"text": TEXT}, SLICE, BOOK)
     assert sum(each.doomed for each in app.gc.run(grace_s=0).tenants) > 0
+    leave(app, {"text": TEXT + TEXT})
 
 
 def collect(app: analemma.App) -> Any:
@@ -54,14 +67,41 @@ def send(app: analemma.App) -> Any:
     return lambda reader: reader.payloads.hydrate(sent)["text"]
 
 
+def run(app: analemma.App) -> Any:
+    def plan(state: Any, ctx: Any) -> dict[str, str]:
+        return {"text": TEXT}
+
+    def rest(state: Any, ctx: Any) -> None:
+        """Changes nothing."""
+
+    flow = analemma.Flow("trip", checkpoints="node")
+    flow.step(plan, writes=["text"])
+    flow.step(rest)
+    assert app.flows.run(flow, {}, **PLACE).status == "COMPLETED"
+    return lambda reader: reader.kernel.load_latest_state(**PLACE)["text"]
+
+
+def ingest(app: analemma.App) -> Any:
+    app.default.ingest("BOOK", "1", BOOK)
+    return lambda reader: reader.default.compile("BOOK", "1") and TEXT
+
+
+def compile(app: analemma.App) -> Any:
+    app.default.ingest("BOOK", "1", BOOK)
+    app.default.compile("BOOK", "1")
+    return lambda reader: reader.default.slices("BOOK", "1")["CORE"].data["title"]
+
+
 Write = Callable[[analemma.App], Callable[[analemma.App], object]]
+WRITES = [save, begin, checkpoint, send, run, ingest, compile]
 
 
-@pytest.mark.parametrize("point", ["gc.after_lease", "gc.after_snapshot"])
-@pytest.mark.parametrize("write", [save, begin, checkpoint, send], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("point", ["gc.after_lease", "gc.after_snapshot", "gc.after_doom"])
+@pytest.mark.parametrize("write", WRITES, ids=lambda each: each.__name__)
 def test_what_is_stored_again_while_it_is_collected_stays(store: Store, write: Write, point: str) -> None:
     """Guard: whoever stores a block again takes the doom from it, and a block is deleted only if it is doomed then."""
     with store.open() as app, store.open() as other:
+        app.contracts.load(CONTRACTS)
         throw_away(app)
         with failpoints.paused(point, lambda: collect(app)) as held:
             read = write(other)

@@ -159,6 +159,56 @@ def test_no_save_overtakes_a_checkpoint_that_was_accepted_before_it(store: Store
         assert app.kernel.load_latest_state(**PLACE) == {"text": "save"}
 
 
+def three_steps(last: Callable[[Any, Any], dict[str, int]]) -> analemma.Flow:
+    """A run that has made two versions in a row expects to make the next one, and looks at the head no more: then its
+    last step but one is called."""
+
+    def plan(state: Any, ctx: Any) -> dict[str, int]:
+        return {"plan": 1}
+
+    def check(state: Any, ctx: Any) -> dict[str, int]:
+        return {"checked": 1}
+
+    def rest(state: Any, ctx: Any) -> None:
+        """Changes nothing."""
+
+    last.__name__ = "book"
+    flow = analemma.Flow("trip", checkpoints="node")
+    flow.step(plan, writes=["plan"])
+    flow.step(check, writes=["checked"])
+    flow.step(last, writes=["booked"])
+    flow.step(rest)
+    return flow
+
+
+def test_a_segment_of_a_run_follows_what_somebody_saved_meanwhile(store: Store) -> None:
+    """Guard: a run moves the head by compare-and-set, too."""
+    with store.open() as app, store.open() as other:
+
+        def book(state: Any, ctx: Any) -> dict[str, int]:
+            other.kernel.save_state_delta({"text": "save"}, **PLACE, message="save")
+            return {"booked": 1}
+
+        done = app.flows.run(three_steps(book), {}, **PLACE)
+        assert (done.status, done.state) == ("COMPLETED", {"plan": 1, "checked": 1, "booked": 1, "text": "save"})
+        assert messages(app).index("save") == 1
+        assert app.kernel.verify(**PLACE).ok
+
+
+def test_no_segment_of_a_run_overtakes_a_checkpoint_that_was_accepted_before_it(store: Store) -> None:
+    """Guard: a run does not move it past deltas that wait to move it, either."""
+    with store.open() as app, ExitStack() as stack:
+
+        def book(state: Any, ctx: Any) -> dict[str, int]:
+            other = Actor(checkpoint, store.url, store.objects, at="ledger.after_insert")
+            stack.enter_context(other).wait_until_stopped()
+            return {"booked": 1}
+
+        done = app.flows.run(three_steps(book), {}, **PLACE)
+        assert (done.status, done.state) == ("COMPLETED", {"plan": 1, "checked": 1, "booked": 1, "text": "checkpoint"})
+        assert messages(app).index("checkpoint") == 1
+
+
 def test_no_commit_names_an_upload_that_was_collected_meanwhile(store: Store) -> None:
     """Guard: a commit finishes its uploads, and only if nobody has claimed them."""
     blob = random.Random(1).randbytes(90_000)

@@ -58,3 +58,28 @@ def test_nobody_compiles_what_a_compile_joins_before_that_is_committed(migrated_
             held.go_on()
         other.worker(1).drain()
         assert author_of_the_book(app) == "Stanisław Lem"
+
+
+def test_a_compile_that_was_overtaken_does_not_serve_what_is_older(store: Store) -> None:
+    """Guard: a compile is written only if its entity was not compiled since."""
+    with store.open() as app, store.open() as other:
+        prepare(app)
+        with failpoints.paused("compile.before_transaction", lambda: app.default.compile("BOOK", "1")) as held:
+            other.default.ingest("BOOK", "1", {**BOOK, "title": "Eden"})
+            other.default.compile("BOOK", "1")
+            held.go_on()
+        core = app.default.slices("BOOK", "1")["CORE"].data
+        assert core and core["title"] == "Eden"
+
+
+def test_a_compile_goes_by_the_contracts_that_were_loaded_meanwhile(store: Store, tmp_path: Path) -> None:
+    """Guard: a compile is written only if no contracts were loaded since those that it goes by."""
+    newer = tmp_path / "newer.yaml"
+    text = CONTRACTS.read_text().replace("version: 1.0.0", "version: 2.0.0")
+    newer.write_text(text.replace("fields: [isbn, title, tags]", "fields: [title, tags]"))
+    with store.open() as app, store.open() as other:
+        prepare(app)
+        with failpoints.paused("compile.before_transaction", lambda: app.default.compile("BOOK", "1")) as held:
+            other.contracts.load(newer)
+            held.go_on()
+        assert app.default.slices("BOOK", "1")["CORE"].data == {"title": "Solaris"}

@@ -4,6 +4,7 @@ nothing any more, and nobody else has it meanwhile."""
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,12 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="analemma.outbox")
 
 
-def emit(app: analemma.App, count: int) -> None:
+def emit(app: analemma.App, count: int, *, lane: str = "1") -> None:
     """Events in one lane."""
 
     def plan(state: Any, ctx: Any) -> None:
         for number in range(count):
-            ctx.emit({"type": "Planned", "aggregate_type": "TRIP", "aggregate_id": "1", "payload": {"n": number}})
+            ctx.emit({"type": "Planned", "aggregate_type": "TRIP", "aggregate_id": lane, "payload": {"n": number}})
 
     flow = analemma.Flow("trip")
     flow.step(plan)
@@ -112,5 +113,57 @@ def test_a_lane_is_one_workers_at_a_time(store: Store) -> None:
         with failpoints.paused("outbox.after_claim", lambda: drain(app)) as held:
             drain(other)
             assert handled == []
+            # Whoever finds something to do looks at all lanes.
+            emit(other, 1, lane="2")
+            drain(other)
+            assert handled == [0]
             held.go_on()
-        assert handled == [0, 1, 2]
+        assert handled == [0, 0, 1, 2]
+
+
+def claim(url: str, objects: str | None) -> None:
+    with Store(url, objects).open(**LONG) as app:
+        app.worker(1, handlers={"Planned": lambda event, settle: None}).drain()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "found out"])
+def test_no_event_is_tried_by_whoever_lost_a_lane_in_which_a_worker_died(store: Store, known: bool) -> None:
+    """Guard: that a worker died in a lane, and that an event of it is being tried, for which it is to blame if the next
+    one dies too, is written under the fence of the lane."""
+    handled: list[int] = []
+    with store.open(**LONG) as app:
+        emit(app, 2)
+        with Actor(claim, store.url, store.objects, at="outbox.before_acknowledge", then="kill") as dead:
+            dead.wait()
+        if known:
+            assert change(store, "UPDATE lane SET suspect = (1 = 1), lease_until = NULL WHERE lease_until > 0") == 1
+        else:
+            end_leases(store)
+        worker = app.worker(1, handlers={"Planned": lambda event, settle: handled.append(event.payload["n"])})
+        with failpoints.paused("outbox.after_claim", worker.drain) as held:
+            end_leases(store)
+            with Actor(claim, store.url, store.objects, at="outbox.after_claim") as other:
+                other.wait_until_stopped()
+                held.go_on()
+                assert handled == []
+                other.thaw()
+                assert other.wait() == 0, other.errors
+        assert [status for status, _ in statuses(store)] == ["PROCESSED", "PROCESSED"]
+
+
+def test_a_lease_is_not_renewed_by_whoever_lost_the_lane(store: Store) -> None:
+    """Guard: a lease is made longer under the fence of the lane; another's would be made shorter by that."""
+    # It renews its leases a few times a second, while somebody else has the lane for ever.
+    with store.open(outbox_lease_s=1.0) as app:
+        emit(app, 1)
+        taken = "UPDATE lane SET fence = fence + 1, lease_until = ? WHERE lease_until IS NOT NULL"
+        leases: list[Any] = []
+
+        def handle(event: Any, settle: Any) -> None:
+            assert change(store, taken, (1 << 60,)) == 1
+            # However long this takes, nothing happens to the lease.
+            time.sleep(1.0)
+            leases.extend(select(store, "SELECT lease_until FROM lane WHERE lease_until IS NOT NULL"))
+
+        app.worker(1, handlers={"Planned": handle}).drain()
+        assert leases == [(1 << 60,)]

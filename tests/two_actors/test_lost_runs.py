@@ -120,6 +120,46 @@ def test_nothing_is_noted_by_whoever_lost_the_run(store: Store) -> None:
         assert (done.status, done.state) == ("COMPLETED", {"plan": "other"})
 
 
+def test_no_task_of_a_group_is_recorded_by_whoever_lost_the_run(store: Store) -> None:
+    """Guard: what the tasks of a group came to is written under the fence of the run."""
+
+    def each(step: Step) -> analemma.Flow:
+        step.__name__ = "square"
+        flow = analemma.Flow("squares")
+        flow.step(step, reads=["item"], writes=["answer"])
+        flow.for_each("each", over="numbers", step="square", result="/answer", into="squares")
+        return flow
+
+    with store.open(run_lease_s=3600) as app, store.open() as other, ExitStack() as stack:
+        other.flows.register(each(lambda state, ctx: {"answer": state["item"] ** 2}))
+        taken: list[Any] = []
+
+        def square(state: Any, ctx: Any) -> dict[str, int]:
+            if not taken:
+                assert change(store, "UPDATE run SET due_at = 0 WHERE holder IS NOT NULL") == 1
+                go_on = lambda: other.flows.resume(ctx.execution_id)  # noqa: E731
+                taken.append(stack.enter_context(failpoints.paused("run.after_claim", go_on)))
+            return {"answer": 0}
+
+        done = app.flows.run(each(square), {"numbers": [1, 2, 3]}, **PLACE, executor="threads:1")
+        assert done.status == "RUNNING"
+        assert select(store, "SELECT count(*) FROM run_task") == [(0,)]
+        done = taken[0].go_on()
+        assert (done.status, done.state["squares"]) == ("COMPLETED", [1, 4, 9])
+
+
+def test_a_run_that_is_resumed_while_it_is_forgotten_stays(migrated_url: str, tmp_path: Path) -> None:
+    """Guard: a run is forgotten only if it is over when its row is locked, and not when it was looked for."""
+    store = Store(migrated_url, str(tmp_path / "objects"))
+    with store.open() as app, psycopg.connect(store.url) as holder:
+        done = app.flows.run(trip(lambda state, ctx: None), {}, **PLACE)
+        holder.execute("UPDATE run SET status = 'RUNNING', ended_at = NULL")
+        with beside(lambda: app.flows.forget(0)) as forgetting:
+            wait_for_waiting(store.url, forgetting)
+            holder.commit()
+        assert app.flows.get(done.execution_id).status == "RUNNING"
+
+
 @pytest.mark.parametrize("further", [True, False], ids=["in between", "at the end"])
 @pytest.mark.parametrize("changes", [True, False], ids=["with a version", "without a version"])
 @pytest.mark.parametrize("tells", [True, False], ids=["with an event", "without an event"])

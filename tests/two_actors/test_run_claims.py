@@ -84,3 +84,24 @@ def test_a_run_that_went_on_meanwhile_is_not_cancelled_where_it_was(store: Store
             with pytest.raises(Conflict):
                 held.go_on()
         assert app.flows.get(pending.execution_id).status == "COMPLETED"
+
+
+def test_a_run_that_somebody_took_meanwhile_is_cancelled_where_it_is(store: Store) -> None:
+    """Guard: the same while it is under way: where it stands by then is not written over with where it stood."""
+    with store.open() as app, store.open() as other:
+
+        def plan(state: Any, ctx: Any) -> dict[str, str]:
+            return {"plan": "done"}
+
+        def book(state: Any, ctx: Any) -> None:
+            held.go_on()
+
+        flow = analemma.Flow("trip", checkpoints="node")
+        flow.step(plan, writes=["plan"])
+        flow.step(book)
+        pending = app.flows.start(flow, {}, **PLACE)
+        with failpoints.paused("run.before_move", lambda: app.flows.cancel(pending.execution_id)) as held:
+            other.flows.register(flow)
+            other.flows.resume(pending.execution_id)
+        found = app.flows.get(pending.execution_id)
+        assert (found.status, found.state) == ("CANCELLED", {"plan": "done"})

@@ -232,6 +232,7 @@ class Archives:
             self._check_unit(tx, row)
             self._parts.catalog.spare_unit(tx, self._parts.tenant, row.id, row.archive_op)
             # Whoever deleted it and does not know that it is done must not do it again.
+            # guard: workspace.undeleted
             return replace(row, status="COLD", deleted_at_us=None, error=None, fence=row.fence + 1)
 
         return self._public(self._parts.catalog.change(self._parts.tenant, check_workspace(workspace), move))

@@ -59,7 +59,7 @@ class Held:
         """Change the row, if the operation is still ours."""
 
         def guarded(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
-            return move(tx, check_fence(row, self.fence), now)
+            return move(tx, check_fence(row, self.fence), now)  # guard: workspace.fence
 
         self.row = self._parts.catalog.change(self._parts.tenant, self.row.id, guarded)
         return self.row
@@ -70,7 +70,7 @@ class Held:
         row = self._parts.catalog.get(self._parts.tenant, self.row.id)
         if row is None:
             raise missing(self.row.id)
-        check_fence(row, self.fence)
+        check_fence(row, self.fence)  # guard: workspace.confirmed
 
     def finish(
         self, status: Status, *, error: str | None = None, deleted: bool = False, intent: str | None = None
@@ -104,6 +104,7 @@ class Held:
             self._parts.catalog.change(
                 self._parts.tenant,
                 self.row.id,
+                # guard: workspace.renewed
                 lambda _, row, now: replace(check_fence(row, self.fence), lease_until_us=now + lease_us),
             )
         except LostOperation as exc:
@@ -136,7 +137,7 @@ class Operations:
             def take(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
                 if owner is not None and row.owner != owner:
                     raise missing(workspace)
-                check_idle(row, now)
+                check_idle(row, now)  # guard: workspace.idle
                 return self._taken(replace(move(tx, row, now), operation=operation, error=None), now)
 
             row = self._parts.catalog.change(self._parts.tenant, workspace, take)
@@ -156,7 +157,7 @@ class Operations:
         with volume.lock():
 
             def take(_: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
-                if row.operation != "NONE" and not is_interrupted(row, now):
+                if row.operation != "NONE" and not is_interrupted(row, now):  # guard: workspace.interrupted
                     raise busy(row, now)
                 return row if row.operation == "NONE" else self._taken(row, now)
 
@@ -169,6 +170,7 @@ class Operations:
 
     def _taken(self, row: WorkspaceRow, now: int) -> WorkspaceRow:
         until = now + int(self._parts.options.lease_s * SECOND_US)
+        # guard: workspace.raised
         return replace(row, fence=row.fence + 1, holder=self._parts.holder, lease_until_us=until)
 
     @contextmanager

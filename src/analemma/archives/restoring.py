@@ -67,7 +67,7 @@ class Restorer:
         name, identity = self._mark()
         if volume.identity(name) == identity:
             # Whoever is not the last to hold the operation must not touch the place.
-            self._held.confirm()
+            self._held.confirm()  # guard: workspace.swapped
             volume.swap_in(name)
         hit(AFTER_SWAP)
 

@@ -296,7 +296,7 @@ class DirectoryVolume:
             except FileNotFoundError:
                 continue  # Removed between the two lines above, by whoever released the volume.
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: volume.locked
                 # Whoever held it may have removed it: then this is a lock on a file that nobody else will find.
                 if os.path.exists(name) and os.path.samestat(os.fstat(file), os.stat(name)):
                     return file

@@ -54,11 +54,11 @@ class Pointer:
         """Raise Denied unless the lease is live, of this owner and workflow, and says the same as the pointer."""
         if (
             lease is None
-            or lease.root != self.hash
+            or lease.root != self.hash  # guard: pointer.root
             or lease.size != self.size_bytes
             or lease.field != self.field_name
-            or owner_id not in (None, lease.owner)
-            or workflow_id not in (None, lease.workflow)
+            or owner_id not in (None, lease.owner)  # guard: pointer.owner
+            or workflow_id not in (None, lease.workflow)  # guard: pointer.workflow
         ):
             # One answer for all of it: whoever guesses learns nothing about what exists.
             raise Denied(
@@ -66,7 +66,7 @@ class Pointer:
                 hint="pass pointers on as they came, to the workflow they were made for",
                 field=self.field_name,
             )
-        if lease.released_at_us is not None:
+        if lease.released_at_us is not None:  # guard: pointer.released
             raise Denied(
                 f"the pointer {shown(self.field_name)} was released: its execution has ended",
                 hint="load the state from its workflow",

@@ -25,7 +25,7 @@ def block_id(data: bytes) -> BlockId:
 
 def verify_block(block: BlockId, data: bytes) -> bytes:
     """Return `data` if it is what `block` names; raise Corrupt otherwise."""
-    if hashlib.sha256(data).digest() != block:
+    if hashlib.sha256(data).digest() != block:  # guard: block.hash
         raise Corrupt(
             f"block {block.hex()} holds other bytes than its name says",
             hint="restore it from a second copy",

@@ -264,7 +264,7 @@ class ArchivePass:
     def _act(self, move: Callable[[Transaction], Result], *, durable: bool = False) -> Result:
         def guarded(tx: Transaction) -> Result:
             row = tx.one("archive_gc_hold", tenant=self._tenant)
-            if row is None or row[0] != self.number:
+            if row is None or row[0] != self.number:  # guard: unit.held
                 raise _lost(self.number)
             return move(tx)
 

@@ -20,6 +20,7 @@ from analemma.failpoints import declare, hit
 BEFORE_PLAN = declare("backfill.before_plan", "a backfill and its shards are written inside the transaction")
 AFTER_PLAN = declare("backfill.after_plan", "a backfill is planned, and nobody runs it")
 AFTER_LEASE = declare("backfill.after_lease", "somebody runs a backfill, and nothing is done")
+BEFORE_TRANSACTION = declare("backfill.before_transaction", "a page of a backfill is evaluated, and nothing is written")
 BEFORE_ADVANCE = declare("backfill.before_advance", "work and progress of a backfill are written, nothing is committed")
 AFTER_ADVANCE = declare("backfill.after_advance", "work and progress of a backfill are committed, but nobody knows")
 BEFORE_LEAVE = declare("backfill.before_leave", "a backfill is at its end, or paused, and nothing says so")
@@ -307,6 +308,7 @@ class Backfills:
                 work(tx)
             advance_shard(tx, advance)
 
+        hit(BEFORE_TRANSACTION)
         self.engine.write(move)
         hit(AFTER_ADVANCE)
 

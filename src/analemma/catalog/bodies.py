@@ -45,7 +45,7 @@ def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]
 
 def spare_blocks(tx: Transaction, tenant: TenantId, blocks: Sequence[BlockId]) -> None:
     """Blocks that are emitted again are no longer the collector's; on SQLite, where their dooms lie apart."""
-    tx.execute_many("spare_doomed_block", [(tenant, block) for block in blocks])
+    tx.execute_many("spare_doomed_block", [(tenant, block) for block in blocks])  # guard: gc.spared.sqlite
 
 
 def body_parameters(blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> dict[str, Any]:

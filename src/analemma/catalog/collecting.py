@@ -398,7 +398,7 @@ class Pass:
     def _act(self, move: Callable[[Transaction], Result]) -> Result:
         def guarded(tx: Transaction) -> Result:
             row = tx.one("gc_hold_lease")
-            if row is None or row[0] != self.number:
+            if row is None or row[0] != self.number:  # guard: gc.held
                 raise _lost(self.number)
             return move(tx)
 
@@ -418,7 +418,7 @@ def read_snapshot(tx: Statements, tenant: TenantId, tables: Sequence[RootTable])
         after = table.start
         while page := tx.all(table.statement, tenant=tenant, after=after, limit=ROOT_PAGE):
             found += [BlockId(row[1]) for row in page if row[1] is not None]
-            if len(page) < ROOT_PAGE:
+            if len(page) < ROOT_PAGE:  # guard: gc.root.page
                 break
             after = page[-1][0]
     session = tx.one("oldest_session", tenant=tenant)

@@ -35,7 +35,7 @@ def commit_in_steps(tx: Transaction, request: CommitRequest, *, now_us: int, key
     # The head that was just moved named the expected manifest, and a foreign key holds what a head names.
     held = None if request.expected is None else request.expected.manifest
     for base in request.bases:
-        if base != held and tx.one("base_exists", tenant=tenant, id=base) is None:
+        if base != held and tx.one("base_exists", tenant=tenant, id=base) is None:  # guard: base.sqlite
             raise missing_base(base.hex())
     # As they were emitted, the manifest's last: with one writer no order of locks matters, and packing takes the place
     # of a manifest's block for the end of its commit.

@@ -61,7 +61,7 @@ def replay(request: CommitRequest, row: Row) -> Committed:
     """Give the stored answer again, or raise Conflict if another request was made under the key."""
     assert request.idempotency is not None
     fingerprint, manifest, receipt = row
-    if fingerprint != request.idempotency.fingerprint:
+    if fingerprint != request.idempotency.fingerprint:  # guard: key.other_request
         raise Conflict(
             f"the idempotency key {request.idempotency.key!r} was used for another request",
             hint="use a new key for a new request",

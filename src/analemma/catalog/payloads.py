@@ -241,7 +241,7 @@ def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect, *, unu
     kept = sorted(set(request.kept))
     if kept:
         held = tx.all("hold_leases", tenant=request.tenant, unused=unused_us or 0, **_chosen(dialect, kept))
-        if len(held) != len(kept):
+        if len(held) != len(kept):  # guard: lease.counted
             raise released()
         unused = [LeaseId(row[0]) for row in held if row[1]]
         if unused and unused_us is not None:
@@ -250,7 +250,7 @@ def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect, *, unu
     hit(AFTER_BLOCKS)
     tx.execute_many("add_lease", [_lease_row(request.tenant, lease) for lease in request.leases])
     for upload in request.uploads:
-        if tx.execute("finish_upload", tenant=request.tenant, id=upload) != 1:
+        if tx.execute("finish_upload", tenant=request.tenant, id=upload) != 1:  # guard: payload.upload
             raise Conflict("an upload of this payload was collected meanwhile", hint="dehydrate again")
     hit(BEFORE_COMMIT)
 

@@ -173,7 +173,7 @@ def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow
         concurrency, rate, period, started, now = limits or (None, None, None, 0, 0)
         if concurrency is not None:
             held = tx.one("queue_held", **place)
-            if held is not None and held[0] >= concurrency:
+            if held is not None and held[0] >= concurrency:  # guard: queue.limit
                 return _Refused.NO_PLACE
         hit(BEFORE_CLAIM)
         begun = tx.all("claim_begun", **taking)
@@ -181,7 +181,7 @@ def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow
             return begun[0]
         if rate is not None:
             before = tx.one("queue_starts", seq=started + 1 - rate, **place)
-            if before is not None and before[0] > now - period:
+            if before is not None and before[0] > now - period:  # guard: queue.rate
                 return _Refused.NO_BEGINNING
         queued = tx.all("claim_queued", **taking)
         if queued and rate is not None:

@@ -68,6 +68,7 @@ def append_record(tx: Transaction, request: RecordRequest) -> None:
     )
     if moved != 1:
         raise _tip_moved(expected, read_head(tx, request.tenant, expected.key))
+    # guard: mark.version_exists
     if record.manifest is not None and tx.one("version_exists", **branch, id=record.manifest) is None:
         raise Expired(f"manifest {record.manifest.hex()} has expired", manifest=record.manifest.hex())
     _apply(tx, request, branch)
@@ -130,7 +131,8 @@ def _expire(tx: Transaction, effect: Expire, branch: dict[str, Any], now_us: int
     """How many versions went: all of them, or none."""
     chosen = {**branch, "versions": orjson.dumps(effect.versions).decode()}
     held = {row[0] for row in tx.all("hold_versions", **chosen)}
-    if held != set(effect.manifests) or tx.all("protected_versions", **chosen):
+    # guard: expiry.held
+    if held != set(effect.manifests) or tx.all("protected_versions", **chosen):  # guard: expiry.protected
         return 0
     tx.execute("remember_expired", **chosen, expired_at=now_us)
     return tx.execute("drop_versions", **chosen)

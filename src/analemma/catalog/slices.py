@@ -309,6 +309,7 @@ def _in_one_statement(
 
 def _in_steps(tx: Transaction, tenant: TenantId, write: CompileWrite, now_us: int) -> bool:
     row = write.row
+    # guard: compile.joined.sqlite
     if write.joined and tx.one("compiles_since", read=json.dumps(write.joined)) is not None:
         return False
     moved = tx.execute(

@@ -112,5 +112,5 @@ def links_of(block: BlockId, data: bytes) -> tuple[list[BlockId], list[BlockId]]
             (further if child[3] & LINKS else ends).append(child[0][4:])
     else:
         for link in node_links(node):
-            (further if link.branching else ends).append(link.id)
+            (further if link.branching else ends).append(link.id)  # guard: gc.links
     return further, ends

@@ -9,13 +9,13 @@ from __future__ import annotations
 from analemma.catalog.collecting import RootTable
 
 MANIFESTS = RootTable("manifest", "manifest_roots")
-LEASES = RootTable("payload", "lease_roots")
-CHECKPOINTS = RootTable("thread_checkpoint", "thread_roots")
-RAWS = RootTable("raw", "raw_roots", start=0)
-SLICES = RootTable("slice", "slice_roots", start=0)
-ARCHIVES = RootTable("archive_unit", "unit_roots", start=0)
-EFFECTS = RootTable("effect", "effect_roots", start=0)
-TASKS = RootTable("run_task", "task_roots", start=0)
+LEASES = RootTable("payload", "lease_roots")  # guard: gc.root.payload
+CHECKPOINTS = RootTable("thread_checkpoint", "thread_roots")  # guard: gc.root.checkpoint
+RAWS = RootTable("raw", "raw_roots", start=0)  # guard: gc.root.raw
+SLICES = RootTable("slice", "slice_roots", start=0)  # guard: gc.root.slice
+ARCHIVES = RootTable("archive_unit", "unit_roots", start=0)  # guard: gc.root.archive
+EFFECTS = RootTable("effect", "effect_roots", start=0)  # guard: gc.root.effect
+TASKS = RootTable("run_task", "task_roots", start=0)  # guard: gc.root.task
 
 ROOTS: tuple[RootTable, ...] = (MANIFESTS, LEASES, CHECKPOINTS, RAWS, SLICES, ARCHIVES, EFFECTS, TASKS)
 """What every snapshot reads."""

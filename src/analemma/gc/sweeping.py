@@ -46,7 +46,7 @@ def deletion_limit(catalog: Collecting, number: int, grace_s: float, oldest_sess
     """Which dooms are old enough, in the pass of this number: those of earlier passes, before the oldest open session
     began, and with a grace period those that are at least that old."""
     limit = number if grace_s == 0 else min(number, catalog.grace_limit(grace_s))
-    return limit if oldest_session is None else min(limit, oldest_session)
+    return limit if oldest_session is None else min(limit, oldest_session)  # guard: gc.session
 
 
 def look(

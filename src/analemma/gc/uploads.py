@@ -18,6 +18,7 @@ from analemma.failpoints import declare, hit
 from analemma.gc.lifecycle import ORPHAN_TAG
 from analemma.state.object_ownership import NotOwner
 
+BEFORE_CLAIM = declare("gc.before_claim", "a pass has found uploads that nobody needs, and none of them is claimed")
 AFTER_OBJECT = declare("gc.after_object", "objects are deleted, and nothing says so yet")
 
 COMMIT_TIMEOUT = "commit_timeout"
@@ -88,12 +89,17 @@ class UploadCollector:
         before = self._catalog.now_us() - self._age_us
         chosen = set(tenants)
         for page in self.abandoned(refuse):
-            here = [each for each in page if each.tenant in chosen]
-            count += len(self._catalog.claim_abandoned(_allowed(here, only), before))
+            here = _allowed([each for each in page if each.tenant in chosen], only)
+            if here:
+                hit(BEFORE_CLAIM)
+            count += len(self._catalog.claim_abandoned(here, before))
             tick()
         for tenant in tenants:
             for page in self.unreferenced(tenant, refuse):
-                count += len(self._catalog.claim_unreferenced(_allowed(page, only)))
+                here = _allowed(page, only)
+                if here:
+                    hit(BEFORE_CLAIM)
+                count += len(self._catalog.claim_unreferenced(here))
                 tick()
         return count
 

@@ -181,7 +181,7 @@ class ShipWorkflow:
         if held.entity != state.number:
             batch.fail_foreign(at, want, state)
             return False
-        is_covered = held.ship_seq > state.ship_seq or (
+        is_covered = held.ship_seq > state.ship_seq or (  # guard: shipped.covered
             held.ship_seq == state.ship_seq and not any(each.is_forced for each in requests)
         )
         if is_covered:
@@ -241,7 +241,7 @@ class ShipWorkflow:
             is_safe = sink.guards and sink.remembers_deletes
             if not is_safe:
                 ours = still_ours(least_s=min(rule.timeout_ms / 1000 * LEAST_LEASE, LONGEST_LEAST_S))
-                for at in [at for at in documents if not ours[at]]:
+                for at in [at for at in documents if not ours[at]]:  # guard: shipped.lease
                     del documents[at]
                     batch.failed[at] = Failed("the lease was lost, or nearly over, before shipping", is_counted=False)
             answers = self._ask(batch, sink, list(documents.values()))
@@ -249,7 +249,7 @@ class ShipWorkflow:
             # Whoever took a lane over before the sink took ours may have shipped before us; later, he ships after us.
             ours = still_ours(least_s=0)
             for at, document in documents.items():
-                if not ours[at]:
+                if not ours[at]:  # guard: shipped.overtaken
                     key = EntityKey(wanted[at].entity.type, document.tenant, wanted[at].entity.id)
                     batch.overtaken.append((wanted[at].tenant, key, states[at]))
         for at, answer in zip(documents, answers, strict=True):

@@ -305,7 +305,7 @@ def plan_expiry(
             reasons.append("resumable")
         if keeps_everything:
             reasons.append("no rule")
-        if policy.keep_last is not None and place_from_top < policy.keep_last:
+        if policy.keep_last is not None and place_from_top < policy.keep_last:  # guard: retention.last
             reasons.append("last")
         if policy.keep_newer_than_s is not None and row.created_at_us > now_us - policy.keep_newer_than_s * SECOND_US:
             reasons.append("newer")

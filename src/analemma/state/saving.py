@@ -119,7 +119,7 @@ class Saving(KernelBase):
         known = self._catalog.receipt(self._tenant, key, idempotency_key)
         if known is None:
             return None
-        if known.fingerprint != fingerprint:
+        if known.fingerprint != fingerprint:  # guard: key.kernel
             raise Conflict(
                 f"the idempotency key {idempotency_key!r} was used for another request",
                 hint="use a new key for a new request",

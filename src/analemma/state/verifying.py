@@ -275,15 +275,17 @@ def _check_manifest(row: ManifestRow, key: BranchKey, data: bytes, report: Repor
     except AnalemmaError as exc:
         report.problems.append(str(exc))
         return []
-    if manifest.row(row.id) != row or manifest.key != key:
+    if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
         report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
     return manifest_links(manifest)
 
 
 def _check_place(key: BranchKey, record: dict[str, Any], row: JournalRow, seq: int, tip: bytes | None) -> None:
     before = None if record["before"] is None else record["before"][1:]
-    if row.seq != seq + 1 or before != tip:
+    # guard: journal.sequence
+    if row.seq != seq + 1 or before != tip:  # guard: journal.chain
         raise Corrupt(f"journal record {row.seq} does not follow record {seq}")
+    # guard: journal.branch
     if (record["owner"], record["workflow"], record["branch"]) != (key.owner, key.workflow, key.branch):
         raise Corrupt(f"journal record {row.seq} belongs to another branch")
 

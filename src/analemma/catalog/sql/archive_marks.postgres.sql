@@ -1,6 +1,6 @@
 -- archive_gc_hold --
 -- Nobody takes the lease before this transaction ends.
-SELECT pass FROM archive_gc WHERE tenant = :tenant AND holder IS NOT NULL FOR SHARE
+SELECT pass FROM archive_gc WHERE tenant = :tenant AND holder IS NOT NULL FOR SHARE  -- guard: unit.held.lock.postgres
 
 -- add_archive_marks --
 -- A mark stays what it was, unless it is from a time that has not come: then a clock was wrong.

@@ -7,16 +7,16 @@ SELECT pass, holder, lease_until, started_at, needed FROM archive_gc WHERE tenan
 INSERT INTO archive_gc (tenant, pass, holder, lease_until, started_at) VALUES (:tenant, 1, :holder, :until, :now)
 ON CONFLICT (tenant) DO UPDATE
 SET pass = archive_gc.pass + 1, holder = excluded.holder, lease_until = excluded.lease_until, started_at = excluded.started_at
-WHERE archive_gc.holder IS NULL OR archive_gc.lease_until < :now OR archive_gc.lease_until > :longest
+WHERE archive_gc.holder IS NULL OR archive_gc.lease_until < :now OR archive_gc.lease_until > :longest  -- guard: unit.lease
 RETURNING pass
 
 -- archive_gc_renew --
 -- No row touched means that another pass has begun.
-UPDATE archive_gc SET lease_until = :until WHERE tenant = :tenant AND pass = :pass AND holder IS NOT NULL
+UPDATE archive_gc SET lease_until = :until WHERE tenant = :tenant AND pass = :pass AND holder IS NOT NULL  -- guard: unit.renewed
 
 -- archive_gc_finish --
 -- The pass is over; the number stays. One that did not go through leaves what was found before.
-UPDATE archive_gc SET holder = NULL, lease_until = 0, needed = coalesce(:needed, needed) WHERE tenant = :tenant AND pass = :pass
+UPDATE archive_gc SET holder = NULL, lease_until = 0, needed = coalesce(:needed, needed) WHERE tenant = :tenant AND pass = :pass  -- guard: unit.finished
 
 -- protected_units --
 -- A page of the workspaces that need archives, in the order in which object stores list their folders.

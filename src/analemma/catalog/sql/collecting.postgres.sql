@@ -31,6 +31,7 @@ WHERE block.tenant = :tenant AND block.id = held.id AND block.doomed IS NULL
 -- spared, and is left to the next pass.
 WITH held AS (
     SELECT id FROM block
+    -- guard: gc.delete.postgres
     WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND doomed < :limit
     ORDER BY id FOR UPDATE SKIP LOCKED
 )

@@ -5,12 +5,12 @@ SELECT pass, holder, lease_until FROM gc
 -- gc_take_lease --
 -- A new pass, unless somebody else is at one. A lease that ends later than any lease could is from a clock that was wrong.
 UPDATE gc SET pass = pass + 1, holder = :holder, lease_until = :until
-WHERE holder IS NULL OR holder = :holder OR lease_until < :now OR lease_until > :longest
+WHERE holder IS NULL OR holder = :holder OR lease_until < :now OR lease_until > :longest  -- guard: gc.lease
 RETURNING pass
 
 -- gc_renew_lease --
 -- No row touched means that another pass has begun.
-UPDATE gc SET lease_until = :until WHERE pass = :pass AND holder = :holder
+UPDATE gc SET lease_until = :until WHERE pass = :pass AND holder = :holder  -- guard: gc.renewed
 
 -- gc_give_back_lease --
 -- The pass is over; the next one need not wait. The number stays.
@@ -120,7 +120,7 @@ DELETE FROM session WHERE tenant = :tenant AND id = :id
 
 -- abandon_sessions --
 -- Of writers that seem dead.
-DELETE FROM session WHERE touched_at < :before
+DELETE FROM session WHERE touched_at < :before  -- guard: session.touched
 
 -- session_count --
 -- How many writers need several transactions now.

@@ -26,6 +26,7 @@ ON CONFLICT (tenant, id) DO NOTHING
 -- Those that an earlier pass doomed, if that is still so. Answers the stored bytes of each.
 DELETE FROM block
 WHERE tenant = :tenant AND id IN (
+    -- guard: gc.delete.sqlite
     SELECT doom.id
     FROM json_each(:places) CROSS JOIN doom ON doom.tenant = :tenant AND doom.id = substr(:ids, key * 32 + 1, 32)
     WHERE doom.pass < :limit

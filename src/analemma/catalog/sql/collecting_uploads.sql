@@ -10,6 +10,8 @@ ORDER BY tenant, id LIMIT :limit
 -- Compare-and-set against the commit, which goes from the same state: only one of the two finds it. A row that is wrong about its state,
 -- its tenant or its object must not take a pack with it in which blocks lie.
 UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = 'temp'
+-- guard: upload.abandoned
+-- guard: upload.abandoned.blocks
 WHERE tenant = :tenant AND id = :id AND state = 'temp' AND created_at < :before AND object_key = :object_key
   AND NOT EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
 
@@ -36,7 +38,8 @@ ORDER BY page.id
 -- claim_unreferenced_upload --
 -- Blocks come to lie in an upload only in the transaction that makes it ready, so for one that is seen ready "none" stays true.
 UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = 'ready'
-WHERE tenant = :tenant AND id = :id AND state = 'ready' AND object_key = :object_key
+WHERE tenant = :tenant AND id = :id AND state = 'ready' AND object_key = :object_key  -- guard: upload.unreferenced.key
+  -- guard: upload.unreferenced.blocks
   AND NOT EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
 
 -- claimed_uploads --

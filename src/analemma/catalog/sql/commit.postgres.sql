@@ -12,10 +12,11 @@ WITH seen AS MATERIALIZED (
     UPDATE head
     SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
     WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+      -- guard: head.postgres
       AND manifest = :expected_manifest::bytea AND version = :expected_version::bigint
       AND journal_seq = :expected_journal_seq::bigint AND journal_tip = :expected_journal_tip::bytea
       AND NOT EXISTS (SELECT FROM seen)
-      AND NOT (:unless_pending::boolean AND EXISTS (
+      AND NOT (:unless_pending::boolean AND EXISTS (  -- guard: pending.postgres
           SELECT FROM ledger
           WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
       ))
@@ -49,10 +50,10 @@ WITH seen AS MATERIALIZED (
     WHERE tenant = :tenant AND id = ANY (:bases::bytea[])
       AND EXISTS (SELECT FROM won) AND (SELECT count(*) FROM lanes) >= 0
     ORDER BY id
-    FOR KEY SHARE
+    FOR KEY SHARE  -- guard: base.held.postgres
 ), based AS MATERIALIZED (
     SELECT FROM won
-    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true
+    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true  -- guard: base.postgres
                ELSE analemma_abort('AN001', (
                    SELECT min(encode(base, 'hex')) FROM unnest(:bases::bytea[]) AS base
                    WHERE NOT EXISTS (SELECT FROM held WHERE held.id = base)
@@ -64,7 +65,7 @@ WITH seen AS MATERIALIZED (
         :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
         :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
     ) AS emitted
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.commit.postgres
     -- A row that was inserted rather than updated has no xmax.
     RETURNING id, xmax = 0 AS fresh
 ), placed AS MATERIALIZED (
@@ -104,7 +105,7 @@ WITH seen AS MATERIALIZED (
     JOIN lanes USING (aggregatetype, aggregateid)
 ), finished AS (
     UPDATE upload SET state = 'ready'
-    WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp' AND EXISTS (SELECT FROM placed)
+    WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp' AND EXISTS (SELECT FROM placed)  -- guard: upload.finished.postgres
     RETURNING 1
 ), dropped AS (
     -- A key that counts no more makes room for itself. Of two who come at once the second finds the row of the first.
@@ -133,9 +134,10 @@ WITH moved AS (
     UPDATE head
     SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
     WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+      -- guard: head.plain.postgres
       AND manifest = :expected_manifest AND version = :expected_version
       AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
-      AND NOT (:unless_pending::boolean AND EXISTS (
+      AND NOT (:unless_pending::boolean AND EXISTS (  -- guard: pending.plain.postgres
           SELECT FROM ledger
           WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
       ))
@@ -144,10 +146,10 @@ WITH moved AS (
     SELECT id FROM manifest
     WHERE tenant = :tenant AND id = ANY (:bases::bytea[]) AND EXISTS (SELECT FROM moved)
     ORDER BY id
-    FOR KEY SHARE
+    FOR KEY SHARE  -- guard: base.held.plain.postgres
 ), based AS MATERIALIZED (
     SELECT FROM moved
-    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true
+    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true  -- guard: base.plain.postgres
                ELSE analemma_abort('AN001', (
                    SELECT min(encode(base, 'hex')) FROM unnest(:bases::bytea[]) AS base
                    WHERE NOT EXISTS (SELECT FROM held WHERE held.id = base)
@@ -159,7 +161,7 @@ WITH moved AS (
         :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
         :block_links::bytea[]
     ) AS emitted
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.plain.postgres
     RETURNING id, xmax = 0 AS fresh
 ), added_manifest AS (
     INSERT INTO manifest

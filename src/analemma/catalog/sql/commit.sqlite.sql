@@ -3,9 +3,10 @@
 UPDATE head
 SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+  -- guard: head.sqlite
   AND manifest = :expected_manifest AND version = :expected_version
-  AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
-  AND NOT (:unless_pending AND EXISTS (
+  AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip  -- guard: head.journal.sqlite
+  AND NOT (:unless_pending AND EXISTS (  -- guard: pending.sqlite
       SELECT 1 FROM ledger
       WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
   ))

@@ -4,16 +4,16 @@ SELECT id FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
   AND version IN (SELECT value::bigint FROM json_array_elements_text(:versions::json))
 ORDER BY id
-FOR UPDATE
+FOR UPDATE  -- guard: expiry.lock.postgres
 
 -- protected_versions --
 -- Those of the versions that a tag, a pin, or a run that made them and is not over keeps; of one that failed, the one that it stands on.
 SELECT manifest.version FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
   AND version IN (SELECT value::bigint FROM json_array_elements_text(:versions::json))
-  AND (EXISTS (SELECT 1 FROM tag WHERE tag.tenant = manifest.tenant AND tag.manifest = manifest.id)
-       OR EXISTS (SELECT 1 FROM pin WHERE pin.tenant = manifest.tenant AND pin.manifest = manifest.id)
-       OR EXISTS (SELECT 1 FROM run WHERE run.tenant = manifest.tenant AND run.execution = manifest.execution
+  AND (EXISTS (SELECT 1 FROM tag WHERE tag.tenant = manifest.tenant AND tag.manifest = manifest.id)  -- guard: expiry.tag.postgres
+       OR EXISTS (SELECT 1 FROM pin WHERE pin.tenant = manifest.tenant AND pin.manifest = manifest.id)  -- guard: expiry.pin.postgres
+       OR EXISTS (SELECT 1 FROM run WHERE run.tenant = manifest.tenant AND run.execution = manifest.execution  -- guard: expiry.run.postgres
                   AND (run.ended_at IS NULL OR (run.status = 'FAILED' AND run.head = manifest.id))))
 
 -- remember_expired --

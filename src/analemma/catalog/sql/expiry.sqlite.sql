@@ -9,9 +9,9 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
 SELECT manifest.version FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
   AND version IN (SELECT value FROM json_each(:versions))
-  AND (EXISTS (SELECT 1 FROM tag WHERE tag.tenant = manifest.tenant AND tag.manifest = manifest.id)
-       OR EXISTS (SELECT 1 FROM pin WHERE pin.tenant = manifest.tenant AND pin.manifest = manifest.id)
-       OR EXISTS (SELECT 1 FROM run WHERE run.tenant = manifest.tenant AND run.execution = manifest.execution
+  AND (EXISTS (SELECT 1 FROM tag WHERE tag.tenant = manifest.tenant AND tag.manifest = manifest.id)  -- guard: expiry.tag.sqlite
+       OR EXISTS (SELECT 1 FROM pin WHERE pin.tenant = manifest.tenant AND pin.manifest = manifest.id)  -- guard: expiry.pin.sqlite
+       OR EXISTS (SELECT 1 FROM run WHERE run.tenant = manifest.tenant AND run.execution = manifest.execution  -- guard: expiry.run.sqlite
                   AND (run.ended_at IS NULL OR (run.status = 'FAILED' AND run.head = manifest.id))))
 
 -- remember_expired --

@@ -1,6 +1,7 @@
 -- forget_keys --
 -- Keys that count no more. Looked at again: whoever used one meanwhile has it anew.
 DELETE FROM idempotency
+-- guard: key.forgotten
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :key AND created_at <= :before
   AND NOT EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest)
 

@@ -3,7 +3,7 @@
 SELECT fingerprint, manifest, receipt
 FROM idempotency
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :key
-  AND (created_at > (SELECT us FROM moment) - :keep
+  AND (created_at > (SELECT us FROM moment) - :keep  -- guard: key.counts.sqlite
        OR EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest))
 
 -- drop_old_key --

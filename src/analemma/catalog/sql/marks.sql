@@ -7,12 +7,12 @@ ON CONFLICT DO NOTHING
 -- move_tag --
 -- Compare-and-set; no row touched means that the tag is elsewhere by now.
 UPDATE tag SET branch = :branch, manifest = :manifest, message = :message, created_at = :created_at
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND name = :name AND manifest = :expected_manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND name = :name AND manifest = :expected_manifest  -- guard: tag.moved
 
 -- drop_tag --
 -- Compare-and-set; no row touched means that the tag is elsewhere by now.
 DELETE FROM tag
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND name = :name AND manifest = :manifest
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND name = :name AND manifest = :manifest  -- guard: tag.dropped
 
 -- tag --
 -- Where a tag is.

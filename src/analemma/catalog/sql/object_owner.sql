@@ -5,18 +5,18 @@ SELECT id, object_generation, object_token, object_intent, object_claimed FROM s
 -- intend_generation --
 -- Compare-and-set. An intent that is there stays: whoever recorded it may be about to write it to the marker.
 UPDATE store SET object_intent = coalesce(object_intent, :intent)
-WHERE object_generation = :generation AND coalesce(object_token, '') = :token
+WHERE object_generation = :generation AND coalesce(object_token, '') = :token  -- guard: owner.intended
 
 -- confirm_generation --
 -- The marker says what was intended; no row touched means that somebody else has confirmed it.
 UPDATE store
 SET object_generation = object_generation + 1, object_token = object_intent, object_intent = NULL, object_claimed = :place
-WHERE object_generation = :generation AND object_intent = :intent
+WHERE object_generation = :generation AND object_intent = :intent  -- guard: owner.confirmed
 
 -- adopt_generation --
 -- Compare-and-set: go on from the generation of another catalog's marker.
 UPDATE store SET object_generation = :generation, object_token = :token, object_intent = :intent
-WHERE object_generation = :was AND coalesce(object_token, '') = :was_token
+WHERE object_generation = :was AND coalesce(object_token, '') = :was_token  -- guard: owner.adopted
 
 -- object_folders --
 -- Every folder in which this catalog may have objects, and for which catalog it was made.

@@ -1,6 +1,6 @@
 -- claim_lanes --
 -- Leases lanes that are due and free, and answers the first rows of each: the function is in migration 0015.
-SELECT * FROM analemma_claim_lanes(
+SELECT * FROM analemma_claim_lanes(  -- guard: lane.leased.postgres
     :now::bigint, :tenant::bigint, :lanes::bigint, :rows::bigint, :lease::bigint, :calm::boolean, :channel
 )
 
@@ -14,7 +14,7 @@ SELECT 1 WHERE analemma_is_due(:now::bigint, :tenant::bigint, :channel)
 
 -- finish_lanes --
 -- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0023.
-SELECT * FROM analemma_finish_lanes(
+SELECT * FROM analemma_finish_lanes(  -- guard: lane.finished.postgres
     :now::bigint, :tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[], :done_seqs::bigint[], :last_seqs::bigint[],
     :statuses::text[], :attempts::bigint[], :delays::bigint[], :reasons::text[]
 )
@@ -27,7 +27,8 @@ WITH moved AS (
     SET done_seq = :seq, retry_at = NULL, suspect = false,
         due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
     WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
-      AND fence = :fence AND done_seq < :seq
+      -- guard: lane.settled_once.postgres
+      AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.postgres
     RETURNING done_seq
 ), processed AS (
     UPDATE outbox
@@ -46,7 +47,7 @@ WITH held AS MATERIALIZED (
     FROM unnest(:tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[])
         WITH ORDINALITY AS given (tenant, aggregatetype, aggregateid, fence, place)
     JOIN lane ON lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
-        AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence AND lane.lease_until IS NOT NULL
+        AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence AND lane.lease_until IS NOT NULL  -- guard: lane.renewed.postgres
     FOR NO KEY UPDATE OF lane SKIP LOCKED
 )
 UPDATE lane

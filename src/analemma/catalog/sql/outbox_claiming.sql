@@ -22,7 +22,7 @@ WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :agg
   AND processed_at IS NULL AND EXISTS (
       SELECT 1 FROM lane
       WHERE lane.tenant = :tenant AND lane.aggregatetype = :aggregatetype AND lane.aggregateid = :aggregateid
-        AND lane.fence = :fence
+        AND lane.fence = :fence  -- guard: lane.begun
   )
 
 -- blame_event --

@@ -18,7 +18,7 @@ LIMIT 1
 SELECT rowid, tenant, aggregatetype, aggregateid, fence + 1, done_seq, next_seq - 1, suspect, lease_until IS NOT NULL
 FROM lane
 WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
-  AND (lease_until IS NULL OR lease_until <= :now)
+  AND (lease_until IS NULL OR lease_until <= :now)  -- guard: lane.leased.sqlite
   AND NOT (:calm AND (suspect OR lease_until IS NOT NULL))
 ORDER BY priority, due_at
 LIMIT :lanes
@@ -45,7 +45,7 @@ FROM json_each(:lanes) AS given CROSS JOIN outbox
 WHERE outbox.tenant = json_extract(given.value, '$[0]') AND outbox.aggregatetype = json_extract(given.value, '$[1]')
   AND outbox.aggregateid = json_extract(given.value, '$[2]') AND seq > json_extract(given.value, '$[3]')
   AND seq <= json_extract(given.value, '$[3]') + json_extract(given.value, '$[4]')
-ORDER BY given.key, seq
+ORDER BY given.key, seq  -- guard: lane.order.sqlite
 
 -- finish_lanes_well --
 -- Settles what was handled of lanes in which nothing failed, and gives them back, guarded by their fences; lanes that do not come back are lost.
@@ -59,7 +59,7 @@ SET done_seq = max(done_seq, json_extract(given.value, '$[4]')),
     due_at = CASE WHEN next_seq - 1 <= max(done_seq, json_extract(given.value, '$[4]')) THEN NULL ELSE :now END
 FROM json_each(:lanes) AS given
 WHERE lane.tenant = json_extract(given.value, '$[0]') AND lane.aggregatetype = json_extract(given.value, '$[1]')
-  AND lane.aggregateid = json_extract(given.value, '$[2]') AND lane.fence = json_extract(given.value, '$[3]')
+  AND lane.aggregateid = json_extract(given.value, '$[2]') AND lane.fence = json_extract(given.value, '$[3]')  -- guard: lane.finished_well.sqlite
 RETURNING tenant, aggregatetype, aggregateid, due_at, done_seq
 
 -- process_events_of --
@@ -85,7 +85,7 @@ SET done_seq = max(done_seq, :done_seq),
     due_at = CASE WHEN next_seq - 1 <= max(done_seq, :done_seq) THEN NULL
                   WHEN :failing IS NOT NULL AND done_seq <= :done_seq THEN coalesce(:retry_at, :now)
                   ELSE :now END
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND fence = :fence
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND fence = :fence  -- guard: lane.finished.sqlite
 RETURNING due_at, done_seq, parked
 
 -- process_events --
@@ -108,11 +108,12 @@ UPDATE lane
 SET done_seq = :seq, retry_at = NULL, suspect = 0,
     due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
 WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
-  AND fence = :fence AND done_seq < :seq
+  -- guard: lane.settled_once.sqlite
+  AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.sqlite
 RETURNING done_seq
 
 -- renew_lane --
 -- A longer lease for a worker that is still at it.
 UPDATE lane SET lease_until = :lease_until
 WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
-  AND fence = :fence AND lease_until IS NOT NULL
+  AND fence = :fence AND lease_until IS NOT NULL  -- guard: lane.renewed.sqlite

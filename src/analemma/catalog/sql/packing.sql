@@ -20,4 +20,4 @@ SELECT count(*), coalesce(sum(object_length), 0) FROM block WHERE tenant = :tena
 
 -- finish_pack --
 -- Compare-and-set; no row touched means that the collector was faster.
-UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :id AND state = 'temp'
+UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :id AND state = 'temp'  -- guard: upload.packed

@@ -29,7 +29,7 @@ WHERE tenant = :tenant AND id = :id AND body IS NOT NULL AND codec = :codec
 -- From one pack to another, if it still lies where its bytes were read; its doom is the collector's.
 UPDATE block
 SET upload = :upload, object_offset = :object_offset, object_length = :object_length
-WHERE tenant = :tenant AND id = :id AND upload = :from_upload AND object_offset = :from_offset AND codec = :codec
+WHERE tenant = :tenant AND id = :id AND upload = :from_upload AND object_offset = :from_offset AND codec = :codec  -- guard: pack.moved.sqlite
 
 -- move_into_row --
 -- From a pack back to its row, if it still lies where its bytes were read; its doom is the collector's.

@@ -8,19 +8,19 @@ FROM payload WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
 -- Those of the leases that are live, and stay so until the transaction ends: releasing waits for this lock. And whether each was not used
 -- for a while.
 SELECT id, renewed_at < analemma_now() - :unused::bigint FROM payload
-WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND released_at IS NULL
+WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND released_at IS NULL  -- guard: lease.held.postgres
 ORDER BY id
-FOR SHARE
+FOR SHARE  -- guard: lease.held.lock.postgres
 
 -- share_execution --
 -- Leases of an execution are written by any number at once, but not while it is ended: whoever ends it waits for them, and sees them.
-SELECT pg_advisory_xact_lock_shared(
+SELECT pg_advisory_xact_lock_shared(  -- guard: execution.shared.postgres
     hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer)
 )
 
 -- hold_execution --
 -- The other side of it.
-SELECT pg_advisory_xact_lock(
+SELECT pg_advisory_xact_lock(  -- guard: execution.held.postgres
     hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer)
 )
 
@@ -29,7 +29,7 @@ SELECT pg_advisory_xact_lock(
 SELECT id FROM payload
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution AND released_at IS NULL
 ORDER BY id
-FOR UPDATE
+FOR UPDATE  -- guard: lease.ended.postgres
 
 -- renew_leases --
 -- Somebody uses them. Locked in the order in which everybody locks leases.

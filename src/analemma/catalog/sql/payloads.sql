@@ -36,7 +36,7 @@ ON CONFLICT (tenant, owner, workflow, execution) DO NOTHING
 -- execution_ended --
 -- Whether an execution is over.
 SELECT 1 FROM payload_end
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution  -- guard: execution.ended
 
 -- release_leases --
 -- The execution has ended.
@@ -74,8 +74,8 @@ WITH RECURSIVE above (number, parent, status) AS (
     WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution AND released_at IS NULL
 )
 SELECT 1 FROM used
-WHERE NOT EXISTS (SELECT 1 FROM above WHERE status NOT IN ('COMPLETED', 'CANCELLED'))
-  AND NOT EXISTS (SELECT 1 FROM ledger WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow)
+WHERE NOT EXISTS (SELECT 1 FROM above WHERE status NOT IN ('COMPLETED', 'CANCELLED'))  -- guard: execution.over.above
+  AND NOT EXISTS (SELECT 1 FROM ledger WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow)  -- guard: execution.over.delta
   AND NOT EXISTS (
       SELECT 1 FROM run
       WHERE tenant = :tenant AND workflow = :workflow AND owner = :owner

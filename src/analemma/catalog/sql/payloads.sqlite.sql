@@ -19,7 +19,7 @@ WITH RECURSIVE wanted (place) AS (
 )
 SELECT payload.id, renewed_at < (SELECT us FROM moment) - :unused
 FROM wanted CROSS JOIN payload ON payload.tenant = :tenant AND payload.id = substr(:ids, place * 16 + 1, 16)
-WHERE released_at IS NULL
+WHERE released_at IS NULL  -- guard: lease.held.sqlite
 
 -- renew_leases --
 -- Somebody uses them.

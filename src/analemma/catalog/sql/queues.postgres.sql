@@ -30,7 +30,7 @@ WHERE number IN (
       AND (status <> 'PENDING' OR parent IS NOT NULL)
       AND due_at <= (SELECT analemma_now())
     ORDER BY due_at, number LIMIT 1
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE SKIP LOCKED  -- guard: queue.begun.postgres
 )
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
           fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
@@ -47,14 +47,14 @@ WHERE number IN (
       AND status = 'PENDING' AND parent IS NULL
       AND due_at <= (SELECT analemma_now())
     ORDER BY due_at, number LIMIT 1
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE SKIP LOCKED  -- guard: queue.new.postgres
 )
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
           fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
 -- hold_queue --
 -- The limits of a queue, for one claim at a time; and what time it is.
-SELECT concurrency, rate, period, started, analemma_now() FROM run_queue WHERE tenant = :tenant AND name = :queue FOR UPDATE
+SELECT concurrency, rate, period, started, analemma_now() FROM run_queue WHERE tenant = :tenant AND name = :queue FOR UPDATE  -- guard: queue.line.postgres
 
 -- queue_held --
 -- How many runs of a queue somebody works on. One whose lease is over has no place any more.
@@ -84,4 +84,4 @@ ORDER BY names.name
 
 -- hold_lanes --
 -- No lane is added until the transaction ends, and whoever has added one has committed its run.
-LOCK TABLE run_lane IN SHARE ROW EXCLUSIVE MODE
+LOCK TABLE run_lane IN SHARE ROW EXCLUSIVE MODE  -- guard: queue.tidied.postgres

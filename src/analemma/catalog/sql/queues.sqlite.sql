@@ -56,6 +56,7 @@ SELECT concurrency, rate, period, started, (SELECT us FROM moment) FROM run_queu
 
 -- queue_held --
 -- How many runs of a queue somebody works on. One whose lease is over has no place any more.
+-- guard: queue.held.sqlite
 SELECT count(*) FROM run WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND holder IS NOT NULL AND due_at > (SELECT us FROM moment)
 
 -- put_start --

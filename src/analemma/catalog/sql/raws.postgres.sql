@@ -59,7 +59,7 @@ WITH wanted AS MATERIALIZED (
         :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
     ) AS emitted
     WHERE (SELECT count(*) FROM lanes) > 0
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.ingest.postgres
     RETURNING 1
 ), placed AS MATERIALIZED (
     SELECT added.* FROM added WHERE (SELECT count(*) FROM stored) >= 0

@@ -3,6 +3,7 @@
 UPDATE head
 SET journal_seq = :journal_seq, journal_tip = :journal_tip
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+  -- guard: tip
   AND manifest = :manifest AND version = :version
   AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
 

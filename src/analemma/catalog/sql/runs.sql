@@ -29,7 +29,7 @@ ORDER BY number DESC LIMIT 1
 
 -- hold_place --
 -- A run stays where it stands until what is injected before it is there. No row touched means that it has moved.
-UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = :status AND position = :position
+UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = :status AND position = :position  -- guard: run.place
 
 -- run_standing --
 -- Whether whoever has this fence may go on.
@@ -88,7 +88,7 @@ ORDER BY ended_at LIMIT :limit
 
 -- forget_run --
 -- One that ended before a time, unless it was resumed meanwhile.
-DELETE FROM run WHERE number = :number AND ended_at < :before
+DELETE FROM run WHERE number = :number AND ended_at < :before  -- guard: run.forgotten
 
 -- forget_run_segments --
 -- With their run.

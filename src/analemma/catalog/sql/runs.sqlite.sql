@@ -18,7 +18,8 @@ SET position = :position, head = :head, status = :status, waiting = :waiting, er
     due_at = CASE WHEN :kept = 1 AND :due_in IS NULL THEN due_at ELSE (SELECT us FROM moment) + :due_in END,
     updated_at = (SELECT us FROM moment),
     ended_at = CASE WHEN :over = 1 THEN (SELECT us FROM moment) END
-WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)
+-- guard: run.status.sqlite
+WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.fence.sqlite
 
 -- put_run_segment --
 -- What a segment came to; tried again, in the place of what it came to before.
@@ -39,7 +40,7 @@ SET position = :position, head = :head, status = :status, waiting = :waiting, er
     due_at = CASE WHEN :kept = 1 AND :due_in IS NULL THEN due_at ELSE (SELECT us FROM moment) + :due_in END,
     updated_at = (SELECT us FROM moment),
     ended_at = CASE WHEN :over = 1 THEN (SELECT us FROM moment) END
-WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)
+WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.moved.sqlite
 
 -- restart_deadline --
 -- The run as a whole has so long from now on; `late`: only if its time is over.
@@ -52,7 +53,7 @@ UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = (SELECT us FROM moment) + :lease, status = 'RUNNING', error = NULL, ended_at = NULL,
     begun_at = coalesce(begun_at, (SELECT us FROM moment)), deadline = coalesce(deadline, (SELECT us FROM moment) + time_limit), updated_at = (SELECT us FROM moment)
 WHERE number = :run AND (status IN ('PENDING', 'RUNNING') OR (status = 'FAILED' AND :failed = 1))
-  AND (holder IS NULL OR due_at <= (SELECT us FROM moment) OR holder = :gone)
+  AND (holder IS NULL OR due_at <= (SELECT us FROM moment) OR holder = :gone)  -- guard: run.claimed.sqlite
 RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
           fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
 
@@ -74,21 +75,22 @@ RETURNING tenant, number, execution, owner, workflow, branch, name, document, bo
 -- renew_run --
 -- No row touched means that it is somebody else's, or was cancelled.
 UPDATE run SET due_at = (SELECT us FROM moment) + :lease
-WHERE number = :run AND fence = :fence AND holder IS NOT NULL AND status = 'RUNNING'
+-- guard: run.renewed.holder.sqlite
+WHERE number = :run AND fence = :fence AND holder IS NOT NULL AND status = 'RUNNING'  -- guard: run.renewed.sqlite
 
 -- release_run --
 -- Give it back as it is, for whoever looks next.
 UPDATE run SET holder = NULL, due_at = (SELECT us FROM moment) + :due_in
-WHERE number = :run AND fence = :fence AND holder IS NOT NULL
+WHERE number = :run AND fence = :fence AND holder IS NOT NULL  -- guard: run.released.sqlite
 
 -- begin_effect --
 -- Somebody is about to do it, by whoever has the fence. No row touched means that the run is somebody else's, or was cancelled, or that it was
 -- done: what was done stays done. Answers which attempt it is.
 INSERT INTO effect (run, incarnation, key, state, attempts, begun_at)
 SELECT :run, :incarnation, :key, 'intent', 1, (SELECT us FROM moment)
-WHERE true AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING')
+WHERE true AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING')  -- guard: effect.begun.sqlite
 ON CONFLICT (run, incarnation, key) DO UPDATE
-SET state = 'intent', attempts = effect.attempts + 1 WHERE effect.state <> 'done'
+SET state = 'intent', attempts = effect.attempts + 1 WHERE effect.state <> 'done'  -- guard: effect.done.sqlite
 RETURNING attempts
 
 -- end_effect --
@@ -97,23 +99,23 @@ UPDATE effect SET state = :state, result = :result, body = :body,
     ended_at = (SELECT us FROM moment)
 WHERE run = :run AND incarnation = :incarnation AND key = :key AND state <> 'done'
   AND (:state = 'done' OR attempts = :attempt)
-  AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING')
+  AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING')  -- guard: effect.ended.sqlite
 
 -- put_effect --
 -- One that needs no beginning, in the place of whatever is known of it.
 INSERT INTO effect (run, incarnation, key, state, result, body, attempts, begun_at, ended_at)
 SELECT :run, :incarnation, :key, :state, :result, :body, 1, (SELECT us FROM moment), (SELECT us FROM moment)
-WHERE true AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING')
+WHERE true AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING')  -- guard: effect.noted.sqlite
 ON CONFLICT (run, incarnation, key) DO UPDATE
 SET state = excluded.state, result = excluded.result, body = excluded.body, ended_at = excluded.ended_at WHERE effect.state <> 'done'
 
 -- hold_run --
 -- No row means that the run is somebody else's, or was cancelled; a row, that it stays ours until the transaction ends.
-SELECT number FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING'
+SELECT number FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING'  -- guard: run.held.sqlite
 
 -- hold_parent --
 -- A run that is about to begin another stays its holder's until that is there. No row touched means that it is somebody else's, or was cancelled.
-UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = 'RUNNING'
+UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = 'RUNNING'  -- guard: run.parent.sqlite
 
 -- wake_parent --
 -- The run that waits for one that has ended, beside its end. Before it in every transaction: whoever waits is locked before whom it waits for.
@@ -123,7 +125,7 @@ WHERE number = :run AND holder IS NULL AND status = 'RUNNING' AND waiting LIKE '
 -- look_at_child --
 -- A run that begins to wait for another, which may have ended since it was looked at.
 UPDATE run SET due_at = (SELECT us FROM moment)
-WHERE number = :run AND EXISTS (SELECT 1 FROM run AS child WHERE child.number = :child AND child.ended_at IS NOT NULL)
+WHERE number = :run AND EXISTS (SELECT 1 FROM run AS child WHERE child.number = :child AND child.ended_at IS NOT NULL)  -- guard: run.child.sqlite
 
 -- cancel_children --
 -- The runs that one has begun and waits for, when it is cancelled; up to a number, which those that are begun from now on are above.

@@ -9,18 +9,20 @@ WHERE true ON CONFLICT DO NOTHING
 UPDATE schedule
 SET document = :document, definition = :definition, revision = revision + 1, next_at = :next::bigint,
     look_at = CASE WHEN paused = 0 THEN :next::bigint END, error = NULL, updated_at = analemma_now()
-WHERE tenant = :tenant AND name = :name AND revision = :revision AND coalesce(next_at, -1) = coalesce(:seen::bigint, -1)
+WHERE tenant = :tenant AND name = :name AND revision = :revision AND coalesce(next_at, -1) = coalesce(:seen::bigint, -1)  -- guard: schedule.replaced.postgres
 
 -- advance_schedule --
 -- From one tick to the next. Compare-and-set: no row touched means that somebody else was first, or that it is paused or another by now.
 UPDATE schedule
 SET next_at = :next::bigint, look_at = :next::bigint, last_at = coalesce(:tick::bigint, last_at), error = NULL, updated_at = analemma_now()
-WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0
+-- guard: schedule.revision.postgres
+-- guard: schedule.paused.postgres
+WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0  -- guard: schedule.seen.postgres
 
 -- postpone_schedule --
 -- A tick that could not be begun, and why; it is tried again later.
 UPDATE schedule SET look_at = :look::bigint, error = :error::text, updated_at = analemma_now()
-WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0
+WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0  -- guard: schedule.postponed.postgres
 
 -- pause_schedule --
 -- No ticks until it is resumed.

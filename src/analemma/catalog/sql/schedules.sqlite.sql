@@ -9,18 +9,20 @@ WHERE true ON CONFLICT DO NOTHING
 UPDATE schedule
 SET document = :document, definition = :definition, revision = revision + 1, next_at = :next,
     look_at = CASE WHEN paused = 0 THEN :next END, error = NULL, updated_at = (SELECT us FROM moment)
-WHERE tenant = :tenant AND name = :name AND revision = :revision AND coalesce(next_at, -1) = coalesce(:seen, -1)
+WHERE tenant = :tenant AND name = :name AND revision = :revision AND coalesce(next_at, -1) = coalesce(:seen, -1)  -- guard: schedule.replaced.sqlite
 
 -- advance_schedule --
 -- From one tick to the next. Compare-and-set: no row touched means that somebody else was first, or that it is paused or another by now.
 UPDATE schedule
 SET next_at = :next, look_at = :next, last_at = coalesce(:tick, last_at), error = NULL, updated_at = (SELECT us FROM moment)
-WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0
+-- guard: schedule.revision.sqlite
+-- guard: schedule.paused.sqlite
+WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0  -- guard: schedule.seen.sqlite
 
 -- postpone_schedule --
 -- A tick that could not be begun, and why; it is tried again later.
 UPDATE schedule SET look_at = :look, error = :error, updated_at = (SELECT us FROM moment)
-WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0
+WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0  -- guard: schedule.postponed.sqlite
 
 -- pause_schedule --
 -- No ticks until it is resumed.

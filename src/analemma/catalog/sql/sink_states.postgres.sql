@@ -50,4 +50,4 @@ FROM unnest(
 ) AS given (sink, place, doc_id, tenant, entity, version, ship_seq, deleted)
 ON CONFLICT (sink, place, doc_id) DO UPDATE
 SET version = excluded.version, ship_seq = excluded.ship_seq, deleted = excluded.deleted, shipped_at = excluded.shipped_at
-WHERE sink_state.entity = excluded.entity AND sink_state.ship_seq <= excluded.ship_seq
+WHERE sink_state.entity = excluded.entity AND sink_state.ship_seq <= excluded.ship_seq  -- guard: shipped.postgres

@@ -22,7 +22,7 @@ FROM unnest(
 -- were loaded since those that it goes by. The order of the locks: what is joined by number, the entity, lanes, blocks, uploads. Joins go in no circle, so whoever holds an entity and
 -- waits waits for one that is joined by nobody who waits for him.
 WITH joined AS MATERIALIZED (
-    SELECT id, compile_seq FROM entity WHERE id = ANY (:joined_ids::bigint[]) ORDER BY id FOR SHARE
+    SELECT id, compile_seq FROM entity WHERE id = ANY (:joined_ids::bigint[]) ORDER BY id FOR SHARE  -- guard: compile.joined.lock.postgres
 ), moved AS (
     UPDATE entity
     SET newest_compiled = CASE WHEN :newest::boolean THEN :version ELSE newest_compiled END,
@@ -30,9 +30,9 @@ WITH joined AS MATERIALIZED (
         served_rules = CASE WHEN :serves::boolean OR serving_version = :version THEN :rules::text ELSE served_rules END,
         compile_seq = compile_seq + 1,
         ship_seq = :ship_seq
-    WHERE id = :entity AND compile_seq = :expected AND ship_seq = :expected_ship_seq
-      AND NOT EXISTS (SELECT FROM contract WHERE loaded_at > :contracts::bigint)
-      AND :joined_count = (
+    WHERE id = :entity AND compile_seq = :expected AND ship_seq = :expected_ship_seq  -- guard: compile.moved.postgres
+      AND NOT EXISTS (SELECT FROM contract WHERE loaded_at > :contracts::bigint)  -- guard: compile.contracts.postgres
+      AND :joined_count = (  -- guard: compile.joined.postgres
           SELECT count(*) FROM joined
           JOIN unnest(:joined_ids::bigint[], :joined_seqs::bigint[]) AS seen (id, compile_seq) USING (id, compile_seq)
       )
@@ -61,7 +61,7 @@ WITH joined AS MATERIALIZED (
         :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
     ) AS emitted
     WHERE (SELECT count(*) FROM lanes) >= 0
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.compile.postgres
     RETURNING 1
 ), placed AS MATERIALIZED (
     SELECT id FROM moved WHERE (SELECT count(*) FROM stored) >= 0

@@ -56,8 +56,8 @@ UPDATE entity
 SET newest_compiled = coalesce(:newest, newest_compiled), serving_version = coalesce(:serving, serving_version),
     served_rules = CASE WHEN :version = coalesce(:serving, serving_version) THEN :rules ELSE served_rules END,
     compile_seq = compile_seq + 1, ship_seq = :ship_seq
-WHERE id = :id AND compile_seq = :expected AND ship_seq = :expected_ship_seq
-  AND NOT EXISTS (SELECT 1 FROM contract WHERE loaded_at > :contracts)
+WHERE id = :id AND compile_seq = :expected AND ship_seq = :expected_ship_seq  -- guard: compile.moved.sqlite
+  AND NOT EXISTS (SELECT 1 FROM contract WHERE loaded_at > :contracts)  -- guard: compile.contracts.sqlite
 
 -- add_compile --
 -- One compile.

@@ -30,7 +30,7 @@ SELECT newest.checkpoint FROM (
     WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
     ORDER BY checkpoint DESC LIMIT 1
 ) AS newest
-WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence
+WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence  -- guard: thread.overtaken
 
 -- adopt_version --
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.

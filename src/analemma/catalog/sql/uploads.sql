@@ -10,4 +10,4 @@ FROM upload WHERE tenant = :tenant AND id = :id
 
 -- finish_upload --
 -- Compare-and-set; no row touched means that the collector was faster.
-UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :id AND state = 'temp'
+UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :id AND state = 'temp'  -- guard: upload.finished

@@ -3,7 +3,7 @@
 SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
        created_at, updated_at, deleted_at
 FROM workspace WHERE tenant = :tenant AND id = :id
-FOR UPDATE
+FOR UPDATE  -- guard: unit.workspace.postgres
 
 -- present_blocks --
 -- Those of the ids that are stored, and where.

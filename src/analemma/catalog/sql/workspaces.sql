@@ -79,7 +79,7 @@ ON CONFLICT (tenant, workspace, op_id) DO NOTHING
 -- Compare-and-set; no row touched means that the collector was faster.
 UPDATE archive_unit
 SET state = 'kept', format = :format, sha256 = :sha256, size = :size, files = :files, bytes = :bytes, root = :root, kept_at = :now
-WHERE tenant = :tenant AND workspace = :workspace AND op_id = :op_id AND state = 'writing'
+WHERE tenant = :tenant AND workspace = :workspace AND op_id = :op_id AND state = 'writing'  -- guard: unit.kept
 
 -- claim_unit --
 -- From now on it is the collector's, also if it was never heard of.
