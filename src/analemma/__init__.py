@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from analemma.app import Tenant as Tenant
     from analemma.app import open_app as open
     from analemma.archives.archives import Archives as Archives
+    from analemma.bag.fields import FieldPolicy as FieldPolicy
     from analemma.bag.hydration import HydratedState as HydratedState
+    from analemma.bag.rings import RingPolicy as RingPolicy
     from analemma.bag.state_bag import SmartStateBag as SmartStateBag
     from analemma.canon.identity import BlockId as BlockId
+    from analemma.canon.registry import Tagged as Tagged
     from analemma.canon.tree import Operation as Operation
     from analemma.catalog.deploy_states import DeployState as DeployState
     from analemma.catalog.port import BranchKey as BranchKey
@@ -33,18 +36,29 @@ if TYPE_CHECKING:
     from analemma.contracts.loading import load_contracts as load_contracts
     from analemma.contracts.problems import ContractProblems as ContractProblems
     from analemma.flows.building import Flow as Flow
+    from analemma.flows.handlers import Result as Result
     from analemma.flows.loading import load_workflow as load_workflow
     from analemma.flows.problems import WorkflowProblems as WorkflowProblems
     from analemma.flows.runs import Run as Run
     from analemma.outbox.handlers import Event as Event
+    from analemma.outbox.handlers import Settle as Settle
     from analemma.payload_functions import lambda_handler as lambda_handler
     from analemma.payload_functions import with_payloads as with_payloads
     from analemma.pipeline.fanout_results import FanoutState as FanoutState
     from analemma.settings import Settings as Settings
+    from analemma.sinks.batching import BatchingSink as BatchingSink
+    from analemma.sinks.batching import Parcel as Parcel
+    from analemma.sinks.port import SHIPPED as SHIPPED
+    from analemma.sinks.port import STALE as STALE
+    from analemma.sinks.port import Health as Health
     from analemma.sinks.port import Shipped as Shipped
     from analemma.sinks.port import Sink as Sink
     from analemma.sinks.port import SinkDocument as SinkDocument
+    from analemma.sinks.port import refused as refused
+    from analemma.sinks.port import retry as retry
     from analemma.sinks.registry import open_sink as open_sink
+    from analemma.sinks.settings import SinkContext as SinkContext
+    from analemma.sinks.settings import SinkSettings as SinkSettings
     from analemma.sinks.snapshot import read_snapshot as read_snapshot
     from analemma.slicing.entity_key import EntityKey as EntityKey
     from analemma.slicing.incremental import CompileMode as CompileMode
@@ -52,6 +66,8 @@ if TYPE_CHECKING:
     from analemma.state.deltas import DeltaUpdate as DeltaUpdate
     from analemma.state.kernel import Kernel as Kernel
     from analemma.state.merge_strategies import by_key as by_key
+    from analemma.state.receipts import decode_receipt as decode_receipt
+    from analemma.state.receipts import encode_receipt as encode_receipt
     from analemma.state.tickets import Ticket as Ticket
     from analemma.state.versions import Commit as Commit
     from analemma.state.versions import Version as Version
@@ -62,6 +78,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "App": ("analemma.app", "App"),
     "Archives": ("analemma.archives.archives", "Archives"),
+    "BatchingSink": ("analemma.sinks.batching", "BatchingSink"),
     "BlockId": ("analemma.canon.identity", "BlockId"),
     "BranchKey": ("analemma.catalog.port", "BranchKey"),
     "Commit": ("analemma.state.versions", "Commit"),
@@ -73,29 +90,44 @@ _PLACES = {
     "EntityKey": ("analemma.slicing.entity_key", "EntityKey"),
     "Event": ("analemma.outbox.handlers", "Event"),
     "FanoutState": ("analemma.pipeline.fanout_results", "FanoutState"),
+    "FieldPolicy": ("analemma.bag.fields", "FieldPolicy"),
     "Flow": ("analemma.flows.building", "Flow"),
+    "Health": ("analemma.sinks.port", "Health"),
     "HydratedState": ("analemma.bag.hydration", "HydratedState"),
     "Kernel": ("analemma.state.kernel", "Kernel"),
     "Operation": ("analemma.canon.tree", "Operation"),
+    "Parcel": ("analemma.sinks.batching", "Parcel"),
     "Proposal": ("analemma.state.committer", "Proposal"),
+    "Result": ("analemma.flows.handlers", "Result"),
+    "RingPolicy": ("analemma.bag.rings", "RingPolicy"),
     "Run": ("analemma.flows.runs", "Run"),
+    "SHIPPED": ("analemma.sinks.port", "SHIPPED"),
+    "STALE": ("analemma.sinks.port", "STALE"),
     "Settings": ("analemma.settings", "Settings"),
+    "Settle": ("analemma.outbox.handlers", "Settle"),
     "Shipped": ("analemma.sinks.port", "Shipped"),
     "Sink": ("analemma.sinks.port", "Sink"),
+    "SinkContext": ("analemma.sinks.settings", "SinkContext"),
     "SinkDocument": ("analemma.sinks.port", "SinkDocument"),
+    "SinkSettings": ("analemma.sinks.settings", "SinkSettings"),
     "SmartStateBag": ("analemma.bag.state_bag", "SmartStateBag"),
     "Stats": ("analemma.app", "Stats"),
+    "Tagged": ("analemma.canon.registry", "Tagged"),
     "Tenant": ("analemma.app", "Tenant"),
     "Ticket": ("analemma.state.tickets", "Ticket"),
     "Version": ("analemma.state.versions", "Version"),
     "WorkflowProblems": ("analemma.flows.problems", "WorkflowProblems"),
     "by_key": ("analemma.state.merge_strategies", "by_key"),
+    "decode_receipt": ("analemma.state.receipts", "decode_receipt"),
+    "encode_receipt": ("analemma.state.receipts", "encode_receipt"),
     "lambda_handler": ("analemma.payload_functions", "lambda_handler"),
     "load_contracts": ("analemma.contracts.loading", "load_contracts"),
     "load_workflow": ("analemma.flows.loading", "load_workflow"),
     "open": ("analemma.app", "open_app"),
     "open_sink": ("analemma.sinks.registry", "open_sink"),
     "read_snapshot": ("analemma.sinks.snapshot", "read_snapshot"),
+    "refused": ("analemma.sinks.port", "refused"),
+    "retry": ("analemma.sinks.port", "retry"),
     "with_payloads": ("analemma.payload_functions", "with_payloads"),
 }
 
@@ -104,6 +136,7 @@ _MODULES = ("aio", "errors")
 __all__ = [
     "App",
     "Archives",
+    "BatchingSink",
     "BlockId",
     "BranchKey",
     "Commit",
@@ -115,23 +148,36 @@ __all__ = [
     "EntityKey",
     "Event",
     "FanoutState",
+    "FieldPolicy",
     "Flow",
+    "Health",
     "HydratedState",
     "Kernel",
     "Operation",
+    "Parcel",
     "Proposal",
+    "Result",
+    "RingPolicy",
     "Run",
+    "SHIPPED",
+    "STALE",
     "Settings",
+    "Settle",
     "Shipped",
     "Sink",
+    "SinkContext",
     "SinkDocument",
+    "SinkSettings",
     "SmartStateBag",
     "Stats",
+    "Tagged",
     "Tenant",
     "Ticket",
     "Version",
     "WorkflowProblems",
     "by_key",
+    "decode_receipt",
+    "encode_receipt",
     "errors",
     "lambda_handler",
     "load_contracts",
@@ -139,6 +185,8 @@ __all__ = [
     "open",
     "open_sink",
     "read_snapshot",
+    "refused",
+    "retry",
     "with_payloads",
 ]
 

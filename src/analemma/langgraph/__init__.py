@@ -1,6 +1,7 @@
-"""LangGraph on Analemma: `AnalemmaSaver` keeps the checkpoints of threads, `AnalemmaStore` their long-term memory.
+"""LangGraph on Analemma: `AnalemmaSaver` keeps the checkpoints of threads, `AnalemmaStore` their long-term memory, and
+`migrate_threads` copies the threads of LangGraph's own savers.
 
-Needs the extra `langgraph`, which is asked for when one of the two is first used."""
+Needs the extra `langgraph`, which is asked for when one of them is first used."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analemma.errors import Unavailable
 
 if TYPE_CHECKING:
+    from analemma.langgraph.migrating import migrate_threads as migrate_threads
     from analemma.langgraph.saver import AnalemmaSaver as AnalemmaSaver
     from analemma.langgraph.saver import CheckpointSummary as CheckpointSummary
     from analemma.langgraph.store import AnalemmaStore as AnalemmaStore
@@ -18,9 +20,10 @@ _MODULES = {
     "AnalemmaSaver": "analemma.langgraph.saver",
     "CheckpointSummary": "analemma.langgraph.saver",
     "AnalemmaStore": "analemma.langgraph.store",
+    "migrate_threads": "analemma.langgraph.migrating",
 }
 
-__all__ = ["AnalemmaSaver", "AnalemmaStore", "CheckpointSummary"]
+__all__ = ["AnalemmaSaver", "AnalemmaStore", "CheckpointSummary", "migrate_threads"]
 
 
 def __getattr__(name: str) -> Any:

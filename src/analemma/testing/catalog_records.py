@@ -104,18 +104,16 @@ class CatalogRecordsSuite:
         catalog.commit(make_request(tenant, after(request)))
         assert [row.version for row in catalog.history(tenant, KEY)] == [3, 2, 1]
 
-    @pytest.mark.parametrize("field", ["version", "journal_seq", "journal_tip", "manifest"])
-    def test_a_record_on_another_tip_changes_nothing(
-        self, catalog: KernelCatalog, tenant: TenantId, field: str
-    ) -> None:
+    def test_a_record_on_another_tip_changes_nothing(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second = _line(catalog, tenant, 2)
-        other: Any = bytes(32) if field in ("journal_tip", "manifest") else getattr(second.head, field) + 1
-        wrong = replace(second.head, **{field: other})
-        with pytest.raises(HeadMoved) as caught:
-            catalog.append(make_record(tenant, wrong, PutPin(_pin(first)), manifest=first.manifest.id))
-        assert caught.value.found == second.head
-        assert catalog.head(tenant, KEY) == second.head
-        assert len(catalog.journal(tenant, KEY)) == 2 and catalog.pins(tenant, KEY.owner, KEY.workflow) == []
+        for field in ("version", "journal_seq", "journal_tip", "manifest"):
+            other: Any = bytes(32) if field in ("journal_tip", "manifest") else getattr(second.head, field) + 1
+            wrong = replace(second.head, **{field: other})
+            with pytest.raises(HeadMoved) as caught:
+                catalog.append(make_record(tenant, wrong, PutPin(_pin(first)), manifest=first.manifest.id))
+            assert caught.value.found == second.head, field
+            assert catalog.head(tenant, KEY) == second.head
+            assert len(catalog.journal(tenant, KEY)) == 2 and catalog.pins(tenant, KEY.owner, KEY.workflow) == []
 
     def test_a_record_on_a_missing_version_changes_nothing(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         (first,) = _line(catalog, tenant, 1)

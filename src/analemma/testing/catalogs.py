@@ -27,6 +27,7 @@ from analemma.testing.catalog_blocks import CatalogBlocksSuite
 from analemma.testing.catalog_ledger import CatalogLedgerSuite
 from analemma.testing.catalog_records import CatalogRecordsSuite
 from analemma.testing.commits import KEY, make_block, make_event, make_request, make_upload
+from analemma.testing.refusals import refuses
 
 
 class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksSuite, ABC):
@@ -105,14 +106,15 @@ class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksS
         assert caught.value.found == winner.head
         assert self._everything(catalog, tenant) == before
 
-    @pytest.mark.parametrize("field", ["version", "journal_seq", "journal_tip", "manifest"])
-    def test_every_part_of_the_head_is_compared(self, catalog: KernelCatalog, tenant: TenantId, field: str) -> None:
+    def test_every_part_of_the_head_is_compared(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         _, winner = self._two_commits(catalog, tenant)
-        other: Any = bytes(32) if field in ("journal_tip", "manifest") else getattr(winner.head, field) + 1
-        request = make_request(tenant, replace(winner.head, **{field: other}), bases=(winner.manifest.id,))
-        with pytest.raises(HeadMoved):
-            catalog.commit(request)
-        assert catalog.head(tenant, KEY) == winner.head
+        unseen = []
+        for field in ("version", "journal_seq", "journal_tip", "manifest"):
+            other: Any = bytes(32) if field in ("journal_tip", "manifest") else getattr(winner.head, field) + 1
+            request = make_request(tenant, replace(winner.head, **{field: other}), bases=(winner.manifest.id,))
+            if not refuses(catalog.commit, request, error=HeadMoved) or catalog.head(tenant, KEY) != winner.head:
+                unseen.append(field)
+        assert unseen == []
 
     def test_one_of_many_creators_wins(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         requests = [make_request(tenant, None, [make_block()]) for _ in range(8)]
@@ -283,34 +285,32 @@ class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksS
         assert stats.logical_bytes == 505 + manifest_size
         assert stats.stored_bytes == 205 + manifest_size
 
-    @pytest.mark.parametrize("name", ["", "a/b", "-x", ".", "a b", "é", "a\n", "x" * 65, "a\0"])
-    def test_odd_tenant_names_are_refused(self, catalog: KernelCatalog, name: str) -> None:
-        with pytest.raises(Invalid):
-            catalog.tenant(name)
+    def test_odd_tenant_names_are_refused(self, catalog: KernelCatalog) -> None:
+        names = ["", "a/b", "-x", ".", "a b", "é", "a\n", "x" * 65, "a\0"]
+        assert [name for name in names if not refuses(catalog.tenant, name)] == []
 
-    @pytest.mark.parametrize(
-        "text", ["o'neil; DROP TABLE head --", 'say "hi"', "100%s :name ?", "다람쥐 🐿", "\\x00 \\", "line\nline"]
-    )
-    def test_odd_text_comes_back_unchanged(self, catalog: KernelCatalog, tenant: TenantId, text: str) -> None:
-        key = BranchKey(text, text, text)
-        asked = Idempotency(text, b"f", b"r")
-        request = make_request(tenant, None, key=key, message=text, idempotency=asked, events=(make_event(text, text),))
-        catalog.commit(request)
-        assert catalog.head(tenant, key) == request.head
-        assert catalog.history(tenant, key) == [request.manifest]
-        assert catalog.receipt(tenant, key, text) == asked
-        assert self.deliveries(catalog, tenant) == [(text, 1, text)]
+    def test_odd_text_comes_back_unchanged(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        texts = ["o'neil; DROP TABLE head --", 'say "hi"', "100%s :name ?", "다람쥐 🐿", "\\x00 \\", "line\nline"]
+        for text in texts:
+            key = BranchKey(text, text, text)
+            asked = Idempotency(text, b"f", b"r")
+            events = (make_event(text, text),)
+            request = make_request(tenant, None, key=key, message=text, idempotency=asked, events=events)
+            catalog.commit(request)
+            assert catalog.head(tenant, key) == request.head
+            assert catalog.history(tenant, key) == [request.manifest]
+            assert catalog.receipt(tenant, key, text) == asked
+        assert sorted(self.deliveries(catalog, tenant)) == sorted((text, 1, text) for text in texts)
 
-    @pytest.mark.parametrize("text", ["a\0b", "\ud800"])
-    def test_text_that_no_database_stores_is_refused(self, catalog: KernelCatalog, tenant: TenantId, text: str) -> None:
-        for request in (
-            make_request(tenant, None, message=text),
-            make_request(tenant, None, key=BranchKey("ann", text)),
-            make_request(tenant, None, idempotency=Idempotency(text, b"f", b"r")),
-            make_request(tenant, None, events=(make_event("event", text),)),
-        ):
-            with pytest.raises(Invalid):
-                catalog.commit(request)
+    def test_text_that_no_database_stores_is_refused(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        for text in ("a\0b", "\ud800"):
+            for request in (
+                make_request(tenant, None, message=text),
+                make_request(tenant, None, key=BranchKey("ann", text)),
+                make_request(tenant, None, idempotency=Idempotency(text, b"f", b"r")),
+                make_request(tenant, None, events=(make_event("event", text),)),
+            ):
+                assert refuses(catalog.commit, request), (text, request)
         assert catalog.stats(tenant).manifests == 0
 
     def test_names_longer_than_an_index_entry_are_refused(self, catalog: KernelCatalog, tenant: TenantId) -> None:

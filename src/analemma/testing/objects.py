@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,6 +23,7 @@ import pytest
 from analemma.blocks.port import ObjectInfo, ObjectStore
 from analemma.clock import Clock, SystemClock
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound, OutcomeUnknown, Unavailable
+from analemma.testing.refusals import refuses
 
 HOSTILE_KEYS = (
     "",
@@ -95,23 +96,22 @@ class ObjectStoreSuite:
             with pytest.raises(NotFound):
                 list(store.open_read(key))
 
-    @pytest.mark.parametrize("key", HOSTILE_KEYS, ids=ascii)
-    def test_a_hostile_key_is_refused_by_every_operation(self, store: ObjectStore, key: str) -> None:
-        for operation in (
-            lambda: store.put(key, b"x"),
-            lambda: store.put(key, b"x", if_absent=True),
-            lambda: store.put_stream(key, [b"x"]),
-            lambda: store.replace(key, b"x", expected=b""),
-            lambda: store.get(key),
-            lambda: store.get_range(key, 0, 1),
-            lambda: store.get_ranges(key, [(0, 1)]),
-            lambda: list(store.open_read(key)),
-            lambda: store.head(key),
-            lambda: store.delete(key),
-            lambda: store.delete_many([key]),
-        ):
-            with pytest.raises(Invalid):
-                operation()
+    def test_a_hostile_key_is_refused_by_every_operation(self, store: ObjectStore) -> None:
+        operations: dict[str, Callable[[str], object]] = {
+            "put": lambda key: store.put(key, b"x"),
+            "put if absent": lambda key: store.put(key, b"x", if_absent=True),
+            "put_stream": lambda key: store.put_stream(key, [b"x"]),
+            "replace": lambda key: store.replace(key, b"x", expected=b""),
+            "get": store.get,
+            "get_range": lambda key: store.get_range(key, 0, 1),
+            "get_ranges": lambda key: store.get_ranges(key, [(0, 1)]),
+            "open_read": lambda key: list(store.open_read(key)),
+            "head": store.head,
+            "delete": store.delete,
+            "delete_many": lambda key: store.delete_many([key]),
+        }
+        taken = [(key, name) for key in HOSTILE_KEYS for name, call in operations.items() if not refuses(call, key)]
+        assert taken == []
         assert list(store.list()) == []
 
     def test_awkward_but_valid_keys_survive_unchanged(self, store: ObjectStore) -> None:
@@ -189,13 +189,11 @@ class ObjectStoreSuite:
         assert store.get_ranges("k/x", ranges) == [data[offset : offset + length] for offset, length in ranges]
         assert store.get_ranges("k/x", []) == []
 
-    @pytest.mark.parametrize("span", [(0, 11), (9, 2), (10, 1), (500, 1), (0, 1 << 50), (1 << 50, 1)])
-    def test_a_range_beyond_the_end_is_corrupt_and_never_short(self, store: ObjectStore, span: tuple[int, int]) -> None:
+    def test_a_range_beyond_the_end_is_corrupt_and_never_short(self, store: ObjectStore) -> None:
         store.put("k/x", b"0123456789")
-        with pytest.raises(Corrupt):
-            store.get_range("k/x", *span)
-        with pytest.raises(Corrupt):
-            store.get_ranges("k/x", [(0, 1), span])
+        spans = [(0, 11), (9, 2), (10, 1), (500, 1), (0, 1 << 50), (1 << 50, 1)]
+        assert [span for span in spans if not refuses(store.get_range, "k/x", *span, error=Corrupt)] == []
+        assert [span for span in spans if not refuses(store.get_ranges, "k/x", [(0, 1), span], error=Corrupt)] == []
 
     def test_a_negative_range_is_invalid(self, store: ObjectStore) -> None:
         store.put("k/x", b"0123456789")
@@ -212,10 +210,9 @@ class ObjectStoreSuite:
             assert info is not None
             assert info.metadata == (metadata if self.keeps_metadata else {})
 
-    @pytest.mark.parametrize("metadata", [{"Bad-Name": "x"}, {"a": "line\nbreak"}, {"a": "x" * 3000}, {"": "x"}])
-    def test_metadata_no_store_could_keep_is_invalid(self, store: ObjectStore, metadata: dict[str, str]) -> None:
-        with pytest.raises(Invalid):
-            store.put("k/x", b"data", metadata=metadata)
+    def test_metadata_no_store_could_keep_is_invalid(self, store: ObjectStore) -> None:
+        hostile: list[dict[str, str]] = [{"Bad-Name": "x"}, {"a": "line\nbreak"}, {"a": "x" * 3000}, {"": "x"}]
+        assert [each for each in hostile if not refuses(store.put, "k/x", b"data", metadata=each)] == []
         assert store.head("k/x") is None
 
     def test_delete_is_idempotent_and_spares_the_rest(self, store: ObjectStore) -> None:
@@ -263,19 +260,17 @@ class ObjectStoreSuite:
         assert b"".join(store.open_read("s/empty")) == store.get("s/empty") == b""
         assert b"".join(store.open_read("s/crumbs")) == b"abc"
 
-    @pytest.mark.parametrize("pieces", [0, 3, 18])
-    def test_a_stream_that_breaks_leaves_nothing_and_raises_its_own_error(
-        self, store: ObjectStore, pieces: int
-    ) -> None:
-        def breaking() -> Iterator[bytes]:
+    def test_a_stream_that_breaks_leaves_nothing_and_raises_its_own_error(self, store: ObjectStore) -> None:
+        def breaking(pieces: int) -> Iterator[bytes]:
             for _ in range(pieces):
                 yield bytes(1 << 20)
             raise FileNotFoundError("the source is gone")
 
-        with pytest.raises(FileNotFoundError, match="the source is gone"):
-            store.put_stream("s/broken", breaking())
-        assert store.head("s/broken") is None
-        assert list(store.list()) == []
+        for pieces in (0, 3, 18):
+            with pytest.raises(FileNotFoundError, match="the source is gone"):
+                store.put_stream("s/broken", breaking(pieces))
+            assert store.head("s/broken") is None
+            assert list(store.list()) == []
 
     def test_tagging_is_harmless(self, store: ObjectStore) -> None:
         store.put("k/x", b"data", metadata=METADATA)

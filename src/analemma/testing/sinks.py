@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import pytest
 
 from analemma.errors import Invalid, Unavailable
-from analemma.sinks.port import Outcome, Sink, SinkDocument
+from analemma.sinks.port import Outcome as Outcome
+from analemma.sinks.port import Sink, SinkDocument
 
 HOSTILE_IDS = (
     "../../etc/passwd",
@@ -271,19 +272,28 @@ class SinkSuite:
         self._has_no_secret(repr(sink))
         self._has_no_secret(str(vars(sink)))
 
-    @pytest.mark.parametrize("doc_id", HOSTILE_IDS, ids=lambda doc_id: ascii(doc_id[:30]))
-    def test_a_hostile_id_is_kept_or_refused(self, sink: Sink, place: SinkPlace, doc_id: str) -> None:
+    def test_a_hostile_id_is_kept_or_refused(self, sink: Sink, place: SinkPlace) -> None:
         bystander = make_document()
-        document = make_document(doc_id, 1, title="hostile")
-        answers = sink.ship_batch([bystander, document])
-        expected = Outcome.REFUSED if self.refuses_id(doc_id) else Outcome.SHIPPED
-        assert [each.outcome for each in answers] == [Outcome.SHIPPED, expected]
-        assert place.read(bystander) == bystander.body
-        if expected is Outcome.SHIPPED:
-            assert place.read(document) == document.body
+        wrong: list[tuple[str, str]] = []
+        for number, doc_id in enumerate(HOSTILE_IDS, 1):
+            document = make_document(doc_id, 1, title="hostile")
+            outcomes = [each.outcome for each in sink.ship_batch([replace(bystander, ship_seq=number), document])]
+            expected = Outcome.REFUSED if self.refuses_id(doc_id) else Outcome.SHIPPED
+            if outcomes != [Outcome.SHIPPED, expected]:
+                wrong.append((doc_id, f"{outcomes}"))
+            if place.read(bystander) != bystander.body:
+                wrong.append((doc_id, "changes another document"))
+            if expected is Outcome.REFUSED:
+                continue
+            if place.read(document) != document.body:
+                wrong.append((doc_id, "is not there"))
             if self.takes_deletes:
-                assert sink.ship(gone(document, 2)).outcome is Outcome.SHIPPED
-                assert place.read(document) is None and place.read(bystander) == bystander.body
+                outcome = sink.ship(gone(document, 2)).outcome
+                if outcome is not Outcome.SHIPPED or place.read(document) is not None:
+                    wrong.append((doc_id, f"stays when it is deleted: {outcome}"))
+                if place.read(bystander) != bystander.body:
+                    wrong.append((doc_id, "deletes another document"))
+        assert wrong == []
 
     def test_hostile_ids_are_kept_apart(self, sink: Sink, place: SinkPlace) -> None:
         documents = [
@@ -305,14 +315,15 @@ class SinkSuite:
         with pytest.raises(Invalid):
             replace(make_document(), body=["no", "object"])  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("body", HOSTILE_BODIES, ids=lambda body: ascii(body)[:30])
-    def test_a_hostile_body_arrives_unchanged_or_is_refused(
-        self, sink: Sink, place: SinkPlace, body: dict[str, Any]
-    ) -> None:
-        document = replace(make_document(), body=body)
-        expected = Outcome.REFUSED if self.refuses_body(body) else Outcome.SHIPPED
-        assert sink.ship(document).outcome is expected
-        assert place.read(document) == (body if expected is Outcome.SHIPPED else None)
+    def test_a_hostile_body_arrives_unchanged_or_is_refused(self, sink: Sink, place: SinkPlace) -> None:
+        wrong: list[tuple[Any, ...]] = []
+        for number, body in enumerate(HOSTILE_BODIES):
+            document = replace(make_document(f"doc {number}"), body=body)
+            expected = Outcome.REFUSED if self.refuses_body(body) else Outcome.SHIPPED
+            outcome, found = sink.ship(document).outcome, place.read(document)
+            if outcome is not expected or found != (body if expected is Outcome.SHIPPED else None):
+                wrong.append((body, outcome, found))
+        assert wrong == []
 
     def test_a_large_body_arrives_and_one_that_is_too_large_is_refused(self, sink: Sink, place: SinkPlace) -> None:
         document = make_document(text="\u00e9x" * ((self.longest_body - 100) // 3))
