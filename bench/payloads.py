@@ -11,9 +11,9 @@ from typing import Any
 
 import analemma
 from analemma.app import App
+from bench.fat_payload import NAMES, SEGMENT_CONFIG, fat_event
 from bench.harness import Row, temporary_folder
 from bench.workload import prose
-from tests.api.bag.fat_payload import NAMES, SEGMENT_CONFIG, fat_event
 
 FILTER_GOAL = 0.67
 POINTER_GOAL = 0.95

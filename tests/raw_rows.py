@@ -35,3 +35,30 @@ def change(store: Store, sql: str, values: Sequence[Any] = ()) -> int:
     with psycopg.connect(store.url) as connection:
         connection.execute("SET session_replication_role = replica")
         return connection.execute(sql.replace("?", "%s").encode(), values).rowcount
+
+
+def change_all(store: Store, statements: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    """The same with many statements, in one transaction."""
+    if is_sqlite(store):
+        with closing(sqlite3.connect(Path(store.url) / "catalog.db")) as database, database:
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            for sql, values in statements:
+                database.execute(sql, values)
+        return
+    with psycopg.connect(store.url) as connection:
+        connection.execute("SET session_replication_role = replica")
+        for sql, values in statements:
+            connection.execute(sql.replace("?", "%s").encode(), values)
+
+
+def table(store: Store, name: str) -> list[dict[str, Any]]:
+    """All rows of a table, by the names of its columns."""
+    connection: Any
+    if is_sqlite(store):
+        connection = closing(sqlite3.connect(Path(store.url) / "catalog.db"))
+    else:
+        connection = psycopg.connect(store.url)
+    with connection as database:
+        found = database.execute(f"SELECT * FROM {name}")  # noqa: S608
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]

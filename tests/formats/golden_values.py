@@ -11,10 +11,10 @@ from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from analemma.canon.chunking import text_cuts
-from analemma.canon.editing import build
-from analemma.canon.standard_types import standard_registry
+import libipld
+
 from analemma.testing.strategies import EDGE_SCALARS, LOOK_ALIKES
+from tests.core.canon.memory_blocks import MemoryBlocks
 
 SMALL: dict[str, Any] = {
     "null": None,
@@ -57,18 +57,29 @@ def large_values() -> dict[str, Any]:
     }
 
 
+def cuts(data: bytes) -> list[int]:
+    """Where long bytes are cut."""
+    nodes = [libipld.decode_dag_cbor(block.data) for block in MemoryBlocks().made(data).blocks]
+    ends, end = [], 0
+    for kind, level, _, body in nodes:
+        if (kind, level) == ("bytes", 0):
+            end += len(body) - 1
+            ends.append(end)
+    return ends
+
+
 def describe() -> dict[str, Any]:
     """Roots and blocks of all of them, and the cuts of a long text."""
-    registry = standard_registry()
+    build = MemoryBlocks().made
     small = {}
     for name, value in SMALL.items():
-        made = build(value, registry)
+        made = build(value)
         small[name] = {"root": made.root.id.hex(), "blocks": [block.data.hex() for block in made.blocks]}
     large = {}
     for name, value in large_values().items():
-        made = build(value, registry)
+        made = build(value)
         large[name] = {"root": made.root.id.hex(), "blocks": len(made.blocks), "size": made.root.size}
-    return {"small": small, "large": large, "cuts": text_cuts(random.Random(2).randbytes(3_000_000))}
+    return {"small": small, "large": large, "cuts": cuts(random.Random(2).randbytes(3_000_000))}
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from analemma import load_workflow
-from analemma.flows.document import hash_of
-from analemma.flows.partitioning import partition, task_plans
-from analemma.flows.segments import GROUPS, Plan
+from tests.core.canon.memory_blocks import MemoryBlocks
+from tests.core.entry_points.flows import partition, task_plans
 
 FOLDER = Path(__file__).parent / "workflows"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -27,12 +26,17 @@ def describe(file: Path) -> dict[str, Any]:
     }
 
 
-def _segments(plan: Plan) -> list[dict[str, Any]]:
+def _hash(config: dict[str, Any]) -> str:
+    """A configuration is named as a state with the same fields is."""
+    return MemoryBlocks().build(config).hex()
+
+
+def _segments(plan: Any) -> list[dict[str, Any]]:
     made = []
     for segment in plan.segments:
         entry = {key: value for key, value in segment.config.items() if key not in ("format", "nodes")}
-        entry |= {"nodes": list(segment.nodes), "hash": hash_of(dict(segment.config))}
-        if segment.type in GROUPS:
+        entry |= {"nodes": list(segment.nodes), "hash": _hash(dict(segment.config))}
+        if segment.type in ("parallel", "for_each"):
             tasks = task_plans(segment.config)
             entry["tasks"] = {
                 name: {"iteration_limit": inner.iteration_limit, "segments": _segments(inner)}

@@ -1,73 +1,157 @@
-"""Stored bytes of archives that must never change: headers of tars, and the blocks of format 2."""
+"""Stored bytes of archives that must never change: the tar and the marker of format 1, and the blocks of format 2."""
 
 from __future__ import annotations
 
-import hashlib
+import io
+import json
+import os
+import random
+import tarfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
-from analemma.archives.entries import Entry, Totals
-from analemma.archives.index_blocks import (
-    Chunk,
-    Content,
-    chunk_block,
-    directory_blocks,
-    directory_content,
-    entry_wire,
-    file_content,
-    index_block,
-)
-from analemma.archives.metas import BLOCKS, TAR_ZST, Meta, decode_meta, encode_meta
-from analemma.archives.tar_writing import end_of_archive, entry_header
-from analemma.canon.nodes import Block
+import libipld
+import pytest
+import zstandard
 
-ROOT = Entry(b"", "directory", 0o755, 1000, 1000, 1_700_000_000_000_000_001)
-ENTRIES = (
-    Entry(b"plain", "file", 0o644, 0, 0, 1_700_000_000_000_000_000, size=5),
-    Entry(b"n\xff" * 60, "file", 0o4755, 3_000_000, 7, -1_500_000_000, size=9, xattrs=(("user.a=b%", b"\x00\xff"),)),
-    Entry("schön".encode(), "symlink", 0o777, 0, 0, 1, target=b"plain"),
-    Entry(b"again", "hardlink", 0o644, 0, 0, 0, target=b"plain"),
-    Entry(b"holes", "file", 0o600, 0, 0, 0, size=1_000_000, extents=((4096, 10), (900_000, 20))),
-    Entry(b"folder", "directory", 0o1777, 0, 0, 999),
-)
+from tests.formats.golden_archives import ODD_NAME, TIMES, WORKSPACE, archive, fill, look
+from tests.raw_rows import select
+from tests.stores import Store, local
 
-HEADERS = "1dd683c436da946b3eff60a5e4ed7ebf95ca85838f35cabd1ebc5a0935b420bb"
-INDEX = "02e49da8ffd8e9ecc8d5737a87c865c11299bd1a244771dd56c6bd7d513466ef"
-LISTED = "42f0a3079725d9e6b08b4c99200fa72c3c6c41d4683fe1cbb6866f3e8e3d52e7"
+GOLDEN = Path(__file__).parent / "archives"
+META: dict[str, Any] = json.loads((GOLDEN / "home.meta").read_text())
+CID_PREFIX = b"\x01\x71\x12\x20"
 
 
-def test_headers_of_tars_are_what_they_were() -> None:
-    totals = Totals()
-    stream = b"".join(entry_header(entry) for entry in (ROOT, *ENTRIES))
-    for entry in (ROOT, *ENTRIES):
-        totals.count(entry)
-    assert hashlib.sha256(stream + end_of_archive(totals, ROOT)).hexdigest() == HEADERS
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return local(tmp_path)
 
 
-def test_blocks_of_indexes_are_what_they_were() -> None:
-    chunk = chunk_block(b"data" * 1000)
-    emitted: list[Block] = []
-    content = file_content([Chunk(chunk.id, 4000)], emitted.append)
-    contents: tuple[Content, ...] = (b"\0plain", content, b"\0plain", b"\0plain", b"\0" + b"x" * 30, [])
-    wires = [entry_wire(entry, each) for entry, each in zip(ENTRIES, contents, strict=True)]
-    blocks = directory_blocks(sorted(wires, key=lambda wire: bytes(wire[0])))
-    assert emitted == [] and len(blocks) == 1
-    assert blocks[0].links == (chunk.id,)
-    assert index_block(entry_wire(ROOT, directory_content(blocks))).id.hex() == INDEX
+def adopt(store: Store, volume: Path, **more: Any) -> None:
+    """Restore the archive that lies beside this file; its marker may say more."""
+    store.open().close()
+    folder = Path(store.url) / "objects" / "tenants" / "default" / "archives" / WORKSPACE / META["op_id"]
+    folder.mkdir(parents=True)
+    (folder / META["data"]).write_bytes((GOLDEN / META["data"]).read_bytes())
+    (folder / "home.meta").write_text(json.dumps({**META, **more}))
+    with store.open() as app:
+        app.archives.adopt(WORKSPACE, owner_id="ann", volume=volume, op_id=META["op_id"])
+        app.archives.restore(WORKSPACE)
 
 
-def test_blocks_of_long_files_are_what_they_were() -> None:
-    emitted: list[Block] = []
-    content = file_content(
-        [Chunk(chunk_block(b"%d" % number).id, number + 1) for number in range(5000)], emitted.append
-    )
-    assert isinstance(content, dict) and len(content["lists"]) == len(emitted) == 2
-    assert hashlib.sha256(b"".join(block.id for block in emitted)).hexdigest() == LISTED
+@pytest.mark.parametrize("more", [{}, {"said_by_a_later_release": 1}], ids=["ours", "of a later release"])
+def test_an_old_tar_is_restored_as_it_always_was(store: Store, tmp_path: Path, more: dict[str, Any]) -> None:
+    adopt(store, tmp_path / "volume", **more)
+    fill(tmp_path / "expected")
+    assert look(tmp_path / "volume") == look(tmp_path / "expected")
 
 
-def test_markers_of_both_formats_are_read() -> None:
-    counts = {"files": 1, "directories": 1, "links": 0, "bytes": 5}
-    tar = Meta(TAR_ZST, "ws", "op", "home-0123456789abcdef.tar.zst", 10, "0" * 64, counts, fingerprint="f")
-    blocks = Meta(BLOCKS, "ws", "op", "home.index", 10, "0" * 64, counts, root="1" * 64, stored=7, notes=("a note",))
-    for meta in (tar, blocks):
-        assert decode_meta(encode_meta(meta), workspace="ws", op_id="op") == meta
-    later = encode_meta(tar).replace(b"{", b'{"said_by_a_later_release": 1,', 1)
-    assert decode_meta(later, workspace="ws", op_id="op") == tar
+def members(data: bytes) -> list[tuple[Any, ...]]:
+    """What a tar says of each member; not whose it is, nor what depends on the file system."""
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+        plain = io.BytesIO(stream.read())
+    with tarfile.open(fileobj=plain) as tar:
+        listed = tar.getmembers()
+    found = []
+    for member in listed:
+        if member.name.rpartition("/")[2] == "holes" or "GNUSparse" in member.name:
+            continue
+        said = {key: value for key, value in member.pax_headers.items() if not key.startswith("SCHILY.xattr")}
+        found.append((member.name, member.type, member.mode, member.size, member.linkname, member.mtime, said))
+    return found
+
+
+def test_a_tar_is_written_as_it_always_was(store: Store, tmp_path: Path) -> None:
+    made = archive(store, tmp_path / "volume", "tar")
+    meta = json.loads(made.pop("home.meta"))
+    assert set(meta) == set(META)
+    for name in ("format", "counts", "workspace", "notes", "skipped", "root", "stored"):
+        assert meta[name] == META[name], name
+    assert meta["sha256"] == sha256(made[meta["data"]]).hexdigest()
+    assert members(made[meta["data"]]) == members((GOLDEN / META["data"]).read_bytes())
+
+
+class Blocks:
+    """The blocks of format 2, made by hand from what the page on archives says."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def index(self) -> bytes:
+        return bytes(libipld.encode_dag_cbor(["archive-index", 1, [self._entry("", 1, [self._directory("")])]]))
+
+    def _directory(self, folder: str) -> bytes:
+        """A link to the only block of a small directory."""
+        entries = []
+        for name in sorted(os.listdir(os.fsencode(self._root / folder))):
+            path = os.path.join(folder, os.fsdecode(name))
+            if os.path.islink(self._root / path):
+                entries.append(self._entry(path, 2, b"\0" + os.fsencode(os.readlink(self._root / path))))
+            elif os.path.isdir(self._root / path):
+                entries.append(self._entry(path, 1, [self._directory(path)] if os.listdir(self._root / path) else []))
+            elif name == b"zz again":
+                entries.append(self._entry(path, 3, b"\0plain"))
+            else:
+                entries.append(self._entry(path, 0, self._content(path)))
+        return CID_PREFIX + sha256(libipld.encode_dag_cbor(["archive-directory", 1, entries])).digest()
+
+    def _content(self, path: str) -> Any:
+        data = (self._root / path).read_bytes()
+        if len(data) <= 2048:
+            return b"\0" + data
+        return [CID_PREFIX + sha256(libipld.encode_dag_cbor(["bytes", 0, 2, b"\0" + data])).digest(), len(data)]
+
+    def _entry(self, path: str, kind: int, content: Any) -> list[Any]:
+        full = os.fsencode(self._root / path)
+        facts = os.lstat(full)
+        attributes = []
+        if kind in (0, 1):
+            attributes = [[b"\0" + name.encode(), b"\0" + os.getxattr(full, name)] for name in os.listxattr(full)]
+        name = b"\0" + os.fsencode(os.path.basename(path))
+        size = facts.st_size if kind == 0 else 0
+        mode = facts.st_mode & 0o7777
+        return [name, kind, mode, facts.st_uid, facts.st_gid, facts.st_mtime_ns, size, content, attributes]
+
+
+def test_blocks_are_written_as_they_always_were(store: Store, tmp_path: Path) -> None:
+    volume, twin = tmp_path / "volume", tmp_path / "twin"
+    fill(twin)
+    # Where holes lie is the file system's business.
+    (twin / "holes").unlink()
+    os.utime(twin, ns=(1, TIMES[""]))
+    with store.open() as app:
+        app.archives.create(WORKSPACE, owner_id="ann", volume=volume)
+        fill(volume)
+        (volume / "holes").unlink()
+        os.utime(volume, ns=(1, TIMES[""]))
+        app.archives.archive(WORKSPACE, format="blocks")
+    folder = Path(store.url) / "objects" / "tenants" / "default" / "archives" / WORKSPACE
+    (marker,) = folder.rglob("home.meta")
+    index = Blocks(twin).index()
+    assert json.loads(marker.read_text())["root"] == sha256(index).hexdigest()
+    [(body,)] = select(store, "SELECT body FROM block WHERE id = ?", (sha256(index).digest(),))
+    assert bytes(body) == index
+    assert ODD_NAME in os.listdir(os.fsencode(twin))
+
+
+def unpacked(codec: int, body: bytes) -> bytes:
+    """The bytes of a block. Those that are compressed have a checksum of four bytes behind them."""
+    return zstandard.ZstdDecompressor().decompress(bytes(body)[:-4]) if codec else bytes(body)
+
+
+@pytest.mark.deep("a file of 45 MB, which has lists of chunks")
+def test_chunks_of_a_very_long_file_stand_in_lists(store: Store, tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    with store.open(pack_threshold_bytes=1 << 30) as app:
+        app.archives.create(WORKSPACE, owner_id="ann", volume=volume)
+        (volume / "long").write_bytes(random.Random(1).randbytes(45_000_000))
+        app.archives.archive(WORKSPACE, format="blocks")
+    found = [unpacked(*row) for row in select(store, "SELECT codec, body FROM block")]
+    (listed,) = [body for body in found if b"archive-chunks" in body[:20]]
+    kind, number, chunks = libipld.decode_dag_cbor(listed)
+    assert (kind, number, sum(chunks[1::2])) == ("archive-chunks", 1, 45_000_000)
+    assert len(chunks) > 512 and all(link[:4] == CID_PREFIX for link in chunks[::2])
+    (directory,) = [body for body in found if b"archive-directory" in body[:24]]
+    assert {"lists": [CID_PREFIX + sha256(listed).digest()]} in libipld.decode_dag_cbor(directory)[2][0]

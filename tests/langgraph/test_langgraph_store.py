@@ -16,19 +16,14 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp,
 
 import analemma
 from analemma import App
-from analemma.catalog import items
 from analemma.errors import Invalid, Limit, Unavailable
 from analemma.langgraph import AnalemmaStore
-from analemma.langgraph.store_values import KEY_BYTES, NAMESPACE_BYTES
+from tests.raw_rows import select
 from tests.stores import Store
 
 ANN = ("users", "ann")
-
-
-@pytest.fixture
-def app(store: Store) -> Iterator[App]:
-    with store.open(sqlite_synchronous="NORMAL") as app:
-        yield app
+LONGEST = 1024
+"""Bytes of the longest namespace, and of the longest key."""
 
 
 @pytest.fixture
@@ -36,7 +31,7 @@ def memory(app: App) -> AnalemmaStore:
     return AnalemmaStore(app)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def embedded() -> Iterator[AnalemmaStore]:
     """For what is refused before any database is asked."""
     with AnalemmaStore("sqlite:///:memory:") as memory:
@@ -125,50 +120,43 @@ def test_a_batch_with_something_wrong_in_it_changes_nothing(embedded: AnalemmaSt
     assert embedded.search(()) == []
 
 
-@pytest.mark.parametrize(
-    ("namespace", "why"),
-    [
-        pytest.param(("a.b",), "periods", id="period"),
-        pytest.param(("",), "empty", id="empty label"),
-        pytest.param((1,), "must be strings", id="number"),
-        pytest.param(("a\0b",), "NUL", id="zero"),
-    ],
-)
-def test_labels_are_checked_in_operations_too(embedded: AnalemmaStore, namespace: Any, why: str) -> None:
-    for op in (
-        PutOp(namespace, "k", {}),
-        GetOp(namespace, "k"),
-        SearchOp(namespace),
-        ListNamespacesOp((MatchCondition("prefix", namespace),)),
-    ):
-        with pytest.raises(InvalidNamespaceError, match=why):
+def test_labels_are_checked_in_operations_too(embedded: AnalemmaStore) -> None:
+    namespaces: dict[str, Any] = {"periods": ("a.b",), "empty": ("",), "must be strings": (1,), "NUL": ("a\0b",)}
+    for why, namespace in namespaces.items():
+        for op in (
+            PutOp(namespace, "k", {}),
+            GetOp(namespace, "k"),
+            SearchOp(namespace),
+            ListNamespacesOp((MatchCondition("prefix", namespace),)),
+        ):
+            with pytest.raises(InvalidNamespaceError, match=why):
+                embedded.batch([op])
+
+
+HOSTILE: list[tuple[Any, str]] = [
+    (PutOp(("a" * (LONGEST + 1),), "k", {}), "1025 bytes"),
+    (PutOp(("é",) * 400, "k", {}), "1199 bytes"),
+    (PutOp(("\ud800",), "k", {}), "Unicode"),
+    (PutOp(ANN, "k" * (LONGEST + 1), {}), "1025 bytes"),
+    (PutOp(ANN, "\0", {}), "NUL"),
+    (GetOp(ANN, "\ud800"), "Unicode"),
+    (GetOp(ANN, 1), "type int"),  # type: ignore[arg-type]
+    (PutOp(ANN, "k", [1]), "mapping"),  # type: ignore[arg-type]
+    (PutOp(ANN, "k", {"at": datetime.now(UTC)}), "/at"),
+    (PutOp(ANN, "k", {"a": [{1: 2}]}), "/a/0/1"),
+    (PutOp(ANN, "k", {"a": "\ud800"}), "surrogate"),
+    (PutOp(ANN, "k", {}, ttl="soon"), "type str"),  # type: ignore[arg-type]
+    (PutOp(ANN, "k", {}, ttl=float("inf")), "time to live"),
+    (SearchOp(ANN, limit=-1), "limit"),
+    (SearchOp(ANN, offset=-1), "offset"),
+    (SearchOp(ANN, ["n"]), "type list"),  # type: ignore[arg-type]
+]
+
+
+def test_hostile_input_is_refused(embedded: AnalemmaStore) -> None:
+    for op, why in HOSTILE:
+        with pytest.raises(Invalid, match=why):
             embedded.batch([op])
-
-
-@pytest.mark.parametrize(
-    ("op", "why"),
-    [
-        pytest.param(PutOp(("a" * (NAMESPACE_BYTES + 1),), "k", {}), "1025 bytes", id="long namespace"),
-        pytest.param(PutOp(("é",) * 400, "k", {}), "1199 bytes", id="deep namespace"),
-        pytest.param(PutOp(("\ud800",), "k", {}), "Unicode", id="surrogate label"),
-        pytest.param(PutOp(ANN, "k" * (KEY_BYTES + 1), {}), "1025 bytes", id="long key"),
-        pytest.param(PutOp(ANN, "\0", {}), "NUL", id="zero key"),
-        pytest.param(GetOp(ANN, "\ud800"), "Unicode", id="surrogate key"),
-        pytest.param(GetOp(ANN, 1), "type int", id="number as key"),  # type: ignore[arg-type]
-        pytest.param(PutOp(ANN, "k", [1]), "mapping", id="list as value"),  # type: ignore[arg-type]
-        pytest.param(PutOp(ANN, "k", {"at": datetime.now(UTC)}), "/at", id="date in value"),
-        pytest.param(PutOp(ANN, "k", {"a": [{1: 2}]}), "/a/0/1", id="number as field"),
-        pytest.param(PutOp(ANN, "k", {"a": "\ud800"}), "surrogate", id="surrogate in value"),
-        pytest.param(PutOp(ANN, "k", {}, ttl="soon"), "type str", id="text as ttl"),  # type: ignore[arg-type]
-        pytest.param(PutOp(ANN, "k", {}, ttl=float("inf")), "time to live", id="endless ttl"),
-        pytest.param(SearchOp(ANN, limit=-1), "limit", id="negative limit"),
-        pytest.param(SearchOp(ANN, offset=-1), "offset", id="negative offset"),
-        pytest.param(SearchOp(ANN, ["n"]), "type list", id="list as filter"),  # type: ignore[arg-type]
-    ],
-)
-def test_hostile_input_is_refused(embedded: AnalemmaStore, op: Any, why: str) -> None:
-    with pytest.raises(Invalid, match=why):
-        embedded.batch([op])
     assert embedded.search(()) == []
 
 
@@ -204,7 +192,7 @@ def test_what_json_has_a_form_for_is_stored_in_it(memory: AnalemmaStore) -> None
 
 
 def test_the_longest_names_fit(memory: AnalemmaStore) -> None:
-    namespace, key = ("n" * NAMESPACE_BYTES,), "k" * KEY_BYTES
+    namespace, key = ("n" * LONGEST,), "k" * LONGEST
     memory.put(namespace, key, {"n": 1})
     assert memory.get(namespace, key) is not None
     assert memory.list_namespaces() == [namespace]
@@ -228,54 +216,41 @@ def test_what_cannot_be_compared_does_not_match(memory: AnalemmaStore) -> None:
     assert matching(None) == ["none", "missing"]
 
 
-def test_searching_costs_statements_for_pages_not_for_namespaces(app: App, memory: AnalemmaStore) -> None:
-    memory.batch([PutOp(("many", str(number)), "k", {"n": number}) for number in range(300)])
-    app.catalog.engine.statements.clear()
-    assert keys(memory.search(("many",), filter={"n": 299})) == ["k"]
-    assert app.catalog.engine.statements["items_of_spaces"] == 2
-    assert app.catalog.engine.statements["items_of_space"] == 0
-
-
-def test_pages_of_a_large_namespace_meet_without_gaps(memory: AnalemmaStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items, "PAGE_ITEMS", 7)
-    monkeypatch.setattr(items, "FIRST_PAGE", 4)
-    monkeypatch.setattr(items, "SPACE_PAGE", 2)
-    names = [f"{number:03}" for number in range(40)]
+def test_pages_of_a_large_namespace_meet_without_gaps(memory: AnalemmaStore) -> None:
+    names = [f"{number:04}" for number in range(1200)]
     memory.batch([PutOp(("big",), name, {"even": int(name) % 2 == 0}) for name in names])
-    memory.batch([PutOp(("small", name), name, {"even": False}) for name in names[:9]])
-    assert keys(memory.search((), limit=1000)) == names + names[:9]
-    paged = [keys(memory.search((), limit=5, offset=offset)) for offset in range(0, 50, 5)]
-    assert [name for page in paged for name in page] == names + names[:9]
-    assert keys(memory.search((), filter={"even": True}, limit=5, offset=15)) == names[30:40:2]
-    assert len(memory.list_namespaces(limit=1000)) == 10
+    memory.batch([PutOp(("small", name), name, {"even": False}) for name in names[:90]])
+    assert keys(memory.search((), limit=5000)) == names + names[:90]
+    paged = [keys(memory.search((), limit=300, offset=offset)) for offset in range(0, 1500, 300)]
+    assert [name for page in paged for name in page] == names + names[:90]
+    assert keys(memory.search((), filter={"even": True}, limit=5, offset=515)) == names[1030:1040:2]
 
 
-def test_pages_of_large_values_are_short(memory: AnalemmaStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items, "PAGE_BYTES", 3000)
-    memory.batch([PutOp(ANN, str(number), {"text": "x" * 1000}) for number in range(120)])
-    sizes: list[int] = []
-    find = items.ItemReader.below
-
-    def counted(self: Any, prefix: bytes, wanted: int | None = None) -> Iterator[Any]:
-        for page in find(self, prefix, wanted):
-            sizes.append(len(page))
-            yield page
-
-    monkeypatch.setattr(items.ItemReader, "below", counted)
-    assert keys(memory.search(ANN, filter={"text": {"$ne": ""}}, limit=1000)) == [str(number) for number in range(120)]
-    assert sizes == [items.FIRST_PAGE, *[2] * 35]
+def test_pages_of_namespaces_meet_without_gaps(memory: AnalemmaStore) -> None:
+    spaces = [("many", f"{number:04}") for number in range(1050)]
+    memory.batch([PutOp(space, "k", {"n": number}) for number, space in enumerate(spaces)])
+    assert memory.list_namespaces(limit=5000) == spaces
+    assert memory.list_namespaces(limit=100, offset=960) == spaces[960:]
+    assert [item.namespace for item in memory.search(("many",), filter={"n": {"$gte": 995}}, limit=100)] == spaces[995:]
 
 
-def test_emptied_namespaces_are_gone(app: App, memory: AnalemmaStore) -> None:
-    memory.put(ANN, "k", {})
-    memory.put(ANN, "l", {})
-    memory.delete(ANN, "k")
-    assert memory.list_namespaces() == [ANN]
-    memory.delete(ANN, "l")
-    memory.delete(ANN, "l")
-    assert memory.list_namespaces() == []
-    with app.catalog.engine.transaction() as tx:
-        assert tx.all("spaces_below", tenant=app.default.id, low=b"", high=b"\xff", after=0, limit=10) == []
+def test_pages_of_large_values_meet_without_gaps(memory: AnalemmaStore) -> None:
+    names = [str(number) for number in range(70)]
+    memory.batch([PutOp(ANN, name, {"text": "x" * 100_000}) for name in names])
+    assert keys(memory.search(ANN, filter={"text": {"$ne": ""}}, limit=1000)) == names
+
+
+def test_emptied_namespaces_are_gone(store: Store) -> None:
+    with store.open() as app:
+        memory = AnalemmaStore(app)
+        memory.put(ANN, "k", {})
+        memory.put(ANN, "l", {})
+        memory.delete(ANN, "k")
+        assert memory.list_namespaces() == [ANN]
+        memory.delete(ANN, "l")
+        memory.delete(ANN, "l")
+        assert memory.list_namespaces() == []
+        assert select(store, "SELECT count(*) FROM item_space") == [(0,)]
 
 
 def test_everything_is_there_for_coroutines(app: App) -> None:
@@ -293,6 +268,7 @@ def test_everything_is_there_for_coroutines(app: App) -> None:
     asyncio.run(use())
 
 
+@pytest.mark.both_stores("writers wait for each other as their database has it")
 def test_threads_that_write_and_empty_the_same_namespaces_lose_nothing(app: App, memory: AnalemmaStore) -> None:
     def work(worker: int) -> None:
         # In opposite orders, and with deletes that empty a namespace which another is just entering.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,8 @@ from langgraph.store.base import PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
 from analemma import App
-from analemma.catalog import items
 from analemma.errors import Invalid, Limit
-from analemma.langgraph import AnalemmaStore, store_index
+from analemma.langgraph import AnalemmaStore
 from tests.stores import Store
 
 DOCUMENTS = ("documents",)
@@ -26,12 +25,6 @@ def letters(texts: Sequence[str]) -> list[list[float]]:
 
 def index(**more: Any) -> Any:
     return {"dims": 3, "embed": letters, "fields": ["text"], **more}
-
-
-@pytest.fixture
-def app(store: Store) -> Iterator[App]:
-    with store.open(sqlite_synchronous="NORMAL") as app:
-        yield app
 
 
 def shown(found: Any) -> list[tuple[str, Any]]:
@@ -77,28 +70,18 @@ def test_without_an_index_a_query_changes_nothing(app: App) -> None:
     assert shown(memory.search(DOCUMENTS, query="a")) == [("k", None)]
 
 
-def test_vectors_survive_reopening_and_pages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(items, "PAGE_ITEMS", 4)
-    monkeypatch.setattr(items, "FIRST_PAGE", 3)
+def test_vectors_survive_reopening_and_pages(store: Store) -> None:
     with store.open() as app:
         memory = AnalemmaStore(app, index=index())
-        memory.batch([PutOp(DOCUMENTS, f"{n}", {"text": "a" * (n % 7) + "b" * (n % 5)}) for n in range(30)])
+        memory.batch([PutOp(DOCUMENTS, f"{n}", {"text": "a" * (n % 7) + "b" * (n % 5)}) for n in range(600)])
         memory.batch([PutOp(("documents", f"{n}"), "below", {"text": "a"}) for n in range(3)])
     with store.open() as app:
-        found = AnalemmaStore(app, index=index()).search(DOCUMENTS, query="a", limit=100)
-        assert len(found) == 33
+        found = AnalemmaStore(app, index=index()).search(DOCUMENTS, query="a", limit=1000)
+        assert len(found) == 603
         scores = [item.score for item in found if item.score is not None]
         assert scores == sorted(scores, reverse=True)
-        assert [item.key for item in found if item.score == 1.0] == [
-            "5",
-            "10",
-            "15",
-            "20",
-            "25",
-            "below",
-            "below",
-            "below",
-        ]
+        alone = [str(n) for n in range(600) if n % 5 == 0 and n % 7 > 0]
+        assert [item.key for item in found if item.score == 1.0] == [*alone, "below", "below", "below"]
 
 
 def test_coroutines_embed_as_coroutines(app: App) -> None:
@@ -137,23 +120,26 @@ def test_vectors_of_another_length_are_not_compared(app: App) -> None:
         other.search(DOCUMENTS, query="a")
 
 
-def test_a_search_that_would_compare_too_much_says_so(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_index, "MAXIMUM_VECTORS", 3)
-    memory = AnalemmaStore(app, index=index())
-    memory.batch([PutOp(DOCUMENTS, key, {"text": text, "n": len(text)}) for key, text in TEXTS.items()])
-    with pytest.raises(Limit, match="more than 3 vectors"):
+def test_a_search_that_would_compare_too_much_says_so(app: App) -> None:
+    memory = AnalemmaStore(app, index=index(fields=["all[*]"], embed=lambda texts: [[1.0, 0.0, 0.0]] * len(texts)))
+    # Each counts as many times as it has texts.
+    texts = [str(number) for number in range(1000)]
+    memory.batch([PutOp(DOCUMENTS, str(number), {"all": texts, "odd": number % 2}) for number in range(51)])
+    with pytest.raises(Limit, match="more than 50000 vectors"):
         memory.search(DOCUMENTS, query="a")
-    assert [item.key for item in memory.search(DOCUMENTS, query="a", filter={"n": 4})] == ["two"]
+    assert len(memory.search(DOCUMENTS, query="a", filter={"odd": 1}, limit=100)) == 25
 
 
-def test_an_item_with_too_many_texts_says_so() -> None:
-    with AnalemmaStore("sqlite:///:memory:", index=index(fields=["all[*]"])) as memory:
-        memory.put(DOCUMENTS, "k", {"all": ["a"] * 1000})
-        with pytest.raises(Limit, match="1001 texts"):
-            memory.put(DOCUMENTS, "k", {"all": ["a"] * 1001})
+def test_an_item_with_too_many_texts_says_so(app: App) -> None:
+    memory = AnalemmaStore(app, index=index(fields=["all[*]"]))
+    memory.put(DOCUMENTS, "k", {"all": ["a"] * 1000})
+    with pytest.raises(Limit, match="1001 texts"):
+        memory.put(DOCUMENTS, "k", {"all": ["a"] * 1001})
 
 
-@pytest.mark.parametrize("chosen", ["text", [1], [None]])
-def test_an_index_that_is_no_list_of_paths_is_refused(chosen: Any) -> None:
-    with AnalemmaStore("sqlite:///:memory:", index=index()) as memory, pytest.raises(Invalid, match="not an index"):
-        memory.put(DOCUMENTS, "k", {"text": "a"}, index=chosen)
+def test_an_index_that_is_no_list_of_paths_is_refused(app: App) -> None:
+    memory = AnalemmaStore(app, index=index())
+    wrong: list[Any] = ["text", [1], [None]]
+    for chosen in wrong:
+        with pytest.raises(Invalid, match="not an index"):
+            memory.put(DOCUMENTS, "k", {"text": "a"}, index=chosen)

@@ -18,10 +18,9 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
 from analemma import App
-from analemma.cli.running import run
 from analemma.errors import Invalid, NotFound
-from analemma.langgraph import AnalemmaSaver
-from analemma.langgraph.migrating import migrate_threads
+from analemma.langgraph import AnalemmaSaver, migrate_threads
+from tests.cli.command_line import CommandLine
 from tests.langgraph.graphs import agent, history, logging, nested, put, question, thread
 from tests.langgraph.test_saver_states import Swapping
 from tests.servers import PostgresServer
@@ -109,19 +108,17 @@ def test_what_came_since_is_copied_the_next_time(source: Source, app: App) -> No
         migrate_threads(source.url, app, threads=["nobody"])
 
 
-def test_the_command(source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(source: Source, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    assert run(["init", store]) == 0
-    capsys.readouterr()
-    arguments = ["langgraph", "migrate", source.url, "--url", store, "--thread", "t", "--owner", "us"]
-    assert run([*arguments, "--json"]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)["migrated"]
+    user = CommandLine(tmp_path, {"ANALEMMA_URL": store})
+    assert user.run("init", store).returncode == 0
+    arguments = ["langgraph", "migrate", source.url, "--thread", "t", "--owner", "us"]
+    told: dict[str, Any] = json.loads(user.run(*arguments, "--json").stdout)["migrated"]
     assert told["threads"] == 1 and told["checkpoints"] == len(list(source.saver.list(thread())))
-    assert run(arguments) == 0
-    assert f"0 copied, {told['checkpoints']} there already" in capsys.readouterr().out
-    assert run(["log", "--url", store, "--owner", "us", "--workflow", "t"]) == 0
-    assert run(["verify", "--url", store, "--owner", "us", "--workflow", "t"]) == 0
-    assert run(["langgraph", "migrate", str(tmp_path / "nothing"), "--url", store]) != 0
+    assert f"0 copied, {told['checkpoints']} there already" in user.run(*arguments).stdout
+    for verb in ("log", "verify"):
+        assert user.run(verb, "--owner", "us", "--workflow", "t").returncode == 0
+    assert user.run("langgraph", "migrate", str(tmp_path / "nothing")).returncode != 0
 
 
 def test_the_source_is_not_changed(tmp_path: Path, app: App) -> None:

@@ -15,6 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from analemma import App, Commit
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid, NotFound
 from analemma.testing.strategies import scalars, shown
+from tests.depth import count
 from tests.stores import Store
 
 OWNERS = itertools.count(1)
@@ -333,9 +334,9 @@ def run_machine(store: Store, examples: int, steps: int, number: int | None = No
     )
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", range(count(test=2, deep=10)))
 def test_kernel_behaves_like_a_dict_with_a_history(store: Store, part: int) -> None:
-    run_machine(store, examples=20, steps=75, number=part)
+    run_machine(store, examples=count(test=6, deep=20), steps=count(test=40, deep=75), number=part)
 
 
 @pytest.mark.soak

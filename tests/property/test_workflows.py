@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analemma.flows.document import Workflow
-from analemma.flows.loading import parse_workflow
-from analemma.flows.partitioning import partition, task_plans
-from analemma.flows.reading import read_workflow
-from analemma.flows.segments import GROUPS, Plan, Segment, plan_of
-from analemma.flows.structure import structure_of
-from analemma.flows.walking import DONE, Again, Outcome, Took, advance, begin, iterations_at, position_from
+import analemma
+from analemma import App
+from tests.core.entry_points.flows import partition, plan_of, read_workflow, task_plans
+from tests.depth import count
 
 LOOP_TURNS = 2
+EXAMPLES = count(test=60, deep=200)
+PLAIN = ["python", "python", "python", "llm_chat", "http_request", "aggregator", "subflow"]
 
 
 class _Maker:
     """Makes documents at random: groups of every kind inside one another, and any acyclic graph at the top."""
 
-    def __init__(self, choose: random.Random) -> None:
+    def __init__(self, choose: random.Random, *, plain: list[str] = PLAIN, waits: bool = True) -> None:
         self.choose = choose
+        self.plain = plain + (["human"] if waits else [])
+        self.waits = waits
         self.nodes: list[dict[str, Any]] = []
         self.room = 30
 
@@ -55,19 +60,20 @@ class _Maker:
     def node(self, depth: int, apart: bool) -> str:
         self.room -= 1
         name = f"n{self.room + 100}"
-        plain = ["python", "python", "python", "llm_chat", "http_request", "aggregator", "subflow"]
         groups = ["loop", "branch", "parallel_group", "for_each"]
-        kinds = plain + ([] if apart else ["human"]) + (groups if depth < 3 and self.room > 6 else [])
-        self.nodes.append({"id": name, **self.body(self.choose.choice(kinds), depth, apart)})
+        kinds = [kind for kind in self.plain if not (apart and kind == "human")]
+        kinds += groups if depth < 3 and self.room > 6 else []
+        self.nodes.append({"id": name, **self.body(name, self.choose.choice(kinds), depth, apart)})
         if self.choose.random() < 0.2:
             self.nodes[-1]["checkpoint"] = True
         return name
 
-    def body(self, kind: str, depth: int, apart: bool) -> dict[str, Any]:
+    def body(self, name: str, kind: str, depth: int, apart: bool) -> dict[str, Any]:
         match kind:
             case "python":
-                ring = 3 if apart else self.choose.choice([3, 3, 3, 1])
-                return {"type": kind, "function": "random.step", "ring": ring}
+                ring = 3 if apart or not self.waits else self.choose.choice([3, 3, 3, 1])
+                noted = {} if apart else {"reads": ["did"], "writes": ["did"]}
+                return {"type": kind, "function": f"random.{name}", "ring": ring, **noted}
             case "llm_chat":
                 return {"type": kind, "model": "m", "messages": [{"role": "user", "content": "{{x}}"}]}
             case "http_request":
@@ -103,16 +109,19 @@ def shuffled(value: Any, choose: random.Random) -> Any:
     return [shuffled(each, choose) for each in value] if isinstance(value, list) else value
 
 
-def every_plan(plan: Plan) -> list[Plan]:
+def every_plan(plan: Any) -> list[Any]:
     """A plan, and those of the tasks inside it."""
     inner = [
-        each for segment in plan.segments if segment.type in GROUPS for each in task_plans(segment.config).values()
+        each
+        for segment in plan.segments
+        if segment.type in ("parallel", "for_each")
+        for each in task_plans(segment.config).values()
     ]
     return [plan, *(each for found in inner for each in every_plan(found))]
 
 
 @given(documents)
-@settings(max_examples=150)
+@settings(max_examples=EXAMPLES)
 def test_every_node_is_in_exactly_one_segment(document: dict[str, Any]) -> None:
     workflow = read_workflow(document)
     plan = partition(workflow)
@@ -123,7 +132,7 @@ def test_every_node_is_in_exactly_one_segment(document: dict[str, Any]) -> None:
 
 
 @given(documents)
-@settings(max_examples=150)
+@settings(max_examples=EXAMPLES)
 def test_what_a_segment_leads_to_stands_behind_it_but_for_the_loop_around_it(document: dict[str, Any]) -> None:
     for plan in every_plan(partition(read_workflow(document))):
         for number, segment in enumerate(plan.segments):
@@ -134,21 +143,43 @@ def test_what_a_segment_leads_to_stands_behind_it_but_for_the_loop_around_it(doc
 
 
 @given(documents)
-@settings(max_examples=150)
+@settings(max_examples=EXAMPLES)
 def test_the_order_of_segments_respects_every_edge(document: dict[str, Any]) -> None:
-    workflow = read_workflow(document)
-    plan = partition(workflow)
-    place = {node: at for at, segment in enumerate(plan.segments) for node in segment.nodes}
-    for node, after in structure_of(workflow).successors.items():
-        assert all((place[node], _index(plan, node)) < (place[each], _index(plan, each)) for each in after)
+    plan = partition(read_workflow(document))
+    place = {
+        node: (at, segment.nodes.index(node)) for at, segment in enumerate(plan.segments) for node in segment.nodes
+    }
+    pairs = [(edge["from"], edge["to"]) for edge in document.get("edges", [])]
+    bodies = {node["id"]: _sequences(node) for node in document["nodes"]}
+    if "edges" not in document:
+        pairs += itertools.pairwise(_top(document))
+    for node in document["nodes"]:
+        if node["type"] in ("loop", "branch") and node["id"] in place:
+            for sequence in bodies[node["id"]]:
+                pairs += itertools.pairwise([node["id"], *sequence])
+    assert [pair for pair in pairs if set(pair) <= set(place) and place[pair[0]] >= place[pair[1]]] == []
 
 
-def _index(plan: Plan, node: str) -> int:
-    return next(segment.nodes.index(node) for segment in plan.segments if node in segment.nodes)
+def _sequences(node: dict[str, Any]) -> list[list[str]]:
+    """What stands inside a node, one after the other."""
+    match node["type"]:
+        case "loop" | "for_each":
+            return [node["body"]]
+        case "branch":
+            return [*[case["then"] for case in node["cases"]], node["default"]]
+        case "parallel_group":
+            return list(node["branches"].values())
+    return []
+
+
+def _top(document: dict[str, Any]) -> list[str]:
+    """The nodes that stand in no other."""
+    inner = {each for node in document["nodes"] for sequence in _sequences(node) for each in sequence}
+    return [node["id"] for node in document["nodes"] if node["id"] not in inner]
 
 
 @given(documents)
-@settings(max_examples=100)
+@settings(max_examples=EXAMPLES)
 def test_where_several_ways_meet_there_is_a_merge(document: dict[str, Any]) -> None:
     for plan in every_plan(partition(read_workflow(document))):
         arriving: dict[str, int] = {}
@@ -165,71 +196,80 @@ def test_where_several_ways_meet_there_is_a_merge(document: dict[str, Any]) -> N
 
 
 @given(documents, seeds)
-@settings(max_examples=100)
+@settings(max_examples=count(test=20, deep=100))
 def test_another_order_of_keys_and_another_way_of_writing_change_nothing(document: dict[str, Any], seed: int) -> None:
     workflow = read_workflow(document)
     turned = shuffled(document, random.Random(seed))
     assert read_workflow(turned) == workflow
     assert partition(read_workflow(turned)) == partition(workflow)
-    assert parse_workflow(json.dumps(turned)).hash == workflow.hash
+    assert read_workflow(json.loads(json.dumps(turned))).hash == workflow.hash
     canonical = workflow.to_document()
     assert read_workflow(canonical).to_document() == canonical
     assert read_workflow(shuffled(canonical, random.Random(seed))).hash == workflow.hash
 
 
 @given(documents)
-@settings(max_examples=50)
+@settings(max_examples=EXAMPLES)
 def test_a_plan_is_what_its_configurations_say(document: dict[str, Any]) -> None:
     for plan in every_plan(partition(read_workflow(document))):
         assert plan_of(json.loads(json.dumps(plan.segment_manifest())), plan.iteration_limit) == plan
 
 
-@given(documents, seeds)
-@settings(max_examples=200)
-def test_a_run_does_what_the_document_says_whichever_way_it_goes(document: dict[str, Any], seed: int) -> None:
-    workflow = read_workflow(document)
-    plan = partition(workflow)
-    taken: list[int] = []
-    choose = random.Random(seed)
-
-    def decide(segment: Segment, count: int) -> Outcome:
-        if segment.type == "branch":
-            taken.append(choose.randrange(len(segment.arms)))
-            return Took(taken[-1])
-        return Again(count < LOOP_TURNS) if segment.type == "loop" else DONE
-
-    position, ran, seen = begin(plan), [], set()
-    while position.at is not None:
-        segment = plan.segment(position.at)
-        execution = (segment.id, iterations_at(plan, position))
-        assert execution not in seen
-        seen.add(execution)
-        ran += (
-            []
-            if segment.automatic
-            else [node for node in segment.nodes if node == segment.id or segment.type == "steps"]
-        )
-        count = dict(position.iterations).get(segment.id, 0)
-        # What was kept is where the run goes on.
-        kept = position_from(json.loads(json.dumps(position.to_value())))
-        position = advance(plan, kept, decide(segment, count))
-    assert position.marked == frozenset() and position.iterations == ()
-    assert ran == list(_expected(workflow, iter(taken)))
-    assert position.executed == len(seen)
+ITEMS = [1, 2]
+NUMBERS = itertools.count(1)
+runs = st.integers(0, 2**32).map(lambda seed: _Maker(random.Random(seed), plain=["python"], waits=False).document())
 
 
-def _expected(workflow: Workflow, taken: Any) -> list[str]:
-    """The nodes that run, straight from the document: what partitioning and walking together have to come to."""
+@pytest.fixture(scope="module")
+def app() -> Iterator[App]:
+    with analemma.open("sqlite:///:memory:") as app:
+        yield app
 
-    def sequence(ids: Any) -> list[str]:
-        return [each for name in ids for each in one(name)]
 
-    def one(name: str) -> list[str]:
-        node = workflow.by_id[name]
-        if node.type == "loop":
-            return [each for _ in range(LOOP_TURNS) for each in (name, *sequence(node.body))] + [name]
-        if node.type == "branch":
-            return [name, *sequence(node.sequences()[next(taken)][1])]
+@given(runs, st.integers(0, 3))
+@settings(max_examples=count(test=15, deep=200), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_run_does_what_the_document_says_whichever_way_it_goes(app: App, document: dict[str, Any], way: int) -> None:
+    apart: list[str] = []
+
+    def handler(name: str, notes: bool) -> Any:
+        def step(state: Any, ctx: Any) -> Any:
+            if notes:
+                return {"did": [*state["did"], name]}
+            apart.append(name)
+            return None
+
+        return step
+
+    for node in document["nodes"]:
+        if node["type"] == "python":
+            app.flows.handlers.add(node["function"], handler(node["id"], "writes" in node))
+    place: dict[str, Any] = {"workflow_id": f"run {next(NUMBERS)}", "owner_id": "ann"}
+    done = app.flows.run(read_workflow(document), {"did": [], "x": way, "xs": ITEMS}, **place)
+    assert (done.status, done.error) == ("COMPLETED", None)
+    nodes = {node["id"]: node for node in document["nodes"]}
+    ran = {name: _ran(nodes, name, way) for name in _top(document)}
+    noted = {name: [each for each in made if "writes" in nodes[each]] for name, made in ran.items()}
+    assert Counter([*done.state["did"], *apart]) == Counter([each for made in ran.values() for each in made])
+    if "edges" not in document:
+        assert done.state["did"] == [each for made in noted.values() for each in made]
+    for edge in document.get("edges", []):
+        before, after = [
+            [at for at, name in enumerate(done.state["did"]) if name in noted[edge[side]]] for side in ("from", "to")
+        ]
+        assert not before or not after or max(before) < min(after), edge
+
+
+def _ran(nodes: dict[str, dict[str, Any]], name: str, way: int) -> list[str]:
+    """The functions that run for a node, straight from the document."""
+    node = nodes[name]
+    if node["type"] == "python":
         return [name]
-
-    return sequence(structure_of(workflow).order())
+    sequences = [[each for inner in ids for each in _ran(nodes, inner, way)] for ids in _sequences(node)]
+    match node["type"]:
+        case "loop":
+            return sequences[0] * LOOP_TURNS
+        case "for_each":
+            return sequences[0] * len(ITEMS)
+        case "branch":
+            return sequences[min(way, len(sequences) - 1)]
+    return [each for sequence in sequences for each in sequence]

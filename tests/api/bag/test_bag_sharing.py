@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 
 from analemma import App, SmartStateBag
-from analemma.bag.tracked_dict import TrackedDict
-from analemma.bag.tracked_list import TrackedList
 from analemma.errors import Expired, Invalid
-from tests.api.bag.test_bag_reading import reachable_blocks
-from tests.api.state.raw_access import Rows
+from tests.api.bag.saved_whole import root_of
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
@@ -66,7 +63,7 @@ def test_a_part_of_an_old_version_is_moved_without_being_read(stored: App) -> No
 def test_a_part_of_a_version_that_expired_is_whole_or_expired_and_never_dangling(
     store: Store, swept: bool, changed: bool
 ) -> None:
-    with store.open() as app:
+    with store.open(cache_bytes=0) as app:
         old = bag_of(app, {"big": [message(n) for n in range(2000)], "n": 1})
         app.kernel.save_state_delta({"big": [], "n": 2}, **NAME)
         bag = bag_of(app)
@@ -76,7 +73,9 @@ def test_a_part_of_a_version_that_expired_is_whole_or_expired_and_never_dangling
         app.kernel.set_retention(keep_last=1, **NAME)
         assert len(app.kernel.expire(**NAME).expired) == 1
         if swept:
-            sweep(store, app)
+            with store.open() as other:
+                for _ in range(2):
+                    other.gc.run(grace_s=0, force=True)
             with pytest.raises(Expired):
                 app.kernel.save(bag)
             assert bag["restored"] is old["big"] and newest(app) == {"big": [], "n": 2}
@@ -87,18 +86,6 @@ def test_a_part_of_a_version_that_expired_is_whole_or_expired_and_never_dangling
             assert newest(app)["restored"] == [message(n) for n in range(2000)] + ["more"] * changed
     with store.open() as app:
         assert app.kernel.verify(**NAME).ok
-
-
-def sweep(store: Store, app: App) -> None:
-    """Delete every block that no version needs, as a collector would, here and in the caches."""
-    reachable = reachable_blocks(app)
-    with Rows(store) as rows:
-        for number in rows.numbers("block"):
-            if bytes(rows.get("block", number, "id")) not in reachable:
-                rows.delete("block", number)
-    app.cache.clear()
-    assert app.default.trees.nodes is not None
-    app.default.trees.nodes._loaded.clear()
 
 
 def test_a_part_that_was_taken_out_stays_whole_while_its_version_is_there(stored: App) -> None:
@@ -161,7 +148,7 @@ def test_what_somebody_holds_stays_the_same_object_and_is_watched(app: App) -> N
     del mine
     app.kernel.save(bag)
     assert bag["mine"]["inner"] is inner
-    assert type(bag["messages"]) is TrackedList
+    assert isinstance(bag["messages"], list) and type(bag["messages"]) is not list
 
 
 def test_what_is_appended_to_a_large_list_and_still_held_is_watched(app: App) -> None:
@@ -172,8 +159,6 @@ def test_what_is_appended_to_a_large_list_and_still_held_is_watched(app: App) ->
     bag["messages"].append({"inside": wrapped})
     bag["messages"].append({"nobody": ["holds this"]})
     app.kernel.save(bag)
-    messages = bag["messages"]
-    assert messages._shell is not None and sorted(messages._shell.overlay) == [2000, 2001]
     mine["a"].append(2)
     wrapped.append(3)
     bag["messages"].insert(0, "first")
@@ -219,15 +204,15 @@ def test_a_container_that_contains_itself_is_refused(app: App) -> None:
     assert newest(app) == {"a": {"b": []}, "n": 2}
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), {1: 2}, object(), 2**70, "\ud800"], ids=range(5))
-def test_what_cannot_be_stored_is_refused_with_its_place_and_can_be_taken_out(app: App, wrong: Any) -> None:
+def test_what_cannot_be_stored_is_refused_with_its_place_and_can_be_taken_out(app: App) -> None:
     bag = bag_of(app, {"list": [{"a": 1}]})
-    bag["list"][0]["bad"] = [wrong]
-    with pytest.raises(Invalid) as refused:
-        app.kernel.save(bag)
-    assert refused.value.pointer.startswith("/list/0/bad/0")
-    del bag["list"][0]["bad"]
-    assert app.kernel.save(bag).version == 2
+    for version, wrong in enumerate([float("nan"), {1: 2}, object(), 2**70, "\ud800"], start=2):
+        bag["list"][0]["bad"] = [wrong]
+        with pytest.raises(Invalid) as refused:
+            app.kernel.save(bag)
+        assert refused.value.pointer.startswith("/list/0/bad/0"), wrong
+        del bag["list"][0]["bad"]
+        assert app.kernel.save(bag).version == version
 
 
 def test_reset_forgets_changes_everywhere(app: App) -> None:
@@ -261,7 +246,7 @@ def test_parts_of_a_bag_can_be_saved_by_other_verbs(app: App) -> None:
     assert newest(app, workflow_id="other", owner_id="ann") == {"copy": bag["big"], "wrapped": ({"a": [1]}, 1)}
     app.kernel.save_state_delta(bag, workflow_id="third", owner_id="ann")
     assert newest(app, workflow_id="third", owner_id="ann") == bag
-    assert app.default.trees.build(bag).root == app.default.trees.build(bag.to_dict()).root
+    assert root_of(app, bag) == root_of(app, bag.to_dict())
     bag["pair"] = (bag["small"], bag)
     del bag["small"]
     with pytest.raises(Invalid):
@@ -293,10 +278,11 @@ def test_a_bag_leaves_no_cycles_behind(app: App) -> None:
     bag["big"].append({"x": []})
     app.kernel.save(bag)
     bag.load()
+    kinds = (SmartStateBag, type(bag["a"]), type(bag["big"]))
     gc.collect()
     gc.disable()
     try:
         del bag
-        assert not [item for item in gc.get_objects() if isinstance(item, SmartStateBag | TrackedDict | TrackedList)]
+        assert not [item for item in gc.get_objects() if isinstance(item, kinds)]
     finally:
         gc.enable()

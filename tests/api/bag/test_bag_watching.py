@@ -73,7 +73,7 @@ def test_looking_at_a_value_with_a_class_that_has_fewer_fields_loses_none(store:
     with store.open() as app:
         app.kernel.save_state_delta({"plan": newer(1, [2]), "all": [newer(3, [4]), newer(5, [6])], "n": 1}, **NAME)
     with store.open() as app:
-        app.default.trees.registry.register(older)
+        app.types.register(older)
         bag = app.kernel.load_latest_state(**NAME, lazy=True)
         assert (bag["plan"], bag["all"]) == (older(1), [older(3), older(5)])
         assert not bag.is_changed
@@ -88,7 +88,7 @@ def test_looking_at_a_value_with_a_class_that_has_fewer_fields_loses_none(store:
         assert newest(app) == {"plan": older(8), "all": [older(3), older(7)], "n": 3}
         first = app.kernel.history(**NAME)[2].manifest_id
     with store.open() as app:
-        app.default.trees.registry.register(newer)
+        app.types.register(newer)
         assert app.kernel.load_fields(first, ["n", "plan", "/all/0"]) == {
             "n": 2,
             "plan": newer(1, [2]),

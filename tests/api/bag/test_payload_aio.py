@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
-from typing import Any
-
-import pytest
 
 import analemma.aio
+from analemma import App
 from analemma.aio import AsyncPayloads
-from analemma.bag.payloads import Payloads
 from tests.api.bag.payload_stores import LARGE, NAMES
 
 
-def verbs() -> dict[str, Callable[..., Any]]:
-    return {name: verb for name, verb in inspect.getmembers(Payloads, inspect.isfunction) if not name.startswith("_")}
-
-
-@pytest.mark.parametrize("name", verbs())
-def test_every_verb_is_here_with_the_same_signature(name: str) -> None:
-    mine, theirs = getattr(AsyncPayloads, name), getattr(Payloads, name)
-    assert inspect.signature(mine) == inspect.signature(theirs) and mine.__doc__ == theirs.__doc__
-    assert inspect.iscoroutinefunction(mine)
+def test_every_verb_is_here_with_the_same_signature(app: App) -> None:
+    payloads = type(app.payloads)
+    verbs = [name for name, _ in inspect.getmembers(payloads, inspect.isfunction) if not name.startswith("_")]
+    assert {"dehydrate", "hydrate", "release"} < set(verbs)
+    for name in verbs:
+        mine, theirs = getattr(AsyncPayloads, name), getattr(payloads, name)
+        assert inspect.signature(mine) == inspect.signature(theirs) and mine.__doc__ == theirs.__doc__, name
+        assert inspect.iscoroutinefunction(mine), name
 
 
 def test_payloads_come_back() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from analemma import App, SmartStateBag
 from analemma.errors import Conflict
-from tests.api.bag.payload_stores import LARGE, receive, send
+from tests.api.bag.payload_stores import LARGE, NAMES, receive, send
 from tests.stores import Store
 
 STATE: dict[str, Any] = {"plan": LARGE, "notes": ["a", {"b": 1}], "n": 1, "old": 2}
@@ -54,29 +54,20 @@ def test_a_new_bag_is_everything(app: App) -> None:
 
 
 def test_a_part_of_a_bag_in_a_plain_dict_is_written_whole(store: Store) -> None:
-    with store.open(cache_bytes=0) as app:
+    with store.open(cache_bytes=0) as app, store.open() as other:
         bag = saved_bag(app)
         payload = send(app, {"mine": {"plan": bag["plan"]}, "notes": bag["notes"], "small": [bag["notes"]]})
         assert (payload["notes"], payload["small"]) == (STATE["notes"], [STATE["notes"]])
-        # Whatever becomes of the version: every block of the payload was written with it.
+        # Whatever becomes of the version: its lease keeps every block of the payload.
         app.kernel.save_state_delta({"plan": []}, **WORKFLOW)
-        for lease in app.payloads.leases(owner_id="ann", workflow_id="report"):
-            assert app.default.trees.read(lease.root) is not None
+        app.kernel.set_retention(keep_last=1, **WORKFLOW)
+        assert len(app.kernel.expire(**WORKFLOW).expired) == 1
+        for _ in range(2):
+            other.gc.run(grace_s=0, force=True)
         expected = {"mine": {"plan": LARGE}, "notes": STATE["notes"], "small": [STATE["notes"]]}
         assert receive(app, payload) == expected
-
-
-def test_leases_keep_every_block_of_parts_of_bags(store: Store) -> None:
-    with store.open(cache_bytes=0) as app:
-        bag = saved_bag(app)
-        reached: list[set[bytes]] = []
-        add = app.catalog.add_leases
-
-        def watch(request: Any) -> None:
-            reached.append({row.id for row in request.blocks})
-            add(request)
-
-        app.catalog.add_leases = watch  # type: ignore[method-assign]
-        send(app, {"mine": {"plan": bag["plan"]}})
-        send(app, {"mine": {"plan": LARGE}})
-        assert reached[0] == reached[1] and len(reached[0]) > 3
+        app.payloads.release(**NAMES)
+        blocks = app.stats().blocks
+        for _ in range(2):
+            other.gc.run(grace_s=0, force=True)
+        assert app.stats().blocks < blocks

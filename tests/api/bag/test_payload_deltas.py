@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import analemma
-from analemma import App, HydratedState, SmartStateBag
-from analemma.bag.fields import FieldPolicy
+from analemma import App, FieldPolicy, HydratedState, SmartStateBag
 from analemma.errors import Conflict, Invalid
 from tests.api.bag.payload_stores import LARGE, NAMES, receive, send
 from tests.stores import Store

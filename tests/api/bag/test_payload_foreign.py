@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from obstore.store import from_url
 
 from analemma import App
-from analemma.bag import payload_foreign
-from analemma.bag.payload_foreign import parse_buckets
-from analemma.blocks.urls import open_objects
 from analemma.errors import Corrupt, Denied, Invalid, Limit, NotFound
 from tests.api.bag.payload_stores import NAMES, receive, send
-from tests.s3_server import BUCKET, CannotStart, S3Server, run_directory, shared_s3
-from tests.stores import local
+from tests.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, CannotStart, run_directory, shared_s3
+from tests.stores import Store
 
 CONFIG = {"nodes": [{"id": number} for number in range(50)], "": {"x": [1.0, -0.0]}}
 BODY = json.dumps(CONFIG).encode()
@@ -35,30 +35,29 @@ def pointer(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in {**made, **changes}.items() if value is not ...}
 
 
-@pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+@pytest.fixture(scope="module")
+def bucket_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The bucket without a prefix, with the object in it."""
+    options: Any = {
+        "access_key_id": ACCESS_KEY,
+        "secret_access_key": SECRET_KEY,
+        "region": "us-east-1",
+        "client_options": {"allow_http": True},
+    }
     try:
         with shared_s3(run_directory(tmp_path_factory.getbasetemp())) as server:
-            yield server
+            bucket = from_url(f"s3://{BUCKET}", endpoint=server.endpoint, **options)
+            bucket.put(pointer()["key"], BODY)
+            bucket.put("workflows/broken.json", b"{")
+            bucket.put("workflows/nan.json", b"NaN")
+            yield server.url("x").replace(f"s3://{BUCKET}/x?", f"s3://{BUCKET}?")
     except CannotStart as exc:
         pytest.skip(str(exc))
 
 
 @pytest.fixture
-def bucket_url(s3_server: S3Server) -> str:
-    """The bucket without a prefix, with the object in it."""
-    url = s3_server.url("x").replace(f"s3://{BUCKET}/x?", f"s3://{BUCKET}?")
-    store = open_objects(url)
-    store.put(pointer()["key"], BODY)
-    store.put("workflows/broken.json", b"{")
-    store.put("workflows/nan.json", b"NaN")
-    store.close()
-    return url
-
-
-@pytest.fixture
-def enabled(tmp_path: Path, bucket_url: str) -> Iterator[App]:
-    with local(tmp_path).open(payload_s3_buckets=f"other, {bucket_url}", object_retries=1) as app:
+def enabled(shared_store: Store, bucket_url: str) -> Iterator[App]:
+    with shared_store.open(payload_s3_buckets=f"other, {bucket_url}", object_retries=1) as app:
         yield app
 
 
@@ -94,40 +93,39 @@ def test_a_delta_leaves_it_where_it_is(enabled: App) -> None:
     assert receive(enabled, delta, base=event)["workflow_config"] == CONFIG
 
 
-@pytest.mark.parametrize("bucket", ["secrets", "", "analemma.example", "analemma/workflows"])
-def test_a_bucket_that_is_not_listed_is_denied(bucket: str, enabled: App) -> None:
-    with pytest.raises(Denied):
-        receive(enabled, {"workflow_config": pointer(bucket=bucket)})
+def test_a_bucket_that_is_not_listed_is_denied(enabled: App) -> None:
+    for bucket in ("secrets", "", "analemma.example", "analemma/workflows"):
+        with pytest.raises(Denied):
+            receive(enabled, {"workflow_config": pointer(bucket=bucket)})
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"bucket": ...},
-        {"key": ...},
-        {"key": 7},
-        {"bucket": None},
-        {"size_bytes": -1},
-        {"size_bytes": "1"},
-        {"extra": 1},
-        {"checksum": "sums"},
-        {"checksum": "a1b2c3d"},
-        {"checksum": "a" * 33},
-        {"checksum": 12345678},
-        {"__s3_pointer__": "s3://bucket/key"},
-        {"__s3_pointer__": 1},
-        {"key": "../other"},
-        {"key": ""},
-        {"key": "a//b"},
-    ],
-    ids=str,
-)
-def test_a_malformed_one_is_refused(changes: dict[str, Any], enabled: App) -> None:
-    with pytest.raises(Invalid):
-        receive(enabled, {"workflow_config": pointer(**changes)})
+MALFORMED: list[dict[str, Any]] = [
+    {"bucket": ...},
+    {"key": ...},
+    {"key": 7},
+    {"bucket": None},
+    {"size_bytes": -1},
+    {"size_bytes": "1"},
+    {"extra": 1},
+    {"checksum": "sums"},
+    {"checksum": "a1b2c3d"},
+    {"checksum": "a" * 33},
+    {"checksum": 12345678},
+    {"__s3_pointer__": "s3://bucket/key"},
+    {"__s3_pointer__": 1},
+    {"key": "../other"},
+    {"key": ""},
+    {"key": "a//b"},
+]
 
 
-def test_what_is_not_there_or_not_as_it_says_is_an_error(enabled: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_one_is_refused(enabled: App) -> None:
+    for changes in MALFORMED:
+        with pytest.raises(Invalid):
+            assert receive(enabled, {"workflow_config": pointer(**changes)}) is None, changes
+
+
+def test_what_is_not_there_or_not_as_it_says_is_an_error(enabled: App) -> None:
     with pytest.raises(NotFound):
         receive(enabled, {"a": pointer(key="workflows/none.json")})["a"]
     with pytest.raises(Corrupt, match="deadbeef"):
@@ -139,11 +137,8 @@ def test_what_is_not_there_or_not_as_it_says_is_an_error(enabled: App, monkeypat
     for key in ("workflows/broken.json", "workflows/nan.json"):
         with pytest.raises(Corrupt, match="JSON"):
             receive(enabled, {"a": pointer(key=key, size_bytes=..., checksum=...)})["a"]
-    monkeypatch.setattr(payload_foreign, "LARGEST_OBJECT_BYTES", 10)
     with pytest.raises(Limit):
-        receive(enabled, {"a": pointer()})
-    with pytest.raises(Limit):
-        receive(enabled, {"a": pointer(size_bytes=...)})["a"]
+        receive(enabled, {"a": pointer(size_bytes=256 * 1024 * 1024 + 1)})
 
 
 def test_what_users_store_in_that_form_survives_where_it_is_enabled(enabled: App) -> None:
@@ -152,11 +147,50 @@ def test_what_users_store_in_that_form_survives_where_it_is_enabled(enabled: App
     assert receive(enabled, enabled.payloads.dehydrate(state, force_offload_fields=set(state), **NAMES)) == state
 
 
-@pytest.mark.parametrize("text", ["gs://bucket", "s3://", "s3://bucket/prefix", "file:///x"])
-def test_a_list_that_names_no_buckets_is_refused(text: str) -> None:
-    with pytest.raises(Invalid, match="payload_s3_buckets"):
-        parse_buckets(text)
+def test_a_list_that_names_no_buckets_is_refused(shared_store: Store) -> None:
+    for text in ("gs://bucket", "s3://", "s3://bucket/prefix", "file:///x"):
+        with pytest.raises(Invalid, match="payload_s3_buckets"):
+            shared_store.open(payload_s3_buckets=text)
 
 
-def test_an_empty_list_is_off() -> None:
-    assert parse_buckets(None) == parse_buckets("") == parse_buckets(" , ") == {}
+def test_an_empty_list_is_off(shared_store: Store) -> None:
+    with shared_store.open(payload_s3_buckets=" , ") as app:
+        assert receive(app, {"workflow_config": pointer()}) == {"workflow_config": pointer()}
+
+
+class Endless(BaseHTTPRequestHandler):
+    """An object that is larger than anyone would read."""
+
+    def do_HEAD(self) -> None:
+        first, _, last = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
+        self.send_response(206 if last else 200)
+        self.send_header("Content-Length", str(int(last) - int(first) + 1 if last else 1 << 30))
+        if last:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{1 << 30}")
+        self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.send_header("ETag", '"x"')
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        with suppress(OSError):
+            for _ in range(1 << 10):
+                self.wfile.write(b" " * (1 << 20))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.deep("it reads 256 MB")
+def test_an_object_that_is_larger_than_its_pointer_says_is_not_read_to_its_end(shared_store: Store) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            options = f"endpoint=http://127.0.0.1:{server.server_port}&allow_http=true&access_key_id=x"
+            url = f"s3://endless?{options}&secret_access_key=x&region=us-east-1"
+            with shared_store.open(payload_s3_buckets=url, object_retries=1) as app, pytest.raises(Limit):
+                receive(app, {"a": pointer(bucket="endless", size_bytes=..., checksum=...)})["a"]
+        finally:
+            server.shutdown()
+            thread.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from analemma import App
-from tests.api.bag.fat_payload import NAMES, SEGMENT_CONFIG, fat_event
+from bench.fat_payload import NAMES, SEGMENT_CONFIG, fat_event
 
 
 def size(value: object) -> int:

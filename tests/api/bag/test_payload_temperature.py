@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from analemma import App
-from analemma.bag.temperature import MOST_FIELDS, MOST_WORKFLOWS, Temperatures
 from tests.api.bag.payload_stores import receive, send
 
 KIB = 1024
-WORKFLOW = ("ann", "report")
 
 
 def state(number: int) -> dict[str, Any]:
@@ -28,9 +24,9 @@ def test_a_field_that_changes_each_time_stays_and_a_quiet_one_leaves(app: App) -
     payloads = [send(app, state(number)) for number in range(8)]
     assert payloads[-1]["hot"] == state(7)["hot"] and payloads[-1]["cold"]["__pointer__"] == 1
     # Then nothing new is written but the lease: the quiet field is stored already.
-    before = app.stats().blocks
+    before = app.stats(app.settings.tenant).blocks
     last = send(app, state(8))
-    assert app.stats().blocks == before
+    assert app.stats(app.settings.tenant).blocks == before
     assert receive(app, last) == state(8)
 
 
@@ -44,34 +40,3 @@ def test_temperature_decides_nothing_about_what_is_stored(app: App) -> None:
     for number in range(12):
         payload = send(app, state(number))
         assert receive(app, payload) == state(number)
-
-
-@pytest.mark.parametrize(
-    ("fingerprints", "expected"),
-    [
-        ([1], "warm"),
-        ([1, 1], "warm"),
-        ([1, 1, 1, 1, 1], "cold"),
-        ([1, 2], "warm"),
-        ([1, 2, 3], "hot"),
-        ([1, 1, 1, 1, 1, 2], "warm"),
-        ([1, 1, 1, 1, 1, 2, 3, 4], "hot"),
-        ([1, 2, 3, 3, 3, 3, 3, 3, 3, 3], "cold"),
-    ],
-    ids=str,
-)
-def test_temperatures_follow_the_rate_of_change(fingerprints: list[int], expected: str) -> None:
-    temperatures = Temperatures()
-    for fingerprint in fingerprints:
-        temperatures.observe(WORKFLOW, {"field": fingerprint})
-    assert temperatures.of(WORKFLOW, "field") == expected
-
-
-def test_memory_is_bounded() -> None:
-    temperatures = Temperatures()
-    for _ in range(3):
-        temperatures.observe(WORKFLOW, {str(number): 1 for number in range(MOST_FIELDS + 10)})
-    for number in range(MOST_WORKFLOWS + 10):
-        temperatures.observe(("ann", str(number)), {"field": 1})
-    assert len(temperatures._workflows) == MOST_WORKFLOWS
-    assert all(len(fields) <= MOST_FIELDS for fields in temperatures._workflows.values())

@@ -2,123 +2,83 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from analemma import App
-from analemma.bag.selective import ADJUST_EVERY_S, ReadRouter, Route
 from analemma.errors import Denied, Expired, Invalid, NotFound
 from tests.api.bag.payload_stores import LARGE, NAMES, send
-from tests.internals import delete_doomed_blocks, doom_blocks
+from tests.api.bag.read_counts import IN_OBJECTS, counted
 from tests.stores import Store, local
 
 KIB = 1024
 WORKFLOW: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
 
 
-class SteppedClock:
-    def __init__(self) -> None:
-        self.at = 100.0
+Route = Literal["whole", "partial"]
 
-    def now_us(self) -> int:
-        return int(self.at * 1_000_000)
 
-    def monotonic(self) -> float:
-        return self.at
+def route(app: App, manifest: str, names: list[str], **options: Any) -> Route:
+    """Which way a read took."""
+    before = app.payloads.router.counts["whole"]
+    app.payloads.load_fields_selective(manifest, names, **options)
+    return "whole" if app.payloads.router.counts["whole"] > before else "partial"
 
-    def sleep(self, seconds: float) -> None:
-        self.at += seconds
+
+def of_size(app: App, size_kib: int, total: int) -> str:
+    """A version of about this size, with so many fields of the same size."""
+    state = {f"{number:03}": random.Random(number).randbytes(size_kib * KIB // total) for number in range(total)}
+    workflow = f"{size_kib} KiB in {total}"
+    return app.kernel.save_state_delta(state, workflow_id=workflow, owner_id="ann").manifest_id
 
 
 @pytest.mark.parametrize(
-    ("size_kib", "wanted", "total", "route"),
+    ("size_kib", "wanted", "total", "expected"),
     [
-        (9, 1, 100, "whole"),
-        (10, 1, 100, "partial"),
-        (10, 19, 100, "partial"),
-        (10, 20, 100, "whole"),
-        (49, 50, 100, "whole"),
-        (50, 20, 100, "partial"),
-        (50, 80, 100, "partial"),
-        (5_000, 81, 100, "whole"),
-        (5_000, 1, 1, "whole"),
-        (5_000, 0, 0, "partial"),
+        (8, 1, 20, "whole"),
+        (12, 1, 20, "partial"),
+        (12, 3, 20, "partial"),
+        (12, 4, 20, "whole"),
+        (44, 10, 20, "whole"),
+        (55, 4, 20, "partial"),
+        (55, 16, 20, "partial"),
+        (500, 17, 20, "whole"),
+        (500, 1, 1, "whole"),
+        (500, 0, 20, "partial"),
     ],
 )
-def test_size_and_share_decide(size_kib: int, wanted: int, total: int, route: Route) -> None:
-    assert ReadRouter(SteppedClock()).choose(size_kib * KIB, wanted, total) == route
+def test_size_and_share_decide(size_kib: int, wanted: int, total: int, expected: Route, app: App) -> None:
+    names = [f"{number:03}" for number in range(wanted)]
+    assert route(app, of_size(app, size_kib, total), names) == expected
 
 
-def test_without_routing_only_the_size_decides() -> None:
-    router = ReadRouter(SteppedClock())
-    assert router.choose(9 * KIB, 1, 100, auto_routing=False) == "whole"
-    assert router.choose(10 * KIB, 99, 100, auto_routing=False) == "partial"
-
-
-def measured(router: ReadRouter, clock: SteppedClock, route: Route, seconds: float) -> None:
-    started = clock.monotonic()
-    clock.at += seconds
-    router.measured(route, started)
-
-
-def test_slow_partial_reads_raise_what_counts_as_small_after_an_hour() -> None:
-    clock = SteppedClock()
-    router = ReadRouter(clock)
-    measured(router, clock, "whole", 0.1)
-    measured(router, clock, "partial", 0.3)
-    assert router.choose(40 * KIB, 1, 100) == "partial"
-    clock.at = 100 + ADJUST_EVERY_S - 1
-    assert router.choose(40 * KIB, 1, 100) == "partial"
-    clock.at = 100 + ADJUST_EVERY_S
-    assert router.choose(40 * KIB, 1, 100) == "whole"
-    assert router.choose(50 * KIB, 1, 100) == "partial"
-    # The next hour they are quick again.
-    measured(router, clock, "whole", 0.1)
-    measured(router, clock, "partial", 0.2)
-    clock.at += ADJUST_EVERY_S
-    assert router.choose(40 * KIB, 1, 100) == "partial"
-
-
-def test_an_hour_without_both_kinds_changes_nothing() -> None:
-    clock = SteppedClock()
-    router = ReadRouter(clock)
-    measured(router, clock, "partial", 9.0)
-    clock.at += ADJUST_EVERY_S
-    assert router.choose(40 * KIB, 1, 100) == "partial"
+def test_without_routing_only_the_size_decides(app: App) -> None:
+    every = [f"{number:03}" for number in range(20)]
+    assert route(app, of_size(app, 8, 20), every[:1], auto_routing=False) == "whole"
+    assert route(app, of_size(app, 12, 20), every, auto_routing=False) == "partial"
 
 
 def fields(count: int) -> dict[str, Any]:
     return {f"field {number:02}": [f"{number} {item} word" * 5 for item in range(400)] for number in range(count)}
 
 
-def bytes_read(app: App, source: Any, names: list[str]) -> int:
-    sizes: list[int] = []
-    fetch = app.default.blocks.fetch
-
-    def count(ids: Any) -> Any:
-        found = fetch(ids)
-        sizes.append(sum(map(len, found.values())))
-        return found
-
-    object.__setattr__(app.default.trees, "fetch", count)
-    expected = {name: fields(20)[name] for name in names if name in fields(20)}
-    assert app.payloads.load_fields_selective(source, names) == expected
-    object.__setattr__(app.default.trees, "fetch", fetch)
-    return sum(sizes)
-
-
 @pytest.mark.parametrize("kind", ["version", "pointer"])
 def test_few_fields_of_much_are_read_in_part(kind: str, store: Store) -> None:
-    with store.open(cache_bytes=0) as app:
+    with store.open(**IN_OBJECTS) as app:
         source: Any = app.kernel.save_state_delta(fields(20), **WORKFLOW).manifest_id
         if kind == "pointer":
             source = send(app, {"plan": fields(20)})["plan"]
-        some = bytes_read(app, source, ["field 03", "none"])
-        every = bytes_read(app, source, list(fields(20)))
-        assert app.payloads.router.counts == {"whole": 1, "partial": 1}
-        assert some < every / 10
+    sizes: list[int] = []
+    for names in (["field 03", "none"], list(fields(20))):
+        with counted(store) as reads:
+            expected = {name: value for name, value in fields(20).items() if name in names}
+            assert reads.app.payloads.load_fields_selective(source, names) == expected
+            sizes.append(reads.since()[1])
+    assert sizes[0] < sizes[1] / 5
 
 
 def test_a_small_value_is_read_whole(app: App) -> None:
@@ -133,9 +93,10 @@ def test_json_pointers_give_the_same_either_way(app: App) -> None:
     manifest = app.kernel.save_state_delta(state, **WORKFLOW).manifest_id
     expected = app.kernel.load_fields(manifest, names)
     assert set(expected) == {"/a/1/b", "/c~1d/", "c/d", "large"}
-    for small_bytes in (0, 10**9):
-        app.payloads.router.small_bytes = small_bytes
-        assert app.payloads.load_fields_selective(manifest, names) == expected
+    # All that it has is wanted, or nearly all of much more.
+    assert app.payloads.load_fields_selective(manifest, names) == expected
+    assert app.payloads.load_fields_selective(manifest, names, auto_routing=False) == expected
+    assert app.payloads.router.counts == {"whole": 1, "partial": 1}
 
 
 def test_versions_and_pointers_of_others_are_refused(tmp_path: Path) -> None:
@@ -175,42 +136,25 @@ def test_a_path_that_is_no_text_is_refused(app: App) -> None:
             app.payloads.load_fields_selective(commit.manifest_id, [path])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("route", ["whole", "partial"])
-def test_a_version_that_goes_while_it_is_read_has_expired(
-    store: Store, route: Route, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with store.open() as app:
+@pytest.mark.parametrize("auto_routing", [False, True], ids=["in part", "whole"])
+def test_a_version_that_has_expired_is_not_read(store: Store, auto_routing: bool) -> None:
+    with store.open(cache_bytes=0) as app:
         kernel = app.kernel
-        old = kernel.save_state_delta({"plan": LARGE, "n": 1}, workflow_id="trip", owner_id="ann")
+        old = kernel.save_state_delta({"plan": LARGE}, workflow_id="trip", owner_id="ann")
         kernel.save_state_delta({"n": 2}, workflow_id="trip", owner_id="ann", deleted=["plan"])
         kernel.set_retention(owner_id="ann", keep_last=1)
-
-        def choose(*_: Any, **__: Any) -> Route:
-            kernel.expire(workflow_id="trip", owner_id="ann")
-            doom_blocks(app, 1)
-            delete_doomed_blocks(app)
-            app.default.blocks._cache.clear()
-            return route
-
-        app.payloads.load_fields_selective(old.manifest_id, ["plan"])
-        monkeypatch.setattr(app.payloads.router, "choose", choose)
+        load = partial(app.payloads.load_fields_selective, old.manifest_id, ["plan"], auto_routing=auto_routing)
+        assert load() == {"plan": LARGE}
+        kernel.expire(workflow_id="trip", owner_id="ann")
         with pytest.raises(Expired):
-            app.payloads.load_fields_selective(old.manifest_id, ["plan"])
+            load()
 
 
-def test_a_pointer_whose_value_goes_while_it_is_read_was_released(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with store.open() as app:
+def test_a_pointer_whose_value_is_gone_was_released(store: Store) -> None:
+    with store.open(cache_bytes=0) as app, store.open() as other:
         pointer = send(app, {"notes": {"n": LARGE[1:]}})["notes"]
-
-        def choose(*_: Any, **__: Any) -> Route:
-            app.payloads.release(**NAMES)
-            doom_blocks(app, 1)
-            delete_doomed_blocks(app)
-            app.default.blocks._cache.clear()
-            return "partial"
-
-        monkeypatch.setattr(app.payloads.router, "choose", choose)
-        with pytest.raises(Denied, match="released"):
+        other.payloads.release(**NAMES)
+        for _ in range(2):
+            other.gc.run(grace_s=0, force=True)
+        with pytest.raises(Denied, match="ended"):
             app.payloads.load_fields_selective(pointer, ["n"])

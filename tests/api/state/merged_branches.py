@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from analemma import App
-from analemma.state.merge_verbs import Merge
 
 OWNER: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
 
@@ -21,7 +20,7 @@ def start(app: App, state: dict[str, Any], branch: str = "idea") -> str:
     return first
 
 
-def merge(app: App, source: str = "idea", **options: Any) -> Merge:
+def merge(app: App, source: str = "idea", **options: Any) -> Any:
     return app.kernel.merge(**OWNER, source=source, **options)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import sqlite3
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-import psycopg
-
+from tests.raw_rows import change, change_all, table
 from tests.stores import Store
 
 # Each table with what names a row of it, in an order in which they can be filled.
@@ -31,14 +30,8 @@ class Rows:
     """Rows by their place in the table as it was first seen."""
 
     def __init__(self, store: Store) -> None:
-        self._postgres = store.url.startswith("postgresql")
-        self._connection: Any
-        if self._postgres:
-            self._connection = psycopg.connect(store.url, autocommit=True)
-            self._run("SET session_replication_role = replica")
-        else:
-            self._connection = sqlite3.connect(Path(store.url) / "catalog.db", isolation_level=None)
-        self._before = self._everything()
+        self._store = store
+        self._before = {name: table(store, name) for name in TABLES}
 
     def __enter__(self) -> Rows:
         return self
@@ -46,7 +39,7 @@ class Rows:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connection.close()
+        """What was changed stays so."""
 
     def numbers(self, table: str) -> list[int]:
         return list(range(len(self._before[table])))
@@ -65,7 +58,7 @@ class Rows:
 
     def add_like(self, table: str, number: int, **columns: Any) -> None:
         """One more row, as this one but for these columns."""
-        self._insert(table, {**self._before[table][number], **columns})
+        change_all(self._store, [_insertion(table, {**self._before[table][number], **columns})])
 
     def delete(self, table: str, number: int) -> None:
         where, parameters = self._where(table, number)
@@ -92,32 +85,29 @@ class Rows:
 
     def undo(self) -> None:
         """Put every table back as it was."""
-        self._run("BEGIN")
-        for table in reversed(TABLES):
-            self._run(f"DELETE FROM {table}")  # noqa: S608
-        for table in TABLES:
-            for row in self._before[table]:
-                self._insert(table, row)
-        self._run("COMMIT")
-
-    def _insert(self, table: str, row: dict[str, Any]) -> None:
-        marks = ", ".join("?" for _ in row)
-        self._run(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", *row.values())  # noqa: S608
+        emptied: list[tuple[str, Sequence[Any]]] = [(f"DELETE FROM {name}", ()) for name in reversed(TABLES)]  # noqa: S608
+        filled = [_insertion(name, row) for name in TABLES for row in self._before[name]]
+        change_all(self._store, emptied + filled)
 
     def _where(self, table: str, number: int) -> tuple[str, list[Any]]:
         keys = TABLES[table]
         row = self._before[table][number]
         return " AND ".join(f"{key} = ?" for key in keys), [row[key] for key in keys]
 
-    def _everything(self) -> dict[str, list[dict[str, Any]]]:
-        return {table: self._rows(table) for table in TABLES}
+    def _run(self, statement: str, *values: Any) -> None:
+        change(self._store, statement, values)
 
-    def _rows(self, table: str) -> list[dict[str, Any]]:
-        cursor = self._run(f"SELECT * FROM {table}")  # noqa: S608
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def _run(self, statement: str, *parameters: Any) -> Any:
-        if self._postgres:
-            return self._connection.execute(statement.replace("?", "%s"), parameters)
-        return self._connection.execute(statement, parameters)
+@contextmanager
+def damaged(store: Store) -> Iterator[Rows]:
+    """Rows to change for a while: in the end they are as they were, whatever a test found."""
+    rows = Rows(store)
+    try:
+        yield rows
+    finally:
+        rows.undo()
+
+
+def _insertion(table: str, row: dict[str, Any]) -> tuple[str, Sequence[Any]]:
+    marks = ", ".join("?" for _ in row)
+    return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", list(row.values())  # noqa: S608

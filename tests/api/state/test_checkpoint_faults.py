@@ -3,29 +3,65 @@ one is told."""
 
 from __future__ import annotations
 
-import os
-import time
+import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import App, BranchKey, DeltaUpdate
-from analemma.errors import (
-    ConsistencyError,
-    Invalid,
-    Unavailable,
-)
-from analemma.state import applying, pending_deltas
-from tests.api.state.test_checkpoints import KEY, NAME, app, held, without_thread
+from analemma import App
+from analemma.errors import ConsistencyError, Denied, Invalid
+from analemma.testing import failpoints
+from tests.api.state.pending import left_behind, stuck, wait_until
+from tests.raw_rows import change, select
 from tests.stores import Store
 
-__all__ = ["app"]
+NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
+LARGE = [random.Random(number).randbytes(50_000) for number in range(2)]
+
+
+@pytest.fixture
+def app(store: Store) -> Iterator[App]:
+    with store.open() as app:
+        yield app
+
+
+@pytest.fixture
+def uploading(store: Store) -> Iterator[App]:
+    """Whose large values become objects; one has been made already, for what is written with the first."""
+    with store.open(pack_threshold_bytes=10_000, object_retries=1) as app:
+        first = random.Random(9).randbytes(50_000)
+        app.kernel.save_state_delta({"first": first}, workflow_id="first", owner_id="ann")
+        yield app
+
+
+class Objects:
+    """The directory in which a store keeps its packs."""
+
+    def __init__(self, store: Store) -> None:
+        self._folder = (Path(store.objects) if store.objects else Path(store.url) / "objects") / "packs"
+        self._aside = self._folder.with_name("aside")
+
+    def take_away(self) -> None:
+        """From now on a link stands there, which no store follows."""
+        self._folder.rename(self._aside)
+        self._folder.symlink_to(self._aside)
+
+    def bring_back(self) -> None:
+        self._folder.unlink()
+        self._aside.rename(self._folder)
+
+    def packs(self) -> int:
+        folder = self._aside if self._aside.exists() else self._folder
+        return sum(path.is_file() for path in folder.rglob("*"))
 
 
 def test_a_delta_that_cannot_be_applied_fails_alone_and_says_why(app: App) -> None:
-    with held(app, KEY, BranchKey("ann", "other")):
+    with stuck() as thread:
+        app.kernel.checkpoint_async({"n": 0}, **NAME)
+        thread.wait()
         first = app.kernel.checkpoint_async({"n": 1}, **NAME)
         bad = app.kernel.checkpoint_async({"/no/such/place": 1}, **NAME)
         last = app.kernel.checkpoint_async({"m": 2}, **NAME)
@@ -42,7 +78,7 @@ def test_a_delta_that_cannot_be_applied_fails_alone_and_says_why(app: App) -> No
     with pytest.raises(ConsistencyError) as lost:
         app.kernel.load_state_with_consistency(bad)
     assert lost.value.reason == "invalid" and lost.value.ticket == str(bad)
-    assert [row.version for row in app.kernel.history(**NAME)] == [2, 1]
+    assert [row.version for row in app.kernel.history(**NAME)] == [3, 2, 1]
     with pytest.raises(Invalid):
         app.kernel.checkpoint_async({"/no/such/place": 1}, wait_for_commit=True, **NAME)
 
@@ -55,107 +91,69 @@ def test_a_failed_key_may_be_used_again(app: App) -> None:
     assert app.kernel.checkpoint_async({"/x/y": 1}, idempotency_key="k", wait_for_commit=True, **NAME).version == 3
 
 
-def test_a_damaged_entry_fails_and_the_next_ones_do_not(app: App) -> None:
-    without_thread(app)
-    packed = pending_deltas.pack_delta(
-        DeltaUpdate(()), app.types, metadata=None, execution=None, segment=None, message=None
-    )
-    bad = app.checkpoints.enter(KEY, replace(packed, digest=bytes(32)))
-    good = app.kernel.checkpoint_async({"n": 1}, **NAME)
-    assert app.kernel.wait_for(good).version == 1
-    assert app.kernel.ticket(bad).status == "failed"
-    kept = app.catalog.kept_delta(app.default.id, bad.seq, bad.secret)
-    assert kept is not None and kept.body == packed.body
+def test_a_damaged_entry_fails_and_the_next_ones_do_not(app: App, store: Store) -> None:
+    """Its bytes are kept: somebody may want to know what they were."""
+    for column, value in (("digest", bytes(32)), ("body", b"damaged")):
+        place: dict[str, Any] = {"workflow_id": column, "owner_id": "ann"}
+        bad = left_behind(app, store, {"n": 0}, **place)
+        good = left_behind(app, store, {"n": 1}, **place)
+        assert change(store, f"UPDATE ledger SET {column} = ? WHERE seq = ?", (value, bad.seq)) == 1  # noqa: S608
+        [(body,)] = select(store, "SELECT body FROM ledger WHERE seq = ?", (bad.seq,))
+        assert app.kernel.wait_for(good).version == 1
+        assert app.kernel.load_latest_state(**place) == {"n": 1}
+        assert app.kernel.ticket(bad).status == "failed"
+        [(kept,)] = select(store, "SELECT body FROM ticket WHERE seq = ?", (bad.seq,))
+        assert bytes(kept) == bytes(body)
 
 
-def test_what_is_in_the_way_of_one_branch_is_in_the_way_of_no_other(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with store.open(pack_threshold_bytes=10_000, object_retries=1) as app:
-        assert app.objects is not None
-        without_thread(app)
-        large = app.kernel.checkpoint_async({"data": os.urandom(50_000)}, **NAME)
-        small = app.kernel.checkpoint_async({"n": 1}, workflow_id="other", owner_id="ann")
-
-        def refuse(*_: Any, **__: Any) -> None:
-            raise Unavailable("the object store is away")
-
-        with monkeypatch.context() as away:
-            away.setattr(app.objects, "put", refuse)
-            with pytest.raises(Unavailable):
-                app.checkpoints.drain()
-            assert app.kernel.ticket(small).status == "committed"
-            assert app.kernel.ticket(large).status == "pending"
-            with pytest.raises(Unavailable):
-                app.kernel.save_state_delta({"n": 1}, **NAME)
-        assert app.kernel.wait_for(large).version == 1
+def test_what_is_in_the_way_of_one_branch_is_in_the_way_of_no_other(uploading: App, store: Store) -> None:
+    objects = Objects(store)
+    large = left_behind(uploading, store, {"data": LARGE[0]}, **NAME)
+    small = left_behind(uploading, store, {"n": 1}, workflow_id="other", owner_id="ann")
+    objects.take_away()
+    with pytest.raises(Denied):
+        uploading.checkpoints.drain()
+    assert uploading.kernel.ticket(small).status == "committed"
+    assert uploading.kernel.ticket(large).status == "pending"
+    with pytest.raises(Denied):
+        uploading.kernel.save_state_delta({"n": 1}, **NAME)
+    objects.bring_back()
+    assert uploading.kernel.wait_for(large).version == 1
 
 
-def test_what_is_in_the_way_of_a_later_delta_is_not_in_the_way_of_those_before_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with store.open(pack_threshold_bytes=10_000, object_retries=1) as app:
-        assert app.objects is not None
-        without_thread(app)
-        first = app.kernel.checkpoint_async({"data": os.urandom(20_000)}, **NAME)
-        second = app.kernel.checkpoint_async({"data": os.urandom(60_000)}, **NAME)
-        put, stored = app.objects.put, []
-
-        def refuse_large(key: str, data: bytes, **options: Any) -> Any:
-            if len(data) > 40_000:
-                raise Unavailable("too large")
-            stored.append(key)
-            return put(key, data, **options)
-
-        with monkeypatch.context() as away:
-            away.setattr(app.objects, "put", refuse_large)
-            for _ in range(3):
-                with pytest.raises(Unavailable):
-                    app.kernel.wait_for(second)
-            assert app.kernel.ticket(first).version == 1
-            # However often the second was tried.
-            assert len(stored) == 1
-        assert app.kernel.wait_for(second).version == 2
+def test_what_is_in_the_way_of_a_later_delta_is_not_in_the_way_of_those_before_it(uploading: App, store: Store) -> None:
+    objects = Objects(store)
+    first = left_behind(uploading, store, {"data": LARGE[0]}, **NAME)
+    second = left_behind(uploading, store, {"data": LARGE[1]}, **NAME)
+    with failpoints.call("upload.after_intent", objects.take_away, time=2), pytest.raises(Denied):
+        uploading.kernel.wait_for(second)
+    for _ in range(2):
+        with pytest.raises(Denied):
+            uploading.kernel.wait_for(second)
+    assert uploading.kernel.ticket(first).version == 1
+    # However often the second was tried: that of the fixture, and that of the first.
+    assert objects.packs() == 2
+    objects.bring_back()
+    assert uploading.kernel.wait_for(second).version == 2
 
 
-def test_a_transaction_takes_only_what_fits_into_memory(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "MOST_UNPACKED_BYTES", 250_000)
-    without_thread(app)
-    # Next to nothing when it is compressed.
-    tickets = [app.kernel.checkpoint_async({"n": number, "log": "x" * 100_000}, **NAME) for number in range(6)]
-    before = app.catalog.engine.statements.copy()
-    assert app.checkpoints.drain() == 6
-    assert (app.catalog.engine.statements - before)["hold_heads"] == 3
-    assert [app.kernel.load_state_with_consistency(ticket)["n"] for ticket in tickets] == list(range(6))
-    monkeypatch.setattr(applying, "MOST_UNPACKED_BYTES", 1)
-    assert app.kernel.wait_for(app.kernel.checkpoint_async({"log": "y" * 100_000}, **NAME)).version == 7
-
-
-def test_whoever_waits_has_the_ticket_whatever_is_in_the_way(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with store.open(pack_threshold_bytes=10_000, object_retries=1) as app:
-        assert app.objects is not None
-
-        def refuse(*_: Any, **__: Any) -> None:
-            raise Unavailable("the object store is away")
-
-        with monkeypatch.context() as away:
-            away.setattr(app.objects, "put", refuse)
-            with pytest.raises(Unavailable) as caught:
-                app.kernel.checkpoint_async({"data": os.urandom(50_000)}, wait_for_commit=True, **NAME)
-            assert app.kernel.ticket(caught.value.ticket).status == "pending"
-        # The thread has it now; nobody needs to ask.
-        deadline = time.monotonic() + 20
-        while app.kernel.ticket(caught.value.ticket).status == "pending" and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert app.kernel.ticket(caught.value.ticket).version == 1
+def test_whoever_waits_has_the_ticket_whatever_is_in_the_way(uploading: App, store: Store) -> None:
+    objects = Objects(store)
+    objects.take_away()
+    with pytest.raises(Denied) as caught:
+        uploading.kernel.checkpoint_async({"data": LARGE[0]}, wait_for_commit=True, **NAME)
+    assert uploading.kernel.ticket(caught.value.ticket).status == "pending"
+    objects.bring_back()
+    # The thread has it now; nobody needs to ask.
+    wait_until(lambda: uploading.kernel.ticket(caught.value.ticket).version == 1)
 
 
 def test_waiting_without_end(app: App) -> None:
-    without_thread(app)
-    ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
     with ThreadPoolExecutor(1) as threads:
-        with held(app):
+        with stuck() as thread:
+            ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+            thread.wait()
             waiting = threads.submit(app.kernel.wait_for, ticket, timeout=float("inf"))
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.1)
-        assert waiting.result(timeout=20).version == 1
+        assert waiting.result(timeout=60).version == 1

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 
-from analemma import App, BranchKey
-from analemma.errors import Invalid, Unavailable
-from analemma.state import checkpointing
-from tests.stores import Store, local
+from analemma import App, Ticket
+from analemma.errors import Unavailable
+from analemma.testing import failpoints
+from tests.api.state.pending import LONGEST_S, left_behind, stuck, wait_until
+from tests.raw_rows import change
+from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
-KEY = BranchKey("ann", "trip")
 
 
 @pytest.fixture
@@ -26,34 +27,26 @@ def app(store: Store) -> Iterator[App]:
         yield app
 
 
-def appliers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "analemma-checkpoints"]
-
-
-def wait_until(condition: Any, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
-
-
 def test_a_store_has_no_thread_before_its_first_checkpoint(app: App) -> None:
     app.kernel.save_state_delta({"n": 1}, **NAME)
-    assert appliers() == []
+    others = set(threading.enumerate())
     app.kernel.checkpoint_async({"n": 2}, wait_for_commit=True, **NAME)
-    assert appliers() == []  # whoever waits does the work
+    assert set(threading.enumerate()) - others == set()  # whoever waits does the work
     app.kernel.checkpoint_async({"n": 3}, **NAME)
-    assert len(appliers()) == 1
+    assert len(set(threading.enumerate()) - others) == 1
     app.close()
-    assert appliers() == []
+    assert set(threading.enumerate()) - others == set()
 
 
-def test_an_idle_thread_ends_and_the_next_checkpoint_starts_another(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "IDLE_S", 0.05)
+@pytest.mark.deep("waits until a thread has been idle for two seconds, twice")
+def test_an_idle_thread_ends_and_the_next_checkpoint_starts_another(app: App) -> None:
+    app.kernel.save_state_delta({"n": 1}, **NAME)
+    others = set(threading.enumerate())
     for number in range(2):
         ticket = app.kernel.checkpoint_async({"n": number}, **NAME)
-        wait_until(lambda ticket=ticket: app.kernel.ticket(ticket).status == "committed")
-        wait_until(lambda: appliers() == [])
+        assert len(set(threading.enumerate()) - others) == 1
+        app.kernel.wait_for(ticket)
+        wait_until(lambda: set(threading.enumerate()) <= others)
 
 
 def test_closing_applies_what_is_pending(store: Store) -> None:
@@ -64,157 +57,61 @@ def test_closing_applies_what_is_pending(store: Store) -> None:
         assert app.kernel.ticket(tickets[-1]).version == 50
 
 
-def test_closing_without_time_leaves_it_to_the_next_process(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "GATHER_S", 1.0)
-    with store.open(checkpoint_close_s=0) as app:
+def test_closing_does_not_wait_for_a_thread_that_is_stuck_and_leaves_the_rest_to_the_next_process(store: Store) -> None:
+    others = set(threading.enumerate())
+    with stuck() as thread:
+        app = store.open(checkpoint_close_s=0.01)
         tickets = [app.kernel.checkpoint_async({f"f{number}": number}, **NAME) for number in range(3)]
-    with store.open() as app:
-        left = app.checkpoints.pending
-        assert app.checkpoints.drain() == left
-        assert app.kernel.ticket(tickets[-1]).version == 3
-
-
-def test_closing_does_not_wait_for_a_thread_that_is_stuck(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with store.open(checkpoint_close_s=0.2) as app:
-        settle = app.catalog.settle
-        stuck, go_on = threading.Event(), threading.Event()
-
-        def slowly(*arguments: Any) -> Any:
-            stuck.set()
-            assert go_on.wait(60)
-            return settle(*arguments)
-
-        monkeypatch.setattr(app.catalog, "settle", slowly)
-        ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
-        assert stuck.wait(20)
-        thread = app.checkpoints._thread
-        assert thread is not None
-        started = time.monotonic()
+        thread.wait()
+        # The test would not come past this: nobody lets the thread go on before.
         app.close()
-        took = time.monotonic() - started
-        go_on.set()
-        thread.join(20)
-        assert not thread.is_alive() and took < 10
+        with store.open() as other:
+            assert other.kernel.wait_for(tickets[0]).version == 1
+            assert other.checkpoints.drain() == 2
+            assert other.kernel.ticket(tickets[-1]).version == 3
+    wait_until(lambda: set(threading.enumerate()) <= others)
     with store.open() as app:
-        assert app.kernel.wait_for(ticket).version == 1
+        assert app.kernel.history(**NAME)[0].version == 3
 
 
-def test_the_thread_takes_up_what_others_left_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with store.open(checkpoint_close_s=0) as dead:
-        dead.checkpoints._closed = True
-        left = dead.kernel.checkpoint_async({"n": 1}, **NAME)
-    monkeypatch.setattr(checkpointing, "LEFT_BEHIND_S", 0.0)
+def test_the_thread_takes_up_what_others_left_behind(store: Store) -> None:
     with store.open() as app:
+        left = left_behind(app, store, {"n": 1}, **NAME)
+        assert change(store, "UPDATE ledger SET created_at = created_at - 60000000") == 1
         app.kernel.checkpoint_async({"n": 1}, workflow_id="other", owner_id="ann")
         wait_until(lambda: app.kernel.ticket(left).status == "committed")
 
 
-def test_the_thread_outlives_a_database_that_is_away(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointing, "PAUSE_S", 0.05)
-    settle = app.catalog.settle
-    failing = threading.Event()
-    failing.set()
+def test_the_thread_outlives_whatever_goes_wrong(app: App) -> None:
+    def is_problem(problem: Exception) -> bool:
+        return app.checkpoints.problem is problem
 
-    def sometimes(*arguments: Any) -> Any:
-        if failing.is_set():
-            raise Unavailable("the database is away")
-        return settle(*arguments)
+    def is_committed(ticket: Ticket) -> bool:
+        return app.kernel.ticket(ticket).status == "committed"
 
-    monkeypatch.setattr(app.catalog, "settle", sometimes)
-    ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
-    wait_until(lambda: app.checkpoints.problem is not None)
-    assert app.kernel.ticket(ticket).status == "pending"
-    failing.clear()
-    wait_until(lambda: app.kernel.ticket(ticket).status == "committed")
+    problems: list[Exception] = [Unavailable("the database is away"), RuntimeError("nobody thought of that")]
+    for problem in problems:
+
+        def fail(problem: Exception = problem) -> None:
+            raise problem
+
+        with failpoints.call("apply.before_transaction", fail):
+            ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+            wait_until(partial(is_problem, problem))
+        wait_until(partial(is_committed, ticket))
 
 
-def test_threads_that_enter_together_share_transactions(app: App) -> None:
-    """The first is held up in its transaction; those that come meanwhile are entered in one, each at its own place."""
-    entered, go_on = threading.Event(), threading.Event()
-    enter_all = app.catalog.enter_all
-    groups: list[int] = []
+def test_threads_that_enter_together_each_have_their_own_place(app: App) -> None:
+    """The first is held up before its transaction; those that come meanwhile are entered behind it."""
 
-    def held(tenant: Any, entries: Any) -> Any:
-        groups.append(len(entries))
-        entered.set()
-        assert go_on.wait(60)
-        return enter_all(tenant, entries)
-
-    app.catalog.enter_all = held  # type: ignore[method-assign]
-
-    def produce(number: int) -> Any:
+    def produce(number: int) -> Ticket:
         return app.kernel.checkpoint_async({"n": number}, workflow_id=f"trip {number % 3}", owner_id="ann")
 
-    with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(produce, 0)
-        assert entered.wait(20)
+    with ThreadPoolExecutor(8) as threads, failpoints.paused("ledger.before_insert", lambda: produce(0)) as first:
         others = [threads.submit(produce, number) for number in range(1, 9)]
-        wait_until(lambda: len(app.checkpoints._entering._queue) == 8)
-        go_on.set()
-        tickets = [each.result() for each in (first, *others)]
-    assert groups == [1, 8]
+        tickets = [first.go_on(), *[each.result(LONGEST_S) for each in others]]
     assert [app.kernel.load_state_with_consistency(ticket) for ticket in tickets] == [{"n": n} for n in range(9)]
-
-
-def test_an_entry_that_is_refused_takes_no_other_with_it(app: App) -> None:
-    entered, go_on = threading.Event(), threading.Event()
-    enter_all = app.catalog.enter_all
-    refused = Invalid("not this one")
-
-    def choosy(tenant: Any, entries: Any) -> Any:
-        entered.set()
-        assert go_on.wait(60)
-        if any(entry.key.workflow == "bad" for entry in entries):
-            raise refused
-        return enter_all(tenant, entries)
-
-    app.catalog.enter_all = choosy  # type: ignore[method-assign]
-
-    def produce(workflow: str) -> Any:
-        return app.kernel.checkpoint_async({"n": 1}, workflow_id=workflow, owner_id="ann")
-
-    with ThreadPoolExecutor(4) as threads:
-        first = threads.submit(produce, "first")
-        assert entered.wait(20)
-        others = {name: threads.submit(produce, name) for name in ("a", "bad", "b")}
-        wait_until(lambda: len(app.checkpoints._entering._queue) == 3)
-        go_on.set()
-        assert others["bad"].exception() is refused
-        for each in (first, others["a"], others["b"]):
-            assert app.kernel.wait_for(each.result()).version == 1
     assert app.checkpoints.pending == 0
-
-
-def test_an_interrupt_leaves_no_branch_claimed(app: App) -> None:
-    class Interrupted:
-        """Ctrl-C at the moment in which the branch has just been claimed."""
-
-        def __init__(self) -> None:
-            self.lock = threading.RLock()
-            self.interrupts = 0
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.lock, name)
-
-        def __enter__(self) -> None:
-            self.lock.acquire()
-
-        def __exit__(self, *_: object) -> None:
-            self.lock.release()
-            if self.interrupts:
-                self.interrupts -= 1
-                raise KeyboardInterrupt
-
-    app.kernel.save_state_delta({"n": 0}, **NAME)
-    lock: Any = Interrupted()
-    app.checkpoints._lock = lock
-    app.checkpoints._changed = threading.Condition(lock)
-    app.checkpoints._closed = True
-    ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
-    lock.interrupts = 1
-    with pytest.raises(KeyboardInterrupt):
-        app.kernel.wait_for(ticket)
-    assert app.kernel.wait_for(ticket, timeout=20).version == 2
 
 
 def test_producers_savers_and_waiters_on_one_branch(store: Store) -> None:
@@ -256,7 +153,6 @@ def test_a_forked_child_has_a_thread_of_its_own(store: Store) -> None:
         if child == 0:
             status = 1
             try:
-                assert app.checkpoints._thread is None and not app.checkpoints._waiting
                 mine = app.kernel.checkpoint_async({"child": True}, **NAME)
                 wait_until(lambda: app.kernel.ticket(mine).status == "committed")
                 status = 0
@@ -275,29 +171,25 @@ def test_a_store_in_memory_checkpoints_too() -> None:
         assert app.kernel.load_state_with_consistency(tickets[-1]) == {"n": 19}
 
 
-def test_waiting_stops_when_another_process_has_done_the_work(tmp_path: Any) -> None:
-    store = local(tmp_path)
-    with store.open() as one, store.open() as two:
-        one.checkpoints._closed = True
-        with one.checkpoints._claimed([KEY], None):
-            ticket = one.kernel.checkpoint_async({"n": 1}, **NAME)
-            assert two.kernel.wait_for(str(ticket)).version == 1
-            # Nobody here gets to the branch, but the answer is there.
-            assert one.kernel.wait_for(ticket, timeout=0).version == 1
+def test_waiting_stops_when_another_process_has_done_the_work(store: Store) -> None:
+    with store.open() as one, store.open() as two, stuck() as thread:
+        ticket = one.kernel.checkpoint_async({"n": 1}, **NAME)
+        thread.wait()
+        assert two.kernel.wait_for(str(ticket)).version == 1
+        # Nobody here gets to the branch, but the answer is there.
+        assert one.kernel.wait_for(ticket, timeout=0).version == 1
 
 
 def test_a_checkpoint_is_accepted_when_no_thread_can_be_started(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = threading.Thread.start
+    app.kernel.save_state_delta({}, **NAME)
 
     def fail(self: threading.Thread) -> None:
-        if self.name == "analemma-checkpoints":
-            raise RuntimeError("can't start new thread")
-        start(self)
+        raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    first = app.kernel.checkpoint_async({"a": 1}, **NAME)
-    assert isinstance(app.default.checkpoints.problem, RuntimeError) and app.checkpoints.pending == 1
-    monkeypatch.undo()
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", fail)
+        first = app.kernel.checkpoint_async({"a": 1}, **NAME)
+        assert isinstance(app.checkpoints.problem, RuntimeError) and app.checkpoints.pending == 1
     second = app.kernel.checkpoint_async({"b": 2}, **NAME)
     for ticket in (first, second):
         app.kernel.wait_for(ticket, timeout=60)

@@ -7,26 +7,21 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
+import libipld
 import pytest
 
-from analemma import App, BranchKey, DeltaUpdate, Ticket
-from analemma.errors import (
-    Conflict,
-    HeadMoved,
-    Invalid,
-    Limit,
-    NotFound,
-    Timeout,
-)
-from analemma.state import applying, pending_deltas
+from analemma import App, DeltaUpdate, Ticket
+from analemma.errors import Conflict, HeadMoved, Invalid, Limit, NotFound, Timeout
+from analemma.testing import failpoints
+from tests.api.state.pending import left_behind, stuck, wait_until
+from tests.depth import count
+from tests.raw_rows import select
 from tests.stores import Store
 
 NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
-KEY = BranchKey("ann", "trip")
 
 
 @pytest.fixture
@@ -35,23 +30,10 @@ def app(store: Store) -> Iterator[App]:
         yield app
 
 
-@contextmanager
-def held(app: App, *keys: BranchKey) -> Iterator[None]:
-    """Keep everyone in this process from applying what is pending on these branches."""
-    checkpoints = app.checkpoints
-    with checkpoints._claimed(keys or [KEY], None) as claimed:
-        assert claimed
-        yield
-
-
-def without_thread(app: App) -> None:
-    """From now on, only whoever needs something applied can apply it."""
-    app.checkpoints._closed = True
-
-
 def test_a_checkpoint_is_acknowledged_before_it_is_a_version(app: App) -> None:
-    with held(app):
+    with stuck() as thread:
         ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+        thread.wait()
         assert (ticket.status, ticket.manifest_id, ticket.version, ticket.reason) == ("pending", None, None, None)
         assert app.kernel.ticket(ticket).status == "pending" and app.checkpoints.pending == 1
         with pytest.raises(NotFound):
@@ -65,13 +47,17 @@ def test_a_checkpoint_is_acknowledged_before_it_is_a_version(app: App) -> None:
 
 def test_the_thread_applies_what_nobody_waits_for(app: App) -> None:
     ticket = app.kernel.checkpoint_async({"n": 1}, context="loop_completed", **NAME)
-    deadline = time.monotonic() + 20
-    while app.kernel.ticket(ticket).status == "pending" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert app.kernel.ticket(ticket).status == "committed"
+    wait_until(lambda: app.kernel.ticket(ticket).status == "committed")
 
 
-def test_values_arrive_exactly_as_they_were(app: App) -> None:
+def stored_metadata(store: Store, manifest_id: str) -> Any:
+    [(body,)] = select(store, "SELECT body FROM block WHERE id = ?", (bytes.fromhex(manifest_id),))
+    kind, _, fields = libipld.decode_dag_cbor(bytes(body))
+    assert kind == "manifest"
+    return fields["metadata"]
+
+
+def test_values_arrive_exactly_as_they_were(app: App, store: Store) -> None:
     values = {
         "bytes": b"\x01\x55\x12\x20" + bytes(32),
         "zero": -0.0,
@@ -86,14 +72,14 @@ def test_values_arrive_exactly_as_they_were(app: App) -> None:
     facts: dict[str, Any] = {"execution_id": "run", "segment_id": 3, "message": "first", "metadata": metadata}
     app.kernel.wait_for(app.kernel.checkpoint_async(values, workflow_id="async", owner_id="ann", **facts))
     app.kernel.save_state_delta(values, workflow_id="sync", owner_id="ann", **facts)
-    manifests = []
+    made = []
     for workflow in ("async", "sync"):
         row = app.kernel.history(workflow_id=workflow, owner_id="ann")[0]
         assert (row.execution_id, row.segment_id, row.message) == ("run", 3, "first")
-        manifests.append(app.default.manifest(bytes.fromhex(row.manifest_id)))  # type: ignore[arg-type]
+        made.append((row.root_hash, stored_metadata(store, row.manifest_id)))
         assert repr(app.kernel.load_state(row.manifest_id)["zero"]) == "-0.0"
         assert app.kernel.verify(workflow_id=workflow, owner_id="ann").problems == []
-    assert manifests[0].root == manifests[1].root and manifests[0].metadata == manifests[1].metadata
+    assert made[0] == made[1] and made[0][1] is not None
     assert app.kernel.load_latest_state(workflow_id="async", owner_id="ann") == values
 
 
@@ -113,8 +99,7 @@ def test_types_need_not_be_known_where_the_delta_is_applied(store: Store) -> Non
 
     with store.open(checkpoint_close_s=0) as app:
         register(app)
-        without_thread(app)
-        app.kernel.checkpoint_async({"plan": Plan(14)}, **NAME)
+        left_behind(app, store, {"plan": Plan(14)}, **NAME)
     with store.open() as other:
         assert other.checkpoints.drain() == 1
     with store.open() as app:
@@ -142,18 +127,27 @@ def test_foreign_and_forged_tickets_are_not_found(app: App) -> None:
                 verb(str(bad))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "ticket", "ticket-0-" + "a" * 32, "ticket-1-" + "A" * 32, f"ticket-{2**63}-" + "a" * 32, None, 7]
-)
-def test_what_is_no_ticket_is_invalid(text: Any) -> None:
-    with pytest.raises(Invalid):
-        Ticket.parse(text)
+def test_what_is_no_ticket_is_invalid() -> None:
+    texts: list[Any] = [
+        "",
+        "ticket",
+        "ticket-0-" + "a" * 32,
+        "ticket-1-" + "A" * 32,
+        f"ticket-{2**63}-" + "a" * 32,
+        None,
+        7,
+    ]
+    for text in texts:
+        with pytest.raises(Invalid):
+            Ticket.parse(text)
 
 
 def test_waiting_gives_the_commit_or_gives_up_in_time(app: App) -> None:
     ticket = app.kernel.checkpoint_async({"n": 1}, wait_for_commit=True, **NAME)
     assert (ticket.status, ticket.version) == ("committed", 1)
-    with held(app):
+    with stuck() as thread:
+        app.kernel.checkpoint_async({"m": 1}, **NAME)
+        thread.wait()
         with pytest.raises(Timeout) as caught:
             app.kernel.checkpoint_async({"n": 2}, wait_for_commit=True, timeout=0.05, **NAME)
         token = caught.value.ticket
@@ -162,7 +156,7 @@ def test_waiting_gives_the_commit_or_gives_up_in_time(app: App) -> None:
         with pytest.raises(Timeout):
             app.kernel.load_state_with_consistency(token, timeout=0.05)
         assert app.kernel.ticket(token).status == "pending"
-    assert app.kernel.load_state_with_consistency(token) == {"n": 2}
+    assert app.kernel.load_state_with_consistency(token) == {"n": 2, "m": 1}
 
 
 def test_read_your_write_is_that_very_state_not_a_later_one(app: App) -> None:
@@ -204,33 +198,39 @@ def test_what_can_be_checked_is_checked_at_once(app: App) -> None:
     assert app.checkpoints.pending == 0
 
 
-def test_a_delta_too_large_for_the_ledger_is_refused(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_deltas, "LARGEST_BYTES", 10_000)
+@pytest.mark.deep("packs a delta of 65 MB")
+def test_a_delta_too_large_for_the_ledger_is_refused(app: App) -> None:
     with pytest.raises(Limit) as caught:
-        app.kernel.checkpoint_async({"x": "y" * 10_000}, **NAME)
+        app.kernel.checkpoint_async({"x": random.Random(1).randbytes(65 << 20)}, **NAME)
     assert "save_state_delta" in str(caught.value)
     assert app.checkpoints.pending == 0
 
 
-@pytest.mark.parametrize("context", ["autonomous_loop", "before_hitl"])
-def test_contexts_that_wait(app: App, context: Any) -> None:
-    ticket = app.kernel.checkpoint_async({"n": 1}, context=context, **NAME)
-    assert (ticket.status, ticket.version) == ("committed", 1)
-    with held(app), pytest.raises(Timeout) as caught:
-        app.kernel.checkpoint_async({"n": 2}, context=context, timeout=0.01, **NAME)
-    assert app.kernel.load_state_with_consistency(caught.value.ticket) == {"n": 2}
+def test_contexts_that_wait(app: App) -> None:
+    contexts: list[Any] = ["autonomous_loop", "before_hitl"]
+    for context in contexts:
+        place: dict[str, Any] = {"workflow_id": context, "owner_id": "ann"}
+        ticket = app.kernel.checkpoint_async({"n": 1}, context=context, **place)
+        assert (ticket.status, ticket.version) == ("committed", 1)
+        with stuck() as thread:
+            app.kernel.checkpoint_async({"m": 1}, **place)
+            thread.wait()
+            with pytest.raises(Timeout) as caught:
+                app.kernel.checkpoint_async({"n": 2}, context=context, timeout=0.01, **place)
+        assert app.kernel.load_state_with_consistency(caught.value.ticket) == {"n": 2, "m": 1}
 
 
 def test_a_context_decides_whatever_else_is_said(app: App) -> None:
-    with held(app):
+    with stuck():
         ticket = app.kernel.checkpoint_async({"n": 1}, context="loop_completed", wait_for_commit=True, **NAME)
     assert ticket.status == "pending"
 
 
 def test_a_save_comes_after_what_was_accepted_before_it(app: App) -> None:
-    with held(app):
+    with stuck() as thread:
         for number in range(3):
             app.kernel.checkpoint_async({"n": number, "seen": [number]}, **NAME)
+        thread.wait()
         save = threading.Thread(target=lambda: app.kernel.save_state_delta({"n": "saved"}, **NAME))
         save.start()
     save.join()
@@ -238,62 +238,55 @@ def test_a_save_comes_after_what_was_accepted_before_it(app: App) -> None:
     assert states == ["saved", 2, 1, 0]
 
 
-def test_rollback_and_other_verbs_that_commit_come_after_it_too(app: App) -> None:
+def test_rollback_and_other_verbs_that_commit_come_after_it_too(app: App, store: Store) -> None:
     app.kernel.save_state_delta({"n": 0}, **NAME)
-    without_thread(app)
-    app.kernel.checkpoint_async({"n": 1}, **NAME)
+    left_behind(app, store, {"n": 1}, **NAME)
     assert app.kernel.rollback_to_version(version=1, **NAME).version == 3
     assert app.kernel.load_latest_state(**NAME) == {"n": 0}
 
 
-def test_a_stated_predecessor_is_compared_after_what_is_pending(app: App) -> None:
+def test_a_stated_predecessor_is_compared_after_what_is_pending(app: App, store: Store) -> None:
     first = app.kernel.save_state_delta({"n": 0}, **NAME)
-    without_thread(app)
-    ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
+    ticket = left_behind(app, store, {"n": 1}, **NAME)
     with pytest.raises(HeadMoved) as caught:
         app.kernel.save_state_delta({"n": 2}, previous_manifest_id=first.manifest_id, **NAME)
     assert caught.value.found.version == 2
     known = app.kernel.ticket(ticket)
     assert known.manifest_id is not None
     assert app.kernel.save_state_delta({"n": 3}, previous_manifest_id=known.manifest_id, **NAME).version == 3
-    app.kernel.checkpoint_async({"n": 1}, workflow_id="new", owner_id="ann")
+    left_behind(app, store, {"n": 1}, workflow_id="new", owner_id="ann")
     with pytest.raises(HeadMoved):
         app.kernel.save_state_delta({"n": 2}, previous_manifest_id=None, workflow_id="new", owner_id="ann")
 
 
-def test_a_save_with_nothing_pending_asks_nothing_more(app: App) -> None:
-    app.kernel.save_state_delta({"n": 0}, **NAME)
-    statements = app.catalog.engine.statements
-    before = statements.copy()
-    app.kernel.save_state_delta({"n": 1}, **NAME)
-    spent = statements - before
-    assert not [name for name in spent if name in ("newest_pending", "pending_entries", "heads", "ticket_state")]
-    # Whoever saves twice in a row looks at nothing first: the commit itself finds out whether anything is pending.
-    assert sum(spent.values()) == {"sqlite": 4, "postgres": 1}[app.catalog.engine.dialect], spent
-
-
-def test_entries_of_a_branch_share_transactions(app: App) -> None:
-    without_thread(app)
-    for number in range(40):
-        app.kernel.checkpoint_async({f"f{number}": number}, workflow_id=f"w{number % 4}", owner_id="ann")
-    before = app.catalog.engine.statements.copy()
-    assert app.checkpoints.drain() == 40
-    spent = app.catalog.engine.statements - before
-    assert spent["hold_heads"] == spent["hold_entries"] == 1
+def test_what_is_pending_on_many_branches_is_applied_on_each_in_its_order(app: App) -> None:
+    with stuck() as thread:
+        app.kernel.checkpoint_async({"first": True}, workflow_id="w0", owner_id="ann")
+        thread.wait()
+        for number in range(40):
+            app.kernel.checkpoint_async({f"f{number}": number}, workflow_id=f"w{number % 4}", owner_id="ann")
+        assert app.checkpoints.pending == 41
+    app.checkpoints.drain()
+    assert app.checkpoints.pending == 0
     for number in range(4):
-        history = app.kernel.history(workflow_id=f"w{number}", owner_id="ann")
-        assert [row.version for row in history] == list(range(10, 0, -1))
-        assert app.kernel.verify(workflow_id=f"w{number}", owner_id="ann").problems == []
+        place: dict[str, Any] = {"workflow_id": f"w{number}", "owner_id": "ann"}
+        history = app.kernel.history(**place)
+        assert [row.version for row in history] == list(range(10 + (number == 0), 0, -1))
+        keys = [list(app.kernel.load_state(row.manifest_id)) for row in history]
+        assert [len(each) for each in keys] == list(range(10 + (number == 0), 0, -1))
+        assert app.kernel.verify(**place).problems == []
 
 
-def test_a_backlog_larger_than_one_transaction(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "MOST_ENTRIES", 4)
-    without_thread(app)
-    tickets = [app.kernel.checkpoint_async({"n": number}, **NAME) for number in range(19)]
-    assert app.kernel.wait_for(tickets[9]).version == 10
-    assert app.kernel.ticket(tickets[10]).status == "pending"
-    assert app.kernel.save_state_delta({"n": -1}, **NAME).version == 20
-    assert [app.kernel.load_state_with_consistency(ticket)["n"] for ticket in tickets] == list(range(19))
+def test_a_backlog_larger_than_one_transaction(app: App) -> None:
+    """Which is 128 versions."""
+    with stuck() as thread:
+        app.kernel.checkpoint_async({"n": -1}, **NAME)
+        thread.wait()
+        tickets = [app.kernel.checkpoint_async({"n": number}, **NAME) for number in range(count(test=140, deep=400))]
+    assert app.kernel.wait_for(tickets[9]).version == 11
+    assert app.kernel.save_state_delta({"n": -2}, **NAME).version == len(tickets) + 2
+    states = [app.kernel.load_state_with_consistency(ticket)["n"] for ticket in tickets]
+    assert states == list(range(len(tickets)))
 
 
 def test_large_deltas_are_uploaded_when_they_are_applied(store: Store) -> None:
@@ -308,7 +301,7 @@ def test_large_deltas_are_uploaded_when_they_are_applied(store: Store) -> None:
 
 
 def test_the_same_key_gives_the_same_commit(app: App) -> None:
-    with held(app):
+    with stuck():
         tickets = [app.kernel.checkpoint_async({"n": 1}, idempotency_key="once", **NAME) for _ in range(3)]
         with pytest.raises(Conflict):
             app.kernel.checkpoint_async({"n": 2}, idempotency_key="once", **NAME)
@@ -324,22 +317,22 @@ def test_the_same_key_gives_the_same_commit(app: App) -> None:
     assert app.kernel.wait_for(app.kernel.checkpoint_async({"n": 5}, idempotency_key="saved", **NAME)) == saved
 
 
-def test_one_key_on_two_branches_commits_on_one(app: App) -> None:
+def test_one_key_on_two_branches_commits_on_one(app: App, store: Store) -> None:
+    """Two ask for it, each having seen that nobody did."""
     first = app.kernel.save_state_delta({"n": 0}, **NAME)
     app.kernel.fork(first.manifest_id, owner_id="ann", branch="side")
-    side = BranchKey("ann", "trip", "side")
-    without_thread(app)
-    mine = app.kernel.checkpoint_async({"n": 1}, idempotency_key="once", **NAME)
-    packed = pending_deltas.pack_delta(
-        DeltaUpdate(()), app.types, metadata=None, execution=None, segment=None, message=None
-    )
-    # As from two processes that looked at the same moment.
-    theirs = app.checkpoints.enter(side, packed, idempotency_key="once", fingerprint=b"other")
-    app.checkpoints.drain()
-    assert {app.kernel.ticket(mine).status, app.kernel.ticket(theirs).status} == {"committed", "failed"}
-    failed = mine if app.kernel.ticket(mine).status == "failed" else theirs
+
+    def ask() -> Ticket:
+        return app.kernel.checkpoint_async({"n": 1}, idempotency_key="once", **NAME)
+
+    with store.open() as other, failpoints.paused("ledger.before_insert", ask) as held:
+        theirs = left_behind(other, store, {"m": 1}, branch="side", idempotency_key="once", **NAME)
+        mine = held.go_on()
+        app.checkpoints.drain()
+    known = {app.kernel.ticket(ticket).status: ticket for ticket in (mine, theirs)}
+    assert set(known) == {"committed", "failed"}
     with pytest.raises(Conflict):
-        app.kernel.wait_for(failed)
+        app.kernel.wait_for(known["failed"])
 
 
 def test_tickets_are_forgotten_when_asked(app: App) -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from analemma import App, BranchKey, Commit
-from analemma.catalog.opening import FILE_NAME, open_catalog
-from analemma.catalog.port import Verdict
-from analemma.catalog.statements import load
+from analemma import App, Commit
 from analemma.errors import Corrupt, Invalid, NotFound
-from tests.api.state.test_store import run_sql
+from tests.raw_rows import change, select
 from tests.stores import Store
 
 PLACE: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
@@ -46,7 +40,7 @@ def test_decisions_add_up(app: App) -> None:
         ("approved", 1.0, None, "eve"),
     ]
     assert [item.seq for item in found] == [2, 3]
-    assert app.default.verify(BranchKey("ann", "trip")).ok
+    assert app.kernel.verify(**PLACE).ok
 
 
 def test_the_newest_approved_version_is_the_last_safe_one(app: App) -> None:
@@ -68,16 +62,6 @@ def test_many_decisions_on_one_version_do_not_hide_an_older_approval(app: App) -
     for _ in range(120):
         app.kernel.decide(second.manifest_id, "pending", actor="bot")
     assert app.kernel.last_safe_manifest(**PLACE).version == 1
-
-
-def test_finding_the_last_safe_version_does_not_read_the_journal(app: App) -> None:
-    approve(app, save(app, 0))
-    for number in range(20):
-        save(app, number)
-    before = app.catalog.engine.statements.copy()
-    assert app.kernel.last_safe_manifest(**PLACE).version == 1
-    spent = app.catalog.engine.statements - before
-    assert dict(spent) == {"head": 1, "history_decided": 1, "decisions": 1}
 
 
 def test_rolling_back_to_the_last_safe_version(app: App) -> None:
@@ -115,10 +99,10 @@ def test_what_cannot_be_decided_is_refused(app: App) -> None:
 def test_a_changed_decision_is_found(app: App, store: Store) -> None:
     first = save(app, 1)
     app.kernel.decide(first.manifest_id, "rejected", actor="eve")
-    (body,) = run_sql(store, "SELECT body FROM journal WHERE kind = 'decided'")[0]
+    [(body,)] = select(store, "SELECT body FROM journal WHERE kind = 'decided'")
     forged = bytes(body).replace(b"hrejected", b"happroved")
     assert forged != bytes(body)
-    run_sql(store, "UPDATE journal SET body = ? WHERE kind = 'decided'", forged)
+    change(store, "UPDATE journal SET body = ? WHERE kind = 'decided'", (forged,))
     with pytest.raises(Corrupt):
         app.kernel.decisions(first.manifest_id)
     with pytest.raises(NotFound):
@@ -129,7 +113,7 @@ def test_a_changed_decision_is_found(app: App, store: Store) -> None:
 def test_a_version_is_not_safe_because_a_row_says_so(app: App, store: Store) -> None:
     first = save(app, 1)
     app.kernel.decide(first.manifest_id, "rejected", actor="eve")
-    run_sql(store, "UPDATE decision SET decision = 'approved'")
+    change(store, "UPDATE decision SET decision = 'approved'")
     with pytest.raises(Corrupt, match="journal says otherwise"):
         app.kernel.last_safe_manifest(**PLACE)
     assert app.kernel.verify(**PLACE).problems == ["version 1 is shown as approved, the journal says rejected"]
@@ -138,7 +122,7 @@ def test_a_version_is_not_safe_because_a_row_says_so(app: App, store: Store) -> 
 def test_a_decision_in_the_journal_of_another_branch_counts_for_nothing(app: App, store: Store) -> None:
     first = save(app, 1)
     app.kernel.decide(first.manifest_id, "approved", actor="eve")
-    run_sql(store, "UPDATE journal SET owner = 'mallory' WHERE kind = 'decided'")
+    change(store, "UPDATE journal SET owner = 'mallory' WHERE kind = 'decided'")
     assert app.kernel.decisions(first.manifest_id) == []
     with pytest.raises(Corrupt):
         app.kernel.last_safe_manifest(**PLACE)
@@ -146,7 +130,12 @@ def test_a_decision_in_the_journal_of_another_branch_counts_for_nothing(app: App
 
 def test_history_by_decision_meets_each_version_once(app: App) -> None:
     commits = [save(app, number) for number in range(12)]
-    verdicts: list[Verdict] = ["approved", "rejected", "escalated", "pending"]
+    verdicts: list[Literal["approved", "rejected", "escalated", "pending"]] = [
+        "approved",
+        "rejected",
+        "escalated",
+        "pending",
+    ]
     for number, commit in enumerate(commits[:-2]):
         # An earlier decision counts for nothing.
         app.kernel.decide(commit.manifest_id, verdicts[(number + 1) % 4], actor="bot")
@@ -165,28 +154,6 @@ def test_history_by_decision_meets_each_version_once(app: App) -> None:
     with pytest.raises(NotFound):
         app.kernel.history(workflow_id="nothing", owner_id="ann", decision="approved")
     assert app.kernel.history(**PLACE, branch="main", decision="approved", execution_id="e") == []
-
-
-def test_history_by_decision_reads_one_index(store: Store) -> None:
-    with store.open() as app:
-        commit = save(app, 1)
-        app.kernel.decide(commit.manifest_id, "approved", actor="eve")
-        for number in range(20):
-            save(app, number)
-        before = app.catalog.engine.statements.copy()
-        assert len(app.kernel.history(**PLACE, decision="approved")) == 1
-        assert dict(app.catalog.engine.statements - before) == {"history_decided": 1}
-
-
-@pytest.mark.parametrize(
-    ("statement", "index"), [("history_decided", "decision_version"), ("decisions", "journal_decided")]
-)
-def test_sqlite_finds_decisions_by_their_index(tmp_path: Path, statement: str, index: str) -> None:
-    open_catalog(tmp_path).close()
-    asked = load("sqlite")[statement]
-    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {asked.sql}", [None] * len(asked.positions)).fetchall()
-    assert f"USING INDEX {index} " in plan[0][3]
 
 
 def test_expiry_takes_decisions_along(app: App) -> None:

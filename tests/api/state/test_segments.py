@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 from analemma import App, Commit
-from analemma.canon.identity import parse_block_id
-from analemma.canon.nodes import block_links
 from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid, NotFound
-from analemma.state.manifests import manifest_links
-from analemma.state.segments import ManifestPointer
-from tests.api.state.test_store import run_sql
+from tests.api.state.raw_access import damaged
+from tests.raw_rows import change, select
 from tests.stores import Store
 
 OWNER: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
@@ -24,8 +21,12 @@ def segment(number: int) -> dict[str, Any]:
     return {"node": f"node {number}", "prompt": "please " * 20, "limit": number}
 
 
-def create(app: App, numbers: list[int], parent: str | None = None) -> ManifestPointer:
+def create(app: App, numbers: list[int], parent: str | None = None) -> Any:
     return app.kernel.create_manifest("trip", CONFIG, [segment(n) for n in numbers], parent, owner_id="ann")
+
+
+def root_hash(app: App, state: dict[str, Any]) -> str:
+    return app.kernel.save_state_delta(state, workflow_id="other", owner_id="ann", branch=str(state)[:100]).root_hash
 
 
 def test_a_new_workflow_begins_with_an_empty_state(store: Store) -> None:
@@ -33,8 +34,9 @@ def test_a_new_workflow_begins_with_an_empty_state(store: Store) -> None:
         made = create(app, [1, 2, 3])
         assert (made.version, made.parent_hash, made.hash_version) == (1, None, 1)
         assert made.manifest_id == made.manifest_hash
-        assert made.config_hash == app.default.trees.build(CONFIG).root.id.hex()
-        assert made.segment_hashes == {n: app.default.trees.build(segment(n + 1)).root.id.hex() for n in range(3)}
+        # A configuration is named as a state with the same fields is.
+        assert made.config_hash == root_hash(app, CONFIG)
+        assert made.segment_hashes == {n: root_hash(app, segment(n + 1)) for n in range(3)}
         assert made.metadata["segment_count"] == 3 and made.metadata["total_size"] > 3 * 140
         assert app.kernel.load_latest_state(**OWNER) == {}
         assert app.kernel.get_manifest(made.manifest_id) == made
@@ -54,7 +56,7 @@ def test_equal_segments_are_stored_once(store: Store) -> None:
             reused += made.metadata["blocks_reused"]
             known.update(made.segment_hashes.values())
         assert (stored, reused, len(known)) == (8, 42, 8)
-        rows = run_sql(store, "SELECT id FROM block")
+        rows = select(store, "SELECT id FROM block")
         assert len([row for row in rows if bytes(row[0]).hex() in known]) == 8
 
 
@@ -141,39 +143,35 @@ def test_verifying_a_segment_fails_closed(store: Store) -> None:
 def test_a_damaged_list_of_segments_verifies_nothing(store: Store) -> None:
     with store.open() as app:
         made = create(app, [1, 2])
-        block = app.default.manifest(parse_block_id(made.manifest_id)).segments
-        assert block is not None
-    run_sql(store, "UPDATE block SET body = ? WHERE id = ?", b"damaged", bytes(block))
+        named = {made.manifest_id, made.config_hash, *made.segment_hashes.values()}
+        root = app.kernel.history(**OWNER)[0].root_hash
+        blocks = [bytes(block) for (block,) in select(store, "SELECT id FROM block")]
+        (listed,) = [block for block in blocks if block.hex() not in {*named, root}]
+    change(store, "UPDATE block SET body = ? WHERE id = ?", (b"damaged", listed))
     with store.open() as app:
         assert not app.kernel.verify_segment_config(segment(1), made.manifest_id, 0)
         with pytest.raises(Corrupt):
             app.kernel.get_manifest(made.manifest_id)
 
 
-def test_verifying_a_segment_reads_one_list_and_no_segment(store: Store) -> None:
-    with store.open(cache_bytes=0) as app:
-        made = create(app, list(range(200)))
-        before = app.catalog.engine.statements.copy()
-        assert app.kernel.verify_segment_config(segment(150), made.manifest_id, 150)
-        spent = app.catalog.engine.statements - before
-        # The manifest's row, its block, and the list.
-        assert sum(spent.values()) <= 3, spent
-
-
-@pytest.mark.parametrize(("position", "order"), [(0, [9, 1, 2, 3]), (1, [1, 9, 2, 3]), (3, [1, 2, 3, 9])])
-def test_an_injected_segment_moves_the_later_ones(store: Store, position: int, order: list[int]) -> None:
+def test_an_injected_segment_moves_the_later_ones(store: Store) -> None:
     with store.open() as app:
-        made = create(app, [1, 2, 3])
-        grown = app.kernel.inject_dynamic_segment(made.manifest_id, segment(9), position, expected_hash_version=1)
-        assert (grown.version, grown.parent_hash, grown.hash_version) == (2, made.manifest_id, 2)
-        assert grown.config_hash == made.config_hash
-        assert (grown.metadata["blocks_stored"], grown.metadata["blocks_reused"]) == (1, 3)
-        for index, number in enumerate(order):
-            assert app.kernel.verify_segment_config(segment(number), grown.manifest_id, index)
-        assert app.kernel.load_segment_manifest(grown.manifest_id) == [segment(number) for number in order]
-        # The manifest it came from is what it was.
-        assert app.kernel.get_manifest(made.manifest_id) == made
-        assert app.kernel.verify(**OWNER).ok
+        inject, verify = app.kernel.inject_dynamic_segment, app.kernel.verify_segment_config
+        for position, order in ((0, [9, 1, 2, 3]), (1, [1, 9, 2, 3]), (3, [1, 2, 3, 9])):
+            workflow: dict[str, Any] = {"workflow_id": f"trip {position}", "owner_id": "ann"}
+            listed = [segment(number) for number in (1, 2, 3)]
+            made = app.kernel.create_manifest(workflow["workflow_id"], CONFIG, listed, owner_id="ann")
+            grown = inject(made.manifest_id, segment(9), position, expected_hash_version=1)
+            assert (grown.version, grown.parent_hash, grown.hash_version) == (2, made.manifest_id, 2)
+            assert grown.config_hash == made.config_hash
+            assert grown.metadata["blocks_stored"] + grown.metadata["blocks_reused"] == 4
+            assert [
+                number for index, number in enumerate(order) if verify(segment(number), grown.manifest_id, index)
+            ] == order
+            assert app.kernel.load_segment_manifest(grown.manifest_id) == [segment(number) for number in order]
+            # The manifest it came from is what it was.
+            assert app.kernel.get_manifest(made.manifest_id) == made
+            assert app.kernel.verify(**workflow).ok
 
 
 def test_an_injection_lands_on_the_newest_state(store: Store) -> None:
@@ -247,19 +245,34 @@ def test_bad_requests_say_what_is_wrong(store: Store) -> None:
             app.kernel.get_manifest("0" * 64)
 
 
-def test_every_block_of_configuration_and_segments_is_linked(store: Store) -> None:
+def test_nothing_of_configuration_and_segments_is_garbage(store: Store) -> None:
+    """Every block of them is linked, from the manifest or below."""
+    large = {"text": [f"line {number} " * 8 for number in range(500)]}
+    wrapped = {"segment_config": {"more": large}, "note": "y" * 4000}
     with store.open() as app:
-        large = {"text": [f"line {number} " * 8 for number in range(500)]}
-        wrapped = {"segment_config": {"more": large}, "note": "y" * 4000}
         made = app.kernel.create_manifest("trip", {"nodes": large}, [segment(1), wrapped], owner_id="ann")
-        manifest = app.default.manifest(parse_block_id(made.manifest_id))
-        assert manifest.segments is not None
-        listed = app.default.blocks.fetch([manifest.segments])[manifest.segments]
-        assert len(block_links(listed)) == 3
-        reached = {parse_block_id(made.manifest_id)}
-        frontier = manifest_links(manifest)
-        while frontier:
-            reached.update(frontier)
-            found = app.default.blocks.fetch(frontier)
-            frontier = list({link for data in found.values() for link in block_links(data)} - reached)
-        assert reached == {bytes(row[0]) for row in run_sql(store, "SELECT id FROM block")}
+        before = app.stats().blocks
+        assert before > 8
+        for _ in range(2):
+            assert app.gc.run(grace_s=0).ok
+        assert app.stats().blocks == before
+    with store.open() as app:
+        assert app.kernel.load_workflow_config(made.manifest_id) == {"nodes": large}
+        assert app.kernel.load_segment_manifest(made.manifest_id) == [segment(1), wrapped]
+        assert app.kernel.verify(**OWNER).ok
+
+
+def test_damage_to_any_block_of_configuration_and_segments_is_found(store: Store) -> None:
+    with store.open(cache_bytes=0) as app:
+        wrapped = {"segment_config": {"text": ["line " * 80 for _ in range(60)]}, "note": "y" * 4000}
+        app.kernel.create_manifest("trip", {"nodes": ["x" * 3000]}, [segment(1), wrapped], owner_id="ann")
+        assert app.kernel.verify(**OWNER).ok
+        blocks = [bytes(block) for (block,) in select(store, "SELECT id FROM block")]
+        assert len(blocks) > 8
+        unnoticed = []
+        for block in blocks:
+            with damaged(store):
+                change(store, "UPDATE block SET body = ?, codec = 0 WHERE id = ?", (b"damaged", block))
+                if app.kernel.verify(**OWNER).ok:
+                    unnoticed.append(block.hex())
+        assert unnoticed == []

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from analemma import App
-from tests.api.state.raw_access import Rows
+from analemma import App, Commit
+from tests.api.state.raw_access import Rows, damaged
+from tests.depth import count
 from tests.stores import Store
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon"]
@@ -106,7 +107,11 @@ MUTATIONS: list[Mutation] = [
 ]
 
 
-def write_history(app: App) -> list[Any]:
+def verify(app: App, **options: Any) -> Any:
+    return app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER, **options)
+
+
+def write_history(app: App) -> list[Commit]:
     pick = random.Random(3)
     commits = []
     for number in range(6):
@@ -125,29 +130,36 @@ def write_history(app: App) -> list[Any]:
     return commits
 
 
+@pytest.fixture(scope="module")
+def written(module_store: Store) -> tuple[Store, list[Commit]]:
+    with module_store.open() as app:
+        return module_store, write_history(app)
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_every_inconsistent_edit_is_found(store: Store, mutation: Mutation) -> None:
-    with store.open(cache_bytes=0) as app:
-        write_history(app)
-        assert app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER).ok
-        with Rows(store) as rows:
-            for seed in range(70):
-                told = mutation(rows, random.Random(f"{mutation.__name__}{seed}"))
-                report = app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER)
-                assert not report.ok, f"seed {seed}: {told} was not noticed"
-                rows.undo()
-        assert app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER).ok
-
-
-def test_a_consistent_truncation_is_found_against_a_receipt(store: Store) -> None:
-    with store.open(cache_bytes=0) as app:
-        commits = write_history(app)
-        assert app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER, expect=commits[-1].receipt).ok
-        with Rows(store) as rows:
-            rows.forget_newest_version()
-            # The store is consistent with itself again: only something kept elsewhere tells.
-            assert app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER).ok
-            assert app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER, expect=commits[-2].receipt).ok
-            assert not app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER, expect=commits[-1].receipt).ok
+def test_every_inconsistent_edit_is_found(written: tuple[Store, list[Commit]], mutation: Mutation) -> None:
+    store, _ = written
+    unnoticed = []
+    with store.open(cache_bytes=0) as app, damaged(store) as rows:
+        assert verify(app).ok
+        for seed in range(count(test=20, deep=70)):
+            told = mutation(rows, random.Random(f"{mutation.__name__}{seed}"))
+            if verify(app).ok:
+                unnoticed.append(f"seed {seed}: {told}")
             rows.undo()
-        assert app.kernel.verify(workflow_id=WORKFLOW, owner_id=OWNER, expect=commits[-1].receipt).ok
+        assert unnoticed == []
+        assert verify(app).ok
+
+
+def test_a_consistent_truncation_is_found_against_a_receipt(written: tuple[Store, list[Commit]]) -> None:
+    store, commits = written
+    newest, before = commits[-1].receipt, commits[-2].receipt
+    with store.open(cache_bytes=0) as app, damaged(store) as rows:
+        assert verify(app, expect=newest).ok
+        rows.forget_newest_version()
+        # The store is consistent with itself again: only something kept elsewhere tells.
+        assert verify(app).ok
+        assert verify(app, expect=before).ok
+        assert not verify(app, expect=newest).ok
+        rows.undo()
+        assert verify(app, expect=newest).ok

@@ -4,22 +4,13 @@ or in one of our errors."""
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
+import libipld
 import pytest
 
 from analemma import BlockId, Operation
-from analemma.canon import diffing
-from analemma.canon.identity import block_id, from_cid, to_cid
-from analemma.canon.nodes import (
-    Node,
-    block_links,
-    check_node,
-    decode_node,
-)
-from analemma.canon.packing import MAXIMUM_DEPTH
-from analemma.canon.reading import Reader
-from analemma.canon.wire import DEEPEST_CONTENT, encode, read_special
 from analemma.errors import Corrupt, Invalid, Limit
 from tests.core.canon.forged_blocks import (
     HARMLESS,
@@ -31,26 +22,50 @@ from tests.core.canon.forged_blocks import (
     nested,
     seeds,
     tags,
+    to_cid,
     try_everything,
 )
+from tests.core.entry_points.canon import admit_block
+
+DEEPEST = 128
 
 
-@pytest.mark.parametrize("name", [*SHAPES, *PROMISES, *HARMLESS])
-def test_only_our_errors_come_out_of_a_forged_block(name: str) -> None:
+def taken(what: Callable[[str], object], names: Any) -> list[str]:
+    """Those for which it does not end in Corrupt."""
+    found = []
+    for name in names:
+        try:
+            what(name)
+        except Corrupt:
+            continue
+        found.append(name)
+    return found
+
+
+def is_tree_node(content: Any) -> bool:
+    kinds = ("list", "map", "text", "bytes", "value")
+    return type(content) is list and len(content) == 4 and content[0] in kinds
+
+
+@pytest.mark.parametrize("table", [SHAPES, PROMISES, HARMLESS], ids=["shapes", "promises", "harmless"])
+def test_only_our_errors_come_out_of_a_forged_block(table: dict[str, Callable[[Forge], Any]]) -> None:
     forge = Forge()
-    forged = {**SHAPES, **PROMISES, **HARMLESS}[name](forge)
-    try_everything(forge, forge.put(forged))
+    wrong = []
+    for name, forged in table.items():
+        try:
+            try_everything(forge, forge.put(forged(forge)))
+        except Exception as exc:
+            wrong.append(f"{name}: {exc!r}")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_block_of_the_wrong_shape_is_refused_when_it_is_decoded(name: str) -> None:
+def test_a_block_of_the_wrong_shape_is_neither_read_nor_admitted() -> None:
     forge = Forge()
-    block = forge.put(SHAPES[name](forge))
-    if name != "level skipped":
-        with pytest.raises(Corrupt):
-            decode_node(block, forge.data[block])
-    with pytest.raises(Corrupt):
-        forge.trees.read(block)
+    assert taken(lambda name: forge.trees.read(forge.put(SHAPES[name](forge))), SHAPES) == []
+    admitted = taken(lambda name: admit_block(forge.data[forge.put(SHAPES[name](forge))]), SHAPES)
+    # Blocks of other kinds have readers of their own; and only the block below knows how high it is.
+    others = {name for name, made in SHAPES.items() if not is_tree_node(made(forge))}
+    assert set(admitted) - others == {"level skipped"}
 
 
 def test_the_same_blocks_are_read_when_they_tell_the_truth() -> None:
@@ -65,19 +80,18 @@ def test_the_same_blocks_are_read_when_they_tell_the_truth() -> None:
     assert forge.trees.read(linked_chain(forge, 127))
 
 
-@pytest.mark.parametrize("name", PROMISES)
-def test_a_block_that_lies_about_others_is_refused_when_it_is_read(name: str) -> None:
+def test_a_block_that_lies_about_others_is_refused_when_it_is_read() -> None:
     forge = Forge()
-    with pytest.raises(Corrupt):
-        forge.trees.read(forge.put(PROMISES[name](forge)))
+    assert taken(lambda name: forge.trees.read(forge.put(PROMISES[name](forge))), PROMISES) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff", b"\x81" * 3000 + b"\x01", b"\x82\x41x\x01", b"\x01\x01"])
-def test_bytes_that_are_no_block_are_corrupt(data: bytes) -> None:
-    with pytest.raises(Corrupt):
-        decode_node(block_id(data), data)
-    with pytest.raises(Corrupt):
-        block_links(data)
+def test_bytes_that_are_no_block_are_corrupt() -> None:
+    forge = Forge()
+    for data in (b"", b"\xff", b"\x81" * 3000 + b"\x01", b"\x82\x41x\x01", b"\x01\x01"):
+        with pytest.raises(Corrupt):
+            forge.trees.read(forge.put_bytes(data))
+        with pytest.raises(Corrupt):
+            admit_block(data)
 
 
 def test_a_lie_about_a_list_is_not_an_item_that_is_missing() -> None:
@@ -92,29 +106,24 @@ def test_a_lie_about_a_list_is_not_an_item_that_is_missing() -> None:
         forge.trees.get(root, ("a", "0"))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_admission_refuses_content_that_we_would_not_have_written() -> None:
+    nowhere = BlockId(b"x" * 32)
+    contents: list[Any] = [
         ["map", 0, 3, {"a": 1}],
         ["map", 0, 2, {"a": 1}],
         ["list", 0, 0, [b"\0x"]],
         ["list", 0, 2, [b"x"]],
-        ["list", 0, 2, [link(BlockId(b"x" * 32))]],
-        ["list", 0, 3, [link(BlockId(b"x" * 32), size=0)]],
-        ["list", 0, 3, [link(BlockId(b"x" * 32), "value")]],
+        ["list", 0, 2, [link(nowhere)]],
+        ["list", 0, 3, [link(nowhere, size=0)]],
+        ["list", 0, 3, [link(nowhere, "value")]],
         ["list", 0, 2, [{"": ["float", 5]}]],
         ["list", 0, 0, nested(200)],
         ["list", 0, 2, [tags(200)]],
         ["list", 0, 0, [-(2**64)]],
-        ["list", 1, 1, [[to_cid(BlockId(b"x" * 32)), True, 1, 0]]],
-        ["map", 1, 1, [[to_cid(BlockId(b"x" * 32)), 1, 1, 0, key] for key in ("b", "a")]],
-    ],
-)
-def test_admission_refuses_content_that_we_would_not_have_written(content: Any) -> None:
-    data = bytes(encode(content))
-    block = block_id(data)
-    with pytest.raises(Corrupt):
-        check_node(block, decode_node(block, data))
+        ["list", 1, 1, [[to_cid(nowhere), True, 1, 0]]],
+        ["map", 1, 1, [[to_cid(nowhere), 1, 1, 0, key] for key in ("b", "a")]],
+    ]
+    assert taken(lambda content: admit_block(bytes(libipld.encode_dag_cbor(content))), contents) == []
 
 
 def test_admission_takes_everything_that_we_write() -> None:
@@ -123,19 +132,18 @@ def test_admission_takes_everything_that_we_write() -> None:
     for value in seeds(random.Random(2)):
         forge.build(value)
     for block, data in forge.data.items():
-        check_node(block, decode_node(block, data))
+        assert admit_block(data, block).data == data
 
 
 def deepest() -> Any:
     """The deepest value that can be stored, every level of it a tag around a tree that does not fit into one block."""
     value: Any = 1
-    for number in range(MAXIMUM_DEPTH):
+    for number in range(DEEPEST):
         value = (value, *[f"{number}:{item}" * 40 for item in range(150 if number % 8 == 0 else 5)])
     return value
 
 
 def test_the_deepest_value_can_be_read_with_half_the_stack_in_use() -> None:
-    assert DEEPEST_CONTENT == MAXIMUM_DEPTH
     forge = Forge()
     root = forge.build(deepest())
 
@@ -159,18 +167,18 @@ def bomb(forge: Forge, levels: int, *, index: bool) -> BlockId:
     return block
 
 
-@pytest.mark.parametrize("index", [True, False])
+INDEX = pytest.mark.parametrize("index", [True, False], ids=["of indexes", "of links"])
+
+
+@INDEX
 def test_a_few_blocks_that_stand_for_a_huge_value_are_refused(index: bool) -> None:
     forge = Forge()
     with pytest.raises(Limit):
         forge.trees.read(bomb(forge, 40, index=index))
-    small = bomb(forge, 10, index=index)
-    assert forge.trees.read(small)
-    with pytest.raises(Limit):
-        Reader(forge.fetch, forge.trees.registry, largest_bytes=10_000).read(small)
+    assert forge.trees.read(bomb(forge, 10, index=index))
 
 
-@pytest.mark.parametrize("index", [True, False])
+@INDEX
 def test_a_few_blocks_that_hide_how_huge_they_are_are_corrupt(index: bool) -> None:
     forge = Forge()
     block = forge.leaf
@@ -183,30 +191,23 @@ def test_a_few_blocks_that_hide_how_huge_they_are_are_corrupt(index: bool) -> No
         forge.trees.read(block)
 
 
-@pytest.mark.parametrize("index", [True, False])
-def test_comparing_with_a_huge_value_ends(index: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diffing, "MOST_DIFFERING", 2**12)
+@pytest.mark.deep("looks at 16 million items before it gives up")
+def test_comparing_with_a_huge_value_ends() -> None:
     forge = Forge()
-    huge = bomb(forge, 40, index=index)
+    huge = bomb(forge, 40, index=True)
     forge.leaf = forge.put(["list", 0, 0, [3, 4]])
-    another = bomb(forge, 40, index=index)
+    another = bomb(forge, 40, index=True)
     with pytest.raises(Limit):
         forge.trees.diff(huge, another)
 
 
-def test_what_is_taken_apart_is_what_was_put_together() -> None:
-    forge = Forge()
-    target = read_special(link(forge.leaf)).link
-    assert target is not None and target.id == from_cid(to_cid(forge.leaf)) and target.count == 2
-    node = decode_node(forge.leaf, forge.data[forge.leaf])
-    assert node == Node("list", 0, 0, [1, 2], 2)
-
-
-@pytest.mark.parametrize("path", [("m", 3), ("l", 0), ("m", "\ud800"), ("l", "0", None)], ids=range(4))
-@pytest.mark.parametrize("op", ["put", "remove", "discard"])
-def test_a_path_that_is_none_is_invalid_before_anything_is_read_along_it(op: Any, path: Any) -> None:
+def test_a_path_that_is_none_is_invalid_before_anything_is_read_along_it() -> None:
     forge = Forge()
     value = {"m": {str(number): "x" * 40 for number in range(900)}, "l": ["y" * 40] * 900}
     root = forge.build(value)
-    with pytest.raises(Invalid):
-        forge.trees.edit(root, [Operation("put", ("n",), 1), Operation(op, path, 1)])
+    paths: list[Any] = [("m", 3), ("l", 0), ("m", "\ud800"), ("l", "0", None)]
+    operations: list[Any] = ["put", "remove", "discard"]
+    for path in paths:
+        for op in operations:
+            with pytest.raises(Invalid):
+                forge.trees.edit(root, [Operation("put", ("n",), 1), Operation(op, path, 1)])

@@ -10,20 +10,18 @@ import functools
 import uuid
 from collections import OrderedDict, defaultdict, namedtuple
 from decimal import Decimal
+from hashlib import sha256
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
 
-from analemma import Operation
-from analemma.canon.identity import block_id, parse_block_id
-from analemma.canon.registry import Tagged
-from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Trees, admit_block
+from analemma import BlockId, Operation, Tagged
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.testing.strategies import EDGE_SCALARS, LOOK_ALIKES, shown
 from tests.core.canon.memory_blocks import MemoryBlocks
+from tests.core.entry_points.canon import Trees, admit_block, standard_registry
 
 
 class Colour(enum.Enum):
@@ -82,20 +80,22 @@ SUPPORTED: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "value", SUPPORTED, ids=[f"{number}-{type(value).__name__}" for number, value in enumerate(SUPPORTED)]
-)
-def test_supported_value_comes_back_exactly(value: Any) -> None:
+def test_supported_values_come_back_exactly() -> None:
     blocks = MemoryBlocks()
-    for stored in (value, [value], {"k": value}, (value,)):
-        assert shown(blocks.trees.read(blocks.save(blocks.trees.build(stored)))) == shown(stored)
+    wrong = []
+    for value in SUPPORTED:
+        for stored in (value, [value], {"k": value}, (value,)):
+            found = blocks.trees.read(blocks.build(stored))
+            if shown(found) != shown(stored):
+                wrong.append((stored, found))
+    assert wrong == []
 
 
 def test_private_and_extra_fields_of_a_model_come_back() -> None:
     blocks = MemoryBlocks()
     model = Model(n=1, other=[1])  # type: ignore[call-arg]
     model._secret = 9
-    again = blocks.trees.read(blocks.save(blocks.trees.build([model])))[0]
+    again = blocks.trees.read(blocks.build([model]))[0]
     assert (again, again._secret, again.model_fields_set) == (model, 9, {"n", "other"})
 
 
@@ -147,22 +147,25 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "pointer"), REFUSED, ids=[pointer[:30] for _, pointer in REFUSED])
-def test_refused_value_is_named_by_its_pointer(value: Any, pointer: str) -> None:
-    with pytest.raises(Invalid) as caught:
-        Trees(MemoryBlocks().fetch, standard_registry()).build(value)
-    assert caught.value.pointer == pointer
-    assert caught.value.hint
+def test_refused_values_are_named_by_their_pointers() -> None:
+    trees = MemoryBlocks().trees
+    told = []
+    for value, _ in REFUSED:
+        with pytest.raises(Invalid) as caught:
+            trees.build(value)
+        assert caught.value.hint
+        told.append(caught.value.pointer)
+    assert told == [pointer for _, pointer in REFUSED]
 
 
 def test_nesting_of_128_is_stored() -> None:
     blocks = MemoryBlocks()
-    assert blocks.trees.read(blocks.save(blocks.trees.build(nested(128)))) == nested(128)
+    assert blocks.trees.read(blocks.build(nested(128))) == nested(128)
 
 
 def test_unregistered_type_is_refused_or_kept_but_never_guessed() -> None:
     blocks = MemoryBlocks()
-    root = blocks.save(blocks.trees.build({"p": Point(1)}))
+    root = blocks.build({"p": Point(1)})
     stranger = Trees(blocks.fetch, standard_registry())
     with pytest.raises(Invalid, match="registered"):
         stranger.read(root)
@@ -175,7 +178,7 @@ def test_unregistered_type_is_refused_or_kept_but_never_guessed() -> None:
 def test_a_type_of_ones_own_can_be_taught() -> None:
     blocks = MemoryBlocks()
     blocks.trees.registry.add(complex, name="complex", encode=lambda z: [z.real, z.imag], decode=lambda p: complex(*p))
-    assert blocks.trees.read(blocks.save(blocks.trees.build([1j, 2 + 0j]))) == [1j, 2 + 0j]
+    assert blocks.trees.read(blocks.build([1j, 2 + 0j])) == [1j, 2 + 0j]
 
 
 def test_a_name_cannot_be_taken_from_another_type() -> None:
@@ -189,7 +192,7 @@ def test_a_name_cannot_be_taken_from_another_type() -> None:
 def test_values_read_twice_share_no_container() -> None:
     blocks = MemoryBlocks()
     item = {"text": "z" * 2500, "list": [1]}
-    value = blocks.trees.read(blocks.save(blocks.trees.build({"a": item, "b": item, "c": [item, item]})))
+    value = blocks.trees.read(blocks.build({"a": item, "b": item, "c": [item, item]}))
     value["a"]["list"].append(2)
     assert value["b"]["list"] == [1] and value["c"][0]["list"] == [1]
     assert value["c"][0] is not value["c"][1]
@@ -197,7 +200,7 @@ def test_values_read_twice_share_no_container() -> None:
 
 def test_a_block_from_outside_must_be_canonical() -> None:
     good = MemoryBlocks().trees.build({"a": [1, "x", b"bytes", -0.0]}).blocks[0].data
-    assert admit_block(good).id == block_id(good)
+    assert admit_block(good).id == sha256(good).digest()
     hostile = {
         "a longer integer than needed": b"\x84\x64list\x00\x00\x81\x18\x01",
         "unsorted keys": b"\x84\x63map\x00\x00\xa2\x62aa\x01\x61b\x02",
@@ -215,7 +218,7 @@ def test_a_block_from_outside_must_be_canonical() -> None:
             continue
         pytest.fail(f"admitted {name}")
     with pytest.raises(Corrupt, match="other bytes"):
-        admit_block(good, block_id(b"another"))
+        admit_block(good, BlockId(sha256(b"another").digest()))
 
 
 def test_stored_bytes_do_not_depend_on_the_decimal_context() -> None:
@@ -244,23 +247,21 @@ class Unset:
     late: int = dataclasses.field(init=False)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [Failure(1), Careless(1), Unset(), Tagged("set", 3), Tagged("map", 1), Tagged("", 1), {10**5000: 1}],
-    ids=["exception", "attribute outside fields", "unset field", "set", "reserved", "empty", "huge key"],
-)
-def test_what_would_not_come_back_is_refused_with_a_pointer(value: Any) -> None:
-    with pytest.raises(Invalid) as caught:
-        MemoryBlocks().trees.build({"x": value})
-    assert caught.value.pointer.startswith("/x")
+def test_what_would_not_come_back_is_refused_with_a_pointer() -> None:
+    # An exception, an attribute outside the fields, a field that is not set, tags that are none, and a huge key.
+    values = [Failure(1), Careless(1), Unset(), Tagged("set", 3), Tagged("map", 1), Tagged("", 1), {10**5000: 1}]
+    for value in values:
+        with pytest.raises(Invalid) as caught:
+            MemoryBlocks().trees.build({"x": value})
+        assert caught.value.pointer.startswith("/x")
 
 
 def test_a_class_defined_again_replaces_the_older_one_and_refuses_its_values() -> None:
     blocks = MemoryBlocks()
     older = dataclasses.make_dataclass("Twin", [("n", int)])(1)
-    root = blocks.save(blocks.trees.build([older]))
+    root = blocks.build([older])
     newer = dataclasses.make_dataclass("Twin", [("n", int)])
-    assert blocks.save(blocks.trees.build([newer(1)])) == root
+    assert blocks.build([newer(1)]) == root
     assert type(blocks.trees.read(root)[0]) is newer
     with pytest.raises(Invalid, match="defined again"):
         blocks.trees.build([older])
@@ -272,13 +273,13 @@ def test_a_model_keeps_the_order_of_its_fields() -> None:
         b: int
 
     blocks = MemoryBlocks()
-    model = blocks.trees.read(blocks.save(blocks.trees.build([Ordered(longer=1, b=2)])))[0]
+    model = blocks.trees.read(blocks.build([Ordered(longer=1, b=2)]))[0]
     assert list(model.model_dump()) == ["longer", "b"]
 
 
 def test_hostile_paths_are_refused() -> None:
     blocks = MemoryBlocks()
-    root = blocks.save(blocks.trees.build({"l": [1]}))
+    root = blocks.build({"l": [1]})
     for operation in (Operation("put", ("\ud800",), 1), Operation("test", ("a",), 1)):  # type: ignore[arg-type]
         with pytest.raises(Invalid):
             blocks.trees.edit(root, [operation])
@@ -286,8 +287,6 @@ def test_hostile_paths_are_refused() -> None:
         blocks.trees.get(root, "/l/" + "9" * 5000)
     with pytest.raises(Invalid):
         blocks.trees.get(root, "/~~01")
-    with pytest.raises(Invalid):
-        parse_block_id("00 " * 21 + " ")
 
 
 def test_what_a_cached_property_of_a_model_worked_out_is_no_part_of_it() -> None:

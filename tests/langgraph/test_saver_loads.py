@@ -1,4 +1,4 @@
-"""What the saver costs, counted, and that it holds up under many threads and long histories."""
+"""The saver holds up under many threads and long histories, and says what it needs."""
 
 from __future__ import annotations
 
@@ -11,50 +11,9 @@ import pytest
 from analemma import App
 from analemma.errors import Unavailable
 from analemma.langgraph import AnalemmaSaver
+from tests.depth import count
 from tests.langgraph.graphs import put, thread
 from tests.stores import Store
-
-
-def ran(app: App, before: Any) -> dict[str, int]:
-    """Which statements ran since, and how often."""
-    return dict(app.catalog.engine.statements - before)
-
-
-def test_history_reads_no_blocks(app: App) -> None:
-    config = None
-    for n in range(30):
-        config = put(AnalemmaSaver(app), {"a": "x" * 9000}, config, step=n)
-    saver = AnalemmaSaver(app)
-    before = app.catalog.engine.statements.copy()
-    assert [each.metadata["step"] for each in saver.history(thread())] == list(range(30))[::-1]
-    assert [each.metadata["step"] for each in saver.history(None, filter={"step": 7})] == [7]
-    assert ran(app, before) == {
-        "newest_checkpoint": 1,
-        "checkpoints_of_branch": 1,
-        "strangers_of_all": 1,
-        "checkpoints_of_all": 1,
-    }
-
-
-def test_a_put_is_one_transaction_of_few_statements(app: App) -> None:
-    saver = AnalemmaSaver(app)
-    items = [f"item {n} " * 30 for n in range(500)]
-    versions: dict[str, Any] = {}
-    config = put(saver, {"a": items, "b": "fixed" * 5000}, versions=versions)
-    config = put(saver, {"a": [*items, "1"], "b": ""}, config, changed=["a"], versions=versions)
-    before = app.catalog.engine.statements.copy()
-    put(saver, {"a": [*items, "1", "2"], "b": ""}, config, changed=["a"], versions=versions)
-    found = ran(app, before)
-    assert "read_blocks" not in found and "head" not in found and found["put_checkpoint"] == 1
-    assert sum(found.values()) <= (2 if "commit_plain" in found else 8)
-
-
-def test_reading_what_was_just_put_reads_rows_only(app: App) -> None:
-    saver = AnalemmaSaver(app)
-    put(saver, {"a": [f"item {n} " * 30 for n in range(500)]})
-    before = app.catalog.engine.statements.copy()
-    assert saver.get_tuple(thread()) is not None
-    assert ran(app, before) == {"newest_checkpoint": 1, "writes": 1}
 
 
 def test_a_large_state_that_is_not_kept_is_read_again(app: App) -> None:
@@ -121,9 +80,9 @@ def long_thread(app: App, steps: int) -> None:
     assert app.kernel.verify(workflow_id="t", owner_id="langgraph").problems == []
 
 
-def test_a_long_thread(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analemma.langgraph.walking.PAGE", 150)
-    long_thread(app, 500)
+def test_a_long_thread(app: App) -> None:
+    # In deep, more than are read at once.
+    long_thread(app, count(150, deep=1_100))
 
 
 @pytest.mark.soak
