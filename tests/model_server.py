@@ -78,14 +78,14 @@ class ModelServer:
     def __init__(self, *script: Answer) -> None:
         self.script = list(script)
         self.asked: list[Asked] = []
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         server = self
 
         class Handler(Answering):
             def handle_any(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                with server._lock:
+                with server.lock:
                     server.asked.append(Asked(self.command, self.path, headers, body))
                     answer = server.script[min(len(server.asked), len(server.script)) - 1]
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):

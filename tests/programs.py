@@ -21,14 +21,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import IO, Any, get_args
+from typing import IO, Any
 
 import analemma
-from analemma.catalog.statements import Dialect, load
 from analemma.testing import failpoints
 
 ROOT = Path(__file__).parents[1]
@@ -174,9 +174,9 @@ def _import_package() -> None:
             importlib.import_module(module.name)
     importlib.import_module("psycopg_pool")
     importlib.import_module("opentelemetry.trace.propagation.tracecontext")
-    for dialect in get_args(Dialect):
-        # Read once, and kept.
-        load(dialect)
+    with tempfile.TemporaryDirectory() as directory:
+        # What is read when a store is opened is read once, and kept.
+        analemma.open(directory, migrate=True).close()
     # What there is by now stays: the programs need not look through it, nor copy it by doing so.
     gc.freeze()
 

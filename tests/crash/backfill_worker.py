@@ -22,7 +22,7 @@ def main() -> None:
             return
         print("begins", flush=True)
         try:
-            done = app.backfills.resume(backfill, executor=executor)
+            done = app.backfills.resume(backfill, executor=executor, wait_s=60 if verb == "follow" else 0)
         except Conflict as exc:
             print(f"refused: {exc.message}", flush=True)
             return

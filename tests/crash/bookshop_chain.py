@@ -22,8 +22,8 @@ import psycopg
 from analemma import App
 from tests import programs
 from tests.api.pipeline.shop import VIEW, book
-from tests.api.pipeline.tables import query
 from tests.core.contracts.bookshop import TEXT
+from tests.raw_rows import select
 from tests.stores import Store
 
 AUTHOR = "lem"
@@ -78,7 +78,7 @@ class Chain:
     def rows_of(self, *slice_types: str) -> int:
         marks = ", ".join("?" for _ in slice_types)
         sql = f"SELECT count(*) FROM slice JOIN entity ON entity.id = slice.entity WHERE entity.type = 'BOOK' AND slice.type IN ({marks})"  # noqa: S608, E501
-        return int(query(self.store, sql, *slice_types)[0][0])
+        return int(select(self.store, sql, slice_types)[0][0])
 
     def shipped_lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.file.read_text(encoding="utf-8").splitlines()]

@@ -7,9 +7,9 @@ import random
 import sys
 from typing import Any
 
-from analemma import Operation
-from tests.internals import commit_change
 from tests.stores import Store
+
+PLACE: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
 
 
 def large_value(seed: int) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def main() -> None:
     url, objects, size = sys.argv[1:]
     with Store(url, objects or None).open() as app:
         value = large_value(2) if size == "large" else {"small": True}
-        commit_change(app.default, Operation("put", ("changed",), value))
+        app.kernel.save_state_delta({"changed": value}, **PLACE)
         print("acknowledged", flush=True)
 
 

@@ -8,7 +8,8 @@ import sys
 import time
 from typing import Any
 
-from analemma import App, Tenant
+from analemma import Tenant
+from analemma.testing import failpoints
 from tests.stores import Store
 
 AUTHORS = ("lem", "other", "third")
@@ -48,17 +49,14 @@ def retarget(shop: Tenant, chance: random.Random, count: int) -> None:
         time.sleep(chance.uniform(0, 0.01))
 
 
-def widen_the_gap(app: App, shop: Tenant, chance: random.Random) -> None:
-    """Let others come between what a page reads and what it writes."""
-    compiler = shop.pipeline.fanout._compiler
-    evaluate = compiler.evaluate
+def widen_the_gap(chance: random.Random) -> None:
+    """Let others come between what a page reads and what it writes, each time."""
 
-    def evaluate_and_wait(rows: Any) -> Any:
-        page = evaluate(rows)
+    def wait() -> None:
+        failpoints.arm("fanout.before_transaction", wait)
         time.sleep(chance.uniform(0, 0.03))
-        return page
 
-    setattr(compiler, "evaluate", evaluate_and_wait)  # noqa: B010
+    failpoints.arm("fanout.before_transaction", wait)
 
 
 def main() -> None:
@@ -69,7 +67,7 @@ def main() -> None:
         if role == "drain":
             app.worker(1).drain()
         elif role == "work":
-            widen_the_gap(app, shop, chance)
+            widen_the_gap(chance)
             deadline = time.monotonic() + float(count)
             while time.monotonic() < deadline:
                 app.worker(2).drain()

@@ -11,14 +11,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from analemma import App, Flow, Run
-from analemma.flows.handlers import Result
+from analemma import App, Flow, Result, Run
+from tests.depth import count
 from tests.stores import Store
 
 TENANT = "shop"
 OWNER = "me"
 LOOPS = 3
-ITEMS = 200
+ITEMS = count(40, deep=200)
 ASKED_EVERY = 5
 """So manieth item asks the outside."""
 REFUSALS = 2

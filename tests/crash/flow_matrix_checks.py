@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from analemma import App, Run
-from tests.api.pipeline.tables import query
 from tests.core.contracts.bookshop import EXAMPLE
 from tests.crash.flow_matrix import (
     EFFECTS,
@@ -23,6 +22,7 @@ from tests.crash.flow_matrix import (
     place,
 )
 from tests.crash.flow_matrix_forks import Forks
+from tests.raw_rows import select
 from tests.stores import Store
 
 INGESTED = "SELECT count(*) FROM raw JOIN entity ON raw.entity = entity.id WHERE entity.key = '1'"
@@ -94,7 +94,7 @@ class Interrupted:
 
     def check_between(self, app: App, reference: Course) -> None:
         """After a kill: the store is whole, and the run is at some place of its course, with all that led there."""
-        unknown = query(self.store, UNKNOWN)[0][0]
+        unknown = select(self.store, UNKNOWN)[0][0]
         assert unknown <= MOST_AT_ONCE
         self.unknown += unknown
         run = self.run(app)
@@ -118,10 +118,10 @@ class Interrupted:
         assert course_of(app, run, self.outside) == reference
         assert app.tenant(TENANT).kernel.verify(**place(self.number)).problems == []
         # In the database: exactly once.
-        assert Counter(dict(query(self.store, EMITTED))) == Counter({name: n * runs for name, n in EVENTS.items()})
-        assert query(self.store, INGESTED)[0][0] == INGESTS * runs + self.meanwhile
+        assert Counter(dict(select(self.store, EMITTED))) == Counter({name: n * runs for name, n in EVENTS.items()})
+        assert select(self.store, INGESTED)[0][0] == INGESTS * runs + self.meanwhile
         # Outside: never under another key, and so once where keys are honoured; else once more per kill at most.
-        assert query(self.store, KEPT)[0][0] == 0
+        assert select(self.store, KEPT)[0][0] == 0
         assert self.outside.done() == sum(EFFECTS.values()) * runs
         own = {key: n for key, n in self.outside.calls().items() if key[1].startswith(f"{run.execution_id}:")}
         assert Counter(name for name, _ in own) == EFFECTS

@@ -1,81 +1,64 @@
-"""A worker in a process that is killed: `python -m tests.crash.outbox_worker URL OBJECTS JOB`.
+"""A worker in a process that is killed: `python -m tests.crash.outbox_worker URL OBJECTS LOG JOB`.
 
-Its handlers have effects in a table of the same database: some settle their event in the transaction of the effect,
-others leave that to the worker."""
+Its handlers have effects: some in the same database, other events, which settle theirs in the same transaction; others
+outside, lines of a file, and leave settling to the worker."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-from analemma import App, Event
-from analemma.catalog.engine import Transaction
-from analemma.outbox.handlers import Handler, Settle
+from analemma import App, Event, Settle
+from analemma.testing.events import OutboxEvent, produce_and_settle
+from tests.raw_rows import select
 from tests.stores import Store
 
 SETTINGS: dict[str, Any] = {"outbox_lease_s": 1.0, "outbox_batch": 50, "outbox_max_attempts": 20}
 POISON_ATTEMPTS = 3
-SETTLED, RETURNED, DEADLY = "Settled", "Returned", "Deadly"
+SETTLED, RETURNED, DEADLY, HAPPENED = "Settled", "Returned", "Deadly", "Happened"
+EFFECTS = "EFFECTS"
+"""What effects in the database are events of. Nothing keeps one from happening twice."""
 
 
-def connect(store: Store) -> Any:
-    """Past the store, to the table of effects."""
-    if store.url.startswith("postgresql"):
-        import psycopg
-
-        return psycopg.connect(store.url, autocommit=True)
-    import sqlite3
-
-    return sqlite3.connect(Path(store.url) / "catalog.db", isolation_level=None, timeout=30)
+def effects(store: Store, log: Path) -> list[tuple[str, str]]:
+    """Lane and event of each effect, those of a lane in the order in which they happened."""
+    sql = "SELECT aggregateid, id FROM outbox WHERE aggregatetype = ? ORDER BY aggregateid, seq"
+    found = [(lane, event.partition(":")[0]) for lane, event in select(store, sql, [EFFECTS])]
+    lines = log.read_text().splitlines() if log.exists() else []
+    return found + [(lane, event) for lane, _, event in (line.partition(" ") for line in lines)]
 
 
-def prepare(store: Store) -> None:
-    """An empty table of effects. Nothing in it keeps an effect from happening twice."""
-    kind = "bigserial" if store.url.startswith("postgresql") else "integer"
-    with closing(connect(store)) as connection:
-        connection.execute(f"CREATE TABLE test_effect (place {kind} PRIMARY KEY, lane text, event text)")
-
-
-def effects(store: Store) -> list[tuple[str, str]]:
-    """Lane and event of each effect, in the order in which they happened."""
-    with closing(connect(store)) as connection:
-        found = connection.execute("SELECT lane, event FROM test_effect ORDER BY place").fetchall()
-    return [tuple(row) for row in found]
-
-
-def handlers(app: App) -> dict[str, Handler]:
-    def happen(tx: Transaction, event: Event) -> None:
-        assert event.id.replace("-", "").isalnum() and event.aggregate_id.replace("-", "").isalnum()
-        tx.script(f"INSERT INTO test_effect (lane, event) VALUES ('{event.aggregate_id}', '{event.id}')")  # noqa: S608
-
+def handlers(app: App, log: Path) -> dict[str, Any]:
     def settled(event: Event, settle: Settle) -> None:
-        def move(tx: Transaction) -> None:
-            happen(tx, event)
-            settle(tx)
-
-        app.catalog.engine.write(move)
+        effect = OutboxEvent(f"{event.id}:{uuid4()}", EFFECTS, event.aggregate_id, HAPPENED, b"{}")
+        produce_and_settle(app, [effect], settle)
 
     def returned(event: Event, settle: Settle) -> None:
-        app.catalog.engine.write(lambda tx: happen(tx, event))
+        file = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        try:
+            # One write: whoever is killed has written the whole line, or none of it.
+            os.write(file, f"{event.aggregate_id} {event.id}\n".encode())
+        finally:
+            os.close(file)
 
     def deadly(event: Event, settle: Settle) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    return {SETTLED: settled, RETURNED: returned, DEADLY: deadly}
+    return {SETTLED: settled, RETURNED: returned, DEADLY: deadly, HAPPENED: lambda event, settle: None}
 
 
 def main() -> None:
-    url, objects, job = sys.argv[1:]
+    url, objects, log, job = sys.argv[1:]
     settings = SETTINGS | ({"outbox_max_attempts": POISON_ATTEMPTS} if job == "poison" else {})
     with Store(url, objects or None).open(**settings) as app:
         if job == "housekeep":
             app.outbox.housekeep(processed_after_s=0, dead_after_s=0)
             return
-        worker = app.worker(2, handlers=handlers(app))
+        worker = app.worker(2, handlers=handlers(app, Path(log)))
         signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
         print("ready", flush=True)
         counts = worker.run() if job == "run" else worker.drain()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from analemma import App
-from tests.api.gc.packing_stores import SMALL, states
+from tests.crash.conversations import SMALL, states
 from tests.stores import Store
 
 

@@ -9,10 +9,7 @@ import time
 from typing import Any
 
 from analemma import App, Tenant
-from analemma.catalog.outbox_claiming import OutboxClaims
-from analemma.catalog.wakeups import Wakeups
-from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
-from analemma.pipeline.handlers import handlers
+from analemma.testing import failpoints
 from tests.stores import Store
 
 AUTHORS = ("a", "b", "c")
@@ -46,27 +43,15 @@ def change(shop: Tenant, chance: random.Random) -> None:
         pass  # There was nothing to delete.
 
 
-def widen_the_gap(shop: Tenant, chance: random.Random, longest_s: float) -> None:
-    """Let others come between what a compile reads and what it writes."""
-    slices = shop.pipeline.slicing._slices
-    write = slices.write
+def widen_the_gap(chance: random.Random, longest_s: float) -> None:
+    """Let others come between what a compile reads and what it writes, most times."""
 
-    def write_later(*arguments: Any, **options: Any) -> bool:
+    def wait() -> None:
+        failpoints.arm("compile.before_transaction", wait)
         if chance.random() < 0.7:
             time.sleep(chance.uniform(0, longest_s))
-        return write(*arguments, **options)
 
-    setattr(slices, "write", write_later)  # noqa: B010
-
-
-def drain(app: App) -> None:
-    """Deliver what is due, without waiting for more to be announced."""
-    OutboxPollingWorker(
-        OutboxClaims(app.catalog.engine, lease_s=30),
-        handlers(lambda name: app.tenant(name).pipeline),
-        listen=Wakeups().listen,
-        options=WorkerOptions(concurrency=2),
-    ).drain()
+    failpoints.arm("compile.before_transaction", wait)
 
 
 def race(app: App, chance: random.Random, number: int, turns: int, begin: float) -> None:
@@ -78,7 +63,7 @@ def race(app: App, chance: random.Random, number: int, turns: int, begin: float)
         if number % 2 == 0:
             shop.ingest("AUTHOR", name, {"name": "Before"})
             shop.compile("AUTHOR", name)
-            drain(app)
+            app.worker(2).drain()
         time.sleep(max(0.0, begin + (turn + 1) * TURN_S + chance.uniform(0, 0.02) - time.time()))
         if number % 2 == 0:
             shop.ingest("AUTHOR", name, {"name": "After"})
@@ -86,7 +71,7 @@ def race(app: App, chance: random.Random, number: int, turns: int, begin: float)
         else:
             # Compiled by whoever delivers it, and once: compiled again it would be seen to be stale.
             shop.ingest("BOOK", isbn, {"isbn": isbn, "title": isbn, "price": 1, "authorId": name})
-        drain(app)
+        app.worker(2).drain()
 
 
 def main() -> None:
@@ -95,13 +80,13 @@ def main() -> None:
     with Store(url, objects or None).open() as app:
         shop = app.tenant("shop")
         if not begin or int(number) % 2:
-            widen_the_gap(shop, chance, 0.2 if begin else 0.04)
+            widen_the_gap(chance, 0.2 if begin else 0.04)
         if begin:
             race(app, chance, int(number), int(turns), float(begin))
         for turn in range(0 if begin else int(turns)):
             change(shop, chance)
             if turn % 5 == 4:
-                drain(app)
+                app.worker(2).drain()
         print("done", flush=True)
 
 

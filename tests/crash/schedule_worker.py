@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from analemma import App, Flow, Run
-from analemma.flows.scheduling import Schedules
 from tests.stores import Store
 
 SHORT_S, LONG_S = 0.3, 30.0
 """Leases of those who die, and of those who do not."""
 KEY = "order-1"
 PLACE: dict[str, Any] = {"workflow_id": "order-1", "owner_id": "me"}
-FIRST_US, NOW_US = 1_767_225_600_000_000, 1_767_236_400_000_000
-"""From 2026-01-01T00:00Z on, and three hours later."""
 
 
 def say(log: Path, text: str) -> None:
@@ -101,12 +98,7 @@ def order_here(app: App, log: Path) -> None:
 
 def tend(app: App, log: Path) -> None:
     """Begin the runs of a schedule of which three ticks are due."""
-    schedules(app, NOW_US).tend()
-
-
-def schedules(app: App, now_us: int) -> Schedules:
-    """Schedules at a time."""
-    return Schedules(app.flows._parts, view=app.flows._view, now=lambda: now_us)
+    app.flows.schedules.tend()
 
 
 def queue(app: App, log: Path) -> None:

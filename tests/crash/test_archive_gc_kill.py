@@ -6,18 +6,16 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from analemma import App, Archives
-from analemma.catalog.workspaces import SqlWorkspaces
+from analemma import App
 from analemma.testing import failpoints
 from tests import programs
-from tests.api.archives.collections import cold, keys_of, marks, superseded, units
-from tests.api.gc.collections import later
+from tests.crash.points import kills
 from tests.crash.test_archive_kill import ROOT
+from tests.raw_rows import change, select
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3
 from tests.stores import Store
 
@@ -36,7 +34,6 @@ LATER_PASS = [
     "archive_gc.after_forget",
 ]
 CASES = [(1, point) for point in FIRST_PASS] + [(2, point) for point in LATER_PASS]
-LEASE_S = 300
 
 
 @pytest.fixture(scope="module")
@@ -66,51 +63,79 @@ def die_at(store: Store, point: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
-def later_on(app: App, lives: int) -> Archives:
-    """When the lease of each collector that died has ended."""
-    clock = later(lives * (LEASE_S + 1))
-    return Archives(replace(app.archives._parts, catalog=SqlWorkspaces(app.catalog.engine, clock=clock)))
+def superseded(app: App, folder: Path, name: str) -> str:
+    """A COLD workspace that was archived twice; the operation of the archive that it has."""
+    cold(app, folder, name)
+    app.archives.restore(name)
+    (folder / "volumes" / name / "file").write_text("other")
+    return app.archives.archive(name).op_id
 
 
-def check_kill(store: Store, tmp_path: Path, number: int, points: list[str]) -> None:
+def cold(app: App, folder: Path, name: str) -> str:
+    """A COLD workspace with one file; the operation of its archive."""
+    volume = folder / "volumes" / name
+    volume.mkdir(parents=True)
+    (volume / "file").write_text("content")
+    app.archives.create(name, owner_id="ann", volume=volume)
+    return app.archives.archive(name).op_id
+
+
+def units(app: App) -> set[str]:
+    """What lies in the object store, as `workspace/operation`."""
+    return {"/".join(key.split("/")[3:5]) for key in keys(app)}
+
+
+def keys(app: App) -> list[str]:
+    assert app.objects is not None
+    return [info.key for info in app.objects.list("tenants/default/archives")]
+
+
+def check_kill(store: Store, tmp_path: Path, number: int, point: str) -> None:
     with store.open() as app:
-        _, new = superseded(app, tmp_path, "ws1")
+        new = superseded(app, tmp_path, "ws1")
         gone = cold(app, tmp_path, "gone")
         app.archives.delete("gone")
         kept = cold(app, tmp_path, "kept")
         if number == 2:
             app.archives.gc_run(0)
-    for point in points:
-        die_at(store, point)
-        with store.open() as app:
-            assert {f"ws1/{new}", f"kept/{kept}"} <= units(app)
-            archive = keys_of(app, "gone", gone)
-            unit = SqlWorkspaces(app.catalog.engine).unit(app.default.id, "gone", gone)
-            # Either all of it is there, or nobody can go back to it.
-            assert unit is not None
-            assert (len(archive) == 2 and unit.state == "kept") or unit.state == "claimed"
+    die_at(store, point)
     with store.open() as app:
-        for lives in range(1, 4):
-            later_on(app, lives).gc_run(0)
+        assert {f"ws1/{new}", f"kept/{kept}"} <= units(app)
+        ((state,),) = select(store, "SELECT state FROM archive_unit WHERE op_id = ?", [gone])
+        # Either all of it is there, or nobody can go back to it.
+        assert (len([key for key in keys(app) if gone in key]) == 2 and state == "kept") or state == "claimed"
+        for _ in range(3):
+            # When the lease of the collector that died has ended.
+            change(store, "UPDATE archive_gc SET lease_until = 0")
+            app.archives.gc_run(0)
         assert units(app) == {f"ws1/{new}", f"kept/{kept}"}
-        assert marks(app) == {}
+        assert select(store, "SELECT unit FROM archive_mark") == []
         for name, text in (("ws1", "other"), ("kept", "content")):
             app.archives.restore(name)
             assert (tmp_path / "volumes" / name / "file").read_text() == text
 
 
-@pytest.mark.parametrize(("number", "point"), CASES)
+# Between the listing and the marks nothing is written, nor behind the last step.
+CHOSEN = [
+    *((1, "archive_gc.after_lease"), (1, "archive_gc.after_mark"), (2, "archive_gc.before_claim")),
+    *((2, "archive_gc.after_claim"), (2, "archive_gc.after_markers"), (2, "archive_gc.after_objects")),
+]
+AROUND_CLAIM = [(2, "archive_gc.before_claim"), (2, "archive_gc.after_claim")]
+
+
+@pytest.mark.parametrize(("number", "point"), kills(CASES, test=CHOSEN, postgres=AROUND_CLAIM))
 def test_a_killed_collection_loses_nothing_and_is_finished_by_the_next(
     number: int, point: str, store: Store, tmp_path: Path
 ) -> None:
-    check_kill(store, tmp_path, number, [point])
+    check_kill(store, tmp_path, number, point)
 
 
+@pytest.mark.deep("the steps are those of a directory's objects")
 @pytest.mark.parametrize(("number", "point"), [(1, "archive_gc.after_mark"), (2, "archive_gc.after_markers")])
 def test_a_killed_collection_on_s3_is_finished_by_the_next(
     number: int, point: str, s3: S3Server, tmp_path: Path
 ) -> None:
-    check_kill(Store(str(tmp_path / "store"), s3.url()), tmp_path, number, [point])
+    check_kill(Store(str(tmp_path / "store"), s3.url()), tmp_path, number, point)
 
 
 @pytest.mark.soak
@@ -118,11 +143,4 @@ def test_a_killed_collection_on_s3_is_finished_by_the_next(
 def test_a_killed_collection_on_s3_is_finished_by_the_next_at_every_point(
     number: int, point: str, s3: S3Server, tmp_path: Path
 ) -> None:
-    check_kill(Store(str(tmp_path / "store"), s3.url()), tmp_path, number, [point])
-
-
-def test_every_failpoint_is_tried() -> None:
-    from tests.declared_failpoints import declared_failpoints
-
-    declared = {name for name in declared_failpoints() if name.startswith("archive_gc.")}
-    assert declared == {point for _, point in CASES}
+    check_kill(Store(str(tmp_path / "store"), s3.url()), tmp_path, number, point)

@@ -20,6 +20,8 @@ from analemma.testing import failpoints
 from tests import programs
 from tests.api.archives.volumes import fill, look, object_keys
 from tests.crash.archive_worker import LEASE_S
+from tests.crash.points import kills
+from tests.depth import count
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3
 from tests.stores import Store
 
@@ -131,7 +133,6 @@ def check_kill(store: Store, verb: str, point: str, tmp_path: Path, format: str 
     with store.open(archive_lease_s=LEASE_S, archive_format=format) as app:
         if verb not in ("discard", "purge"):
             check_invariant(app, volume, before, tmp_path / "scratch")
-        time.sleep(LEASE_S + 0.05)
         [outcome] = app.archives.reconcile()
         assert (outcome.workspace, outcome.status, outcome.error) == ("ws1", ENDS_AS[verb], None)
         assert app.archives.reconcile() == ()
@@ -140,15 +141,21 @@ def check_kill(store: Store, verb: str, point: str, tmp_path: Path, format: str 
             assert object_keys(app) == []
 
 
-# What the others do to rows, these do too.
-ON_POSTGRES = [case for case in CASES if case[0] in ("archive", "restore", "purge")]
+# Verbs share their steps: where a volume goes, they are those of an archive or of a purge.
+CHOSEN = [
+    ("create", BEGIN),
+    *(("archive", point) for point in (BEGIN, *ARCHIVE, FINISH) if point != "archive.after_verify"),
+    *((verb, point) for verb in ("restore", "purge") for point in POINTS[verb]),
+    ("delete", "archive.after_commit"),
+    ("delete", FINISH),
+    ("discard", "remove.after_aside"),
+    ("discard", FINISH),
+    ("start", FINISH),
+]
+AROUND_COMMITS = [("archive", "archive.after_meta"), ("archive", "archive.after_commit")]
 
 
-@pytest.mark.parametrize(
-    ("store", "verb", "point"),
-    [("sqlite", *case) for case in CASES] + [("postgres", *case) for case in ON_POSTGRES],
-    indirect=["store"],
-)
+@pytest.mark.parametrize(("verb", "point"), kills(CASES, test=CHOSEN, postgres=AROUND_COMMITS))
 def test_a_killed_operation_is_completed(verb: str, point: str, store: Store, tmp_path: Path) -> None:
     check_kill(store, verb, point, tmp_path)
 
@@ -162,7 +169,7 @@ BLOCK_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "point"), BLOCK_CASES)
+@pytest.mark.parametrize(("verb", "point"), kills(BLOCK_CASES, test=BLOCK_CASES[2:3]))
 def test_a_killed_operation_in_blocks_is_completed(verb: str, point: str, store: Store, tmp_path: Path) -> None:
     check_kill(store, verb, point, tmp_path, "blocks")
     with store.open() as app:
@@ -179,6 +186,7 @@ S3_CASES = [
 ]
 
 
+@pytest.mark.deep("the steps are those of a directory's objects")
 @pytest.mark.parametrize(("verb", "point"), S3_CASES)
 def test_a_killed_operation_on_s3_is_completed(verb: str, point: str, s3: S3Server, tmp_path: Path) -> None:
     check_kill(Store(str(tmp_path / "store"), s3.url()), verb, point, tmp_path)
@@ -200,24 +208,23 @@ def test_a_reconciler_that_is_killed_too_is_followed_by_another(store: Store, tm
         assert done.returncode == -signal.SIGKILL, (point, done.stderr)
         with store.open() as app:
             check_invariant(app, volume, before, tmp_path / f"scratch-{number}")
-        time.sleep(LEASE_S + 0.05)
     with store.open() as app:
         assert app.archives.recover("ws1").status == "COLD"
         check_end(app.archives, "archive", volume, before)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(count(1, deep=3)))
 def test_a_kill_at_any_moment_loses_nothing(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     volume = tmp_path / "volumes" / "home"
     store = Store(str(tmp_path / "store"))
     fill(volume)
-    for number in range(400):
+    for number in range(count(100, deep=400)):
         (volume / f"file-{number}").write_bytes(chance.randbytes(20_000))
     before = look(volume)
     with store.open() as app:
         app.archives.create("ws1", owner_id="ann", volume=volume)
-    for turn in range(4):
+    for turn in range(count(2, deep=4)):
         verb = "restore" if turn % 2 else "archive"
         command = [sys.executable, "-m", "tests.crash.archive_worker", store.url, "", verb, str(volume)]
         process = programs.Program(command, cwd=ROOT, stdout=subprocess.PIPE)
@@ -227,8 +234,7 @@ def test_a_kill_at_any_moment_loses_nothing(seed: int, tmp_path: Path) -> None:
             time.sleep(chance.uniform(0, 0.25))
             process.kill()
             process.wait()
-        time.sleep(LEASE_S + 0.05)
-        with store.open(archive_lease_s=LEASE_S) as app:
+        with store.open() as app:
             check_invariant(app, volume, before, tmp_path / f"scratch-{turn}")
             app.archives.reconcile()
             workspace = app.archives.get("ws1")

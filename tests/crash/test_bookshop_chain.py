@@ -10,11 +10,13 @@ import pytest
 
 from analemma import FanoutState
 from tests.crash.bookshop_chain import AUTHOR, Chain, wait_until_quiet, workers
+from tests.depth import count as so_many
+from tests.depth import some
 from tests.stores import Store
 
-SIZES = [pytest.param(300, id="300"), pytest.param(5000, id="5000", marks=pytest.mark.soak)]
+SIZES = [pytest.param(so_many(40, deep=300), id="some"), pytest.param(5000, id="5000", marks=pytest.mark.soak)]
 BREAKERS = [
-    pytest.param(250, 100, id="250-100"),
+    pytest.param(so_many(60, deep=250), so_many(20, deep=100), id="some"),
     pytest.param(25_000, 10_000, id="25000-10000", marks=pytest.mark.soak),
 ]
 
@@ -29,7 +31,7 @@ def chain(store: Store, tmp_path: Path) -> Chain:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("kills", [0, 4], ids=["calm", "killed"])
+@pytest.mark.parametrize("kills", some([0, 4], test=[4]))
 @pytest.mark.parametrize("count", SIZES)
 def test_every_book_follows_a_renamed_author(chain: Chain, count: int, kills: int) -> None:
     chain.load()
@@ -52,6 +54,7 @@ def test_every_book_follows_a_renamed_author(chain: Chain, count: int, kills: in
     chain.check(count, "Stanisław Lem")
 
 
+@pytest.mark.deep("tests/two_actors has the moments that this looks for")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("count", SIZES)
 def test_of_two_renames_in_a_row_the_second_is_everywhere(chain: Chain, count: int) -> None:
@@ -67,6 +70,7 @@ def test_of_two_renames_in_a_row_the_second_is_everywhere(chain: Chain, count: i
     chain.check(count, "Second")
 
 
+@pytest.mark.deep("what a rename does, without a rename")
 @pytest.mark.timeout(600)
 def test_books_that_were_there_before_their_author_are_enriched_when_the_author_comes(chain: Chain) -> None:
     count = 40
@@ -81,6 +85,7 @@ def test_books_that_were_there_before_their_author_are_enriched_when_the_author_
     chain.check(count, "Late")
 
 
+@pytest.mark.deep("tests/api/pipeline has what a breaker does")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("count", "breaker"), BREAKERS)
 def test_more_dependants_than_the_breaker_allows_arrive_all_the_same(chain: Chain, count: int, breaker: int) -> None:

@@ -18,11 +18,13 @@ from analemma import App
 from analemma.testing import failpoints
 from tests import programs
 from tests.crash.checkpoint_worker import NAME, WORKFLOWS, field_of
+from tests.crash.points import kills
+from tests.depth import count
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
-PROCESSES = 4
-PRODUCERS = 32
+PROCESSES = count(2, deep=4)
+PRODUCERS = count(8, deep=32)
 
 
 def worker(store: Store, *arguments: object) -> list[str]:
@@ -30,17 +32,21 @@ def worker(store: Store, *arguments: object) -> list[str]:
     return [*module, store.url, store.objects or "", *map(str, arguments)]
 
 
+ENTERING: list[tuple[str, int | None, int | None]] = [("ledger.before_insert:2", 1, 1), ("ledger.after_insert:2", 1, 2)]
+APPLYING: list[tuple[str, int | None, int | None]] = [
+    ("apply.before_transaction", None, None),
+    ("apply.before_commit", None, None),
+    ("apply.after_commit", None, None),
+]
+INSIDE: list[tuple[str, int | None, int | None]] = [
+    ("commit.after_head", None, None),
+    ("commit.before_commit", None, None),
+]
+
+
 @pytest.mark.parametrize(
     ("point", "acknowledged", "durable"),
-    [
-        ("ledger.before_insert:2", 1, 1),
-        ("ledger.after_insert:2", 1, 2),
-        ("apply.before_transaction", None, None),
-        ("apply.before_commit", None, None),
-        ("apply.after_commit", None, None),
-        ("commit.after_head", None, None),
-        ("commit.before_commit", None, None),
-    ],
+    kills([*ENTERING, *APPLYING, *INSIDE], test=[*ENTERING, *APPLYING], postgres=[*ENTERING[1:], *APPLYING[2:]]),
 )
 def test_a_kill_loses_nothing_that_was_acknowledged(
     point: str, acknowledged: int | None, durable: int | None, store: Store
@@ -99,7 +105,7 @@ def test_the_next_save_applies_what_a_dead_process_left(store: Store) -> None:
         assert list(app.kernel.load_latest_state(**NAME)) == ["last", "first", *[f"async {n}" for n in range(pending)]]
 
 
-def run_producers(store: Store, log: Path, *, numbers: int, kills: int, seed: int) -> None:
+def run_producers(store: Store, log: Path, *, numbers: int, deaths: int, seed: int) -> None:
     """Keep the processes running until each has done its part, killing one now and then."""
     choice = random.Random(seed)
     each = PRODUCERS // PROCESSES
@@ -114,11 +120,11 @@ def run_producers(store: Store, log: Path, *, numbers: int, kills: int, seed: in
     deadline = time.monotonic() + 60 + numbers * 15
     while running:
         assert time.monotonic() < deadline
-        if kills > 0:
+        if deaths > 0:
             time.sleep(choice.uniform(0.3, 1.2))
             number = choice.choice(sorted(running))
             running[number].kill()
-            kills -= 1
+            deaths -= 1
         else:
             time.sleep(0.05)
         for number, process in list(running.items()):
@@ -173,11 +179,11 @@ def check_producers(app: App, log: Path, *, numbers: int) -> None:
             assert states[manifest][field_of(producer)] == [number, attempt]
 
 
-def produce_and_check(store: Store, tmp_path: Path, *, numbers: int, kills: int, seed: int) -> None:
+def produce_and_check(store: Store, tmp_path: Path, *, numbers: int, deaths: int, seed: int) -> None:
     log = tmp_path / "acknowledged"
     log.touch()
     store.open().close()
-    run_producers(store, log, numbers=numbers, kills=kills, seed=seed)
+    run_producers(store, log, numbers=numbers, deaths=deaths, seed=seed)
     with store.open() as app:
         app.checkpoints.drain()
         assert app.checkpoints.pending == 0
@@ -185,11 +191,11 @@ def produce_and_check(store: Store, tmp_path: Path, *, numbers: int, kills: int,
 
 
 def test_producers_that_are_killed_and_started_again(store: Store, tmp_path: Path) -> None:
-    produce_and_check(store, tmp_path, numbers=20, kills=5, seed=1)
+    produce_and_check(store, tmp_path, numbers=count(8, deep=20), deaths=count(2, deep=5), seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_producers_that_are_killed_and_started_again_for_long(store: Store, tmp_path: Path, seed: int) -> None:
-    produce_and_check(store, tmp_path, numbers=200, kills=40, seed=seed)
+    produce_and_check(store, tmp_path, numbers=200, deaths=40, seed=seed)

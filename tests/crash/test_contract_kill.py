@@ -17,6 +17,7 @@ from tests.stores import Store
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.both_stores("the transaction that a kill must not tear is the database's")
 @pytest.mark.parametrize(("point", "loaded"), [("contracts.before_commit", False), ("contracts.after_commit", True)])
 def test_a_kill_leaves_all_contracts_or_none(point: str, loaded: bool, store: Store) -> None:
     store.open().close()

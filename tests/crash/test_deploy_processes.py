@@ -6,41 +6,35 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from analemma import App, DeployState
+from analemma import DeployState
 from tests import programs
 from tests.api.pipeline.ship_shop import documents_of, shop_contracts
-from tests.api.pipeline.tables import query
 from tests.crash.test_deploy_kill import check_history, drain, open_app, sinks
 from tests.crash.test_pipeline_processes import check_everything
+from tests.depth import count as so_many
+from tests.raw_rows import select
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
 
 
-def watch(app: App, ended: threading.Event, problems: list[str]) -> None:
+def watch(store: Store, ended: threading.Event, problems: list[str]) -> None:
     """Look all the time at what is served and shipped."""
     seen: dict[int, tuple[int, int, int]] = {}
-    shop = app.tenant("shop")
-    while not ended.is_set():
-        with app.catalog.engine.transaction() as tx:
-            for isbn in "1", "2":
-                row = tx.one("entity", tenant=shop.id, type="BOOK", key=isbn)
-                if row is None:
-                    continue
-                number, _, _, compiled, serving, ship_seq, _ = row
-                now = (compiled or 0, serving or 0, ship_seq)
-                before = seen.get(number, (0, 0, 0))
-                if any(new < old for new, old in zip(now, before, strict=True)):
-                    problems.append(f"{number} went from {before} to {now}")
-                if now[1] > now[0]:
-                    problems.append(f"{number} serves what is not compiled: {now}")
-                seen[number] = now
-        time.sleep(0.002)
+    while not ended.wait(0.002):
+        rows = select(store, "SELECT id, newest_compiled, serving_version, ship_seq FROM entity WHERE type = 'BOOK'")
+        for number, compiled, serving, ship_seq in rows:
+            now = (compiled or 0, serving or 0, ship_seq)
+            before = seen.get(number, (0, 0, 0))
+            if any(new < old for new, old in zip(now, before, strict=True)):
+                problems.append(f"{number} went from {before} to {now}")
+            if now[1] > now[0]:
+                problems.append(f"{number} serves what is not compiled: {now}")
+            seen[number] = now
 
 
 def run_race(store: Store, base: Path, *, count: int, turns: int, seed: int) -> None:
@@ -61,7 +55,7 @@ def run_race(store: Store, base: Path, *, count: int, turns: int, seed: int) -> 
             for number in range(count)
         ]
         ended, problems = threading.Event(), list[str]()
-        watching = threading.Thread(target=watch, args=(app, ended, problems))
+        watching = threading.Thread(target=watch, args=(store, ended, problems))
         watching.start()
         try:
             for process in processes:
@@ -86,10 +80,10 @@ def run_race(store: Store, base: Path, *, count: int, turns: int, seed: int) -> 
             # Whoever was left out was left out for a newer one.
             assert each.served != (each.superseded_by is not None)
             assert each.superseded_by is None or each.superseded_by > each.version
-        check_everything(store, app)
-        assert query(store, "SELECT count(*) FROM entity WHERE serving_version <> newest_compiled") == [(0,)]
-        assert query(store, "SELECT count(*) FROM index_entry WHERE waiting <> 0") == [(0,)]
-        assert query(store, "SELECT count(*) FROM deploy_sink WHERE state <> 'ANSWERED'") == [(0,)]
+        check_everything(app)
+        assert select(store, "SELECT count(*) FROM entity WHERE serving_version <> newest_compiled") == [(0,)]
+        assert select(store, "SELECT count(*) FROM index_entry WHERE waiting <> 0") == [(0,)]
+        assert select(store, "SELECT count(*) FROM deploy_sink WHERE state <> 'ANSWERED'") == [(0,)]
         # A sink that was left out of a deploy has what it was last asked to take: now everybody is asked.
         for isbn in "1", "2":
             app.tenant("shop").ship("BOOK", isbn)
@@ -105,7 +99,7 @@ def run_race(store: Store, base: Path, *, count: int, turns: int, seed: int) -> 
 
 
 def test_what_is_served_never_goes_back_when_processes_deploy(store: Store, tmp_path: Path) -> None:
-    run_race(store, tmp_path, count=4, turns=40, seed=0)
+    run_race(store, tmp_path, count=4, turns=so_many(12, deep=40), seed=0)
 
 
 @pytest.mark.soak

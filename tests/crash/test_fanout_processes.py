@@ -13,18 +13,18 @@ import pytest
 
 from analemma import FanoutState
 from tests import programs
-from tests.api.pipeline.tables import query
-from tests.cli.command_line import PROGRAM
 from tests.core.contracts.bookshop import EXAMPLE
 from tests.crash.fanout_worker import document
 from tests.crash.test_fanout_kill import drain_at_last, prepare, slice_rows
 from tests.crash.test_pipeline_processes import check_everything
+from tests.depth import count
+from tests.raw_rows import change, select
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
 
 
-def start(store: Store, role: str, *, page: int, count: float, seed: int) -> subprocess.Popen[str]:
+def start(store: Store, role: str, *, page: int, turns: float, seed: int) -> subprocess.Popen[str]:
     return programs.Program(
         [
             sys.executable,
@@ -34,7 +34,7 @@ def start(store: Store, role: str, *, page: int, count: float, seed: int) -> sub
             store.objects or "",
             role,
             str(page),
-            str(count),
+            str(turns),
             str(seed),
         ],
         cwd=ROOT,
@@ -57,37 +57,47 @@ def race(store: Store, *, seed: int, seconds: float, renames: int, changes: int,
             shop.ingest("AUTHOR", name, {"name": name})
         shop.ingest_many([("BOOK", f"{number:05}", document(number, "lem")) for number in range(40)])
         app.worker(1).drain()
-    workers = [start(store, "work", page=7, count=seconds, seed=seed + number) for number in range(2)]
+    workers = [start(store, "work", page=7, turns=seconds, seed=seed + number) for number in range(2)]
     others = [
-        start(store, "rename", page=7, count=renames, seed=seed + 10),
-        start(store, "retarget", page=7, count=changes, seed=seed + 11),
+        start(store, "rename", page=7, turns=renames, seed=seed + 10),
+        start(store, "retarget", page=7, turns=changes, seed=seed + 11),
     ]
     chance = random.Random(seed)
     dead: list[subprocess.Popen[str]] = []
     for number in range(kills):
-        time.sleep(chance.uniform(0.8, 1.5))
+        time.sleep(chance.uniform(0.2, 0.4) * seconds)
         dead.append(workers.pop(0))
         dead[-1].kill()
-        workers.append(start(store, "work", page=5, count=seconds, seed=seed + 20 + number))
+        workers.append(start(store, "work", page=5, turns=seconds, seed=seed + 20 + number))
     for process in others:
         finish(process)
     for process in workers:
         finish(process)
     for process in dead:
         finish(process, killed=True)
+    # What a dead worker held is free when its lease is over.
+    change(store, "UPDATE lane SET lease_until = 0 WHERE lease_until > 0")
     with store.open(outbox_lease_s=1) as app:
         drain_at_last(store, app)
-        assert query(store, "SELECT count(*) FROM outbox WHERE status = 'DEAD'") == [(0,)]
-        assert check_everything(store, app) >= 40
+        assert select(store, "SELECT count(*) FROM outbox WHERE status = 'DEAD'") == [(0,)]
+        assert check_everything(app) >= 40
         assert not app.fanouts.list(under_way=True).fanouts
 
 
+@pytest.mark.deep("the same as with kills, without them")
 def test_books_that_come_and_move_while_authors_change_end_up_right(store: Store) -> None:
     race(store, seed=1, seconds=4, renames=40, changes=80, kills=0)
 
 
 def test_workers_that_are_killed_in_the_middle_change_nothing(store: Store) -> None:
-    race(store, seed=2, seconds=4, renames=30, changes=50, kills=2)
+    race(
+        store,
+        seed=2,
+        seconds=count(1, deep=4),
+        renames=count(10, deep=30),
+        changes=count(20, deep=50),
+        kills=count(1, deep=2),
+    )
 
 
 def rename_all(store: Store, *, books: int, workers: int) -> None:
@@ -100,7 +110,16 @@ def rename_all(store: Store, *, books: int, workers: int) -> None:
             shop.ingest("AUTHOR", "lem", {"name": name})
     processes = [
         programs.Program(
-            [PROGRAM, "worker", "--drain", "-u", store.url, *(["--objects", store.objects] if store.objects else [])],
+            [
+                sys.executable,
+                "-m",
+                "analemma",
+                "worker",
+                "--drain",
+                "-u",
+                store.url,
+                *(["--objects", store.objects] if store.objects else []),
+            ],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -127,7 +146,7 @@ def rename_all(store: Store, *, books: int, workers: int) -> None:
         assert names == {"Third"}
         after = slice_rows(store)
         assert (after["CORE"], after["PRICE"]) == (before["CORE"], before["PRICE"]) == (books, books)
-        stale = query(
+        stale = select(
             store,
             "SELECT count(DISTINCT newest.hash), count(*) FROM entity JOIN slice AS newest ON newest.entity = entity.id"
             " WHERE entity.type = 'BOOK' AND newest.type = 'ENRICHED' AND NOT EXISTS ("
@@ -138,7 +157,7 @@ def rename_all(store: Store, *, books: int, workers: int) -> None:
 
 
 def test_every_book_of_a_renamed_author_follows(store: Store) -> None:
-    rename_all(store, books=400, workers=2)
+    rename_all(store, books=count(60, deep=400), workers=2)
 
 
 @pytest.mark.soak

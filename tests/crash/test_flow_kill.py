@@ -16,6 +16,9 @@ import pytest
 from analemma import App
 from analemma.testing import failpoints
 from tests import programs
+from tests.actors import Actor
+from tests.crash.points import kills
+from tests.depth import some
 from tests.flow_program import EFFECTS, EVENTS, INPUT, KEY, PLACE, drive, make_flow, to_file
 from tests.stores import Store, local
 
@@ -37,9 +40,13 @@ POINTS = [
     "commit.before_commit",
     "commit.after_commit",
 ]
+CHOSEN = [
+    *("run.after_claim", "run.after_segment", "run.before_advance", "run.after_advance"),
+    *("effect.after_intent", "effect.before_result", "task.before_record", "commit.before_commit"),
+]
 INSIDE_ONE_STATEMENT = ("commit.after_head", "commit.after_blocks")
 """PostgreSQL does these in one statement, so there is no stopping between them."""
-TIMES = (1, 3, 8)
+TIMES = some((1, 3, 8), test=(1, 3))
 """When each start is killed: the first time that it passes, the second, and so on."""
 
 
@@ -82,7 +89,7 @@ def check(app: App, log: Path, kills: int, uninterrupted: tuple[str, list[str]])
     assert sum(calls.values()) <= EFFECTS + kills
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", kills(POINTS, test=CHOSEN, postgres=["run.before_advance", "run.after_advance"]))
 def test_a_run_killed_again_and_again_comes_to_the_same(
     point: str, store: Store, tmp_path: Path, uninterrupted: tuple[str, list[str]]
 ) -> None:
@@ -117,16 +124,17 @@ def test_a_run_is_taken_over_from_a_worker_that_was_killed(
         assert sum(calls.values()) == EFFECTS + 1
 
 
+def cancel(url: str, objects: str | None, execution: str) -> None:
+    with Store(url, objects).open() as app:
+        app.flows.cancel(execution)
+
+
 @pytest.mark.parametrize(("point", "status"), [("run.before_move", "PENDING"), ("run.after_move", "CANCELLED")])
 def test_a_cancellation_that_is_killed_has_happened_or_has_not(point: str, status: str, store: Store) -> None:
     with store.open() as app:
         run = app.flows.start(make_flow(lambda name, key: None), INPUT, **PLACE)
-    opened = f"Store({store.url!r}, {store.objects!r}).open()"
-    program = f"from tests.stores import Store; {opened}.flows.cancel({run.execution_id!r})"
-    done = programs.run(
-        [sys.executable, "-c", program], cwd=ROOT, env={**os.environ, failpoints.VARIABLE: point}, timeout=120
-    )
-    assert done.returncode == -signal.SIGKILL
+    with Actor(cancel, store.url, store.objects, run.execution_id, at=point, then="kill") as actor:
+        assert actor.wait() == -signal.SIGKILL, actor.errors
     with store.open() as app:
         assert app.flows.get(run.execution_id).status == status
         assert app.flows.cancel(run.execution_id).status == "CANCELLED"

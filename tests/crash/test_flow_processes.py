@@ -15,6 +15,7 @@ import pytest
 
 from analemma import App
 from tests import programs
+from tests.depth import count
 from tests.flow_program import EFFECTS, EVENTS, INPUT, drive, make_flow, to_file
 from tests.stores import Store, local
 
@@ -98,7 +99,7 @@ def kill_and_check(store: Store, tmp_path: Path, *, runs: int, kills: int, seed:
 
 
 def test_workers_take_over_from_each_other(store: Store, tmp_path: Path) -> None:
-    kill_and_check(store, tmp_path, runs=4, kills=3, seed=1)
+    kill_and_check(store, tmp_path, runs=count(2, deep=4), kills=count(1, deep=3), seed=1)
 
 
 @pytest.mark.soak

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from analemma import App
-from tests.api.pipeline.tables import query
 from tests.crash.flow_matrix import INPUT, MOST_AT_ONCE, OWNER, TENANT, make_flow, open_store, place
 from tests.crash.flow_matrix_checks import Course, Interrupted, facts
 from tests.crash.flow_matrix_forks import Forks
 from tests.crash.test_flow_matrix import alone, forks
 from tests.programs import Program
+from tests.raw_rows import select
 from tests.stores import Store
 
 __all__ = ["alone", "forks"]
@@ -186,7 +186,7 @@ def approve(app: App, workers: Pool, choice: str) -> None:
 
 
 def written(store: Store) -> list[Any]:
-    return [query(store, each) for each in WRITTEN]
+    return [select(store, each) for each in WRITTEN]
 
 
 def come_back(workers: Pool, process: int) -> None:
@@ -245,7 +245,7 @@ def test_who_was_fenced_out_commits_nothing(migrated_url: str, forks: Forks, alo
         begin(app, workers)
         workers.killed()
         # Nobody is at it before the lease of the one that was killed is over.
-        workers.trap("effect.before_result", 10, signal.SIGSTOP)
+        workers.trap("effect.before_result", 2, signal.SIGSTOP)
         lose(app, workers)
         workers.trap("commit.before_transaction", 2, signal.SIGSTOP)
         approve(app, workers, "yes")

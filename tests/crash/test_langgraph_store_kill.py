@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from langgraph.store.base import PutOp
 
 from analemma.langgraph import AnalemmaStore
@@ -18,7 +19,6 @@ from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
 BATCHES = ["items.before_transaction", "items.before_commit", "items.after_commit"]
-SWEEPS = ["items.after_sweep"]
 
 
 def command(store: Store, mode: str, name: str = "") -> list[str]:
@@ -37,10 +37,7 @@ def killed_at(point: str, store: Store, mode: str) -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, ""), done.stderr
 
 
-def test_every_failpoint_of_items_is_tried_here() -> None:
-    assert {name for name in failpoints.names() if name.startswith("items.")} == {*BATCHES, *SWEEPS}
-
-
+@pytest.mark.both_stores("the transaction that a kill must not tear is the database's")
 def test_a_kill_leaves_all_of_a_batch_or_nothing(store: Store) -> None:
     for point in BATCHES:
         with store.open() as app:

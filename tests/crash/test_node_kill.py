@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +15,10 @@ import pytest
 from analemma.testing import failpoints
 from tests import programs
 from tests.api.pipeline.shop import book, open_shop, put_book
-from tests.api.pipeline.tables import query
 from tests.crash.node_worker import BOOK, PLACE
+from tests.crash.points import kills
 from tests.model_server import Answering, ModelServer
+from tests.raw_rows import select
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +34,7 @@ POINTS = [
     "archive.after_commit",
 ]
 """The second ingest is a deletion; of the effects, the first is the host's, the second the model's."""
+CHOSEN = ["ingest.before_commit", "ingest.after_commit", "effect.before_result", "archive.after_commit"]
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def prepare(store: Store, volume: Path) -> None:
         (volume / "file").write_text("hello")
 
 
-@pytest.mark.parametrize("point", POINTS, ids=str)
+@pytest.mark.parametrize("point", kills(POINTS, test=CHOSEN))
 def test_what_nodes_do_survives_being_killed(store: Store, host: ModelServer, tmp_path: Path, point: str) -> None:
     volume = tmp_path / "volume"
     prepare(store, volume)
@@ -84,7 +85,6 @@ def test_what_nodes_do_survives_being_killed(store: Store, host: ModelServer, tm
     with open_shop(store) as shop:
         shop.ingest("BOOK", "1", book("1", price=5))
         put_book(shop, "0", price=7)
-    time.sleep(0.25)
     done = launch(store, host, None)
     assert done.returncode == 0, done.stderr
     with open_shop(store) as shop:
@@ -92,7 +92,7 @@ def test_what_nodes_do_survives_being_killed(store: Store, host: ModelServer, tm
         assert run.status == "COMPLETED"
         state = run.state
         # Exactly one version is the run's, beside the one that was ingested meanwhile.
-        rows = query(store, "SELECT count(*) FROM raw JOIN entity ON raw.entity = entity.id WHERE entity.key = '1'")
+        rows = select(store, "SELECT count(*) FROM raw JOIN entity ON raw.entity = entity.id WHERE entity.key = '1'")
         assert rows == [(2,)]
         assert shop.ingest("BOOK", "1", BOOK, version=state["put"]).created is False
         assert state["ask"] == "yes"

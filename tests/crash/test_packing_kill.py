@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from analemma import App
-from analemma.blocks.packs import pack_key, read_footer
-from analemma.canon.nodes import block_links
 from analemma.testing import failpoints
 from tests import programs
-from tests.api.gc.packing_stores import OWNER, SMALL, assert_whole, block_rows, converse, query, states
+from tests.crash.conversations import NAME, SMALL, converse, places, states
 from tests.crash.packing_worker import WORKS
+from tests.crash.points import kills
+from tests.depth import count
+from tests.raw_rows import change, select
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
@@ -34,11 +35,12 @@ CASES = [
     *[("unpack", point) for point in UNPACKING],
     ("unpack", "unpack.after_commit:2"),
 ]
-
-
-def test_every_failpoint_of_packing_is_tried_here() -> None:
-    declared = {name for name in failpoints.names() if name.startswith(("pack.", "unpack."))}
-    assert declared == {*PACKING, *UNPACKING}
+CHOSEN = [
+    *[("pack", point) for point in (*UPLOADING[1:], "pack.before_commit", "pack.after_commit:2")],
+    *[("repack", point) for point in ("pack.after_check", "pack.after_commit")],
+    *[("unpack", point) for point in UNPACKING],
+]
+AROUND_COMMITS = [("pack", "pack.before_commit"), ("pack", "pack.after_commit:2")]
 
 
 def work(store: Store, what: str, **options: Any) -> subprocess.Popen[str]:
@@ -46,83 +48,61 @@ def work(store: Store, what: str, **options: Any) -> subprocess.Popen[str]:
     return programs.Program(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-def prepare(app: App, store: Store, what: str) -> None:
+def prepare(app: App, what: str) -> None:
     converse(app, versions=25)
     if what == "pack":
         return
-    app.kernel.save_state_delta({"drop": ["drop " * 900] * 3}, workflow_id="gone", owner_id=OWNER)
     app.packing.pack(older_than_s=0)
     if what == "repack":
-        # Something dead in most packs, as if the collector had been there.
-        rows = block_rows(store)
-        app.kernel.expire(workflow_id="report", owner_id=OWNER)
-        keep = reachable(app)
-        for block in set(rows) - keep:
-            query(store, "DELETE FROM block WHERE id = ?", block)
+        # Something dead in most packs: what the versions had that are gone.
+        app.kernel.set_retention(**NAME, keep_last=12)
+        assert app.gc.run(grace_s=0).ok and app.gc.run(grace_s=0).deleted > 0
 
 
-def reachable(app: App) -> set[bytes]:
-    """The blocks of the workflow that is still looked at."""
-    versions = app.kernel.history(workflow_id="report", owner_id=OWNER, limit=1000)
-    waiting = [bytes.fromhex(version.manifest_id) for version in versions]
-    found: set[bytes] = set()
-    while waiting:
-        block: Any = waiting.pop()
-        if block not in found:
-            found.add(block)
-            waiting += block_links(app.default.blocks.fetch([block])[block])
-    return found
-
-
-@pytest.mark.parametrize(("what", "point"), CASES, ids=[f"{what} {point}" for what, point in CASES])
+@pytest.mark.parametrize(("what", "point"), kills(CASES, test=CHOSEN, postgres=AROUND_COMMITS))
 def test_a_kill_leaves_everything_readable(what: str, point: str, store: Store) -> None:
     with store.open(**SMALL) as app:
-        if what == "repack":
-            app.kernel.set_retention(owner_id=OWNER, keep_last=12)
-        prepare(app, store, what)
-        before, expected = block_rows(store), states(app)
+        prepare(app, what)
+        before, expected = places(store), states(app)
     killed = work(store, what, env={**os.environ, failpoints.VARIABLE: point})
     out, err = killed.communicate(timeout=60)
     assert (killed.returncode, out) == (-signal.SIGKILL, ""), err
     with store.open(**SMALL) as app:
         check_uploads(store, app)
-        after = block_rows(store)
+        after = places(store)
         assert set(after) == set(before)
         happened = point.startswith(("pack.after_commit", "unpack.after_commit")) or point.endswith(":2")
         assert (after != before) == happened
         assert states(app) == expected
-        assert_whole(app)
+        assert app.kernel.verify(**NAME).problems == []
         # Whoever was killed tries again, and ends.
         WORKS[what](app)
         check_uploads(store, app)
-        lie_in_packs = {row[2] is None for row in block_rows(store).values()}
-        assert lie_in_packs == {what != "unpack"}
+        assert {in_row for in_row, _, _ in places(store).values()} == {what == "unpack"}
         assert states(app) == expected
-        assert_whole(app)
+        assert app.kernel.verify(**NAME).problems == []
 
 
 def check_uploads(store: Store, app: App) -> None:
     """Blocks lie only in what is `ready`, and there is no object without a row."""
     assert app.objects is not None
-    uploads: dict[bytes, str] = dict(query(store, "SELECT id, state FROM upload"))
-    assert set(uploads.values()) <= {"ready", "temp"}
-    named = {row[3] for row in block_rows(store).values()} - {None}
-    assert {uploads[upload] for upload in named} <= {"ready"}
-    for info in app.objects.list("packs"):
-        assert bytes.fromhex(info.key.rpartition("/")[2]) in uploads
-    for upload, state in uploads.items():
-        if state == "ready":
-            assert read_footer(app.objects, pack_key(upload))
+    rows = select(store, "SELECT id, state, object_key FROM upload")
+    states = {upload: state for upload, state, _ in rows}
+    assert set(states.values()) <= {"ready", "temp"}
+    named = {upload for _, upload, _ in places(store).values()} - {None}
+    assert {states[upload] for upload in named} <= {"ready"}
+    stored = {info.key for info in app.objects.list("packs")}
+    assert {key for _, state, key in rows if state == "ready"} <= stored <= {key for _, _, key in rows}
 
 
 def test_readers_in_other_processes_notice_nothing(store: Store) -> None:
     with store.open(**SMALL) as app:
-        converse(app, versions=15)
+        converse(app, versions=count(8, deep=15))
         expected = states(app)
         readers = [work(store, "read", stdin=subprocess.PIPE) for _ in range(2)]
         for reader in readers:
             assert reader.stdout is not None and reader.stdout.readline() == "reading\n", reader.communicate()[1]
-        for _ in range(3):
+        for _ in range(count(1, deep=3)):
             app.packing.pack(older_than_s=0)
             # The packs of the round before are empty by now: they go, as the collector would have it.
             remove_empty_packs(store, app)
@@ -138,23 +118,23 @@ def test_readers_in_other_processes_notice_nothing(store: Store) -> None:
 
 def remove_empty_packs(store: Store, app: App) -> None:
     assert app.objects is not None
-    empty = "SELECT id FROM upload WHERE NOT EXISTS (SELECT 1 FROM block WHERE block.upload = upload.id)"
-    for (upload,) in query(store, empty):
-        query(store, "DELETE FROM upload WHERE id = ?", upload)
-        app.objects.delete(pack_key(upload))
+    empty = "FROM upload WHERE NOT EXISTS (SELECT 1 FROM block WHERE block.upload = upload.id)"
+    for (key,) in select(store, f"SELECT object_key {empty}"):
+        app.objects.delete(key)
+    change(store, f"DELETE {empty}")
 
 
 def test_packers_in_many_processes_get_along(store: Store) -> None:
     with store.open(**SMALL) as app:
         converse(app, versions=25)
-        expected, blocks = states(app), set(block_rows(store))
-        packers = [work(store, "pack") for _ in range(3)]
+        expected, blocks = states(app), set(places(store))
+        packers = [work(store, "pack") for _ in range(count(2, deep=3))]
         for packer in packers:
             out, err = packer.communicate(timeout=90)
             assert (packer.returncode, out) == (0, "acknowledged\n"), err
         check_uploads(store, app)
         app.packing.pack(older_than_s=0)
-        rows = block_rows(store)
-        assert set(rows) == blocks and {row[2] is None for row in rows.values()} == {True}
+        rows = places(store)
+        assert set(rows) == blocks and {in_row for in_row, _, _ in rows.values()} == {False}
         assert states(app) == expected
-        assert_whole(app)
+        assert app.kernel.verify(**NAME).problems == []

@@ -15,19 +15,20 @@ import pytest
 from analemma import App
 from analemma.testing import failpoints
 from tests import programs
-from tests.api.gc.collections import script
 from tests.crash.rerun_worker import make_flow
+from tests.depth import some
+from tests.raw_rows import change
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
 PLACE: dict[str, Any] = {"workflow_id": "order-1", "owner_id": "me"}
 
 
-def failed_parent(app: App) -> str:
+def failed_parent(store: Store, app: App) -> str:
     """A run that failed because its time was over, while what it waited for goes on; its id."""
     run = app.flows.run(make_flow(), **PLACE)
     run = app.flows.approve(run.execution_id, "on", "me")
-    script(app, "UPDATE run SET deadline = 1, due_at = 1 WHERE name = 'parent'")
+    change(store, "UPDATE run SET deadline = 1, due_at = 1 WHERE name = 'parent'")
     app.run_worker(1).drain()
     return run.execution_id
 
@@ -54,18 +55,18 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="analemma.flows")
 
 
+WAYS = [("go", "worker"), ("go", "resume"), ("wait", "worker"), ("wait", "resume")]
 OLD = [("hands-on", "RUNNING"), ("asks", "WAITING_HUMAN")]
 ENDED = [("hands-on", "CANCELLED"), ("asks", "CANCELLED")]
 ANEW = {"go": [("parent", "WAITING_HUMAN"), *ENDED], "wait": [("parent", "RUNNING"), *ENDED, *OLD]}
 """Where the run begins again: before it would begin another subflow, or with that."""
 
 
-@pytest.mark.parametrize("segment", ["go", "wait"])
-@pytest.mark.parametrize("who", ["worker", "resume"])
+@pytest.mark.parametrize(("segment", "who"), some(WAYS, test=[("go", "worker"), ("wait", "resume")]))
 def test_subflows_of_a_rerun_that_was_killed_are_ended_by_whoever_goes_on(store: Store, segment: str, who: str) -> None:
     with store.open() as app:
         app.flows.register(make_flow())
-        execution = failed_parent(app)
+        execution = failed_parent(store, app)
         assert statuses(app) == [("parent", "FAILED"), *OLD]
         rerun_killed_at("run.before_move", store, execution, segment)
         assert statuses(app) == [("parent", "RUNNING"), *OLD]
@@ -77,7 +78,7 @@ def test_subflows_of_a_rerun_that_was_killed_are_ended_by_whoever_goes_on(store:
         if segment == "go":
             app.flows.approve(execution, "on", "me")
         # What the next incarnation began stays, however often somebody takes up the run.
-        script(app, "UPDATE run SET due_at = 1 WHERE name = 'parent'")
+        change(store, "UPDATE run SET due_at = 1 WHERE name = 'parent'")
         app.run_worker(1).drain()
         assert statuses(app) == [("parent", "RUNNING"), *ENDED, *OLD]
         app.flows.approve(app.flows.runs()[0].execution_id, "yes", "me")
@@ -87,7 +88,7 @@ def test_subflows_of_a_rerun_that_was_killed_are_ended_by_whoever_goes_on(store:
 def test_a_rerun_that_was_killed_and_is_cancelled_takes_its_subflows_along(store: Store) -> None:
     with store.open() as app:
         app.flows.register(make_flow())
-        execution = failed_parent(app)
+        execution = failed_parent(store, app)
         rerun_killed_at("run.before_move", store, execution, "go")
         app.flows.cancel(execution)
         assert statuses(app) == [("parent", "CANCELLED"), *ENDED]
@@ -96,6 +97,6 @@ def test_a_rerun_that_was_killed_and_is_cancelled_takes_its_subflows_along(store
 def test_a_rerun_that_was_killed_behind_it_has_ended_them_itself(store: Store) -> None:
     with store.open() as app:
         app.flows.register(make_flow())
-        execution = failed_parent(app)
+        execution = failed_parent(store, app)
         rerun_killed_at("run.after_move", store, execution, "go")
         assert statuses(app) == [("parent", "RUNNING"), *ENDED]

@@ -13,21 +13,24 @@ import pytest
 from analemma import App
 from analemma.testing import failpoints
 from tests import programs
+from tests.crash.points import AROUND_COMMIT, COMMIT, FIRST_AND_LAST, kills
 from tests.crash.verb_worker import NAME, VERBS
+from tests.raw_rows import is_sqlite
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
-COMMIT = [
-    "commit.before_transaction",
-    "commit.after_head",
-    "commit.after_blocks",
-    "commit.before_commit",
-    "commit.after_commit",
+IN_ONE_STATEMENT = set(COMMIT) - set(AROUND_COMMIT)
+RECORD = ("record.before_commit", "record.after_commit")
+RECORDING = ("tag", "untag", "pin", "decide")
+CASES = [(verb, point) for verb in VERBS for point in (RECORD if verb in RECORDING else COMMIT)]
+CHOSEN = [
+    *(("save", point) for point in FIRST_AND_LAST),
+    *((verb, "commit.before_commit") for verb in ("session", "rollback", "fork", "merge")),
+    *((verb, "commit.after_commit") for verb in ("session", "merge")),
+    *(("tag", point) for point in RECORD),
+    *((verb, "record.before_commit") for verb in ("untag", "pin", "decide")),
 ]
-EXPIRE = ["expire.before_commit", "expire.after_commit"]
-RECORD = ["record.before_commit", "record.after_commit"]
-POINTS = dict.fromkeys(VERBS, COMMIT) | {"expire": EXPIRE} | dict.fromkeys(["tag", "untag", "pin", "decide"], RECORD)
-CASES = [(verb, point) for verb, points in POINTS.items() for point in points]
+AROUND_COMMITS = [*(("save", point) for point in AROUND_COMMIT), *(("tag", point) for point in RECORD)]
 
 
 def prepare(app: App) -> None:
@@ -38,7 +41,6 @@ def prepare(app: App) -> None:
     kernel.fork(newest.manifest_id, owner_id="ann", branch="side")
     kernel.save_state_delta({"theirs": 1}, branch="side", **NAME)
     kernel.tag(newest.manifest_id, "old", owner_id="ann")
-    kernel.set_retention(owner_id="ann", workflow_id="report", keep_last=2)
 
 
 def facts(app: App) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def facts(app: App) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("verb", "point"), CASES)
+@pytest.mark.parametrize(("verb", "point"), kills(CASES, test=CHOSEN, postgres=AROUND_COMMITS))
 def test_a_kill_leaves_all_of_it_or_nothing(verb: str, point: str, store: Store) -> None:
     with store.open() as app:
         prepare(app)
@@ -74,7 +76,7 @@ def test_a_kill_leaves_all_of_it_or_nothing(verb: str, point: str, store: Store)
         timeout=60,
     )
     # PostgreSQL commits in one statement, so there is no stopping inside it.
-    reached = not (store.url.startswith("postgresql") and point in COMMIT[1:4])
+    reached = is_sqlite(store) or point not in IN_ONE_STATEMENT
     assert done.returncode == (-signal.SIGKILL if reached else 0), done.stderr
     with store.open() as app:
         after = facts(app)
@@ -82,7 +84,7 @@ def test_a_kill_leaves_all_of_it_or_nothing(verb: str, point: str, store: Store)
         assert (after != before) == happened
         if verb == "save" or not happened:
             # Whoever was killed tries again: under its key, or because nothing had happened.
-            VERBS[verb](app.kernel)
+            VERBS[verb](app)
         assert facts(app) != before
         if verb == "save":
             assert len(app.kernel.history(**NAME)) == 5

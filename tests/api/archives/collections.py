@@ -1,22 +1,20 @@
-"""What tests of the archive collector share: workspaces with archives, orphans, clocks that are off, stores that do
+"""What tests of the archive collector share: workspaces with archives, orphans, time that passes, object stores that do
 something in the middle of a listing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from analemma import App, Archives
-from analemma.archives.names import unit_prefix
-from analemma.blocks.port import ObjectInfo
-from analemma.catalog.workspaces import SqlWorkspaces
-from tests.api.gc.collections import later
+from tests.raw_rows import change, select
+from tests.stores import Store
 
 HOUR_S = 3600
 DELAY_S = 7 * 86_400
 """So long archives that nobody needs stay, unless the settings say otherwise."""
+FOLDER = "tenants/default/archives"
 
 
 def warm(app: App, folder: Path, name: str, text: str = "content") -> Archives:
@@ -41,16 +39,17 @@ def superseded(app: App, folder: Path, name: str) -> tuple[str, str]:
     return old, app.archives.archive(name).op_id
 
 
-def put_unit(
-    app: App, workspace: str, op_id: str, *, data: str = "home-0123456789abcdef.tar.zst", known: bool = True
-) -> list[str]:
-    """Objects that look like an archive which was begun and given up; not `known`: and that the catalog never heard
-    of."""
+def put_unit(app: App, workspace: str, op_id: str, *, known_in: Store | None = None) -> list[str]:
+    """Objects that look like an archive which was begun and given up; not known in a store: and that the catalog never
+    heard of."""
     assert app.objects is not None
-    if known:
-        row = {"tenant": app.default.id, "workspace": workspace, "op_id": op_id, "now": 1}
-        app.catalog.engine.write(lambda tx: tx.execute("add_unit", **row))
-    keys = [f"{unit_prefix(app.default.name, workspace, op_id)}/{name}" for name in (data, "home.meta")]
+    if known_in is not None:
+        sql = (
+            "INSERT INTO archive_unit (tenant, workspace, op_id, state, created_at)"
+            " SELECT id, ?, ?, 'writing', 1 FROM tenant WHERE name = 'default'"
+        )
+        assert change(known_in, sql, [workspace, op_id]) == 1
+    keys = [f"{FOLDER}/{workspace}/{op_id}/{name}" for name in ("home-0123456789abcdef.tar.zst", "home.meta")]
     for key in keys:
         app.objects.put(key, b"bytes of " + key.encode())
     return keys
@@ -59,30 +58,37 @@ def put_unit(
 def units(app: App) -> set[str]:
     """What lies in the object store, as `workspace/op_id`."""
     assert app.objects is not None
-    return {"/".join(info.key.split("/")[3:5]) for info in app.objects.list("tenants/default/archives")}
+    return {"/".join(info.key.split("/")[3:5]) for info in app.objects.list(FOLDER)}
 
 
 def keys_of(app: App, workspace: str, op_id: str) -> list[str]:
     assert app.objects is not None
-    return [info.key for info in app.objects.list(unit_prefix(app.default.name, workspace, op_id))]
+    return [info.key for info in app.objects.list(f"{FOLDER}/{workspace}/{op_id}")]
 
 
-def after(app: App, seconds: float) -> Archives:
-    """The same workspaces, when so much time has passed in the database."""
-    parts = app.archives._parts
-    return Archives(replace(parts, catalog=SqlWorkspaces(app.catalog.engine, clock=later(seconds))))
+def let_pass(store: Store, seconds: float) -> None:
+    """As if everything that was done to workspaces and archives had been done so much earlier."""
+    by = round(seconds * 1_000_000)
+    change(store, "UPDATE archive_mark SET first_orphan_detected = first_orphan_detected - ?", [by])
+    change(store, "UPDATE archive_gc SET lease_until = lease_until - ?, started_at = started_at - ?", [by, by])
+    change(store, "UPDATE workspace SET lease_until = lease_until - ?, updated_at = updated_at - ?", [by, by])
+    change(store, "UPDATE workspace SET deleted_at = deleted_at - ?", [by])
 
 
-def on(app: App, store: Any, seconds: float = 0) -> Archives:
-    """The same workspaces over another object store."""
-    catalog = SqlWorkspaces(app.catalog.engine, clock=later(seconds))
-    return Archives(replace(app.archives._parts, store=store, catalog=catalog))
+def on(app: App, objects: Any) -> Archives:
+    """The workspaces of an app that has not used any yet, over another object store."""
+    app.objects = objects
+    return app.archives
 
 
-def marks(app: App) -> dict[str, int]:
+def marks(store: Store) -> dict[str, int]:
     """Every mark, and when it was made."""
-    rows = app.catalog.engine.all("archive_marks", tenant=app.default.id, after="", limit=1000)
-    return {row[0]: row[1] for row in rows}
+    return dict(select(store, "SELECT unit, first_orphan_detected FROM archive_mark"))
+
+
+def unit_states(store: Store, workspace: str) -> dict[str, str]:
+    """What the catalog says of the archives of a workspace, by op_id."""
+    return dict(select(store, "SELECT op_id, state FROM archive_unit WHERE workspace = ?", [workspace]))
 
 
 class InTheMiddle:
@@ -96,7 +102,7 @@ class InTheMiddle:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "") -> Iterator[Any]:
         if not prefix.endswith("/archives"):
             yield from self._inner.list(prefix)
             return
@@ -110,6 +116,16 @@ class InTheMiddle:
         if self._place is not None and (place == self._place or at_end):
             self._place = None
             self._happens()
+
+
+class Empty(InTheMiddle):
+    """An object store in which there is nothing."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner, 0, lambda: None)
+
+    def list(self, prefix: str = "") -> Iterator[Any]:
+        return iter(())
 
 
 class RefusingDeletes:

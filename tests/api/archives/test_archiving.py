@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import mmap
 import os
@@ -12,13 +13,13 @@ import tarfile
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
-from analemma.archives import archiving
-from analemma.archives.jobs import Progress
-from analemma.errors import Conflict, DataLost, Invalid, Limit, Timeout
+from analemma.errors import Conflict, DataLost, Denied, Invalid, Limit, Timeout
+from analemma.testing import failpoints
 from tests.api.archives.volumes import add_special_files, fill, look, object_keys, workspace_of
 from tests.stores import Store
 
@@ -120,8 +121,6 @@ def test_an_archive_of_another_program_is_adopted(store: Store, tmp_path: Path, 
             with pytest.raises(DataLost) as lost:
                 app.archives.adopt("ws9", owner_id="ann", volume=tmp_path / "new", op_id="aaa")
             assert lost.value.reason == "CHECKSUM_MISMATCH"
-            import hashlib
-
             app.objects.put(f"{folder}/{marker}", hashlib.sha256(data).hexdigest().encode())
         assert app.archives.adopt("ws9", owner_id="ann", volume=tmp_path / "new", op_id="aaa").status == "COLD"
         app.archives.restore("ws9")
@@ -135,7 +134,7 @@ def test_a_volume_that_changes_while_it_is_read_is_kept(tmp_path: Path) -> None:
         archives, _ = workspace_of(app, root)
         edits = 0
 
-        def edit(progress: Progress) -> None:
+        def edit(progress: Any) -> None:
             nonlocal edits
             if progress.phase == "verifying" and not progress.bytes:
                 edits += 1
@@ -159,7 +158,7 @@ def test_one_change_while_it_is_read_costs_another_attempt(format: str, tmp_path
             (root / f"small-{number}").write_text("so many that progress is told")
         edits = 0
 
-        def edit(progress: Progress) -> None:
+        def edit(progress: Any) -> None:
             nonlocal edits
             if progress.files > 200 and not edits:
                 edits += 1
@@ -171,24 +170,16 @@ def test_one_change_while_it_is_read_costs_another_attempt(format: str, tmp_path
         assert (root / "all-hole").read_text() == "edited once"
 
 
-def test_what_is_written_at_the_last_moment_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_at_the_last_moment_is_not_removed(tmp_path: Path) -> None:
     root = tmp_path / "volume"
-    from analemma.archives import archiving
-
     with Store(str(tmp_path / "store")).open() as app:
         archives, _ = workspace_of(app, root)
-
-        def write(name: str) -> None:
-            if name == archiving.AFTER_COMMIT:
-                (root / "late").write_text("after everything was read")
-
-        monkeypatch.setattr(archiving, "hit", write)
-        with pytest.raises(Conflict, match="changed after it was read"):
+        write = lambda: (root / "late").write_text("after everything was read")  # noqa: E731
+        with failpoints.call("archive.after_commit", write), pytest.raises(Conflict, match="changed after it was read"):
             archives.archive("ws1")
         workspace = archives.get("ws1")
         assert (workspace.status, workspace.operation) == ("WARM", "NONE")
         assert (root / "late").read_text() == "after everything was read"
-        monkeypatch.undo()
         archives.archive("ws1")
         archives.restore("ws1")
         assert (root / "late").exists()
@@ -243,8 +234,6 @@ def test_links_that_leave_the_volume_can_be_kept(tmp_path: Path) -> None:
         assert look(root) == before
         archives.archive("ws1")
     with Store(str(tmp_path / "store")).open() as app:
-        from analemma.errors import Denied
-
         with pytest.raises(Denied, match="python"):
             app.archives.restore("ws1")
         assert app.archives.get("ws1").status == "COLD"
@@ -283,7 +272,7 @@ def test_a_copy_leaves_the_workspace_as_it_is(store: Store, tmp_path: Path) -> N
 def test_progress_is_told(tmp_path: Path) -> None:
     with Store(str(tmp_path / "store")).open() as app:
         archives, _ = workspace_of(app, tmp_path / "volume")
-        told: list[Progress] = []
+        told: list[Any] = []
         archives.archive("ws1", progress=told.append)
         assert told[0].phase == "reading"
         assert told[0].total_bytes is not None and told[0].total_bytes > 4_000_000
@@ -332,42 +321,36 @@ def test_what_could_not_be_restored_is_not_archived(format: str, limits: dict[st
         assert archives.get("ws1").status == "WARM"
 
 
-def test_a_walk_that_meets_a_limit_leaves_nothing_open(tmp_path: Path) -> None:
-    from analemma.archives.entries import Limits
-    from analemma.archives.walking import Walk
-
-    for name in "abc":
-        (tmp_path / name).mkdir()
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(Limit):
-        list(Walk(str(tmp_path), limits=Limits(100, 2)))
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
 def test_one_attribute_that_cannot_be_read_does_not_drop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from analemma.archives.walking import Walk
-
-    (tmp_path / "file").write_text("")
-
     def read(file: int, name: str) -> bytes:
         if name == "user.secret":
             raise PermissionError(13, "Permission denied")
-        return b"value"
+        return name.encode()
 
-    monkeypatch.setattr(os, "listxattr", lambda file: ["user.a", "user.secret", "user.z", "trusted.other"])
-    monkeypatch.setattr(os, "getxattr", read)
-    walk = Walk(str(tmp_path))
-    found = {each.entry.path: each.entry.xattrs for each in walk}
-    assert found[b"file"] == (("user.a", b"value"), ("user.z", b"value"))
-    assert "file: the attribute user.secret cannot be read: Permission denied" in walk.totals.notes
+    root = tmp_path / "volume"
+    with Store(str(tmp_path / "store")).open() as app:
+        root.mkdir()
+        (root / "file").write_text("")
+        app.archives.create("ws1", owner_id="ann", volume=root)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "listxattr", lambda file: ["user.a", "user.secret", "user.z", "trusted.other"])
+            patched.setattr(os, "getxattr", read)
+            unit = app.archives.archive("ws1")
+        assert app.objects is not None
+        meta = app.objects.get(unit.key).decode()
+        assert "file: the attribute user.secret cannot be read: Permission denied" in meta
+        [key] = [key for key in object_keys(app) if key.endswith(".tar.zst")]
+        data = zstandard.ZstdDecompressor().stream_reader(app.objects.get(key)).read()
+    with tarfile.open(fileobj=io.BytesIO(data)) as members:
+        [file] = [member for member in members if member.name == "file"]
+        kept = {name: value for name, value in file.pax_headers.items() if name.startswith("SCHILY.xattr")}
+    assert kept == {"SCHILY.xattr.user.a": "user.a", "SCHILY.xattr.user.z": "user.z"}
 
 
 @pytest.mark.parametrize("format", ["tar", "blocks"])
-def test_what_is_written_through_memory_while_it_is_read_is_seen(
-    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_through_memory_while_it_is_read_is_seen(format: str, tmp_path: Path) -> None:
     # Tests lie in memory, where such writes leave no trace; the object store of a developer does not.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as disk, Store(str(tmp_path / "store")).open() as app:
         if not traces_memory(Path(disk)):
@@ -381,14 +364,16 @@ def test_what_is_written_through_memory_while_it_is_read_is_seen(
             time.sleep(0.05)
             writes = 0
 
-            def write(name: str) -> None:
+            def write() -> None:
                 nonlocal writes
-                if name == archiving.AFTER_DATA:
-                    writes += 1
-                    pages[0:3] = b"%03d" % writes
+                writes += 1
+                pages[0:3] = b"%03d" % writes
+                failpoints.arm("archive.after_data", write)  # The next time, too.
 
-            monkeypatch.setattr(archiving, "hit", write)
-            with pytest.raises(Conflict, match="changed while it was read"):
+            with (
+                failpoints.call("archive.after_data", write),
+                pytest.raises(Conflict, match="changed while it was read"),
+            ):
                 app.archives.archive("ws1", format=format)  # type: ignore[arg-type]
         assert writes == 3
         assert (root / "data").read_bytes()[:3] == b"003"

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import Archives
-from analemma.archives.collecting_survey import MergedProtection
-from analemma.catalog.archive_marks import ArchiveMarks, Protected
-from analemma.catalog.engine import Transaction
-from analemma.catalog.workspaces import SqlWorkspaces, WorkspaceRow
-from analemma.errors import Conflict, Expired, Invalid, Unavailable
+from analemma.errors import Expired, Invalid, Unavailable
 from tests.api.archives.collections import (
     DELAY_S,
     InTheMiddle,
     RefusingDeletes,
-    after,
     cold,
     keys_of,
+    let_pass,
     marks,
     on,
     put_unit,
     superseded,
+    unit_states,
     units,
     warm,
 )
-from tests.api.gc.collections import script
+from tests.raw_rows import change, select
 from tests.stores import Store, local
 
 FILTERS = ["merge", "bloom"]
@@ -41,14 +36,16 @@ def test_an_archive_goes_after_the_delay_in_the_second_pass(filter: str, store: 
         first = app.archives.gc_run()
         assert (first.marked, first.deleted, first.waiting) == (1, 0, 0)
         assert (first.counts.units, first.counts.needed, first.counts.orphans, first.counts.unknown) == (2, 1, 1, 0)
-        early = after(app, DELAY_S - 60).gc_run()
+        let_pass(store, DELAY_S - 60)
+        early = app.archives.gc_run()
         assert (early.marked, early.deleted, early.waiting) == (0, 0, 1)
         assert units(app) == {f"ws1/{old}", f"ws1/{new}"}
-        late = after(app, DELAY_S + 60).gc_run()
+        let_pass(store, 120)
+        late = app.archives.gc_run()
         assert (late.deleted, late.objects, late.claimed, late.ok) == (1, 2, 1, True)
         assert late.bytes > 0
         assert units(app) == {f"ws1/{new}"}
-        assert marks(app) == {}
+        assert marks(store) == {}
         app.archives.restore("ws1")
         assert (tmp_path / "volumes" / "ws1" / "file").read_text() == "other"
 
@@ -66,7 +63,7 @@ def test_a_dry_run_and_a_plan_change_nothing(store: Store, tmp_path: Path) -> No
         old, _ = superseded(app, tmp_path, "ws1")
         assert app.archives.gc_plan().to_mark == 1
         assert app.archives.gc_run(dry_run=True).dry_run
-        assert marks(app) == {}
+        assert marks(store) == {}
         app.archives.gc_run(0)
         plan = app.archives.gc_plan(0)
         assert (plan.to_delete, plan.to_mark, plan.sample) == (1, 0, (f"ws1/{old}/",))
@@ -76,7 +73,7 @@ def test_a_dry_run_and_a_plan_change_nothing(store: Store, tmp_path: Path) -> No
         report = app.archives.gc_run(0, True)
         assert (report.deleted, report.number) == (1, 0)
         assert f"ws1/{old}" in units(app)
-        assert ArchiveMarks(SqlWorkspaces(app.catalog.engine)).lease(app.default.id).number == 1
+        assert select(store, "SELECT pass FROM archive_gc") == [(1,)]
 
 
 def test_both_keys_of_a_needed_archive_stay(store: Store, tmp_path: Path) -> None:
@@ -84,8 +81,9 @@ def test_both_keys_of_a_needed_archive_stay(store: Store, tmp_path: Path) -> Non
         op = cold(app, tmp_path, "ws1")
         before = keys_of(app, "ws1", op)
         assert [key.rpartition("/")[2] for key in before][-1] == "home.meta"
-        for delays in range(4):
-            after(app, delays * DELAY_S).gc_run()
+        for _ in range(4):
+            app.archives.gc_run()
+            let_pass(store, DELAY_S)
         assert keys_of(app, "ws1", op) == before
 
 
@@ -93,16 +91,18 @@ def test_an_archive_on_its_way_and_one_of_a_workspace_in_error_stay(store: Store
     with store.open() as app:
         failed = cold(app, tmp_path, "failed")
         warm(app, tmp_path, "busy")
-        script(app, "UPDATE workspace SET status = 'ERROR' WHERE id = 'failed'")
-        script(app, "UPDATE workspace SET operation = 'ARCHIVING', op_id = 'onitsway' WHERE id = 'busy'")
-        put_unit(app, "busy", "onitsway")
-        for delays in range(4):
-            assert after(app, delays * DELAY_S).gc_run().counts.orphans == 0
+        change(store, "UPDATE workspace SET status = 'ERROR' WHERE id = 'failed'")
+        change(store, "UPDATE workspace SET operation = 'ARCHIVING', op_id = 'onitsway' WHERE id = 'busy'")
+        put_unit(app, "busy", "onitsway", known_in=store)
+        for _ in range(4):
+            assert app.archives.gc_run().counts.orphans == 0
+            let_pass(store, DELAY_S)
         assert units(app) == {f"failed/{failed}", "busy/onitsway"}
 
 
 def test_the_marker_goes_before_the_data(tmp_path: Path) -> None:
-    with local(tmp_path).open() as app:
+    store = local(tmp_path)
+    with store.open() as app, store.open() as other:
         superseded(app, tmp_path, "ws1")
         app.archives.gc_run(0)
         deleted: list[list[str]] = []
@@ -112,7 +112,7 @@ def test_the_marker_goes_before_the_data(tmp_path: Path) -> None:
                 deleted.append([key.rpartition("/")[2] for key in keys])
                 super().delete_many(keys)
 
-        on(app, Watching(app.objects, lambda key: False, Unavailable("no"))).gc_run(0)
+        on(other, Watching(other.objects, lambda key: False, Unavailable("no"))).gc_run(0)
         assert deleted[0] == ["home.meta"]
         assert len(deleted[1]) == 1
         assert deleted[1][0].startswith("home-")
@@ -139,7 +139,8 @@ def test_keys_that_do_not_parse_are_never_touched(store: Store, tmp_path: Path) 
             app.objects.put(key, b"mine")
         assert app.archives.gc_run(0).counts.foreign == 7
         assert app.archives.gc_run(0).deleted == 1
-        after(app, 10 * DELAY_S).gc_run(0)
+        let_pass(store, 10 * DELAY_S)
+        app.archives.gc_run(0)
         assert [key for key in foreign if app.objects.head(key) is None] == []
         assert keys_of(app, "ws1", old) == sorted(key for key in foreign if f"{base}/ws1/{old}/" in key)
 
@@ -151,15 +152,11 @@ def test_ids_that_begin_or_equal_each_other_are_kept_apart(store: Store, tmp_pat
         # The op_id of one workspace as another's, a part of it, more than it, and as the id of a workspace.
         orphans = [("b", op), ("a", op[:16]), ("a", op + "0"), ("a", op + "-x"), ("a", "a"), ("a-b", op), (op, "a")]
         for workspace, op_id in orphans:
-            put_unit(app, workspace, op_id)
+            put_unit(app, workspace, op_id, known_in=store)
         first = app.archives.gc_run(0)
         assert (first.counts.needed, first.counts.orphans, first.counts.missing) == (6, 7, 0)
         assert app.archives.gc_run(0).deleted == 7
         assert units(app) == kept
-
-
-def commit_new(archives: Archives, name: str) -> Callable[[], object]:
-    return lambda: archives.archive(name)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 99], ids=["first", "within", "between", "last"])
@@ -175,11 +172,14 @@ def test_an_archive_committed_while_keys_are_listed_is_safe(
         app.archives.archive("m")
         app.archives.delete("m")
         app.archives.gc_run(0)
-        assert len(marks(app)) == 1
-        report = on(app, InTheMiddle(app.objects, place, lambda: app.archives.undelete("m"))).gc_run(0)
+        assert len(marks(store)) == 1
+        with store.open(archive_gc_filter=filter) as other:
+            undelete = lambda: app.archives.undelete("m")  # noqa: E731
+            report = on(other, InTheMiddle(other.objects, place, undelete)).gc_run(0)
         assert (report.deleted, report.counts.orphans, report.marked) == (0, 0, 0)
         app.archives.restore("m")
-        report = on(app, InTheMiddle(app.objects, place, commit_new(app.archives, "m"))).gc_run(0)
+        with store.open(archive_gc_filter=filter) as other:
+            report = on(other, InTheMiddle(other.objects, place, lambda: app.archives.archive("m"))).gc_run(0)
         assert report.deleted == 0
         app.archives.restore("m")
         assert (tmp_path / "volumes" / "m" / "file").read_text() == "content"
@@ -190,19 +190,21 @@ def test_an_error_in_the_middle_of_a_listing_changes_no_marks(store: Store, tmp_
         old, _ = superseded(app, tmp_path, "ws1")
         other, _ = superseded(app, tmp_path, "ws2")
         app.archives.gc_run()
-        before = marks(app)
+        before = marks(store)
         assert set(before) == {f"ws1/{old}/", f"ws2/{other}/"}
-        put_unit(app, "a", "new")
+        put_unit(app, "a", "new", known_in=store)
+        let_pass(store, 2 * DELAY_S)
+        before = marks(store)
 
         def fail() -> None:
             raise Unavailable("page 2 did not come")
 
         for place in range(5):
-            with pytest.raises(Unavailable, match="page 2"):
-                on(app, InTheMiddle(app.objects, place, fail), 2 * DELAY_S).gc_run()
-            assert marks(app) == before
+            with store.open() as failing, pytest.raises(Unavailable, match="page 2"):
+                on(failing, InTheMiddle(failing.objects, place, fail)).gc_run()
+            assert marks(store) == before
         # Its lease was given back.
-        assert after(app, 2 * DELAY_S).gc_run().deleted == 2
+        assert app.archives.gc_run().deleted == 2
 
 
 def test_a_unit_that_is_needed_again_loses_its_mark(store: Store, tmp_path: Path) -> None:
@@ -211,11 +213,13 @@ def test_a_unit_that_is_needed_again_loses_its_mark(store: Store, tmp_path: Path
         app.archives.delete("ws1")
         assert app.archives.gc_run().marked == 1
         app.archives.undelete("ws1")
-        assert marks(app) == {} and app.archives.gc_run().marked == 0
+        assert marks(store) == {} and app.archives.gc_run().marked == 0
         app.archives.delete("ws1")
         # The time before does not count.
-        assert after(app, DELAY_S - 60).gc_run().deleted == 0
-        assert after(app, 2 * DELAY_S + 60).gc_run().deleted == 1
+        let_pass(store, DELAY_S - 60)
+        assert app.archives.gc_run().deleted == 0
+        let_pass(store, DELAY_S + 60)
+        assert app.archives.gc_run().deleted == 1
 
 
 def test_a_workspace_that_was_deleted_again_gets_the_whole_delay_again(store: Store, tmp_path: Path) -> None:
@@ -223,17 +227,19 @@ def test_a_workspace_that_was_deleted_again_gets_the_whole_delay_again(store: St
         op = cold(app, tmp_path, "ws1")
         app.archives.delete("ws1")
         app.archives.gc_run()
-        late = after(app, 2 * DELAY_S)
-        late.undelete("ws1")
-        late.delete("ws1")
-        report = late.gc_run()
+        let_pass(store, 2 * DELAY_S)
+        app.archives.undelete("ws1")
+        app.archives.delete("ws1")
+        report = app.archives.gc_run()
         assert (report.marked, report.deleted) == (1, 0)
         assert units(app) == {f"ws1/{op}"}
-        assert after(app, 3 * DELAY_S + 60).gc_run().deleted == 1
+        let_pass(store, DELAY_S + 60)
+        assert app.archives.gc_run().deleted == 1
 
 
-def test_undelete_and_the_collector_agree_on_who_was_first(store: Store, tmp_path: Path) -> None:
-    with store.open() as app:
+@pytest.mark.parametrize("filter", FILTERS)
+def test_undelete_and_the_collector_agree_on_who_was_first(filter: str, store: Store, tmp_path: Path) -> None:
+    with store.open(archive_gc_filter=filter) as app:
         for name in ("a", "b"):
             cold(app, tmp_path, name)
             app.archives.delete(name)
@@ -244,39 +250,19 @@ def test_undelete_and_the_collector_agree_on_who_was_first(store: Store, tmp_pat
             if stage == "looking" and left:
                 app.archives.undelete(left.pop())
 
-        report = after(app, 60).gc_run(0, progress=undelete_after_the_snapshot)
+        report = app.archives.gc_run(0, progress=undelete_after_the_snapshot)
         assert (report.refused, report.deleted) == (1, 1)
         assert app.archives.restore("a").status == "WARM"
         with pytest.raises(Expired):
             app.archives.undelete("b")
 
 
-def test_a_claimed_archive_can_neither_be_undeleted_nor_finished(store: Store, tmp_path: Path) -> None:
-    with store.open() as app:
-        op = cold(app, tmp_path, "ws1")
-        app.archives.delete("ws1")
-        app.archives.gc_run(0)
-        after(app, 60).gc_run(0)
-        rows = SqlWorkspaces(app.catalog.engine)
-        unit = rows.unit(app.default.id, "ws1", op)
-        assert unit is not None and unit.state == "claimed" and unit.facts is not None
-        facts = unit.facts
-        with pytest.raises(Expired):
-            app.archives.undelete("ws1")
-
-        def finish(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
-            rows.keep_unit(tx, app.default.id, row, op, facts, now)
-            return row
-
-        with pytest.raises(Conflict, match="collected"):
-            rows.change(app.default.id, "ws1", finish)
-
-
 def test_an_archive_that_is_adopted_before_the_claim_stays(store: Store, tmp_path: Path) -> None:
     with store.open() as app:
         cold(app, tmp_path, "keep")
         op = cold(app, tmp_path, "ws1")
-        script(app, "DELETE FROM workspace WHERE id = 'ws1'; DELETE FROM archive_unit WHERE workspace = 'ws1'")
+        change(store, "DELETE FROM workspace WHERE id = 'ws1'")
+        change(store, "DELETE FROM archive_unit WHERE workspace = 'ws1'")
         assert app.archives.gc_run(0, force=True).counts.unknown == 1
 
         def adopt_after_the_snapshot(stage: str, count: int) -> None:
@@ -294,7 +280,7 @@ def test_what_a_late_writer_brings_back_goes_again(store: Store, tmp_path: Path)
         old, new = superseded(app, tmp_path, "ws1")
         app.archives.gc_run(0)
         app.archives.gc_run(0)
-        put_unit(app, "ws1", old, known=False)
+        put_unit(app, "ws1", old)
         app.archives.gc_run(0)
         assert app.archives.gc_run(0).deleted == 1
         assert units(app) == {f"ws1/{new}"}
@@ -305,12 +291,13 @@ def test_what_cannot_be_deleted_does_not_keep_the_others_and_is_tried_again(stor
         stuck, _ = superseded(app, tmp_path, "a")
         superseded(app, tmp_path, "b")
         app.archives.gc_run(0)
-        store_ = RefusingDeletes(app.objects, lambda key: f"/{stuck}/home-" in key, Unavailable("held by law"))
-        report = on(app, store_).gc_run(0)
+        with store.open() as other:
+            held = RefusingDeletes(other.objects, lambda key: f"/{stuck}/home-" in key, Unavailable("held by law"))
+            report = on(other, held).gc_run(0)
         assert (report.deleted, report.failed, report.claimed, report.ok) == (1, 1, 2, False)
         assert "held by law" in str(report.problem)
         assert [key.rpartition("/")[2][:5] for key in keys_of(app, "a", stuck)] == ["home-"]
-        assert set(marks(app)) == {f"a/{stuck}/"}
+        assert set(marks(store)) == {f"a/{stuck}/"}
         report = app.archives.gc_run(0)
         assert (report.deleted, report.ok) == (1, True)
         assert keys_of(app, "a", stuck) == []
@@ -326,12 +313,6 @@ def test_a_delay_that_is_none_is_refused(tmp_path: Path) -> None:
             app.archives.gc_run(float("inf"))
         # None of them has begun a pass, which others would wait for.
         assert app.archives.gc_run(0).number == 1
-
-
-def test_a_merge_that_meets_the_wrong_order_stops() -> None:
-    protection = MergedProtection(iter([Protected("b/1/", True, 0), Protected("a/1/", True, 0)]), 0)
-    with pytest.raises(Unavailable, match="after"):
-        protection.finish()
 
 
 def test_a_stop_ends_the_run_and_gives_the_lease_back(store: Store, tmp_path: Path) -> None:
@@ -357,15 +338,15 @@ def test_an_archive_whose_objects_were_removed_by_hand_is_claimed_too(
         app.objects.delete_many(keys_of(app, "ws1", old))
         first = app.archives.gc_run()
         assert (first.marked, first.deleted) == (1, 0)
-        assert after(app, DELAY_S - 60).gc_run().waiting == 1
-        late = after(app, DELAY_S + 60).gc_run()
+        let_pass(store, DELAY_S - 60)
+        assert app.archives.gc_run().waiting == 1
+        let_pass(store, 120)
+        late = app.archives.gc_run()
         assert (late.claimed, late.deleted, late.objects, late.ok) == (1, 1, 0, True)
-        rows = SqlWorkspaces(app.catalog.engine)
-        claimed, kept = (rows.unit(app.default.id, "ws1", op) for op in (old, new))
-        assert claimed is not None and claimed.state == "claimed"
-        assert kept is not None and kept.state == "kept"
-        assert marks(app) == {}
-        assert after(app, 2 * DELAY_S).gc_run().marked == 0
+        assert unit_states(store, "ws1") == {old: "claimed", new: "kept"}
+        assert marks(store) == {}
+        let_pass(store, DELAY_S)
+        assert app.archives.gc_run().marked == 0
         app.archives.restore("ws1")
         assert (tmp_path / "volumes" / "ws1" / "file").read_text() == "other"
 
@@ -375,11 +356,11 @@ def test_an_archive_that_is_needed_and_gone_is_not_claimed(store: Store, tmp_pat
         op = cold(app, tmp_path, "ws1")
         assert app.objects is not None
         app.objects.delete_many(keys_of(app, "ws1", op))
-        for delays in range(3):
-            after(app, delays * DELAY_S + delays).gc_run()
-        found = SqlWorkspaces(app.catalog.engine).unit(app.default.id, "ws1", op)
-        assert found is not None and found.state == "kept"
-        assert marks(app) == {}
+        for _ in range(3):
+            app.archives.gc_run()
+            let_pass(store, DELAY_S + 1)
+        assert unit_states(store, "ws1") == {op: "kept"}
+        assert marks(store) == {}
 
 
 def test_another_tenants_archives_are_another_collection(store: Store, tmp_path: Path) -> None:
@@ -406,13 +387,14 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def close(self) -> None:
             pass
 
-    with local(tmp_path).open() as app:
+    store = local(tmp_path)
+    with store.open() as app:
         superseded(app, tmp_path, "ws1")
         with monkeypatch.context() as patched:
             patched.setattr("tempfile.SpooledTemporaryFile", lambda *arguments, **more: Full())
             with pytest.raises(Unavailable, match="No space left"):
                 app.archives.gc_run()
-        assert marks(app) == {}
+        assert marks(store) == {}
         assert app.archives.gc_run().marked == 1
 
 
@@ -422,37 +404,13 @@ def test_archives_that_the_catalog_never_heard_of_are_left_alone(store: Store, t
     with store.open(archive_gc_filter="bloom" if filtered else "merge") as app:
         old, new = superseded(app, tmp_path, "ws1")
         for number in range(5):
-            put_unit(app, "ws1", f"op{number}", known=False)
-            put_unit(app, f"other{number}", "op", known=False)
+            put_unit(app, "ws1", f"op{number}")
+            put_unit(app, f"other{number}", "op")
         for _ in range(3):
             report = app.archives.gc_run(0)
             assert (report.counts.unknown, report.problem) == (10, None)
         assert len(units(app)) == 11 and f"ws1/{old}" not in units(app)
-        assert marks(app) == {}
+        assert marks(store) == {}
         app.archives.gc_run(0, force=True)
         assert app.archives.gc_run(0, force=True).deleted == 10
         assert units(app) == {f"ws1/{new}"}
-
-
-def test_a_mark_of_an_earlier_life_does_not_count(store: Store, tmp_path: Path) -> None:
-    with store.open() as app:
-        cold(app, tmp_path, "keep")
-        cold(app, tmp_path, "ws1")
-        app.archives.delete("ws1")
-        app.archives.gc_run(3600)
-        assert marks(app)
-        app.archives.undelete("ws1")
-        assert marks(app) == {}
-
-
-def test_a_delete_that_is_told_again_does_not_undo_an_undelete(store: Store, tmp_path: Path) -> None:
-    """Its answer was lost, and it looks again whether it was done."""
-    with store.open() as app:
-        cold(app, tmp_path, "ws1")
-        before = app.archives._parts.catalog.get(app.default.id, "ws1")
-        app.archives.delete("ws1")
-        deleted = app.archives._parts.catalog.get(app.default.id, "ws1")
-        app.archives.undelete("ws1")
-        after_ = app.archives._parts.catalog.get(app.default.id, "ws1")
-        assert before is not None and deleted is not None and after_ is not None
-        assert before.fence <= deleted.fence < after_.fence

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
-from dataclasses import replace
 from pathlib import Path
 
-from analemma import App, Archives
+from analemma import App
 from analemma.errors import Conflict, Expired
 from tests.api.archives.collections import units
 from tests.stores import Store
@@ -59,14 +58,12 @@ def test_collectors_never_take_what_somebody_has(store: Store, tmp_path: Path) -
             return threading.Thread(target=run)
 
         def collect(filter: str) -> None:
-            parts = app.archives._parts
-            options = replace(parts.options, gc=replace(parts.options.gc, filter=filter))  # type: ignore[arg-type]
-            archives = Archives(replace(parts, options=options))
-            while not over.is_set():
-                try:
-                    deleted.append(archives.gc_run(0).deleted)
-                except Conflict:
-                    over.wait(0.005)
+            with store.open(archive_gc_filter=filter) as other:
+                while not over.is_set():
+                    try:
+                        deleted.append(other.archives.gc_run(0).deleted)
+                    except Conflict:
+                        over.wait(0.005)
 
         users = [
             guarded(lambda name=name, seed=seed: use(app, name, tmp_path, random.Random(seed), seen))

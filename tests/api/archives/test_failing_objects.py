@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import App, Archives
+from analemma import Archives
 from analemma.errors import AnalemmaError, DataLost, OutcomeUnknown, Unavailable
 from analemma.testing.objects import FailingStore, Fault
 from tests.api.archives.volumes import look, object_keys, workspace_of
-from tests.stores import local
+from tests.stores import Store, local
 
 
-def failing(app: App, *faults: Fault, **more: Any) -> tuple[Archives, FailingStore]:
-    assert app.objects is not None
-    store = FailingStore(app.objects, faults, **more)
-    return Archives(replace(app.archives._parts, store=store)), store
+@contextmanager
+def failing(store: Store, *faults: Fault, **more: Any) -> Iterator[tuple[Archives, FailingStore]]:
+    """Another opener, whose object store fails."""
+    with store.open() as app:
+        assert app.objects is not None
+        objects = FailingStore(app.objects, faults, **more)
+        app.objects = objects
+        yield app.archives, objects
 
 
 @pytest.mark.parametrize("kind", ["before", "after"])
 def test_a_stream_that_fails_for_a_moment_is_sent_again(kind: Any, tmp_path: Path) -> None:
     root = tmp_path / "volume"
-    with local(tmp_path).open() as app:
+    with local(tmp_path).open() as app, failing(local(tmp_path), Fault("put_stream", kind)) as (archives, objects):
         workspace_of(app, root)
         before = look(root)
-        archives, store = failing(app, Fault("put_stream", kind))
         archives.archive("ws1")
-        assert store.unused == ()
+        assert objects.unused == ()
         archives.restore("ws1")
         assert look(root) == before
         # Whatever the first attempt left has a name of its own.
@@ -59,13 +63,12 @@ def test_a_stream_that_fails_for_a_moment_is_sent_again(kind: Any, tmp_path: Pat
 )
 def test_what_fails_before_the_commit_leaves_the_volume(faults: list[Fault], tmp_path: Path) -> None:
     root = tmp_path / "volume"
-    with local(tmp_path).open() as app:
+    with local(tmp_path).open() as app, failing(local(tmp_path), *faults) as (archives, objects):
         workspace_of(app, root)
         before = look(root)
-        archives, store = failing(app, *faults)
         with pytest.raises((Unavailable, OutcomeUnknown, DataLost)):
             archives.archive("ws1")
-        assert store.unused == ()
+        assert objects.unused == ()
         workspace = archives.get("ws1")
         assert (workspace.status, workspace.operation, workspace.archive_key) == ("WARM", "NONE", None)
         assert look(root) == before
@@ -77,10 +80,9 @@ def test_what_fails_before_the_commit_leaves_the_volume(faults: list[Fault], tmp
 @pytest.mark.parametrize("seed", range(6))
 def test_a_store_that_fails_at_random_loses_nothing(seed: int, tmp_path: Path) -> None:
     root = tmp_path / "volume"
-    with local(tmp_path).open() as app:
+    with local(tmp_path).open() as app, failing(local(tmp_path), seed=seed, rate=0.3) as (archives, _):
         workspace_of(app, root)
         before = look(root)
-        archives, _ = failing(app, seed=seed, rate=0.3)
         for _ in range(12):
             status = archives.get("ws1").status
             try:

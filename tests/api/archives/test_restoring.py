@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from analemma import App
-from analemma.archives import restoring
-from analemma.archives.jobs import Progress
-from analemma.catalog.workspaces import LostOperation
 from analemma.errors import Conflict, DataLost, Unavailable
+from analemma.testing import failpoints
 from tests.api.archives.volumes import look, object_keys, workspace_of
+from tests.raw_rows import change
 from tests.stores import Store, local
 
 
@@ -107,7 +106,7 @@ def test_half_a_restore_is_never_seen(store: Store, tmp_path: Path) -> None:
         before = look(root)
         archives.archive("ws1")
 
-        def fail(progress: Progress) -> None:
+        def fail(progress: Any) -> None:
             assert not root.exists()
             if progress.phase == "writing" and progress.files:
                 raise Unavailable("the network is down")
@@ -122,21 +121,18 @@ def test_half_a_restore_is_never_seen(store: Store, tmp_path: Path) -> None:
         assert archives.get("ws1").error is None
 
 
-def test_files_that_appear_meanwhile_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_appear_meanwhile_are_not_overwritten(tmp_path: Path) -> None:
     root = tmp_path / "volume"
     with local(tmp_path).open() as app:
         archives, _ = workspace_of(app, root)
         archives.archive("ws1")
 
-        def appear(name: str) -> None:
-            if name == restoring.AFTER_MARK:
-                root.mkdir()
-                (root / "mine").write_text("first")
+        def appear() -> None:
+            root.mkdir()
+            (root / "mine").write_text("first")
 
-        monkeypatch.setattr(restoring, "hit", appear)
-        with pytest.raises(Conflict):
+        with failpoints.call("restore.after_mark", appear), pytest.raises(Conflict):
             archives.restore("ws1")
-        monkeypatch.undo()
         assert (root / "mine").read_text() == "first"
         assert archives.get("ws1").operation == "RESTORING"
         (root / "mine").unlink()
@@ -148,18 +144,18 @@ class Died(BaseException):
     pass
 
 
-def die_at(monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-    def die(name: str) -> None:
-        if name == point:
-            raise Died
+def die() -> None:
+    raise Died
 
-    monkeypatch.setattr(restoring, "hit", die)
+
+def die_half_restored(app: App, name: str) -> None:
+    """The row says that all of it is extracted, and nobody puts it in its place."""
+    with failpoints.call("restore.after_mark", die), pytest.raises(Died):
+        app.archives.restore(name)
 
 
 @pytest.mark.parametrize("empty_directory", [False, True])
-def test_a_refused_restore_leaves_anothers_staging_alone(
-    empty_directory: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_restore_leaves_anothers_staging_alone(empty_directory: bool, store: Store, tmp_path: Path) -> None:
     root = tmp_path / "volume"
     with store.open() as app:
         archives, _ = workspace_of(app, root, "first")
@@ -170,35 +166,22 @@ def test_a_refused_restore_leaves_anothers_staging_alone(
         archives.archive("second")
         if empty_directory:
             root.mkdir()
-        die_at(monkeypatch, restoring.AFTER_MARK)
-        with pytest.raises(Died):
-            archives.restore("second")
-        monkeypatch.undo()
+        die_half_restored(app, "second")
         archives.undelete("first")
         with pytest.raises(Conflict, match="belongs to"):
             archives.restore("first")
-        # Also where only the place tells whose it is, as for another store.
-        monkeypatch.setattr(restoring, "check_apart", lambda *_: None)
-        with pytest.raises(Conflict, match="belongs to"):
-            archives.restore("first")
-        monkeypatch.undo()
         assert len(list((tmp_path / ".analemma-volume").glob("staging-*"))) == 1
         assert archives.recover("second").status == "WARM"
         assert os.listdir(root) == ["file"]
 
 
-def test_a_directory_that_is_not_what_was_restored_is_not_taken_for_it(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_is_not_what_was_restored_is_not_taken_for_it(store: Store, tmp_path: Path) -> None:
     root = tmp_path / "volume"
     with store.open() as app:
         archives, _ = workspace_of(app, root)
         before = look(root)
         archives.archive("ws1")
-        die_at(monkeypatch, restoring.AFTER_MARK)
-        with pytest.raises(Died):
-            archives.restore("ws1")
-        monkeypatch.undo()
+        die_half_restored(app, "ws1")
         [staging] = (tmp_path / ".analemma-volume").glob("staging-*")
         staging.rename(tmp_path / "taken away")
         root.mkdir()
@@ -206,18 +189,13 @@ def test_a_directory_that_is_not_what_was_restored_is_not_taken_for_it(
         assert look(root) == before
 
 
-def test_a_staging_that_is_not_the_one_of_the_mark_is_not_swapped_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_staging_that_is_not_the_one_of_the_mark_is_not_swapped_in(tmp_path: Path) -> None:
     root = tmp_path / "volume"
     with local(tmp_path).open() as app:
         archives, _ = workspace_of(app, root)
         before = look(root)
         archives.archive("ws1")
-        die_at(monkeypatch, restoring.AFTER_MARK)
-        with pytest.raises(Died):
-            archives.restore("ws1")
-        monkeypatch.undo()
+        die_half_restored(app, "ws1")
         [staging] = (tmp_path / ".analemma-volume").glob("staging-*")
         staging.rename(tmp_path / "taken away")
         staging.mkdir()
@@ -226,21 +204,14 @@ def test_a_staging_that_is_not_the_one_of_the_mark_is_not_swapped_in(
         assert look(root) == before
 
 
-def test_whoever_lost_the_operation_swaps_nothing_in(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_lost_the_operation_swaps_nothing_in(store: Store, tmp_path: Path) -> None:
     root = tmp_path / "volume"
     with store.open() as app:
         archives, _ = workspace_of(app, root)
         archives.archive("ws1")
 
-        def take_over(name: str) -> None:
-            if name == restoring.AFTER_MARK:
-                rows = archives._parts.catalog
-                rows.change(app.default.id, "ws1", lambda _, row, now: replace(row, fence=row.fence + 1))
-
-        monkeypatch.setattr(restoring, "hit", take_over)
-        with pytest.raises(LostOperation):
+        take_over = lambda: change(store, "UPDATE workspace SET fence = fence + 1")  # noqa: E731
+        with failpoints.call("restore.after_mark", take_over), pytest.raises(Conflict):
             archives.restore("ws1")
         assert not root.exists()
         workspace = archives.get("ws1")

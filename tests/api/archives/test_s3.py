@@ -10,8 +10,11 @@ import pytest
 
 from tests.api.archives.collections import cold, superseded, units
 from tests.api.archives.volumes import look, object_keys, workspace_of
+from tests.depth import count
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3
 from tests.stores import Store
+
+LARGE_BYTES = count(test=20_000_000, deep=40_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +31,13 @@ def test_a_round_trip_in_parts_is_identical(format: str, s3: S3Server, tmp_path:
     root = tmp_path / "volume"
     with Store(str(tmp_path / "store"), s3.url()).open(archive_format=format) as app:
         archives, _ = workspace_of(app, root)
-        (root / "large").write_bytes(random.Random(3).randbytes(40_000_000))
+        (root / "large").write_bytes(random.Random(3).randbytes(LARGE_BYTES))
         before = look(root)
         unit = archives.archive("ws1")
-        assert unit.size > 40_000_000
+        assert unit.size > LARGE_BYTES
         assert app.objects is not None
         sizes = [info.size for info in app.objects.list("tenants")]
-        assert (max(sizes) > 40_000_000) == (format == "tar")
+        assert (max(sizes) > LARGE_BYTES) == (format == "tar")
         archives.restore("ws1")
         assert look(root) == before
         archives.delete("ws1")

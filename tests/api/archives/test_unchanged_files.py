@@ -5,23 +5,16 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from analemma import App, Archives, BlockId
-from analemma.archives import block_writing, change_cache, walking
-from analemma.archives.block_reading import walk_index
-from analemma.archives.index_blocks import chunk_block, read_chunks
-from analemma.archives.walking import FileVersion, Found, Walk, file_version, fingerprint_of
-from analemma.canon.nodes import Block
-from analemma.catalog.workspaces import SqlWorkspaces
-from analemma.clock import SystemClock
-from analemma.state.block_store import BlockStore
-from tests.api.archives.volumes import add_special_files, fill, look
-from tests.internals import delete_doomed_blocks, doom_blocks
+from analemma import App, Archives
+from tests.api.archives.volumes import look
+from tests.raw_rows import change
 from tests.stores import Store, local
 
 DAY_S = 86_400
@@ -86,33 +79,18 @@ def test_a_file_that_only_looks_unchanged_is_read(change: Callable[[Path], None]
         check_round_trip(archives, root)
 
 
-def chunks_of(app: App) -> list[BlockId]:
-    row = SqlWorkspaces(app.catalog.engine).get(app.default.id, "ws1")
-    assert row is not None and row.archive_op is not None
-    unit = SqlWorkspaces(app.catalog.engine).unit(app.default.id, "ws1", row.archive_op)
-    assert unit is not None and unit.facts is not None and unit.facts.root is not None
-    index = walk_index(app.archives._parts.blocks.read_uncached, unit.facts.root)
-    return [
-        chunk.id
-        for _, wires in index
-        for wire in wires
-        if wire[1] == 0 and type(wire[7]) is list
-        for chunk in read_chunks(wire[7])
-    ]
+def lose_some_blocks(store: Store, app: App) -> None:
+    some = "SELECT id FROM block WHERE size BETWEEN 50000 AND 500000 AND links IS NULL LIMIT 2"
+    assert change(store, f"DELETE FROM block WHERE id IN ({some})") == 2  # noqa: S608
 
 
-def collect_some(app: App) -> None:
-    doom_blocks(app, 1, chunks_of(app)[3:5])
-    delete_doomed_blocks(app)
-
-
-def lose_an_object(app: App) -> None:
+def lose_an_object(store: Store, app: App) -> None:
     assert app.objects is not None
     for info in [*app.objects.list("packs")]:
         app.objects.delete(info.key)
 
 
-def tear_an_object(app: App) -> None:
+def tear_an_object(store: Store, app: App) -> None:
     assert app.objects is not None
     for info in [*app.objects.list("packs")]:
         whole = app.objects.get(info.key)
@@ -120,21 +98,21 @@ def tear_an_object(app: App) -> None:
         app.objects.put(info.key, whole[: len(whole) // 2])
 
 
-@pytest.mark.parametrize("lose", [collect_some, lose_an_object, tear_an_object])
-def test_what_is_shared_is_there_or_stored_anew(lose: Callable[[App], None], store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lose", [lose_some_blocks, lose_an_object, tear_an_object])
+def test_what_is_shared_is_there_or_stored_anew(
+    lose: Callable[[Store, App], None], store: Store, tmp_path: Path
+) -> None:
     root = tmp_path / "volume"
     with store.open(archive_format="blocks", archive_verify_age_s=DAY_S) as app:
         archives = restored(app, root)
-        lose(app)
+        lose(store, app)
         check_round_trip(archives, root)
 
 
 @pytest.mark.parametrize("off_s", [-2 * 3600, 2 * DAY_S])
-def test_by_a_clock_that_was_set_everything_is_read(off_s: int, tmp_path: Path) -> None:
-    class Wrong(SystemClock):
-        def now_us(self) -> int:
-            return super().now_us() + off_s * 1_000_000
-
+def test_by_a_clock_that_was_set_everything_is_read(
+    off_s: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "volume"
     with local(tmp_path).open(archive_format="blocks", archive_verify_age_s=DAY_S) as app:
         archives = restored(app, root)
@@ -145,105 +123,37 @@ def test_by_a_clock_that_was_set_everything_is_read(off_s: int, tmp_path: Path) 
             app.objects.delete(info.key)
             app.objects.put(info.key, bytes(whole))
         before = look(root)
-        Archives(replace(archives._parts, clock=Wrong())).archive("ws1")
+        with monkeypatch.context() as patched:
+            right = time.time_ns
+            patched.setattr(time, "time_ns", lambda: right() + off_s * 10**9)
+            archives.archive("ws1")
         archives.restore("ws1")
         assert look(root) == before
 
 
-def test_where_times_are_whole_seconds_everything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def coarse(facts: os.stat_result) -> FileVersion:
-        exact = file_version(facts)
-        return exact._replace(ctime_ns=exact.ctime_ns // 10**9 * 10**9)
+class Spoiling:
+    """An object store that spoils the first pack on its way."""
 
-    # The edit is within the second of the restore, or so it looks.
-    moment: dict[int, int] = {}
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.spoilt = 0
 
-    def same(facts: os.stat_result) -> FileVersion:
-        version = coarse(facts)
-        return version._replace(ctime_ns=moment.setdefault(version.inode, version.ctime_ns))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
-    monkeypatch.setattr(change_cache, "file_version", same)
-    monkeypatch.setattr(walking, "file_version", same)
-    root = tmp_path / "volume"
-    with local(tmp_path).open(archive_format="blocks") as app:
-        archives = restored(app, root)
-        give_its_time_back(root)
-        check_round_trip(archives, root)
+    def put(self, key: str, data: bytes, **more: Any) -> None:
+        if key.startswith("packs/") and not self.spoilt:
+            self.spoilt = len(data)
+            data = data[:1000] + bytes([data[1000] ^ 1]) + data[1001:]
+        self._inner.put(key, data, **more)
 
 
-def test_a_block_that_is_spoilt_on_its_way_is_found_when_it_is_read_back(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoilt: list[BlockId] = []
-
-    def spoil(data: bytes) -> Block:
-        block = chunk_block(data)
-        if len(data) > 1000 and not spoilt:
-            spoilt.append(block.id)
-            return block._replace(data=block.data[:500] + bytes([block.data[500] ^ 1]) + block.data[501:])
-        return block
-
+def test_a_block_that_is_spoilt_on_its_way_is_found_when_it_is_read_back(store: Store, tmp_path: Path) -> None:
     root = tmp_path / "volume"
     with store.open(archive_format="blocks") as app:
         grow(root)
+        objects: Any = Spoiling(app.objects)
+        app.objects = objects
         app.archives.create("ws1", owner_id="ann", volume=root)
-        monkeypatch.setattr(block_writing, "chunk_block", spoil)
         check_round_trip(app.archives, root)
-        assert spoilt and app.archives._parts.blocks.read_uncached(spoilt)
-
-
-def test_a_quick_look_has_the_fingerprint_of_a_long_one(tmp_path: Path) -> None:
-    root = tmp_path / "volume"
-    fill(root)
-    grow(root, size=10)
-    listening = add_special_files(root)
-    try:
-        walk, quick = Walk(str(root)), Walk(str(root), only_look=True)
-        for _ in walk:
-            pass
-        quick.skim()
-        assert quick.fingerprint() == walk.fingerprint() == fingerprint_of(str(root))
-        assert quick.totals.counts() == walk.totals.counts()
-        assert quick.totals.skipped == walk.totals.skipped
-        os.chmod(root / "part-1" / "data-1", 0o600)
-        assert fingerprint_of(str(root)) != walk.fingerprint()
-    finally:
-        listening.close()
-
-
-def test_directories_are_asked_for_together_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tmp_path / "volume"
-    for outer in range(12):
-        for inner in range(8):
-            folder = root / f"outer-{outer}" / f"inner-{inner}"
-            folder.mkdir(parents=True)
-            (folder / "file").write_text(f"{outer} {inner}")
-    asked: list[Sequence[BlockId]] = []
-    reading = BlockStore._read
-
-    def note(blocks: BlockStore, ids: Sequence[BlockId]) -> dict[BlockId, bytes]:
-        asked.append(ids)
-        return reading(blocks, ids)
-
-    read: list[bytes] = []
-    opening = Found.read
-
-    def note_file(found: Found) -> object:
-        read.append(found.entry.path)
-        return opening(found)
-
-    with local(tmp_path).open(archive_format="blocks", cache_bytes=0) as app:
-        app.archives.create("ws1", owner_id="ann", volume=root)
-        app.archives.archive("ws1")
-        app.archives.restore("ws1")
-        before = look(root)
-        monkeypatch.setattr(BlockStore, "_read", note)
-        monkeypatch.setattr(Found, "read", note_file)
-        app.archives.archive("ws1")
-        assert read == []
-        # 109 directories, each once when the archive before is read and once when the new one is read back.
-        assert sum(map(len, asked)) <= 2 * (109 + 2)
-        assert len(asked) <= 40
-        monkeypatch.undo()
-        app.archives.restore("ws1")
-        assert look(root) == before
+        assert objects.spoilt > 100_000

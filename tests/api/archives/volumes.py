@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from analemma import App, Archives
-from analemma.archives.parts import Workspace
 
 ODD_NAMES = (
     "ünïcode ☃".encode(),
@@ -113,7 +112,7 @@ def _facts(path: bytes) -> tuple[Any, ...]:
     return (facts.st_mode, facts.st_uid, facts.st_gid, facts.st_mtime_ns, size, content, attributes)
 
 
-def workspace_of(app: App, root: Path, name: str = "ws1") -> tuple[Archives, Workspace]:
+def workspace_of(app: App, root: Path, name: str = "ws1") -> tuple[Archives, Any]:
     """A WARM workspace with one of everything in it."""
     fill(root)
     archives = app.archives

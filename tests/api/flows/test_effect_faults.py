@@ -9,41 +9,40 @@ import pytest
 
 from analemma import App, Flow
 from analemma.errors import OutcomeUnknown
-from tests.api.flows.test_runner_faults import PLACE, app, one_step, quiet
+from tests.api.flows.runs import PLACE, place
+from tests.api.flows.test_runner_faults import one_step
 
-__all__ = ["app", "quiet"]
 
-
-@pytest.mark.parametrize("error", [OutcomeUnknown, TimeoutError, ConnectionResetError])
 @pytest.mark.parametrize(
     ("how", "status", "calls"), [("fail", "FAILED", 1), ("ask", "WAITING_HUMAN", 1), ("retry", "COMPLETED", 2)]
 )
 @pytest.mark.parametrize("kind", ["def", "async"])
 def test_an_effect_whose_answer_was_not_heard_is_decided_by_on_unknown(
-    app: App, error: type[Exception], how: Any, status: str, calls: int, kind: str
+    memory: App, how: Any, status: str, calls: int, kind: str
 ) -> None:
-    keys: list[str] = []
+    for error in (OutcomeUnknown, TimeoutError, ConnectionResetError):
+        keys: list[str] = []
 
-    def charge(key: str) -> int:
-        keys.append(key)
-        if len(keys) == 1:
-            raise error("no answer")
-        return 1
+        def charge(key: str, keys: list[str] = keys, error: type[Exception] = error) -> int:
+            keys.append(key)
+            if len(keys) == 1:
+                raise error("no answer")
+            return 1
 
-    async def charge_async(key: str) -> int:
-        return charge(key)
+        async def charge_async(key: str, charge: Callable[[str], int] = charge) -> int:
+            return charge(key)
 
-    def pay(state: Any, ctx: Any) -> dict[str, int]:
-        return {"a": ctx.once("charge", charge, on_unknown=how)}
+        def pay(state: Any, ctx: Any, charge: Callable[[str], int] = charge) -> dict[str, int]:
+            return {"a": ctx.once("charge", charge, on_unknown=how)}
 
-    async def pay_async(state: Any, ctx: Any) -> dict[str, int]:
-        return {"a": await ctx.once_async("charge", charge_async, on_unknown=how)}
+        async def pay_async(state: Any, ctx: Any, charge: Any = charge_async) -> dict[str, int]:
+            return {"a": await ctx.once_async("charge", charge, on_unknown=how)}
 
-    flow = one_step(pay if kind == "def" else pay_async, retries={"times": 2, "delay_s": 0.001})
-    run = app.flows.run(flow, **PLACE)
-    assert (run.status, len(keys), len(set(keys))) == (status, calls, 1)
-    if how == "fail":
-        assert run.error is not None and (run.error.kind, run.error.attempts) == ("outcome_unknown", 2)
+        flow = one_step(pay if kind == "def" else pay_async, retries={"times": 2, "delay_s": 0.001})
+        run = memory.flows.run(flow, **place())
+        assert (run.status, len(keys), len(set(keys))) == (status, calls, 1), error
+        if how == "fail":
+            assert run.error is not None and (run.error.kind, run.error.attempts) == ("outcome_unknown", 2)
 
 
 def test_a_run_that_does_not_know_goes_on_as_its_hint_says(app: App) -> None:

@@ -3,20 +3,17 @@ it."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from analemma import App, Flow
-from analemma.catalog.run_records import Move
-from analemma.catalog.runs import RunRows
-from analemma.errors import Conflict, Denied
-from analemma.flows.run_kernel import ReadyPlan, RunKernel, Standing
-from tests.api.flows.test_runner_faults import PLACE, app, one_step, quiet
+from analemma.errors import Conflict
+from tests.api.flows.runs import PLACE
+from tests.api.flows.test_humans_and_moves import be_late
+from tests.api.flows.test_runner_faults import one_step
+from tests.raw_rows import change
 from tests.stores import Store
-
-__all__ = ["app", "quiet"]
 
 
 def workflow_status(app: App) -> str:
@@ -28,9 +25,7 @@ def injecting(app: App, flow: Flow, before: str, manifest: str) -> None:
     app.kernel.inject_dynamic_segment(manifest, node, flow.plan().numbers[before])
 
 
-def test_a_segment_that_was_committed_stays_so_when_what_comes_next_is_refused(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_that_was_committed_stays_so_when_what_comes_next_is_refused(app: App) -> None:
     flow, once = Flow("x", checkpoints="node"), [True]
 
     @flow.step(reads=["n"], writes=["n"])
@@ -44,19 +39,11 @@ def test_a_segment_that_was_committed_stays_so_when_what_comes_next_is_refused(
     def second(state: Any, ctx: Any) -> dict[str, int]:
         return {"b": 1}
 
-    app.flows.handlers.add("x.extra", lambda state, ctx: {"extra": 1})
-    real, asked = RunKernel.plan, [0]
-
-    def plan(self: RunKernel, standing: Standing) -> ReadyPlan:
-        asked[0] += 1
-        if asked[0] == 2:
-            raise Denied("this program is too old for it")
-        return real(self, standing)
-
-    monkeypatch.setattr(RunKernel, "plan", plan)
     run = app.flows.run(flow, {"n": 0}, **PLACE)
-    assert (run.status, run.state, run.segment_id) == ("FAILED", {"n": 1}, "second")
-    assert [(each.segment_id, each.status) for each in run.segments] == [("first", "CONTINUE"), ("second", "FAILED")]
+    assert (run.status, run.state, run.segment_id) == ("FAILED", {"n": 1}, "extra")
+    assert run.error is not None and run.error.kind == "not_found"
+    assert [(each.segment_id, each.status) for each in run.segments] == [("first", "CONTINUE"), ("extra", "FAILED")]
+    app.flows.handlers.add("x.extra", lambda state, ctx: {"extra": 1})
     run = app.flows.resume(run.execution_id)
     assert (run.status, run.state) == ("COMPLETED", {"n": 1, "extra": 1, "b": 1})
     assert [each.segment_id for each in run.segments] == ["first", "extra", "second"]
@@ -75,14 +62,14 @@ def asking(**options: Any) -> Flow:
 
 @pytest.mark.parametrize("late", [False, True], ids=["decided", "late"])
 def test_nothing_is_injected_before_a_human_who_is_being_asked(store: Store, late: bool) -> None:
-    flow = asking(timeout_s=0.1, default="yes")
-    with store.open(run_lease_s=5.0) as app:
+    flow = asking(timeout_s=3600, default="yes")
+    with store.open() as app:
         app.flows.handlers.add("x.extra", lambda state, ctx: {"extra": 1})
         run = app.flows.run(flow, **PLACE)
         with pytest.raises(Conflict, match="stands at ok"):
             injecting(app, flow, "ok", run.manifest_id)
         if late:
-            time.sleep(0.15)
+            be_late(store)
             assert app.run_worker(1).drain().failed == 0
             run = app.flows.get(run.execution_id)
         else:
@@ -94,11 +81,12 @@ def test_a_decision_that_cannot_be_made_fails_its_run_and_no_other(store: Store)
     def good(state: Any, ctx: Any) -> dict[str, int]:
         return {"a": 1}
 
-    flow, other = asking(timeout_s=0.1, default="yes"), one_step(good, "good")
-    with store.open(run_lease_s=5.0) as app:
+    flow, other = asking(timeout_s=3600, default="yes"), one_step(good, "good")
+    with store.open() as app:
         bad = app.flows.run(flow, **PLACE)
-        app.catalog.engine.write(lambda tx: tx.execute("move_run", **lost_place(app, bad.execution_id)))
-        time.sleep(0.15)
+        # Where no manifest has a segment.
+        change(store, """UPDATE run SET position = replace(position, '"ok"', '"gone"')""")
+        be_late(store)
         fine = app.flows.start(other, workflow_id="t-2", owner_id="me")
         app.flows.register(other)
         assert app.run_worker(1).drain().failed == 0
@@ -108,40 +96,38 @@ def test_a_decision_that_cannot_be_made_fails_its_run_and_no_other(store: Store)
         assert workflow_status(app) == "FAILED"
 
 
-def lost_place(app: App, execution: str) -> dict[str, Any]:
-    """Where no manifest has a segment."""
-    row = RunRows(app.catalog.engine, app.flows._parts.tenant).get(execution)
-    assert row is not None
-    position = row.position.replace('"ok"', '"gone"')
-    return Move(
-        row.number, row.fence, position, row.head, "WAITING_HUMAN", 1, "WAITING_HUMAN", row.waiting, due_in_s=0.05
-    ).parameters()
-
-
-def test_a_rerun_has_its_time_anew_and_so_has_a_fork_and_a_resumed_run(app: App) -> None:
-    flow, slow = Flow("x", limits={"timeout_s": 0.4}, checkpoints="node"), [0.0]
+def test_a_rerun_has_its_time_anew_and_so_has_a_fork_and_a_resumed_run(app: App, store: Store) -> None:
+    flow, late = Flow("x", limits={"timeout_s": 3600}, checkpoints="node"), [False]
 
     @flow.step(writes=["a"])
     def step(state: Any, ctx: Any) -> dict[str, int]:
-        time.sleep(slow[0])
         return {"a": 1}
 
     @flow.step(writes=["b"])
     def last(state: Any, ctx: Any) -> dict[str, int]:
+        if late[0]:
+            raise OSError("not now")
         return {"b": 1}
 
+    def be_over() -> None:
+        """As if all of its time had passed."""
+        change(store, "UPDATE run SET deadline = 1")
+
     run = app.flows.run(flow, **PLACE)
-    time.sleep(0.5)
+    be_over()
     assert app.flows.rerun(run.execution_id, from_segment=0).status == "COMPLETED"
-    slow[0] = 0.5
+    be_over()
+    late[0] = True
     forked = app.flows.rerun(run.execution_id, from_segment=0, fork=True)
-    assert forked.status == "FAILED" and forked.error is not None and forked.error.kind == "timeout"
-    slow[0] = 0.0
+    assert forked.error is not None and (forked.status, forked.error.node) == ("FAILED", "last")
+    be_over()
+    late[0] = False
     assert app.flows.resume(forked.execution_id).status == "COMPLETED"
-    slow[0] = 0.5
+    late[0] = True
     failed = app.flows.rerun(run.execution_id, from_segment=0)
     assert failed.status == "FAILED"
-    slow[0] = 0.0
+    be_over()
+    late[0] = False
     app.flows.resume(failed.execution_id, wait=False)
     app.run_worker(1).drain()
     assert app.flows.get(failed.execution_id).status == "COMPLETED"
@@ -191,11 +177,11 @@ def test_a_decision_is_left_to_a_worker_before_what_this_program_does_not_have(a
 
 
 def test_the_workflow_says_what_became_of_its_run(store: Store) -> None:
-    flow = asking(timeout_s=0.1)
-    with store.open(run_lease_s=5.0) as app:
+    flow = asking(timeout_s=3600)
+    with store.open() as app:
         run = app.flows.run(flow, **PLACE)
         assert workflow_status(app) == "RUNNING"
-        time.sleep(0.15)
+        be_late(store)
         app.run_worker(1).drain()
         run = app.flows.get(run.execution_id)
         assert (run.status, workflow_status(app)) == ("FAILED", "FAILED")

@@ -6,61 +6,76 @@ from typing import Any
 
 import pytest
 
-from analemma import Flow
-from analemma.errors import Denied, Invalid, NotFound
-from analemma.flows.handlers import Handlers
+from analemma import App, Flow, Run
+from analemma.errors import Invalid
+from tests.api.flows.runs import place
 
 
-def one(state: Any, ctx: Any) -> None:
-    return None
+def one(state: Any, ctx: Any) -> dict[str, str]:
+    return {"by": "one"}
 
 
-def two(state: Any, ctx: Any) -> None:
-    return None
+def two(state: Any, ctx: Any) -> dict[str, str]:
+    return {"by": "two"}
 
 
-def test_what_is_not_here_is_looked_for_in_the_parent_and_then_among_the_defaults() -> None:
-    parent = Handlers({"f": one, "g": one}, types={"llm_chat": one})
-    handlers = Handlers(parent=parent)
-    handlers.add("f", two)
-    handlers.bind_default("llm_chat", two)
-    handlers.bind_default("view", two)
-    assert (handlers.function("f", "n"), handlers.function("g", "n")) == (two, one)
-    assert (handlers.of_type("llm_chat", "n"), handlers.of_type("view", "n")) == (one, two)
-    handlers.bind("llm_chat", two)
-    assert handlers.of_type("llm_chat", "n") is two
+NO_FUNCTION = 5
 
 
-def test_what_nobody_has_is_named_with_its_node_and_what_may_have_been_meant() -> None:
-    handlers = Handlers({"triage.classify": one})
-    with pytest.raises(NotFound, match=r"did you mean triage\.classify") as caught:
-        handlers.function("triage.clasify", "node-1")
-    assert (caught.value.node, caught.value.function) == ("node-1", "triage.clasify")
-    with pytest.raises(NotFound, match="archive"):
-        handlers.of_type("archive", "node-1")
+def call(app: App, function: str, tenant: str = "default") -> Run:
+    node = {"id": "n", "type": "python", "function": function}
+    return app.tenant(tenant).flows.run({"workflow": "w", "nodes": [node]}, **place())
 
 
-def test_modules_are_imported_if_they_or_a_package_above_them_were_allowed() -> None:
+def ask(app: App, tenant: str = "default") -> Run:
+    node = {"id": "n", "type": "http_request", "url": "https://x", "into": "by"}
+    return app.tenant(tenant).flows.run({"workflow": "w", "nodes": [node]}, **place())
+
+
+def test_what_a_tenant_has_goes_before_what_the_program_has(memory: App) -> None:
+    memory.handlers.add("f", one)
+    memory.handlers.add("g", one)
+    memory.tenant("own").flows.handlers.add("f", two)
+    assert [call(memory, name, "own").state["by"] for name in ("f", "g")] == ["two", "one"]
+    assert call(memory, "f").state["by"] == "one"
+
+
+def test_a_type_of_node_may_be_done_by_the_program(memory: App) -> None:
+    memory.handlers.bind("http_request", one)
+    memory.tenant("own").flows.handlers.bind("http_request", two)
+    assert (ask(memory).state["by"], ask(memory, "own").state["by"]) == ("one", "two")
+
+
+def test_what_nobody_has_is_named_with_its_node_and_what_may_have_been_meant(memory: App) -> None:
+    memory.handlers.add("triage.classify", one)
+    run = call(memory, "triage.clasify")
+    assert run.error is not None and (run.error.kind, run.error.node) == ("not_found", "n")
+    assert "triage.clasify" in run.error.message and "triage.classify" in f"{run.error.message} {run.error.hint}"
+
+
+def test_modules_are_imported_if_they_or_a_package_above_them_were_allowed(memory: App) -> None:
     here = "tests.api.flows.test_handlers"
-    with pytest.raises(Denied):
-        Handlers(modules=["tests.api.flowsx", "os"]).function(f"{here}:one", "n")
-    assert Handlers(modules=["tests.api"]).function(f"{here}:one", "n").__name__ == "one"
-    assert Handlers(parent=Handlers(modules=[here])).function(f"{here}:one", "n").__name__ == "one"
-    for name in (f"{here}:three", "tests.nowhere:one"):
-        with pytest.raises(NotFound):
-            Handlers(modules=["tests"]).function(name, "n")
-    with pytest.raises(Invalid):
-        Handlers(modules=["tests"]).function(f"{here}:pytest", "n")
+
+    def kind(function: str, *allowed: str) -> str | None:
+        tenant = f"t-{place()['workflow_id']}"
+        for module in allowed:
+            memory.tenant(tenant).flows.handlers.allow(module)
+        run = call(memory, function, tenant)
+        return run.state["by"] if run.error is None else run.error.kind
+
+    assert kind(f"{here}:one") == kind(f"{here}:one", "tests.api.flowsx", "os") == "denied"
+    assert kind(f"{here}:one", "tests.api") == kind(f"{here}:one", here) == "one"
+    assert kind(f"{here}:three", "tests") == kind("tests.nowhere:one", "tests") == "not_found"
+    assert kind(f"{here}:NO_FUNCTION", "tests") == "invalid"
     for wrong in ("", "a-b", "a..b", 5):
         with pytest.raises(Invalid):
-            Handlers(modules=[wrong])  # type: ignore[list-item]
+            memory.handlers.allow(wrong)  # type: ignore[arg-type]
 
 
-def test_a_flow_brings_its_functions_along() -> None:
+def test_a_flow_brings_its_functions_along(memory: App) -> None:
     flow = Flow("hello")
     flow.step(one)
-    handlers = Handlers()
-    handlers.add_all(flow)
-    assert handlers.function("hello.one", "n") is one
+    memory.handlers.add_all(flow)
+    assert call(memory, "hello.one").state["by"] == "one"
     with pytest.raises(Invalid):
-        handlers.add("x", 5)  # type: ignore[arg-type]
+        memory.handlers.add("x", 5)  # type: ignore[arg-type]

@@ -8,39 +8,37 @@ import pytest
 
 from analemma import App, Flow
 from analemma.errors import Corrupt, Invalid, NotFound
-from tests.api.flows.test_running import PLACE, app, counting, quiet
-from tests.api.state.raw_access import Rows
+from tests.api.flows.runs import PLACE, place
+from tests.api.flows.test_running import counting
+from tests.raw_rows import change, select
 from tests.stores import Store
 
-__all__ = ["app", "quiet"]
+HOSTILE: list[tuple[Any, dict[str, Any]]] = [
+    ([1], {}),
+    ("text", {}),
+    ({"n": float("nan")}, {}),
+    ({1: 2}, {}),
+    ({"n": object()}, {}),
+    ({"n\ud800": 1}, {}),
+    ({"n": 1}, {"workflow_id": ""}),
+    ({"n": 1}, {"workflow_id": "x" * 600}),
+    ({"n": 1}, {"owner_id": 5}),
+    ({"n": 1}, {"branch": "a\0b"}),
+    ({"n": 1}, {"idempotency_key": "k" * 600}),
+    ({"n": 1}, {"trigger": [1]}),
+    ({"n": 1}, {"trigger": {"at": object()}}),
+    ({"n": 1}, {"trigger": {"node": "nowhere"}}),
+]
 
 
-@pytest.mark.parametrize(
-    ("given", "more"),
-    [
-        ([1], {}),
-        ("text", {}),
-        ({"n": float("nan")}, {}),
-        ({1: 2}, {}),
-        ({"n": object()}, {}),
-        ({"n\ud800": 1}, {}),
-        ({"n": 1}, {"workflow_id": ""}),
-        ({"n": 1}, {"workflow_id": "x" * 600}),
-        ({"n": 1}, {"owner_id": 5}),
-        ({"n": 1}, {"branch": "a\0b"}),
-        ({"n": 1}, {"idempotency_key": "k" * 600}),
-        ({"n": 1}, {"trigger": [1]}),
-        ({"n": 1}, {"trigger": {"at": object()}}),
-        ({"n": 1}, {"trigger": {"node": "nowhere"}}),
-    ],
-    ids=lambda value: None,
-)
-def test_hostile_requests_are_refused_and_nothing_is_left(app: App, given: Any, more: dict[str, Any]) -> None:
-    with pytest.raises(Invalid):
-        app.flows.run(counting(), given, **{**PLACE, **more})
-    assert app.flows.runs() == []
-    with pytest.raises(NotFound):
-        app.kernel.history(**PLACE)
+def test_hostile_requests_are_refused_and_nothing_is_left(memory: App) -> None:
+    for given, more in HOSTILE:
+        where = place()
+        with pytest.raises(Invalid):
+            memory.flows.run(counting(), given, **{**where, **more})
+        with pytest.raises(NotFound):
+            memory.kernel.history(**where)
+    assert memory.flows.runs() == []
 
 
 def test_an_input_is_held_against_what_the_document_says_of_the_state(app: App) -> None:
@@ -67,15 +65,19 @@ def test_what_is_no_flow_cannot_be_run(app: App) -> None:
         app.flows.run({"workflow": "w", "nodes": []}, {}, **PLACE)
 
 
+def damage_block(store: Store, block: str) -> None:
+    """Change the last byte of a block."""
+    ((body,),) = select(store, "SELECT body FROM block WHERE id = ?", [bytes.fromhex(block)])
+    damaged = body[:-1] + bytes([body[-1] ^ 1])
+    assert change(store, "UPDATE block SET body = ? WHERE id = ?", [damaged, bytes.fromhex(block)]) == 1
+
+
 def test_a_tampered_block_is_found_and_nothing_is_run(app: App, store: Store) -> None:
     """The bytes of the run's segments are others than their hashes say."""
     run = app.flows.start(counting(), {"n": 1}, **PLACE)
     manifest = app.kernel.get_manifest(run.manifest_id)
     victim = next(iter(manifest.segment_hashes.values()))
-    with Rows(store) as rows:
-        (number,) = rows.where("block", id=bytes.fromhex(victim))
-        body = rows.get("block", number, "body")
-        rows.set("block", number, "body", body[:-1] + bytes([body[-1] ^ 1]))
+    damage_block(store, victim)
     with store.open() as other:
         other.flows.register(counting())
         with pytest.raises(Corrupt):

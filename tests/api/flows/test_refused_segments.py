@@ -10,13 +10,11 @@ import pytest
 
 from analemma import App, Flow
 from analemma.errors import Corrupt, Denied
-from tests.api.flows.test_humans_and_moves import _point, asking, work
-from tests.api.flows.test_running import PLACE, app, quiet
-from tests.api.pipeline.tables import query
-from tests.api.state.raw_access import Rows
+from tests.api.flows.runs import PLACE, place
+from tests.api.flows.test_humans_and_moves import asking, point
+from tests.api.flows.test_refused_runs import damage_block
+from tests.raw_rows import select
 from tests.stores import Store
-
-__all__ = ["app", "quiet"]
 
 NOT_THEIRS = ["manifest_id", "_kernel_x", "__x", "workflow_config", "credentials", "loop_counter"]
 """Reserved, of prefixes that are reserved, kept from everybody, and kept from the ring."""
@@ -49,21 +47,14 @@ def grabbing(where: str, field: str, *, returned: bool) -> Flow:
 
 @pytest.mark.parametrize("where", ["for_each", "parallel", "loop", "branch"])
 def test_what_is_not_a_nodes_to_write_is_refused_inside_of_groups(where: str, memory: App) -> None:
-    for number, (field, returned) in enumerate(itertools.product(NOT_THEIRS, (True, False))):
-        place: dict[str, Any] = {"workflow_id": f"w-{number}", "owner_id": "me"}
-        run = memory.flows.run(grabbing(where, field, returned=returned), {"numbers": [1, 2]}, **place)
+    for field, returned in itertools.product(NOT_THEIRS, (True, False)):
+        own = place()
+        run = memory.flows.run(grabbing(where, field, returned=returned), {"numbers": [1, 2]}, **own)
         assert run.status == "FAILED" and run.error is not None
         assert (run.error.kind, run.error.node, field in run.error.message) == ("denied", "grab", True)
-        assert len(memory.kernel.history(**place)) == 1
+        assert len(memory.kernel.history(**own)) == 1
         assert run.state == {"numbers": [1, 2]}
     assert memory.outbox.status().pending == 0
-
-
-@pytest.fixture
-def memory(tmp_path: Any) -> Any:
-    """For what does not depend on the catalog."""
-    with Store(str(tmp_path / "store")).open() as app:
-        yield app
 
 
 def test_a_task_sees_no_more_than_its_ring(memory: App) -> None:
@@ -77,7 +68,7 @@ def test_a_task_sees_no_more_than_its_ring(memory: App) -> None:
 
     flow.for_each("each", over="numbers", step=look, result="answer")
     given = {"numbers": [1], "credentials": "secret", "other": "x"}
-    assert memory.flows.run(flow, given, **PLACE).status == "COMPLETED"
+    assert memory.flows.run(flow, given, **place()).status == "COMPLETED"
     assert seen == [(["item", "numbers"], None, None)]
 
 
@@ -85,27 +76,23 @@ def test_a_run_whose_manifest_is_another_is_not_gone_on_with(app: App, store: St
     """Somebody has pointed the run's row at a version of another document, or at one without any."""
     plain = app.kernel.save_state_delta({"n": 1}, workflow_id="plain", owner_id="me")
     other = app.flows.run(asking("last"), workflow_id="t-2", owner_id="me")
-    for number, manifest in enumerate((plain.manifest_id, other.manifest_id)):
-        place: dict[str, Any] = {"workflow_id": f"w-{number}", "owner_id": "me"}
-        run = app.flows.start(asking("middle"), **place)
-        _point(app, run.execution_id, manifest)
-        # Pointing it away has taken its turn from it.
+    for manifest in (plain.manifest_id, other.manifest_id):
+        own = place()
+        run = app.flows.start(asking("middle"), **own)
+        point(store, run.execution_id, manifest)
         with pytest.raises(Denied):
             app.flows.resume(run.execution_id)
         failed = app.flows.get(run.execution_id)
         assert failed.error is not None and (failed.status, failed.error.kind) == ("FAILED", "denied")
-        assert (failed.segments, len(app.kernel.history(**place))) == ((), 1)
-    assert query(store, "SELECT count(*) FROM effect")[0][0] == 0
+        assert (failed.segments, len(app.kernel.history(**own))) == ((), 1)
+    assert select(store, "SELECT count(*) FROM effect") == [(0,)]
 
 
 def test_a_tampered_state_is_found_and_nothing_is_committed(app: App, store: Store) -> None:
     """The bytes of the state that a run stands on are others than their hashes say."""
     run = app.flows.run(asking("middle"), {"n": "x" * 500}, **PLACE)
     root = app.kernel.history(**PLACE)[0].root_hash
-    with Rows(store) as rows:
-        (number,) = rows.where("block", id=bytes.fromhex(root))
-        body = rows.get("block", number, "body")
-        rows.set("block", number, "body", body[:-1] + bytes([body[-1] ^ 1]))
+    damage_block(store, root)
     with store.open() as other:
         other.flows.register(asking("middle"))
         with pytest.raises(Corrupt):
@@ -129,4 +116,4 @@ def test_an_injected_segment_may_do_no_more_than_others(field: str, app: App) ->
     assert field not in failed.state and len(app.kernel.history(**PLACE)) == versions + 1
     # The decision counts; what came behind it does not.
     assert [each.status for each in failed.segments] == ["CONTINUE", "CONTINUE", "FAILED"]
-    assert work(app) == 0
+    assert app.run_worker(1).drain().runs == 0

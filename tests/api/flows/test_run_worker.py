@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from typing import Any
 
 import pytest
 
 from analemma import Flow
-from analemma.catalog.runs import claim_due
 from analemma.errors import Conflict, Denied, NotFound
-from tests.api.gc.collections import script
+from tests.api.flows.runs import PLACE
+from tests.raw_rows import change
 from tests.stores import Store
-
-PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
 
 
 def test_many_runs_are_done_once_each_by_several_workers(store: Store) -> None:
@@ -138,7 +129,7 @@ def test_a_run_that_cannot_be_taken_up_fails_and_does_not_stop_the_worker(store:
     with store.open() as app:
         app.handlers.add_all(flow)
         lost = app.flows.start(flow, **PLACE)
-        script(app, "UPDATE run SET position = replace(position, '\"step\"', '\"elsewhere\"')")
+        change(store, """UPDATE run SET position = replace(position, '"step"', '"elsewhere"')""")
         kept = app.flows.start(flow, workflow_id="t-2", owner_id="me")
         app.run_worker(1).drain()
         assert app.flows.get(kept.execution_id).status == "COMPLETED"
@@ -149,13 +140,38 @@ def test_a_run_that_cannot_be_taken_up_fails_and_does_not_stop_the_worker(store:
 
 
 def test_a_worker_runs_once_at_a_time(store: Store) -> None:
+    flow, inside, over = Flow("one"), threading.Event(), threading.Event()
+
+    @flow.step
+    def step(state: Any, ctx: Any) -> None:
+        inside.set()
+        assert over.wait(60)
+
     with store.open() as app:
+        app.flows.start(flow, **PLACE)
         worker = app.run_worker(1)
-        thread = threading.Thread(target=worker.run)
+        thread = threading.Thread(target=worker.drain)
         thread.start()
-        time.sleep(0.1)
+        assert inside.wait(60)
         with pytest.raises(Conflict):
             worker.drain()
-        worker.stop()
+        over.set()
         thread.join()
-        assert claim_due(app.catalog.engine, holder="x", lease_s=1) == []
+        assert worker.drain().runs == 0
+
+
+def test_closing_does_not_wait_for_the_next_renewal(store: Store) -> None:
+    """Whether what renews leases waits already or only begins to."""
+    flow = Flow("one")
+
+    @flow.step
+    def step(state: Any, ctx: Any) -> None:
+        return None
+
+    for number in range(10):
+        app = store.open(run_lease_s=3600)
+        app.flows.run(flow, workflow_id=f"t-{number}", owner_id="me")
+        closing = threading.Thread(target=app.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()

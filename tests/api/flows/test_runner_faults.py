@@ -4,35 +4,20 @@ never lost, never moved back, and never tried again without end."""
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from analemma import App, Flow
-from analemma.catalog.run_records import FencedOut
-from analemma.catalog.runs import RunRows
 from analemma.errors import Unavailable
-from analemma.flows.run_kernel import RunKernel, Standing
-from analemma.flows.segment_running import SegmentRun
+from analemma.testing import failpoints
+from tests.api.flows.runs import PLACE, place
+from tests.raw_rows import change
 from tests.stores import Store
-
-PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
-
-
-@pytest.fixture
-def app(store: Store) -> Iterator[App]:
-    with store.open() as app:
-        yield app
 
 
 def one_step(function: Callable[[Any, Any], Any], name: str = "one", **options: Any) -> Flow:
@@ -129,7 +114,7 @@ def test_something_unheard_of_is_not_tried_again_at_once_and_keeps_no_other_run_
         return {"a": 1}
 
     flow, other = one_step(strange), one_step(good, "good")
-    with store.open(run_lease_s=1.0) as app:
+    with store.open() as app:
         bad = app.flows.start(flow, **PLACE)
         fine = app.flows.start(other, workflow_id="t-2", owner_id="me")
         app.flows.register(flow)
@@ -141,7 +126,7 @@ def test_something_unheard_of_is_not_tried_again_at_once_and_keeps_no_other_run_
         assert (found.status, found.holder, len(calls)) == ("RUNNING", None, 1)
         app.run_worker(1).drain()
         assert len(calls) == 1
-        time.sleep(1.05)
+        assert change(store, "UPDATE run SET due_at = 1 WHERE status = 'RUNNING'") == 1
         app.run_worker(1).drain()
         assert len(calls) == 2
 
@@ -156,89 +141,60 @@ def test_an_error_that_cannot_be_printed_fails_the_run(app: App) -> None:
 
 
 def test_what_is_refused_while_the_run_is_ours_fails_it(app: App) -> None:
-    def refused(state: Any, ctx: Any) -> None:
-        raise FencedOut("an effect was done already")
+    kept: list[Any] = []
 
-    run = app.flows.run(one_step(refused), **PLACE)
+    def keep(state: Any, ctx: Any) -> None:
+        kept.append(ctx)
+
+    def refused(state: Any, ctx: Any) -> None:
+        # The context of a node whose time is over.
+        kept[0].once("pay", lambda key: None)
+
+    app.flows.run(one_step(keep), **place())
+    run = app.flows.run(one_step(refused, "refused"), **PLACE)
     assert (run.status, run.holder) == ("FAILED", None)
     assert run.error is not None and run.error.kind == "conflict"
 
 
-def test_a_commit_that_is_refused_while_the_run_is_ours_lets_it_go(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(state: Any, ctx: Any) -> dict[str, int]:
-        return {"a": 1}
-
-    real = RunKernel.commit_segment
-
-    def refused(self: RunKernel, *arguments: Any) -> Standing:
-        raise FencedOut("nobody knows why")
-
-    monkeypatch.setattr(RunKernel, "commit_segment", refused)
-    run = app.flows.run(one_step(step), **PLACE)
-    assert (run.status, run.holder) == ("RUNNING", None)
-    monkeypatch.setattr(RunKernel, "commit_segment", real)
-    assert app.flows.resume(run.execution_id).status == "COMPLETED"
-
-
-def test_a_store_that_is_away_for_a_moment_is_no_reason_to_fail(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_between_segments_lets_the_run_go(app: App) -> None:
     flow = Flow("x", checkpoints="node")
 
     @flow.step(writes=["a"])
-    def slow(state: Any, ctx: Any) -> dict[str, int]:
-        time.sleep(0.6)
+    def first(state: Any, ctx: Any) -> dict[str, int]:
         return {"a": 1}
 
     @flow.step(writes=["b"])
     def second(state: Any, ctx: Any) -> dict[str, int]:
         return {"b": 1}
 
-    real, asked = RunRows.is_held, [0]
-
-    def is_held(self: RunRows, *arguments: Any) -> bool:
-        asked[0] += 1
-        if asked[0] == 1:
-            raise Unavailable("the database is away")
-        return real(self, *arguments)
-
-    monkeypatch.setattr(RunRows, "is_held", is_held)
-    assert app.flows.run(flow, **PLACE).status == "COMPLETED" and asked[0] >= 1
-
-
-def test_a_store_that_is_away_inside_of_a_segment_lets_the_run_go(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(state: Any, ctx: Any) -> dict[str, int]:
-        return {"a": 1}
-
-    flow = one_step(step)
-
-    def away(self: SegmentRun) -> None:
-        raise Unavailable("the database is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SegmentRun, "check", away)
-        with pytest.raises(Unavailable):
-            app.flows.run(flow, **PLACE)
+    with failpoints.call("run.before_segment", away, time=2), pytest.raises(Unavailable, match="away"):
+        app.flows.run(flow, **PLACE)
     (run,) = app.flows.runs()
-    assert (run.status, run.holder, run.error) == ("RUNNING", None, None)
-    assert app.flows.resume(run.execution_id).status == "COMPLETED"
+    assert (run.status, run.holder, run.error, run.segment_id) == ("RUNNING", None, None, "second")
+    assert app.flows.resume(run.execution_id).state == {"a": 1, "b": 1}
 
 
-def test_a_run_that_is_cancelled_does_not_wait_for_its_next_attempt(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def away() -> None:
+    raise Unavailable("the database is away")
+
+
+def test_a_run_that_is_cancelled_does_not_wait_for_its_next_attempt(app: App) -> None:
     failed = threading.Event()
 
     def bad(state: Any, ctx: Any) -> None:
         failed.set()
         raise ValueError("not now")
 
-    monkeypatch.setattr("analemma.flows.segment_running.wait_before", lambda *arguments: 30.0)
-    thread = threading.Thread(target=lambda: app.flows.run(one_step(bad, retries={"times": 1}), **PLACE), daemon=True)
+    flow = one_step(bad, retries={"times": 1, "delay_s": 3600, "maximum_delay_s": 3600})
+    thread = threading.Thread(target=lambda: app.flows.run(flow, **PLACE), daemon=True)
     thread.start()
-    assert failed.wait(10)
+    assert failed.wait(60)
     app.flows.cancel(app.flows.runs()[0].execution_id)
-    thread.join(8)
+    thread.join(60)
     assert not thread.is_alive()
 
 
-def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end

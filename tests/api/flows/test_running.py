@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
+import threading
+import time
 from typing import Any
 
 import pytest
 
-from analemma import App, Flow
+from analemma import App, Flow, Result
 from analemma.errors import Conflict, Denied, Invalid, NotFound
-from analemma.flows.handlers import Result
+from tests.api.flows.runs import PLACE, place
 from tests.stores import Store
-
-PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
-
-
-@pytest.fixture
-def app(store: Store) -> Iterator[App]:
-    with store.open() as app:
-        yield app
 
 
 def versions(app: App, **more: Any) -> list[tuple[int, int | None]]:
@@ -119,35 +106,29 @@ def test_a_node_sees_what_it_declares_and_nothing_else(app: App) -> None:
     assert run.state == given
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
+def test_what_is_not_a_nodes_to_write_is_refused_and_nothing_is_committed(memory: App) -> None:
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"manifest_id": "x"}, "manifest_id"),
         ({"_kernel_x": 1}, "_kernel_x"),
         ({"__x": 1}, "__x"),
         ({"workflow_config": {}}, "workflow_config"),
         ({"credentials": "x"}, "credentials"),
         ({"/loop_counter": 1}, "loop_counter"),
-    ],
-    ids=["manifest_id", "kernel", "prefix", "excluded", "ring", "pointer"],
-)
-def test_what_is_not_a_nodes_to_write_is_refused_and_nothing_is_committed(
-    app: App, change: dict[str, Any], named: str
-) -> None:
-    flow = Flow("evil")
+    ]
+    for change, named in changes:
+        flow, where = Flow("evil"), place()
 
-    @flow.step
-    def grab(state: Any, ctx: Any) -> dict[str, Any]:
-        ctx.emit({"type": "Never"})
-        return {"harmless": 1, **change}
+        @flow.step
+        def grab(state: Any, ctx: Any, change: dict[str, Any] = change) -> dict[str, Any]:
+            ctx.emit({"type": "Never"})
+            return {"harmless": 1, **change}
 
-    run = app.flows.run(flow, {"n": 1}, **PLACE)
-    assert run.status == "FAILED"
-    assert run.error is not None
-    assert (run.error.kind, run.error.node, run.error.attempts) == ("denied", "grab", 1)
-    assert named in run.error.message
-    assert versions(app) == [(1, None)]
-    assert app.outbox.status().pending == 0
+        run = memory.flows.run(flow, {"n": 1}, **where)
+        assert run.error is not None and run.status == "FAILED", named
+        assert (run.error.kind, run.error.node, run.error.attempts) == ("denied", "grab", 1)
+        assert named in run.error.message
+        assert len(memory.kernel.history(**where)) == 1
+    assert memory.outbox.status().pending == 0
 
 
 def test_a_write_that_was_not_declared_is_refused(app: App) -> None:
@@ -163,24 +144,26 @@ def test_a_write_that_was_not_declared_is_refused(app: App) -> None:
     assert run.state == {"plan": {"done": False}}
 
 
-@pytest.mark.parametrize("given", [{"manifest_id": 1}, {"__x": 1}, {"_kernel_y": 1}], ids=["field", "prefix", "kernel"])
-def test_an_input_cannot_have_reserved_fields(app: App, given: dict[str, Any]) -> None:
-    with pytest.raises(Denied):
-        app.flows.run(counting(), given, **PLACE)
-    with pytest.raises(NotFound):
-        app.kernel.history(**PLACE)
+def test_an_input_cannot_have_reserved_fields(memory: App) -> None:
+    hostile: list[dict[str, Any]] = [{"manifest_id": 1}, {"__x": 1}, {"_kernel_y": 1}]
+    for given in hostile:
+        where = place()
+        with pytest.raises(Denied):
+            memory.flows.run(counting(), given, **where)
+        with pytest.raises(NotFound):
+            memory.kernel.history(**where)
 
 
-@pytest.mark.parametrize("answer", [1, "text", [1], object()], ids=["number", "text", "list", "object"])
-def test_a_result_of_another_kind_names_the_node(app: App, answer: Any) -> None:
-    flow = Flow("odd")
+def test_a_result_of_another_kind_names_the_node(memory: App) -> None:
+    for answer in (1, "text", [1], object()):
+        flow = Flow("odd")
 
-    @flow.step
-    def odd(state: Any, ctx: Any) -> Any:
-        return answer
+        @flow.step
+        def odd(state: Any, ctx: Any, answer: Any = answer) -> Any:
+            return answer
 
-    run = app.flows.run(flow, **PLACE)
-    assert run.error is not None and run.error.kind == "invalid" and "odd" in run.error.message
+        run = memory.flows.run(flow, **place())
+        assert run.error is not None and run.error.kind == "invalid" and "odd" in run.error.message, answer
 
 
 def test_results_may_delete_and_say_what_they_did(app: App) -> None:
@@ -268,31 +251,31 @@ def test_when_all_tries_fail_the_run_fails_and_can_be_resumed(app: App) -> None:
     assert app.kernel.get_workflow(**PLACE).status == "COMPLETED"
 
 
-@pytest.mark.parametrize("kind", [Invalid, Denied], ids=["invalid", "denied"])
-def test_what_would_be_the_same_the_next_time_is_not_tried_again(app: App, kind: type[Exception]) -> None:
-    tries: list[int] = []
-    flow = Flow("wrong")
+def test_what_would_be_the_same_the_next_time_is_not_tried_again(memory: App) -> None:
+    for kind in (Invalid, Denied):
+        tries: list[int] = []
+        flow = Flow("wrong")
 
-    @flow.step(retries={"times": 5, "delay_s": 0.001})
-    def wrong(state: Any, ctx: Any) -> None:
-        tries.append(ctx.attempt)
-        raise kind("no")
+        @flow.step(retries={"times": 5, "delay_s": 0.001})
+        def wrong(state: Any, ctx: Any, kind: type[Exception] = kind, tries: list[int] = tries) -> None:
+            tries.append(ctx.attempt)
+            raise kind("no")
 
-    assert app.flows.run(flow, **PLACE).status == "FAILED"
-    assert tries == [1]
+        assert memory.flows.run(flow, **place()).status == "FAILED"
+        assert tries == [1]
 
 
 @pytest.mark.parametrize("wait_async", [False, True], ids=["def", "async def"])
 def test_an_attempt_that_takes_too_long_is_a_failure(app: App, wait_async: bool) -> None:
-    import time
-
     late: list[Any] = []
+    is_over, has_looked = threading.Event(), threading.Event()
     flow = Flow("slow")
 
     def slow(state: Any, ctx: Any) -> None:
         state["n"] = 1
-        time.sleep(0.3)
+        is_over.wait(60)
         late.append(ctx.cancelled)
+        has_looked.set()
 
     async def slow_async(state: Any, ctx: Any) -> None:
         state["n"] = 1
@@ -303,8 +286,8 @@ def test_an_attempt_that_takes_too_long_is_a_failure(app: App, wait_async: bool)
     assert run.error is not None and (run.error.kind, run.error.node) == ("timeout", "slow")
     assert run.state == {}
     if not wait_async:
-        time.sleep(0.4)
-        assert late == [True]
+        is_over.set()
+        assert has_looked.wait(60) and late == [True]
 
 
 def test_a_missing_handler_is_a_clear_error_and_the_run_goes_on_when_it_is_there(app: App, store: Store) -> None:
@@ -367,9 +350,9 @@ def test_the_same_key_gives_the_same_run_and_another_request_under_it_is_a_confl
     again = app.flows.run(counting(), {"n": 1}, **PLACE, idempotency_key="k")
     assert again.execution_id == one.execution_id
     assert len(app.flows.runs()) == 1
-    for given, place in (({"n": 2}, PLACE), ({"n": 1}, {**PLACE, "workflow_id": "t-2"})):
+    for given, where in (({"n": 2}, PLACE), ({"n": 1}, {**PLACE, "workflow_id": "t-2"})):
         with pytest.raises(Conflict):
-            app.flows.run(counting(), given, **place, idempotency_key="k")
+            app.flows.run(counting(), given, **where, idempotency_key="k")
     with pytest.raises(Conflict):
         app.flows.run(counting(retries=1), {"n": 1}, **PLACE, idempotency_key="k")
 
@@ -437,8 +420,6 @@ def test_a_run_has_a_time_in_which_it_is_to_be_over(app: App) -> None:
 
     @flow.step(writes=["a"])
     def first(state: Any, ctx: Any) -> dict[str, int]:
-        import time
-
         time.sleep(0.1)
         return {"a": 1}
 

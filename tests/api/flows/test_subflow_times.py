@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
-import pytest
-
-from tests.api.flows.test_subflows import HOUR, INPUT, PLACE, _claim, child_of, order, shipping
-from tests.api.gc.collections import script
+from tests.api.flows.runs import HOUR, end_leases, take, work_once
+from tests.api.flows.test_subflows import INPUT, PLACE, child_of, order, shipping
+from tests.raw_rows import change
 from tests.stores import Store
 
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
+LOOK_AGAIN = "UPDATE run SET due_at = 1 WHERE name = 'order'"
 
 
 def test_a_childs_time_begins_anew_when_its_parent_is_resumed(store: Store) -> None:
@@ -21,17 +15,15 @@ def test_a_childs_time_begins_anew_when_its_parent_is_resumed(store: Store) -> N
     with store.open() as app:
         run = app.flows.run(flow, INPUT, **PLACE)
         assert run.status == "FAILED"
-        script(app, f"UPDATE run SET created_at = created_at - {HOUR}, begun_at = begun_at - {HOUR}")  # noqa: S608
+        change(store, "UPDATE run SET created_at = created_at - ?, begun_at = begun_at - ?", [HOUR, HOUR])
         app.flows.resume(run.execution_id, wait=False)
-        ((_, row),) = _claim(app)
-        app.flows.work_on(row)
+        work_once(app)
         waits = app.flows.get(run.execution_id).waiting
         assert waits is not None and waits.until is not None and waits.since is not None
         assert 50 < (waits.until - waits.since).total_seconds() <= 60
         # Also for whoever looks before it has ended: only what was since counts.
-        script(app, "UPDATE run SET due_at = 1 WHERE name = 'order'")
-        ((_, row),) = _claim(app)
-        app.flows.work_on(row)
+        change(store, LOOK_AGAIN)
+        work_once(app)
         assert child_of(app, run).status == "RUNNING"
         app.run_worker(1).drain()
         assert app.flows.get(run.execution_id).status == "COMPLETED"
@@ -42,22 +34,21 @@ def test_a_childs_time_does_not_begin_while_it_waits_in_a_queue(store: Store) ->
     with store.open() as app:
         app.handlers.add_all(flow)
         run = app.flows.start(flow, INPUT, **PLACE)
-        ((_, row),) = _claim(app)
-        app.flows.work_on(row)
-        script(app, f"UPDATE run SET created_at = created_at - {HOUR}")  # noqa: S608
-        script(app, "UPDATE run SET due_at = 1 WHERE name = 'order'")
-        ((_, row),) = _claim(app)
-        app.flows.work_on(row)
+        while app.flows.get(run.execution_id).waiting is None:
+            work_once(app)
+        change(store, "UPDATE run SET created_at = created_at - ?", [HOUR])
+        change(store, LOOK_AGAIN)
+        work_once(app)
         waits = app.flows.get(run.execution_id).waiting
         assert child_of(app, run).status == "PENDING" and waits is not None and waits.until is not None
         # Once it has begun, it counts, to the end of its time.
-        ((_, child),) = _claim(app)
-        script(app, f"UPDATE run SET begun_at = begun_at - {HOUR} WHERE name = 'shipping'")  # noqa: S608
-        script(app, "UPDATE run SET due_at = 1 WHERE name = 'order'")
-        ((_, row),) = _claim(app)
-        app.flows.work_on(row)
+        assert take(app, store) == child_of(app, run).workflow_id
+        change(store, "UPDATE run SET begun_at = begun_at - ? WHERE name = 'shipping'", [HOUR])
+        change(store, LOOK_AGAIN)
+        work_once(app)
         late = app.flows.get(run.execution_id)
-        # Whoever works on it is refused from there on.
         assert late.error is not None and (late.error.kind, child_of(app, run).status) == ("timeout", "CANCELLED")
-        app.flows.work_on(child)
+        # Nobody goes on with it.
+        end_leases(store)
+        assert app.run_worker(1).drain().runs == 0
         assert child_of(app, run).status == "CANCELLED"

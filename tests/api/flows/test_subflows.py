@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from analemma import App, Flow, Run
-from analemma.catalog.queues import claim_next
 from analemma.errors import Conflict
-from analemma.flows.subflows import DEEPEST
 from analemma.testing import failpoints
-from tests.api.gc.collections import script
+from tests.api.flows.runs import HOUR, die, take
+from tests.raw_rows import change
 from tests.stores import Store
 
+DEEPEST = 10
 PLACE: dict[str, Any] = {"workflow_id": "order-1", "owner_id": "me"}
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
 
 
 def shipping(fails: list[str] | None = None) -> Flow:
@@ -84,30 +78,27 @@ def test_a_subflow_is_run_here_and_its_outputs_are_copied(store: Store) -> None:
 
 
 def test_nobody_holds_a_run_that_waits_and_the_childs_end_wakes_it_at_once(store: Store) -> None:
-    flow = order(shipping())
+    seen: list[Any] = []
+    child = Flow("shipping")
     with store.open(run_lease_s=600) as app:
+
+        @child.step(writes=["result"])
+        def send(state: Any, ctx: Any) -> dict[str, Any]:
+            waits = app.flows.get(run.execution_id)
+            seen.append((waits.status, waits.holder, waits.segments[-1].status))
+            assert waits.waiting is not None
+            assert (waits.waiting.kind, waits.waiting.child) == ("subflow", ctx.execution_id)
+            assert waits.waiting.until is None
+            # The child alone is due; when it is over, the parent is.
+            assert app.run_worker(1).drain().runs == 0
+            return {"result": {"parcel": "x"}}
+
+        flow = order(child)
         app.flows.register(flow)
         run = app.flows.start(flow, INPUT, **PLACE)
-        flows = app.flows
-        (_, row), *_ = _claim(app)
-        flows.work_on(row)
-        waits = flows.get(run.execution_id)
-        assert (waits.status, waits.holder, waits.segments[-1].status) == ("RUNNING", None, "PAUSED")
-        child = child_of(app, run)
-        assert waits.waiting is not None
-        assert (waits.waiting.kind, waits.waiting.child, waits.waiting.until) == ("subflow", child.execution_id, None)
-        # The child alone is due; when it is over, the parent is.
-        ((_, row),) = _claim(app)
-        assert row.execution == child.execution_id and _claim(app) == []
-        flows.work_on(row)
-        ((_, row),) = _claim(app)
-        assert row.execution == run.execution_id
-        flows.work_on(row)
-        assert flows.get(run.execution_id).state["said"] == "TO OSLO!"
-
-
-def _claim(app: App) -> list[Any]:
-    return claim_next(app.catalog.engine, holder="test", lease_s=600)
+        assert app.run_worker(1).drain().runs == 3
+        assert seen == [("RUNNING", None, "PAUSED")]
+        assert app.flows.get(run.execution_id).state["said"] == "X"
 
 
 def test_workers_side_by_side_run_children_and_parents_once_each(store: Store) -> None:
@@ -252,20 +243,15 @@ def test_workflows_that_run_each_other_come_to_an_end(store: Store) -> None:
         assert len(app.flows.runs()) == DEEPEST + 1
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "said"),
-    [
+def test_paths_that_lead_nowhere_are_named(memory: App) -> None:
+    cases: list[tuple[dict[str, str], dict[str, str], str]] = [
         ({"address": "/order/street"}, {}, "nothing at /order/street"),
         ({"address": "/order/address"}, {"parcel": "/result/price"}, "ended without /result/price"),
-    ],
-)
-def test_paths_that_lead_nowhere_are_named(
-    inputs: dict[str, str], outputs: dict[str, str], said: str, store: Store
-) -> None:
-    flow = Flow("order")
-    flow.subflow("ship", shipping(), inputs=inputs, outputs=outputs)
-    with store.open() as app:
-        run = app.flows.run(flow, INPUT, **PLACE)
+    ]
+    for number, (inputs, outputs, said) in enumerate(cases):
+        flow = Flow("order")
+        flow.subflow("ship", shipping(), inputs=inputs, outputs=outputs)
+        run = memory.flows.run(flow, INPUT, workflow_id=f"nowhere-{number}", owner_id="me")
         assert run.error is not None and (run.status, run.error.kind) == ("FAILED", "not_found")
         assert said in run.error.message
 
@@ -284,12 +270,12 @@ def test_a_subflow_that_takes_too_long_is_cancelled(store: Store) -> None:
     child = Flow("asks")
     child.human("ask", choices=["yes"])
     flow = Flow("parent")
-    flow.subflow("ask", child, timeout_s=0.05)
+    flow.subflow("ask", child, timeout_s=3600)
     with store.open() as app:
         app.handlers.add_all(flow)
         run = app.flows.start(flow, **PLACE)
         app.run_worker(1).drain()
-        threading.Event().wait(0.06)
+        change(store, "UPDATE run SET begun_at = begun_at - ?, due_at = due_at - ?", [HOUR, HOUR])
         app.run_worker(1).drain()
         late = app.flows.get(run.execution_id)
         assert late.error is not None and (late.status, late.error.kind) == ("FAILED", "timeout")
@@ -301,61 +287,56 @@ def test_a_child_is_not_forgotten_while_its_parent_may_go_on(store: Store) -> No
         run = app.flows.run(order(shipping(["no stamps"])), INPUT, **PLACE)
         assert run.status == "FAILED"
         long_ago = "UPDATE run SET ended_at = ended_at - 1000000000 WHERE parent IS NOT NULL"
-        script(app, long_ago)
+        change(store, long_ago)
         assert app.flows.forget(500) == 0
         assert app.flows.resume(run.execution_id).status == "COMPLETED"
-        script(app, long_ago)
+        change(store, long_ago)
         assert app.flows.forget(500) == 1
         assert [each.execution_id for each in app.flows.runs()] == [run.execution_id]
 
 
-@pytest.fixture
-def meanwhile() -> Iterator[Callable[[str, Callable[[], object]], None]]:
-    """Does something at a failpoint, the first time that it is passed."""
-
-    def arrange(point: str, does: Callable[[], object]) -> None:
-        failpoints.arm(point, does)
-
-    yield arrange
-    failpoints.arm(None)
+def meanwhile(app: App, point: str, does: Callable[[], object]) -> None:
+    """Let a worker work, and something else happen at a failpoint, the first time that it is passed."""
+    with failpoints.call(point, does):
+        app.run_worker(1).drain()
 
 
-def test_nothing_is_born_to_a_parent_that_was_cancelled(store: Store, meanwhile: Any) -> None:
+def test_nothing_is_born_to_a_parent_that_was_cancelled(store: Store) -> None:
     flow = order(shipping())
     with store.open() as app:
         app.handlers.add_all(flow)
         run = app.flows.start(flow, INPUT, **PLACE)
-        meanwhile("subflow.before_begin", lambda: app.flows.cancel(run.execution_id))
-        app.run_worker(1).drain()
+        meanwhile(app, "subflow.before_begin", lambda: app.flows.cancel(run.execution_id))
         assert [each.status for each in app.flows.runs()] == ["CANCELLED"]
 
 
-def test_a_parent_that_is_cancelled_before_it_waits_takes_its_child_along(store: Store, meanwhile: Any) -> None:
+def test_a_parent_that_is_cancelled_before_it_waits_takes_its_child_along(store: Store) -> None:
     flow = order(shipping())
     with store.open() as app:
         app.handlers.add_all(flow)
         run = app.flows.start(flow, INPUT, **PLACE)
-        meanwhile("subflow.after_begin", lambda: app.flows.cancel(run.execution_id))
-        app.run_worker(1).drain()
+        meanwhile(app, "subflow.after_begin", lambda: app.flows.cancel(run.execution_id))
         assert [each.status for each in app.flows.runs()] == ["CANCELLED", "CANCELLED"]
 
 
-def test_a_child_that_ends_before_its_parent_waits_is_not_waited_for(store: Store, meanwhile: Any) -> None:
+def test_a_child_that_ends_before_its_parent_waits_is_not_waited_for(store: Store) -> None:
     flow = order(shipping())
     with store.open() as app, store.open() as other:
         for each in (app, other):
             each.handlers.add_all(flow)
         run = app.flows.start(flow, INPUT, **PLACE)
-        meanwhile("subflow.after_begin", lambda: other.run_worker(1).drain())
-        ((_, row),) = _claim(app)
-        app.flows.work_on(row)
-        assert child_of(app, run).status == "COMPLETED"
-        ((_, row),) = _claim(app)
-        app.flows.work_on(row)
+        seen: list[str] = []
+
+        def end_it() -> None:
+            other.run_worker(1).drain()
+            seen.append(child_of(app, run).status)
+
+        meanwhile(app, "subflow.after_begin", end_it)
+        assert seen == ["COMPLETED"]
         assert app.flows.get(run.execution_id).state["said"] == "TO OSLO!"
 
 
-def test_a_rerun_leaves_the_child_that_its_next_incarnation_began_alone(store: Store, meanwhile: Any) -> None:
+def test_a_rerun_leaves_the_child_that_its_next_incarnation_began_alone(store: Store) -> None:
     child = Flow("asks")
     child.human("ask", choices=["yes"])
     flow = Flow("parent", limits={"timeout_s": 60})
@@ -365,13 +346,13 @@ def test_a_rerun_leaves_the_child_that_its_next_incarnation_began_alone(store: S
             each.handlers.add_all(flow)
         run = app.flows.start(flow, **PLACE)
         app.run_worker(1).drain()
-        script(app, "UPDATE run SET deadline = 1, due_at = 1 WHERE name = 'parent'")
+        change(store, "UPDATE run SET deadline = 1, due_at = 1 WHERE name = 'parent'")
         app.run_worker(1).drain()
         old = child_of(app, run)
         assert (app.flows.get(run.execution_id).status, old.status) == ("FAILED", "WAITING_HUMAN")
         # Between the rollback and the end of the child of before, somebody begins that of the next incarnation.
-        meanwhile("run.before_move", lambda: other.run_worker(1).drain())
-        app.flows.rerun(run.execution_id, from_segment="ask", wait=False)
+        with failpoints.call("run.before_move", lambda: other.run_worker(1).drain()):
+            app.flows.rerun(run.execution_id, from_segment="ask", wait=False)
         assert app.flows.get(old.execution_id).status == "CANCELLED"
         waits = app.flows.get(run.execution_id)
         assert waits.waiting is not None and waits.waiting.child not in (None, old.execution_id)
@@ -379,56 +360,41 @@ def test_a_rerun_leaves_the_child_that_its_next_incarnation_began_alone(store: S
         assert app.flows.get(run.execution_id).state == {"said": "yes"}
 
 
-def test_a_parent_that_was_cancelled_tries_no_child_again(store: Store, meanwhile: Any) -> None:
+def test_a_parent_that_was_cancelled_tries_no_child_again(store: Store) -> None:
     flow = order(shipping(["once"]), retries={"times": 3, "delay_s": 0.001})
     with store.open() as app:
         app.handlers.add_all(flow)
         run = app.flows.start(flow, INPUT, **PLACE)
-        for _ in range(2):
-            ((_, row),) = _claim(app)
-            app.flows.work_on(row)
-        assert child_of(app, run).status == "FAILED"
-        meanwhile("subflow.before_resume", lambda: app.flows.cancel(run.execution_id))
-        ((_, row),) = _claim(app)
-        app.flows.work_on(row)
+        meanwhile(app, "subflow.before_resume", lambda: app.flows.cancel(run.execution_id))
         assert [each.status for each in app.flows.runs()] == ["FAILED", "CANCELLED"]
-        assert _claim(app) == []
+        assert app.run_worker(1).drain().runs == 0
 
 
-def test_a_child_that_somebody_else_resumes_is_followed(store: Store, meanwhile: Any) -> None:
+def test_a_child_that_somebody_else_resumes_is_followed(store: Store) -> None:
     flow = order(shipping(["once"]), retries={"times": 1, "delay_s": 0.001})
     with store.open() as app:
         app.handlers.add_all(flow)
         run = app.flows.start(flow, INPUT, **PLACE)
-        for _ in range(2):
-            ((_, row),) = _claim(app)
-            app.flows.work_on(row)
-        child = child_of(app, run).execution_id
-        meanwhile("subflow.before_resume", lambda: app.flows.resume(child, wait=False))
-        app.run_worker(1).drain()
+        resume = lambda: app.flows.resume(child_of(app, run).execution_id, wait=False)  # noqa: E731
+        meanwhile(app, "subflow.before_resume", resume)
         assert app.flows.get(run.execution_id).state["said"] == "TO OSLO!"
 
 
-HOUR = "3600000000"
-
-
 @pytest.mark.parametrize("ends", [False, True], ids=["claimed", "ended"])
-def test_a_child_that_moves_while_its_time_runs_out(ends: bool, store: Store, meanwhile: Any) -> None:
+def test_a_child_that_moves_while_its_time_runs_out(ends: bool, store: Store) -> None:
     flow = order(shipping(), timeout_s=60)
     with store.open() as app, store.open() as other:
         for each in (app, other):
             each.handlers.add_all(flow)
         run = app.flows.start(flow, INPUT, **PLACE)
-        for _ in range(2):
-            ((_, row),) = _claim(app)
-            if row.name == "order":
-                app.flows.work_on(row)
-        script(app, f"UPDATE run SET begun_at = begun_at - {HOUR}, due_at = 1")  # noqa: S608
-        script(app, "UPDATE run SET due_at = 0 WHERE name = 'order'")
-        ((_, row),) = _claim(app)
-        assert row.name == "order"
-        meanwhile("run.before_move", lambda: other.run_worker(1).drain() if ends else _claim(other))
-        app.flows.work_on(row)
+        # A worker lets the parent wait, takes the child, and dies with it.
+        with failpoints.call("run.after_claim", die, time=2):
+            app.run_worker(1).drain()
+        assert child_of(app, run).holder is not None
+        change(store, "UPDATE run SET begun_at = begun_at - ?, due_at = 1", [HOUR])
+        change(store, "UPDATE run SET due_at = 0 WHERE name = 'order'")
+        act = (lambda: other.run_worker(1).drain()) if ends else (lambda: take(other, store))
+        meanwhile(app, "run.before_move", act)
         found = app.flows.get(run.execution_id)
         if ends:
             assert (found.status, found.state["said"]) == ("COMPLETED", "TO OSLO!")
@@ -440,14 +406,14 @@ def test_a_child_that_moves_while_its_time_runs_out(ends: bool, store: Store, me
 def test_a_parent_whose_time_is_over_does_not_wait_any_longer(store: Store) -> None:
     child = Flow("asks")
     child.human("ask", choices=["yes"])
-    flow = Flow("parent", limits={"timeout_s": 0.3})
+    flow = Flow("parent", limits={"timeout_s": 3600})
     flow.subflow("ask", child, outputs={"said": "/ask/choice"})
     with store.open() as app:
         app.handlers.add_all(flow)
         run = app.flows.start(flow, **PLACE)
         app.run_worker(1).drain()
         assert app.flows.get(run.execution_id).status == "RUNNING"
-        threading.Event().wait(0.32)
+        change(store, "UPDATE run SET deadline = deadline - ?, due_at = due_at - ?", [HOUR, HOUR])
         app.run_worker(1).drain()
         late = app.flows.get(run.execution_id)
         assert late.error is not None and (late.status, late.error.kind) == ("FAILED", "timeout")

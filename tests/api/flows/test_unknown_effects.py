@@ -8,10 +8,11 @@ import pytest
 
 from analemma import App, Flow
 from analemma.errors import Conflict, Invalid, NotFound
-from tests.api.flows.test_effects import PLACE, Crash, Outside, app, effects, quiet
+from analemma.testing import failpoints
+from tests.api.flows.runs import PLACE, die
+from tests.api.flows.test_effects import Crash, Outside
+from tests.raw_rows import select
 from tests.stores import Store
-
-__all__ = ["app", "quiet"]
 
 
 def interrupted(app: App, outside: Outside, on_unknown: str) -> tuple[Flow, str]:
@@ -34,7 +35,6 @@ def interrupted(app: App, outside: Outside, on_unknown: str) -> tuple[Flow, str]
         app.flows.run(flow, **PLACE)
     (run,) = app.flows.runs()
     assert (run.status, run.holder) == ("RUNNING", None)
-    assert effects(app)[0][1] == "intent"
     return flow, run.execution_id
 
 
@@ -121,40 +121,33 @@ def test_what_was_found_out_is_not_kept_where_the_program_cannot_go_on(store: St
         with pytest.raises(NotFound, match="not registered"):
             app.flows.resume(failed.execution_id, unknown="happened", result="ok")
         assert app.flows.get(failed.execution_id).error == failed.error
-        before = app.flows._row(failed.execution_id).fence
+        before = select(store, "SELECT fence FROM run")[0][0]
         left = app.flows.resume(failed.execution_id, unknown="happened", result="ok", wait=False)
         assert (left.status, left.holder) == ("RUNNING", None)
         # The run is moved once, and not again by what leaves it to workers.
-        assert app.flows._row(failed.execution_id).fence == before + 1
+        assert select(store, "SELECT fence FROM run") == [(before + 1,)]
         app.flows.register(flow)
         assert app.flows.resume(failed.execution_id).state == {"paid": "ok"}
 
 
-def test_a_worker_may_be_faster_with_what_was_found_out(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_may_be_faster_with_what_was_found_out(app: App) -> None:
     failed = app.flows.run(late([]), **PLACE)
-    real = app.flows._deciding.find_out
-
-    def found_out(*arguments: Any) -> None:
-        real(*arguments)
-        app.run_worker().drain()
-
-    monkeypatch.setattr(app.flows._deciding, "find_out", found_out)
-    run = app.flows.resume(failed.execution_id, unknown="happened", result="ok")
+    with failpoints.call("run.after_move", lambda: app.run_worker(1).drain()):
+        run = app.flows.resume(failed.execution_id, unknown="happened", result="ok")
     assert (run.status, run.state) == ("COMPLETED", {"paid": "ok"})
 
 
-def test_a_worker_that_is_at_it_goes_on_with_what_was_found_out(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_at_it_goes_on_with_what_was_found_out(app: App, store: Store) -> None:
     failed = app.flows.run(late([]), **PLACE)
-    real = app.flows._deciding.find_out
 
-    def found_out(*arguments: Any) -> None:
-        real(*arguments)
-        claimed = app.flows._parts.rows.claim(arguments[0].number, holder="another", lease_s=60)
-        assert claimed is not None
+    def take() -> None:
+        with failpoints.call("run.after_claim", die):
+            other.run_worker(1).drain()
 
-    monkeypatch.setattr(app.flows._deciding, "find_out", found_out)
-    run = app.flows.resume(failed.execution_id, unknown="happened", result="ok", take_over=True)
-    assert (run.status, run.holder) == ("RUNNING", "another")
+    with store.open() as other:
+        with failpoints.call("run.after_move", take):
+            run = app.flows.resume(failed.execution_id, unknown="happened", result="ok", take_over=True)
+        assert run.status == "RUNNING" and run.holder is not None
 
 
 def test_a_result_is_of_what_happened(app: App) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
 from analemma import App
-from analemma.blocks.port import ObjectInfo, ObjectStore
-from analemma.catalog.packing import SqlPacking
-from analemma.clock import SystemClock, SystemEntropy
-from analemma.gc.packing import Packing, PackingPolicy
 from tests.stores import Store
 
 OWNER = "ann"
@@ -87,87 +83,55 @@ def upload_states(store: Store) -> list[str]:
     return [row[0] for row in query(store, "SELECT state FROM upload ORDER BY created_at, id")]
 
 
-class StoppedClock(SystemClock):
-    """A clock that stands."""
+class Pack(NamedTuple):
+    """An object with blocks, or one in which none lie any more."""
 
-    def __init__(self, now_us: int) -> None:
-        self._now_us = now_us
+    upload: bytes
+    key: str
+    size: int
+    blocks: int
+    live_bytes: int
 
-    def now_us(self) -> int:
-        return self._now_us
+    @property
+    def wasted(self) -> float:
+        """The share of its bytes that nobody needs; every block has a line at its end, which counts."""
+        return 1 - (self.live_bytes + 46 * self.blocks + 57) / self.size
 
 
-def packing_of(
-    app: App, *, objects: ObjectStore | None = None, clock: SystemClock | None = None, after_s: float = 0
-) -> Packing:
-    """As the app's own, with an object store or a clock of the test's."""
-    settings = app.settings
-    return Packing(
-        app.catalog,
-        SqlPacking(app.catalog.engine),
-        app.default.id,
-        objects=objects or app.objects,
-        policy=PackingPolicy(
-            after_s=after_s,
-            target_bytes=settings.pack_target_bytes,
-            least_bytes=settings.pack_least_bytes,
-            waste=settings.pack_waste,
-        ),
-        clock=clock or SystemClock(),
-        entropy=SystemEntropy(),
+def packs(store: Store) -> list[Pack]:
+    """Every pack that a commit made count, and what of it is needed."""
+    rows = query(
+        store,
+        "SELECT upload.id, object_key, upload.size, count(block.id), coalesce(sum(object_length), 0)"
+        " FROM upload LEFT JOIN block ON block.upload = upload.id WHERE state = 'ready'"
+        " GROUP BY upload.id, object_key, upload.size ORDER BY upload.id",
     )
+    return [Pack(*row) for row in rows]
 
 
 class Meddling:
     """An object store in which something happens whenever an object has been stored."""
 
-    def __init__(self, store: ObjectStore, after_put: Callable[[str], None]) -> None:
+    def __init__(self, store: Any, after_put: Callable[[str], None]) -> None:
         self._store = store
         self._after_put = after_put
 
-    @property
-    def supports_tags(self) -> bool:
-        return self._store.supports_tags
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
-    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        self._store.put(key, data, metadata=metadata, if_absent=if_absent)
-        self._after_put(key)
+    def put(self, key: str, data: bytes, **more: Any) -> None:
+        self._store.put(key, data, **more)
+        if key.startswith("packs/"):
+            self._after_put(key)
 
-    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
-        self._store.put_stream(key, chunks, metadata=metadata)
 
-    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
-        self._store.replace(key, data, expected=expected)
+def meddle(app: App, after_put: Callable[[str], None]) -> None:
+    """Have something happen in an app, which has not packed anything yet, whenever it has stored a pack."""
+    objects: Any = Meddling(app.objects, after_put)
+    app.objects = objects
 
-    def get(self, key: str) -> bytes:
-        return self._store.get(key)
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self._store.get_range(key, offset, length)
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return self._store.get_ranges(key, ranges)
-
-    def open_read(self, key: str) -> Iterator[bytes]:
-        return self._store.open_read(key)
-
-    def head(self, key: str) -> ObjectInfo | None:
-        return self._store.head(key)
-
-    def delete(self, key: str) -> None:
-        self._store.delete(key)
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        self._store.delete_many(keys)
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        return self._store.list(prefix)
-
-    def tag(self, key: str, tags: Mapping[str, str]) -> None:
-        self._store.tag(key, tags)
-
-    def health(self) -> None:
-        self._store.health()
-
-    def close(self) -> None:
-        """The store behind it is the app's."""
+def moved_nothing(report: Any) -> bool:
+    """Whether there was nothing to do."""
+    done = (report.blocks, report.packs, report.emptied, report.freed_bytes, report.left)
+    return done == (0, 0, 0, 0, 0) and report.problems == ()

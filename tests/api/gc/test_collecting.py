@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import threading
 import traceback
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from analemma import BranchKey
-from analemma.catalog.collecting import Collecting, LeaseLost
-from analemma.catalog.payloads import Lease, LeaseId, LeaseRequest
-from analemma.clock import SystemClock
+from analemma import App
 from analemma.errors import Conflict, Expired, Invalid, NotFound, Unavailable
-from analemma.gc.reports import GcPlan, GcReport
-from analemma.gc.sweeping import LONGEST_S, Sweep
+from analemma.testing import failpoints
 from tests.api.gc.collections import (
     DAY_S,
     PLACE,
@@ -30,7 +27,7 @@ from tests.api.gc.collections import (
 )
 from tests.stores import Store
 
-KEY = BranchKey("ann", "trip")
+SENDING: dict[str, Any] = {**PLACE, "execution_id": "run"}
 
 
 def test_two_runs_delete_what_expired_versions_left_and_nothing_else(store: Store) -> None:
@@ -44,7 +41,7 @@ def test_two_runs_delete_what_expired_versions_left_and_nothing_else(store: Stor
         assert second.deleted == first.doomed and second.bytes > 0 and second.ok
         assert len(blocks_of(app.default, app)) == second.referenced == first.referenced
         assert app.gc.run(grace_s=0).deleted == 0
-        assert app.default.verify(KEY).problems == []
+        assert app.kernel.verify(**PLACE).ok
         assert app.kernel.load_latest_state(**PLACE)["n"] == 4
 
 
@@ -81,13 +78,13 @@ def test_blocks_stay_for_the_grace_period(store: Store) -> None:
         assert tomorrow.run().deleted == doomed
 
 
-@pytest.mark.parametrize("grace_s", [-1, float("nan"), float("inf")], ids=str)
-def test_a_grace_period_that_is_none_is_refused(store: Store, grace_s: float) -> None:
+def test_a_grace_period_that_is_none_is_refused(store: Store) -> None:
     with store.open() as app:
-        with pytest.raises(Invalid, match="grace period"):
-            app.gc.run(grace_s=grace_s)
-        with pytest.raises(Invalid, match="grace period"):
-            app.gc.plan(grace_s=grace_s)
+        for grace_s in (-1, float("nan"), float("inf")):
+            with pytest.raises(Invalid, match="grace period"):
+                app.gc.run(grace_s=grace_s)
+            with pytest.raises(Invalid, match="grace period"):
+                app.gc.plan(grace_s=grace_s)
         assert app.gc.status().runs == ()
 
 
@@ -99,7 +96,7 @@ def test_a_plan_changes_nothing_and_names_what_a_run_deletes(store: Store) -> No
         before = blocks_of(app.default, app)
         plan = app.gc.plan(grace_s=0)
         assert blocks_of(app.default, app) == before and app.gc.status().newest == number
-        assert GcPlan.from_json(plan.to_json()) == plan
+        assert type(plan).from_json(plan.to_json()) == plan
         assert json.loads(json.dumps(plan.as_dict()))["tenants"][0]["to_delete"] == plan.to_delete
         assert f"{plan.to_delete} blocks would be deleted ({plan.delete_bytes} bytes)" in plan.describe()
         dry = app.gc.run(dry_run=True, grace_s=0)
@@ -122,10 +119,10 @@ def test_a_run_by_plan_deletes_nothing_that_became_needed_or_that_the_plan_does_
         app.gc.run(grace_s=0)
         report = app.gc.run(plan, grace_s=0)
         assert report.deleted < plan.to_delete
-        assert app.default.verify(KEY).problems == []
+        assert app.kernel.verify(**PLACE).ok
         assert app.gc.run(grace_s=0).deleted > 0
         with pytest.raises(Invalid, match="another store"):
-            app.gc.run(GcPlan("0" * 32, 0, 0, (), 0, 0, 0))
+            app.gc.run(replace(plan, store_id="0" * 32))
 
 
 def test_a_plan_foresees_what_expiry_would_set_free(store: Store) -> None:
@@ -140,29 +137,30 @@ def test_a_plan_foresees_what_expiry_would_set_free(store: Store) -> None:
         assert (plan.to_delete, plan.tenants[0].to_doom) == (report.deleted, report.doomed)
 
 
+def send(app: App) -> dict[str, Any]:
+    """A payload whose field only a lease keeps."""
+    return app.payloads.dehydrate({"large": text("leased")}, force_offload_fields=["large"], **SENDING)
+
+
 def test_what_only_a_lease_keeps_stays_until_it_is_released(store: Store) -> None:
-    with store.open() as app:
+    with store.open(cache_bytes=0) as app:
         save_versions(app, 1)
-        tree = app.default.trees.build({"large": text("leased")})
-        rows = app.default.blocks.prepare(tree.blocks, KEY, "run").rows
-        lease = Lease(LeaseId(b"l" * 16), "ann", "trip", "run", tree.root.id, 1, None, 1)
-        app.catalog.add_leases(LeaseRequest(app.default.id, (lease,), rows))
+        before = app.stats().blocks
+        sent = send(app)
+        leased = app.stats().blocks - before
         for _ in range(3):
-            app.gc.run(grace_s=0)
-        assert app.default.trees.read(tree.root.id) == {"large": text("leased")}
-        app.catalog.release_leases(app.default.id, "ann", "trip", "run")
+            assert app.gc.run(grace_s=0).ok
+        assert app.payloads.hydrate(sent)["large"] == text("leased")
+        app.payloads.release(**SENDING)
         for _ in range(2):
             report = app.gc.run(grace_s=0)
-        assert report.deleted == len(tree.blocks)
+        assert report.deleted == leased > 0 and app.stats().blocks == before
 
 
 def test_a_tenant_whose_leases_were_all_released_is_emptied(store: Store) -> None:
     with store.open() as app:
-        tree = app.default.trees.build({"large": text("leased")})
-        rows = app.default.blocks.prepare(tree.blocks, KEY, "run").rows
-        lease = Lease(LeaseId(b"l" * 16), "ann", "trip", "run", tree.root.id, 1, None, 1)
-        app.catalog.add_leases(LeaseRequest(app.default.id, (lease,), rows))
-        app.catalog.release_leases(app.default.id, "ann", "trip", "run")
+        send(app)
+        app.payloads.release(**SENDING)
         assert [app.gc.run(grace_s=0).ok for _ in range(2)] == [True, True]
         assert blocks_of(app.default, app) == set()
 
@@ -192,20 +190,19 @@ def test_a_stalled_writer_of_an_expired_version_hears_that_and_loses_nothing_els
             app.kernel.fork(first.manifest_id, owner_id="ann", branch="late")
         with pytest.raises(Expired):
             app.kernel.load_state(first.manifest_id)
-        assert app.default.verify(KEY).problems == []
+        assert app.kernel.verify(**PLACE).ok
 
 
 def test_only_one_collects_at_a_time(store: Store) -> None:
     with store.open() as app, store.open() as other:
         save_versions(app, 1)
-        begun = Collecting(app.catalog.engine).begin("someone", 300, store_id=app.catalog.store_id())
-        with pytest.raises(Conflict, match="someone is collecting"):
-            other.gc.run()
-        assert other.gc.status().holder == "someone"
-        # Dead for longer than its lease: then another takes over.
-        assert other.collector(database_clock=later(301)).run().ok
-        with pytest.raises(LeaseLost):
-            begun.renew()
+        with failpoints.paused("gc.after_lease", lambda: app.gc.run(grace_s=0)) as held:
+            with pytest.raises(Conflict, match="is collecting"):
+                other.gc.run()
+            assert other.gc.status().holder is not None
+            # Dead for longer than its lease: then another takes over.
+            assert other.collector(database_clock=later(301)).run().ok
+            assert "lost its lease" in held.go_on().problems[0]
 
 
 def test_two_threads_of_a_program_do_not_take_the_lease_from_each_other(store: Store) -> None:
@@ -230,7 +227,7 @@ def test_a_child_forked_during_a_run_waits_for_it_and_then_collects(store: Store
         save_versions(app)
         expire_all_but_newest(app)
         inside, done = threading.Event(), threading.Event()
-        reports: list[GcReport] = []
+        reports: list[Any] = []
 
         def pause(stage: str, count: int) -> None:
             if stage == "scanned":
@@ -276,29 +273,34 @@ def test_a_child_forked_during_a_run_waits_for_it_and_then_collects(store: Store
 
 
 def test_a_lease_from_a_clock_that_was_a_day_ahead_does_not_stop_collection_for_a_day(store: Store) -> None:
-    with store.open() as app:
+    with store.open() as app, store.open() as other:
         save_versions(app, 1)
-        wrong = Collecting(app.catalog.engine, clock=later(2 * DAY_S))
-        wrong.begin("someone", 300, store_id=app.catalog.store_id())
-        assert app.gc.run().ok
+        wrong = other.collector(database_clock=later(2 * DAY_S))
+        with failpoints.paused("gc.after_lease", lambda: wrong.run(grace_s=0)):
+            assert app.gc.run().ok
 
 
-def test_a_collector_that_lost_its_lease_writes_nothing_more(store: Store) -> None:
-    with store.open() as app:
+@pytest.mark.parametrize("stage", ["snapshot", "marking", "scanned", "marking to go"])
+def test_a_collector_that_lost_its_lease_writes_nothing_more(stage: str, store: Store) -> None:
+    with store.open(gc_lease_s=1) as app, store.open() as other:
         save_versions(app)
         expire_all_but_newest(app)
-        catalog, store_id = Collecting(app.catalog.engine), app.catalog.store_id()
-        for stage in ("snapshot", "scanned", "marking to go"):
-            begun = catalog.begin("slow", 300, store_id=store_id)
-            slow = Sweep(catalog, begun, app.default.id, app.default.blocks.read_uncached, batch=1)
-            steps = slow.steps()
-            while next(steps)[0] != stage:
-                pass
-            done = (slow.doomed, slow.deleted)
-            catalog.begin("slow", 300, store_id=store_id)
-            with pytest.raises(LeaseLost):
-                list(steps)
-            assert (slow.doomed, slow.deleted) == done
+        app.gc.run(grace_s=0)
+        app.kernel.save_state_delta({"own": text("more")}, **PLACE)
+        app.kernel.expire(**PLACE)
+        thief = other.collector(database_clock=later(2))
+        told: list[tuple[str, int]] = []
+
+        def steal(now: str, count: int) -> None:
+            if now == stage and not told:
+                # It takes the lease, and does nothing with it.
+                assert thief.run(grace_s=0, stop=lambda: True).stopped
+                told.append((now, app.stats().blocks))
+
+        report = app.gc.run(grace_s=0, progress=steal)
+        assert "lost its lease" in report.problems[0]
+        assert app.stats().blocks == told[0][1] and (report.deleted, len(told)) == (0, 1)
+        assert (report.doomed > 0) == (stage == "marking to go")
 
 
 def test_a_run_that_loses_its_lease_says_so(store: Store) -> None:
@@ -362,38 +364,3 @@ def test_status_tells_what_runs_did(store: Store) -> None:
             reports[1].referenced,
         )
         assert first.doomed == newest.deleted and app.gc.status().holder is None
-
-
-class SlowClock(SystemClock):
-    """By which every look at it takes as long as it is told."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._now = 0.0
-
-    def monotonic(self) -> float:
-        self._now += self._seconds
-        return self._now
-
-
-@pytest.mark.parametrize(
-    ("seconds", "sizes"),
-    [
-        (10 * LONGEST_S, [2500, 250, 100, 100, 100]),
-        (LONGEST_S, [2500, 2500, 2500, 2500, 2500]),
-        (0.0, [2500, 5000, 10_000, 10_000, 10_000]),
-    ],
-)
-def test_transactions_become_as_large_as_time_allows(seconds: float, sizes: list[int], store: Store) -> None:
-    with store.open() as app:
-        catalog = Collecting(app.catalog.engine)
-        begun = catalog.begin("me", 300, store_id=app.catalog.store_id())
-        read = app.default.blocks.read_uncached
-        sweep = Sweep(catalog, begun, app.default.id, read, clock=SlowClock(seconds))
-        ids = bytearray(random.Random(1).randbytes(32 * sum(sizes)))
-        batches = list(sweep._batches(ids))
-        assert [len(batch) for batch in batches] == sizes
-        assert b"".join(block for batch in batches for block in batch) == ids
-        # Without one they are as large as told.
-        told = Sweep(catalog, begun, app.default.id, read, batch=7)
-        assert [len(batch) for batch in told._batches(ids[: 32 * 8])] == [7, 1]

@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from analemma.catalog.collecting_sessions import SessionId
-from analemma.gc.brakes import BrakeLimits, judge
+from analemma.testing import failpoints
 from tests.api.gc.collections import PLACE, blocks_of, expire_all_but_newest, save_versions, script
 from tests.stores import Store
-
-SESSION = SessionId(bytes(16))
-
-
-def reason(**numbers: object) -> str | None:
-    given: dict[str, object] = {
-        "roots": 1,
-        "total": 10_000,
-        "referenced": 9_000,
-        "emptiness_is_unexplained": False,
-        "last": None,
-        "limits": BrakeLimits(unmarked=0.9, drop=0.5, blocks=1000),
-        **numbers,
-    }
-    return judge(**given)  # type: ignore[arg-type]
-
-
-def test_ordinary_numbers_pass() -> None:
-    assert reason() is None
-    assert reason(last=(10_000, 9_500)) is None
-    assert reason(roots=0, total=0, referenced=0, emptiness_is_unexplained=True) is None
-    assert reason(roots=0, total=900, referenced=0) is None
-
-
-def test_numbers_that_look_wrong_are_told() -> None:
-    assert "nothing that leads" in str(reason(roots=0, total=5, referenced=0, emptiness_is_unexplained=True))
-    assert "more than 90%" in str(reason(referenced=900))
-    assert "were in the pass before" in str(reason(referenced=4_000, last=(9_000, 8_100)))
-
-
-def test_small_numbers_are_never_wrong() -> None:
-    assert reason(total=900, referenced=1) is None
-    assert reason(total=1000, referenced=100, last=(1000, 1000)) is None
 
 
 def test_blocks_without_any_root_are_left_alone(store: Store) -> None:
@@ -104,11 +72,27 @@ def test_first_blocks_that_come_while_a_pass_looks_are_nothing_wrong(store: Stor
         assert app.kernel.load_latest_state(**PLACE) == {"n": 1}
 
 
-def test_first_blocks_of_a_session_are_nothing_wrong(store: Store) -> None:
-    with store.open() as app:
-        save_versions(app)
-        app.gc.sessions.open(app.default.id, SESSION)
-        script(app, "DELETE FROM head; DELETE FROM manifest")
-        assert app.gc.run(grace_s=0).ok
-        app.catalog.engine.write(lambda tx: app.gc.sessions.close(tx, app.default.id, SESSION))
-        assert app.gc.run(grace_s=0).kinds == ("limit",)
+def test_first_blocks_of_a_session_are_nothing_wrong(store: Store, tmp_path: Path) -> None:
+    with store.open(archive_format="blocks") as app, store.open() as other:
+        volume = tmp_path / "volume"
+        app.archives.create("home", owner_id="ann", volume=volume)
+        (volume / "file").write_text("x" * 5000)
+        with failpoints.paused("archive.after_data", lambda: app.archives.archive("home")) as held:
+            assert other.stats().blocks > 0 and other.gc.status().sessions == 1
+            for _ in range(3):
+                report = other.gc.run(grace_s=0)
+                assert report.ok and report.deleted == 0
+            held.go_on()
+        assert other.gc.run(grace_s=0).ok and other.gc.status().sessions == 0
+        app.archives.restore("home")
+
+
+def test_more_garbage_than_looks_right_is_left_alone(store: Store) -> None:
+    with store.open(gc_brake_unmarked=0.3, gc_brake_blocks=5, gc_brake_drop=1) as app:
+        save_versions(app, 8)
+        expire_all_but_newest(app)
+        report = app.gc.run(grace_s=0)
+        assert report.kinds == ("limit",) and "more than 30%" in report.problems[0] and report.doomed == 0
+    with store.open(gc_brake_unmarked=0.3, gc_brake_blocks=1000, gc_brake_drop=1) as app:
+        # Small numbers are never wrong.
+        assert app.gc.run(grace_s=0).doomed > 0

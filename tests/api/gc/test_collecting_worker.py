@@ -5,41 +5,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from analemma import App
-from analemma.clock import SystemClock
-from analemma.gc.worker import Job, Worker, collection_jobs
 from tests.api.gc.collections import PLACE, blocks_of, later, save_versions, text
-from tests.api.gc.packing_stores import query
-from tests.interrupting import interrupt
+from tests.raw_rows import change
 from tests.stores import Store
 
 HOUR_S = 3600
 
 
-def collecting(app: App, tenant: str | None, seconds: float = 0) -> Job:
-    """The job that collects, so many seconds from now, in a process that has not collected yet."""
+def collect_if_due(app: App, tenant: str | None, seconds: float = 0) -> bool:
+    """What a worker does, so many seconds from now, in a process that has not collected yet; whether it was due."""
     collector = app.collector(database_clock=later(seconds))
-    return collection_jobs(collector, interval_s=HOUR_S, tenant=tenant)[0]
-
-
-def do(job: Job) -> str | None:
-    return job.work(lambda: False)
+    if not collector.is_due(HOUR_S, tenant):
+        return False
+    collector.run(tenant=tenant)
+    return True
 
 
 def two_tenants(app: App) -> None:
     save_versions(app, 1)
     app.tenant("other").kernel.save_state_delta({"large": text("other")}, **PLACE)
-
-
-def test_a_worker_of_one_tenant_leaves_the_others_alone(store: Store) -> None:
-    with store.open() as app:
-        two_tenants(app)
-        said = do(collecting(app, "other"))
-        blocks = len(blocks_of(app.tenant("other"), app))
-        assert said is not None and f"{blocks} blocks" in said and blocks < len(blocks_of(app.default, app))
 
 
 def test_the_command_works_in_the_tenant_that_it_is_told(store: Store) -> None:
@@ -62,49 +49,22 @@ def test_the_command_works_in_the_tenant_that_it_is_told(store: Store) -> None:
 def test_a_run_in_one_tenant_does_not_keep_a_worker_from_the_others(store: Store) -> None:
     with store.open() as app:
         two_tenants(app)
-        assert do(collecting(app, "other")) is not None
-        assert do(collecting(app, "other")) is None
-        assert do(collecting(app, "default")) is not None
+        assert collect_if_due(app, "other")
+        assert not collect_if_due(app, "other")
+        assert collect_if_due(app, "default")
         # Every tenant was visited within the hour.
-        assert do(collecting(app, None)) is None
-        assert do(collecting(app, "other", HOUR_S)) is not None
-        assert do(collecting(app, None, HOUR_S)) is not None
-        assert do(collecting(app, None, HOUR_S)) is None
+        assert not collect_if_due(app, None)
+        assert collect_if_due(app, "other", HOUR_S)
+        assert collect_if_due(app, None, HOUR_S)
+        assert not collect_if_due(app, None, HOUR_S)
 
 
 def test_a_tenant_that_cannot_be_collected_is_not_tried_every_minute(store: Store) -> None:
     with store.open() as app:
         two_tenants(app)
-        other = app.tenant("other").id
-        query(store, "UPDATE block SET body = ? WHERE tenant = ?", b"damaged", other)
-        job = collecting(app, None)
-        said = do(job)
-        assert said is not None and "other" in said
-        assert do(job) is None
+        change(store, "UPDATE block SET body = ? WHERE tenant = ?", [b"damaged", app.tenant("other").id])
+        assert app.gc.is_due(HOUR_S)
+        assert "other" in app.gc.run().problems[0]
+        assert not app.gc.is_due(HOUR_S)
         # Another worker has not met it yet.
-        assert do(collecting(app, None)) is not None
-
-
-def test_a_worker_does_its_jobs_once(store: Store) -> None:
-    with store.open() as app:
-        two_tenants(app)
-        told: list[str] = []
-        jobs = collection_jobs(app.gc, interval_s=HOUR_S, tenant="default", always=True)
-        worker = Worker(jobs, clock=SystemClock(), tell=lambda job, said: told.append(f"{job}: {said}"))
-        assert worker.run(once=True) == 0
-        assert len(told) == 1 and told[0].startswith("gc: pass ")
-
-
-def test_a_signal_may_stop_it_at_any_place() -> None:
-    """Also while it holds a lock of what it waits with."""
-    for place in range(30):
-        worker = Worker([Job("none", HOUR_S, lambda stop: None)], clock=SystemClock(), tell=lambda job, said: None)
-        thread = threading.Thread(target=interrupt, args=(worker.run, worker.stop, place), daemon=True)
-        thread.start()
-        # Where the signal did not come, because there is no such place.
-        thread.join(0.05)
-        ending = threading.Thread(target=worker.stop, daemon=True)
-        ending.start()
-        ending.join(10)
-        thread.join(30)
-        assert not thread.is_alive()
+        assert collect_if_due(app, None)

@@ -3,62 +3,56 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+import zstandard
 
-from analemma import App
-from analemma.blocks.port import ObjectStore
-from analemma.catalog.engine import Transaction
-from analemma.catalog.packing import SqlPacking
-from analemma.errors import Conflict, Corrupt, OutcomeUnknown
+from analemma.errors import Conflict, Corrupt
+from analemma.testing import failpoints
 from tests.api.gc.packing_stores import (
     OWNER,
     SMALL,
-    Meddling,
     assert_whole,
     block_rows,
     converse,
-    packing_of,
+    meddle,
     query,
     states,
     upload_states,
 )
-from tests.internals import doom_blocks
 from tests.stores import Store
 
 ONE_OF_EACH: dict[str, Any] = {**SMALL, "pack_target_bytes": 16 << 20}
 """Settings with which everything goes into two packs: blocks with links, and blocks without."""
 
 
-def meddled(app: App, meddle: Callable[[], None]) -> ObjectStore:
-    """The app's object store, in which `meddle` happens once, after the first object was stored."""
-    assert app.objects is not None
-    waiting = [meddle]
+def pack_beside(store: Store, happens: Callable[[], object]) -> Any:
+    """Pack everything; something happens once, after the first pack was stored. What was moved."""
+    waiting = [happens]
 
     def after_put(_: str) -> None:
         if waiting:
             waiting.pop()()
 
-    return Meddling(app.objects, after_put)
+    with store.open(**ONE_OF_EACH) as other:
+        meddle(other, after_put)
+        return other.packing.pack(older_than_s=0)
 
 
 def test_the_second_of_two_packers_moves_nothing(store: Store) -> None:
     with store.open(**ONE_OF_EACH) as app:
         converse(app)
         expected, blocks = states(app), block_rows(store)
-        report = packing_of(app, objects=meddled(app, lambda: nothing(app.packing.pack(older_than_s=0)))).pack()
+        report = pack_beside(store, lambda: app.packing.pack(older_than_s=0))
         assert report.blocks == 0 and report.left == len(blocks)
         # What the first stored counts, what the second stored is left to the collector.
         assert sorted(upload_states(store)) == ["ready", "ready", "temp", "temp"]
         assert states(app) == expected
         assert_whole(app)
-
-
-def nothing(_: object) -> None:
-    """Has no result."""
 
 
 def test_a_pack_that_would_begin_mostly_dead_is_not_begun(store: Store) -> None:
@@ -71,7 +65,7 @@ def test_a_pack_that_would_begin_mostly_dead_is_not_begun(store: Store) -> None:
             for block in branching[: len(branching) * 2 // 3]:
                 query(store, "DELETE FROM block WHERE id = ?", block)
 
-        report = packing_of(app, objects=meddled(app, remove_most)).pack()
+        report = pack_beside(store, remove_most)
         rows = block_rows(store)
         assert all(rows[block][2] is not None for block in branching if block in rows)
         assert sorted(upload_states(store)) == ["ready", "temp"] and report.left == len(branching)
@@ -90,7 +84,7 @@ def test_a_block_deleted_meanwhile_stays_deleted(store: Store) -> None:
             for block in garbage:
                 query(store, "DELETE FROM block WHERE id = ?", block)
 
-        report = packing_of(app, objects=meddled(app, collect)).pack()
+        report = pack_beside(store, collect)
         assert set(block_rows(store)) == before
         assert (report.blocks, report.left) == (len(before), len(garbage))
         assert_whole(app)
@@ -105,7 +99,7 @@ def test_a_save_that_emits_a_block_again_finds_it_moved(store: Store) -> None:
         def save_the_same() -> None:
             app.kernel.save_state_delta(state, workflow_id="copy", owner_id=OWNER)
 
-        packing_of(app, objects=meddled(app, save_the_same)).pack()
+        pack_beside(store, save_the_same)
         rows = block_rows(store)
         assert {block for block, row in rows.items() if row[2] is None} == packed
         assert states(app, "copy") == [state]
@@ -117,15 +111,19 @@ def test_moving_leaves_a_doom_alone_and_a_save_still_clears_it(store: Store) -> 
     with store.open(**ONE_OF_EACH) as app:
         converse(app, versions=20)
         state = states(app)[0]
-
-        def doom() -> None:
-            doom_blocks(app, 7)
-
-        packing_of(app, objects=meddled(app, doom)).pack()
-        assert {(row[2] is None, row[-1]) for row in block_rows(store).values()} == {(True, 7)}
+        app.kernel.save_state_delta(
+            {"messages": [], "scratch": "", "constant": {}}, workflow_id="report", owner_id=OWNER
+        )
+        app.kernel.set_retention(owner_id=OWNER, keep_last=1)
+        pack_beside(store, lambda: app.gc.run(grace_s=0))
+        doomed = {block for block, row in block_rows(store).items() if row[-1] is not None}
+        assert doomed and all(row[2] is None for row in block_rows(store).values())
         app.kernel.save_state_delta(state, workflow_id="copy", owner_id=OWNER)
-        spared = [row for row in block_rows(store).values() if row[-1] is None and row[2] is None]
-        assert spared
+        rows = block_rows(store)
+        assert any(rows[block][-1] is None and rows[block][2] is None for block in doomed)
+        for _ in range(2):
+            app.gc.run(grace_s=0)
+        assert states(app, "copy") == [state]
         assert_whole(app, "copy")
 
 
@@ -138,7 +136,7 @@ def test_a_pack_that_the_collector_claimed_gets_no_blocks(store: Store) -> None:
             query(store, "UPDATE upload SET state = 'deleting'")
 
         with pytest.raises(Conflict, match="collected"):
-            packing_of(app, objects=meddled(app, claim)).pack()
+            pack_beside(store, claim)
         assert block_rows(store) == rows and upload_states(store) == ["deleting"]
         assert_whole(app)
 
@@ -147,12 +145,12 @@ def test_a_block_stored_anew_in_another_form_stays_where_it_is(store: Store) -> 
     with store.open(**ONE_OF_EACH) as app:
         converse(app, versions=20)
         block, row = next((block, row) for block, row in block_rows(store).items() if row[1] == 1 and row[6] is None)
-        data = app.default.blocks.read_uncached([block])[block]  # type: ignore[list-item, index]
+        data = zstandard.ZstdDecompressor().decompress(row[2], max_output_size=row[0])
 
         def store_raw() -> None:
             query(store, "UPDATE block SET codec = 0, body = ? WHERE id = ?", data, block)
 
-        report = packing_of(app, objects=meddled(app, store_raw)).pack()
+        report = pack_beside(store, store_raw)
         assert report.left == 1 and block_rows(store)[block][:3] == (row[0], 0, data)
         assert_whole(app)
 
@@ -173,8 +171,10 @@ def test_a_pack_that_does_not_read_back_gets_no_blocks(damage: str, store: Store
             elif damage == "cut":
                 app.objects.put(key, data[:-1])
 
-        with pytest.raises(Corrupt):
-            packing_of(app, objects=Meddling(app.objects, spoil)).pack()
+        with store.open(**ONE_OF_EACH) as other:
+            meddle(other, spoil)
+            with pytest.raises(Corrupt):
+                other.packing.pack(older_than_s=0)
         assert block_rows(store) == rows and upload_states(store) == ["temp"]
 
 
@@ -189,40 +189,22 @@ def test_a_damaged_block_is_left_alone_and_named(store: Store) -> None:
         assert len(report.problems) == 1 and damaged.hex() in report.problems[0]
 
 
-class LosesAnswers(SqlPacking):
-    """Whose commits happen, or not, without anybody hearing of it."""
+def test_a_lost_answer_is_found_out(migrated_url: str, tmp_path: Path) -> None:
+    """The connection ends before the answer comes: whether the blocks have moved is looked up."""
+    store = Store(migrated_url, str(tmp_path / "objects"))
 
-    def __init__(self, app: App, happens: Sequence[bool]) -> None:
-        engine: Any = _Deaf(app.catalog.engine, list(happens))
-        super().__init__(engine)
+    def lose_connections() -> None:
+        with psycopg.connect(store.url) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
 
-
-class _Deaf:
-    def __init__(self, engine: Any, happens: list[bool]) -> None:
-        self._engine = engine
-        self._happens = happens
-        self.dialect = engine.dialect
-
-    def write(self, move: Callable[[Transaction], Any]) -> Any:
-        if not self._happens:
-            return self._engine.write(move)
-        if self._happens.pop():
-            self._engine.write(move)
-        raise OutcomeUnknown("the answer was lost")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-
-@pytest.mark.parametrize("happens", [True, False])
-def test_a_lost_answer_is_found_out(happens: bool, store: Store) -> None:
     with store.open(**ONE_OF_EACH) as app:
         converse(app, versions=20)
-        packing = packing_of(app)
-        packing._packing = LosesAnswers(app, [happens])
-        report = packing.pack()
+        with failpoints.call("pack.before_commit", lose_connections):
+            report = app.packing.pack(older_than_s=0)
         assert report.blocks == len(block_rows(store)) and report.left == 0
-        assert upload_states(store) == ["ready", "ready"]
         assert_whole(app)
 
 
@@ -273,35 +255,35 @@ def test_savers_and_packers_of_the_same_blocks_get_along(store: Store) -> None:
         assert states(app) == contents
 
 
-def test_a_reader_follows_a_block_that_moves_before_its_eyes(tmp_path: Path) -> None:
+class Moving:
+    """An object store in which everything lies elsewhere by the time that somebody reads for the first time."""
+
+    def __init__(self, store: Any, move: Callable[[], None]) -> None:
+        self._store = store
+        self._waiting = [move]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("get") and self._waiting:
+            self._waiting.pop()()
+        return getattr(self._store, name)
+
+
+def test_a_reader_follows_a_block_that_moves_before_its_eyes(store: Store) -> None:
     """The row is read, then the block moves on and its old pack goes: it is looked up once more."""
-    store = Store(str(tmp_path / "store"))
-    with store.open(**ONE_OF_EACH) as app:
+    with store.open(**ONE_OF_EACH) as app, store.open(**ONE_OF_EACH) as reader:
         converse(app, versions=5)
         expected = states(app)
         app.packing.pack(older_than_s=0)
-        blocks = app.default.blocks
-        read = app.catalog.read_blocks
         moved: list[bool] = []
 
-        def read_then_move(tenant: Any, ids: Any) -> Any:
-            rows = read(tenant, ids)
-            if not moved:
-                moved.append(True)
-                old = [row.upload for row in rows.values()]
-                app.packing.unpack()
-                app.packing.pack(older_than_s=0)
-                assert app.objects is not None
-                for key in [info.key for info in app.objects.list()]:
-                    if bytes.fromhex(key.rpartition("/")[2]) in old:
-                        app.objects.delete(key)
-            return rows
+        def move() -> None:
+            assert app.objects is not None
+            old = [info.key for info in app.objects.list("packs")]
+            app.packing.unpack()
+            app.packing.pack(older_than_s=0)
+            app.objects.delete_many(old)
+            moved.append(True)
 
-        app.catalog.read_blocks = read_then_move  # type: ignore[method-assign]
-        try:
-            versions = app.kernel.history(workflow_id="report", owner_id=OWNER)
-            newest = bytes.fromhex(versions[0].manifest_id)
-            assert newest in blocks.read_uncached([newest])  # type: ignore[list-item]
-        finally:
-            app.catalog.read_blocks = read  # type: ignore[method-assign]
-        assert moved and states(app) == expected
+        objects: Any = Moving(reader.objects, move)
+        reader.objects = objects
+        assert states(reader) == expected and moved

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from analemma.flows.document import MAXIMUM_GROUP_DEPTH, MAXIMUM_NODES
 from tests.core.flows.workflows import problems, warnings
+
+MAXIMUM_NODES = 500
+MAXIMUM_GROUP_DEPTH = 50
 
 HEAD = "workflow: test\nnodes:\n"
 STEP = "type: python, function: test.f"
@@ -229,13 +233,14 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_told_with_node_and_line(name: str) -> None:
-    nodes, expected = WRONG[name]
-    found = problems(HEAD + nodes + "\n")
-    assert len(found) == len(expected), found
-    for one, begin in zip(found, expected, strict=True):
-        assert one.startswith(begin)
+def test_what_is_wrong_is_told_with_node_and_line() -> None:
+    told = {name: problems(HEAD + nodes + "\n") for name, (nodes, _) in WRONG.items()}
+    wrong = {
+        name: told[name]
+        for name, (_, expected) in WRONG.items()
+        if len(told[name]) != len(expected) or not all(map(str.startswith, told[name], expected))
+    }
+    assert wrong == {}
 
 
 GRAPH = HEAD + "".join(f"  - {{id: {name}, {STEP}}}\n" for name in "abcd") + "edges:\n"
@@ -340,3 +345,46 @@ def test_no_key_of_another_type_is_meant() -> None:
     """`cases` are those of a branch."""
     (found,) = problems(f"{HEAD}  - {{id: a, {STEP}, case: 3}}")
     assert str(found).endswith("unknown key case in python")
+
+
+def headers(name: str, text: str) -> list[str]:
+    """What is wrong with a header, or with a key of that name in data."""
+    value = json.dumps(text)
+    node = f"{{id: a, type: http_request, method: POST, url: 'https://x', body: {{{json.dumps(name)}: {value}}}}}"
+    return problems(f"{HEAD}  - {node}\n")
+
+
+def test_what_looks_like_a_secret_may_not_stand_in_a_document() -> None:
+    fine = [
+        ("Authorization", "Bearer ${TOKEN}"),
+        ("authorization", "${TOKEN}"),
+        ("X-Api-Key", "${KEY}"),
+        ("password", "{{password}}"),
+        ("password", ""),
+        ("max_tokens", "many"),
+        ("tokenizer", "cl100k"),
+        ("content", "the password is secret"),
+    ]
+    secret = [
+        ("Authorization", "Bearer abcdef"),
+        ("authorization", "${TOKEN} and more and more"),
+        ("X-API-Key", "1234"),
+        ("api_key", "k"),
+        ("password", "hunter2"),
+        ("password", "hunter2 "),
+        ("access_token", "abc"),
+        ("Cookie", "session=1"),
+        ("content", "use sk-abcdefghijklmnopqrstuv please"),
+        ("code", "AKIAABCDEFGHIJKLMNOP"),
+        ("code", "-----BEGIN RSA PRIVATE KEY-----"),
+    ]
+    assert [each for each in fine if headers(*each)] == []
+    assert [each for each in secret if not any("secret" in said for said in headers(*each))] == []
+
+
+def test_placeholders_variables_and_paths_that_name_nothing_are_refused() -> None:
+    texts = ["{{}}", "{{ }}", "{{a", "{{/}}", "{{a{b}}}", "${}", "${lower}", "${A-B}", "${A"]
+    assert [text for text in texts if not headers("x", text)] == []
+    paths = ["", "/", "//a", "\x00", "a\nb", "x" * 257, "/~2"]
+    reading = {path: problems(f"{HEAD}  - {{id: a, {STEP}, reads: [{json.dumps(path)}]}}\n") for path in paths}
+    assert [path for path, said in reading.items() if not said] == []

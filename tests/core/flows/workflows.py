@@ -1,17 +1,11 @@
-"""Workflows for tests: short ways to write documents and to walk through plans."""
+"""Workflows for tests: short ways to write documents, and to read what is wrong with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from analemma.flows.document import Workflow
-from analemma.flows.loading import check_text
-from analemma.flows.partitioning import partition
-from analemma.flows.reading import read_workflow
-from analemma.flows.segments import Plan, Segment
-from analemma.flows.walking import DONE, Again, Outcome, Took, advance, begin
+from tests.core.entry_points.flows import check_text, partition, read_workflow
 from tests.docs.pages import ROOT
 
 TRIAGE = ROOT / "examples" / "triage" / "triage.yaml"
@@ -46,12 +40,12 @@ def document(*nodes: Node, edges: list[tuple[str, str]] | None = None, **more: A
     return made if edges is None else made | {"edges": [{"from": one, "to": other} for one, other in edges]}
 
 
-def workflow(*nodes: Node, edges: list[tuple[str, str]] | None = None, **more: Any) -> Workflow:
+def workflow(*nodes: Node, edges: list[tuple[str, str]] | None = None, **more: Any) -> Any:
     """A checked workflow of nodes."""
     return read_workflow(document(*nodes, edges=edges, **more))
 
 
-def plan_of_nodes(*nodes: Node, edges: list[tuple[str, str]] | None = None, **more: Any) -> Plan:
+def plan_of_nodes(*nodes: Node, edges: list[tuple[str, str]] | None = None, **more: Any) -> Any:
     """The plan of nodes."""
     return partition(workflow(*nodes, edges=edges, **more))
 
@@ -68,25 +62,6 @@ def warnings(text: str) -> list[str]:
     checked = check_text(text, "w.yaml")
     assert checked.problems == ()
     return [str(each).removeprefix("w.yaml:") for each in checked.warnings]
-
-
-def walk(
-    plan: Plan, decide: Callable[[Segment, int], Outcome] | None = None, start: str | None = None
-) -> Iterator[str]:
-    """The segments that run, one after the other. By default branches take their last arm, and loops run twice."""
-    position = begin(plan, start)
-    while position.at is not None:
-        segment = plan.segment(position.at)
-        yield segment.id
-        count = dict(position.iterations).get(segment.id, 0)
-        position = advance(plan, position, (decide or decide_simply)(segment, count))
-
-
-def decide_simply(segment: Segment, count: int) -> Outcome:
-    """A loop runs twice, a branch takes its last arm."""
-    if segment.type == "loop":
-        return Again(count < 2)
-    return Took(len(segment.arms) - 1) if segment.type == "branch" else DONE
 
 
 def read(file: Path) -> str:

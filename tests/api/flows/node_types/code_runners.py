@@ -1,82 +1,83 @@
-"""Runners of code for tests, and what has to be so when the code is over."""
+"""Stores whose nodes run code, and what has to be so when the code is over."""
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from analemma.clock import SystemClock
-from analemma.errors import Denied
-from analemma.flows.node_types.code_running import Code, CodeRunner, Outcome
+import analemma
+from analemma import App, Run, Settings
+from tests.api.flows.runs import place
+from tests.depth import some
 
 SYSTEM_PYTHON = "/usr/bin/python3"
+SMALL: dict[str, Any] = {"memory_mb": 64, "cpu_s": 20, "disk_mb": 4}
 
 
-def why_not(isolation: str, python: str | None = None) -> str | None:
-    """Why code cannot be run so on this machine, if it cannot."""
-    try:
-        CodeRunner(isolation=isolation, python=python, clock=SystemClock()).run(code(""), lambda: False)  # type: ignore[arg-type]
-    except Denied as exc:
-        return exc.message
-    return None
+@contextmanager
+def open_isolated(isolation: str) -> Iterator[App]:
+    """A store whose nodes run code so; skips where this machine cannot."""
+    python = None if isolation == "namespaces" else SYSTEM_PYTHON
+    settings = Settings(code_isolation=isolation, code_python=python)
+    with analemma.open("sqlite:///:memory:", settings=settings) as app:
+        tried = flow(app, code="result = 1")
+        if tried.error is not None:
+            pytest.skip(tried.error.message)
+        yield app
 
 
-def code(text: str, *, state: dict[str, Any] | None = None, **more: Any) -> Code:
-    made: dict[str, Any] = {
-        "memory_mb": 64, "cpu_s": 20, "disk_mb": 4, "wall_s": 20, "network": False, **more
-    }  # fmt: skip
-    return Code(text, state or {}, **made)
+def flow(app: App, state: dict[str, Any] | None = None, **more: Any) -> Run:
+    """A run of one node with code."""
+    node = {"id": "calc", "type": "code_interpreter", **SMALL, **more}
+    return app.flows.run({"workflow": "w", "nodes": [node]}, state, **place())
 
 
-REFUSED = why_not("namespaces")
-isolated = pytest.mark.skipif(REFUSED is not None, reason=f"{REFUSED}")
-HAS_LIMITS = os.path.exists(SYSTEM_PYTHON) and why_not("limits", SYSTEM_PYTHON) is None
+def answer(app: App, text: str, state: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """What came of code of the state: `ok`, `result`, `output`, `error`."""
+    run = flow(app, {"program": text, **(state or {})}, code_path="program", reads=list(state or {}), **more)
+    assert run.error is None, run.error
+    found: dict[str, Any] = run.state["calc"]
+    return found
+
+
+def failure(app: App, text: str, **more: Any) -> str:
+    """How code failed."""
+    found = answer(app, text, **more)
+    assert found["ok"] is False and found["result"] is None
+    return f"{found['error']['type']}: {found['error']['message']}"
+
+
+@pytest.fixture(scope="module")
+def closed() -> Iterator[App]:
+    """Code runs in namespaces of its own."""
+    with open_isolated("namespaces") as app:
+        yield app
+
+
+@pytest.fixture(scope="module", params=some(["namespaces", "limits"], test=["namespaces"]))
+def runner(request: pytest.FixtureRequest) -> Iterator[App]:
+    """Code runs within limits; in namespaces of its own, or as a user of its own."""
+    with open_isolated(request.param) as app:
+        yield app
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No process and no directory outlives the code."""
-    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
+def nothing_is_left() -> Iterator[None]:
+    """No process outlives the code."""
+    before = _children()
     yield
-    until = time.monotonic() + 5
-    while (left := _children()) and time.monotonic() < until:
+    until = time.monotonic() + 60
+    while (left := _children() - before) and time.monotonic() < until:
         time.sleep(0.02)
-    assert left == []
+    assert left == set()
 
 
-def _children() -> list[str]:
-    found = subprocess.run(
-        ["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True, check=False
-    )
-    return [line for line in found.stdout.splitlines() if "code_child" in line]
-
-
-@pytest.fixture(params=["namespaces", "limits"])
-def runner(request: pytest.FixtureRequest) -> CodeRunner:
-    if request.param == "namespaces" and REFUSED is not None:
-        pytest.skip(REFUSED)
-    if request.param == "limits" and not HAS_LIMITS:
-        pytest.skip("no interpreter that others can read")
-    return CodeRunner(
-        isolation=request.param, python=None if request.param == "namespaces" else SYSTEM_PYTHON, clock=SystemClock()
-    )
-
-
-@pytest.fixture
-def closed() -> CodeRunner:
-    """In namespaces of its own."""
-    if REFUSED is not None:
-        pytest.skip(REFUSED)
-    return CodeRunner(isolation="namespaces", python=None, clock=SystemClock())
-
-
-def run(runner: CodeRunner, text: str, **more: Any) -> Outcome:
-    outcome = runner.run(code(text, **more), lambda: False)
-    assert outcome is not None
-    return outcome
+def _children() -> set[str]:
+    found = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "pid=,args="], capture_output=True, text=True)
+    return {line for line in found.stdout.splitlines() if "ps --ppid" not in line}

@@ -5,51 +5,46 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
-from analemma.flows.node_types.code_running import CodeRunner
-from tests.api.flows.node_types.code_runners import closed, nothing_is_left, run, runner
+from analemma import App
+from tests.api.flows.node_types.code_runners import answer, closed, failure, flow, nothing_is_left, runner
+from tests.depth import some
 
 __all__ = ["closed", "nothing_is_left", "runner"]
 
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("while True: pass", "time"),
-        ("import time; time.sleep(100)", "time"),
-        (
-            "import signal, time\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: time.sleep(1)",
-            "time",
-        ),
-        ("import os; os.close(1); os.close(2)\nwhile True: pass", "time"),
-    ],
-    ids=["busy", "asleep", "deaf", "silent"],
-)
-def test_code_without_end_is_ended(runner: CodeRunner, text: str, reason: str) -> None:
-    began = time.monotonic()
-    assert run(runner, text, wall_s=0.7).reason == reason
-    assert time.monotonic() - began < 6
+ENDLESS = {
+    "busy": "while True: pass",
+    "asleep": "import time; time.sleep(100)",
+    "deaf": "import signal, time\nfor s in (1, 2, 15): signal.signal(s, signal.SIG_IGN)\nwhile True: time.sleep(1)",
+    "silent": "import os; os.close(1); os.close(2)\nwhile True: pass",
+}
 
 
-def test_code_that_takes_too_much_of_a_processor_is_ended(runner: CodeRunner) -> None:
-    assert run(runner, "while True: pass", cpu_s=1, wall_s=60).reason == "cpu"
+@pytest.mark.parametrize("how", some(list(ENDLESS), test=["deaf"]))
+def test_code_without_end_is_ended(runner: App, how: str) -> None:
+    run = flow(runner, code=ENDLESS[how], timeout_s=0.7)
+    assert run.error is not None and run.error.kind == "timeout"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["x = 'a' * 10**9", "x = []\nwhile True: x.append('y' * 100000)", "import mmap; mmap.mmap(-1, 10**9)[0] = 1"],
-    ids=["at once", "bit by bit", "mapped"],
-)
-def test_code_that_takes_too_much_memory_gets_none(runner: CodeRunner, text: str) -> None:
-    outcome = run(runner, text)
-    assert not outcome.ok and outcome.error is not None
-    assert outcome.reason == "memory" or "memory" in outcome.error["message"].lower(), outcome
+def test_code_that_takes_too_much_of_a_processor_is_ended(runner: App) -> None:
+    assert "it took more than 1 s of a processor" in failure(runner, "while True: pass", cpu_s=1)
 
 
-def test_code_cannot_fork_for_ever(runner: CodeRunner) -> None:
+HUNGRY = {
+    "at once": "x = 'a' * 10**9",
+    "bit by bit": "x = []\nwhile True: x.append('y' * 100000)",
+    "mapped": "import mmap; mmap.mmap(-1, 10**9)[0] = 1",
+}
+
+
+@pytest.mark.parametrize("how", some(list(HUNGRY), test=["bit by bit"]))
+def test_code_that_takes_too_much_memory_gets_none(runner: App, how: str) -> None:
+    assert "memory" in failure(runner, HUNGRY[how]).lower()
+
+
+def test_code_cannot_fork_for_ever(runner: App) -> None:
     text = """
 import os, time
 result = 0
@@ -61,11 +56,15 @@ while True:
         break
     result += 1
 """
-    outcome = run(runner, text)
-    assert outcome.ok and 0 < outcome.result < 16
+    assert 0 < answer(runner, text)["result"] < 16
 
 
-def test_a_bomb_of_forks_goes_off_inside(runner: CodeRunner) -> None:
+def running(mark: str) -> bool:
+    """Whether a process of this name is there."""
+    return mark in subprocess.run(["ps", "-eo", "comm="], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_bomb_of_forks_goes_off_inside(runner: App) -> None:
     mark = f"bomb{os.getpid()}{time.monotonic_ns()}"[:15]
     text = f"""
 import os
@@ -75,19 +74,23 @@ while True:
     try: os.fork()
     except OSError: pass
 """
-    assert run(runner, text, wall_s=1.0).reason in ("time", "cpu")
-    assert mark not in subprocess.run(["ps", "-eo", "comm="], capture_output=True, text=True, check=True).stdout
+    run = flow(runner, code=text, timeout_s=1.0)
+    assert run.error is not None and run.error.kind == "timeout"
+    end = time.monotonic() + 60
+    while running(mark) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not running(mark)
 
 
-def test_what_code_leaves_behind_is_killed(runner: CodeRunner, tmp_path: Path) -> None:
-    mark = f"mark{os.getpid()}{time.monotonic_ns()}"
+def test_what_code_leaves_behind_is_killed(runner: App) -> None:
+    mark = f"mark{os.getpid()}{time.monotonic_ns()}"[:15]
     text = f"""
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         if os.path.exists("/proc/self/comm"):
-            open("/proc/self/comm", "w").write("{mark[:15]}")
+            open("/proc/self/comm", "w").write("{mark}")
         while True: time.sleep(0.1)
     os._exit(0)
 os.wait()
@@ -96,33 +99,27 @@ for _ in range(5):
 time.sleep(0.1)
 result = "gone"
 """
-    outcome = run(runner, text)
-    assert outcome.result == "gone"
-    assert mark[:15] not in subprocess.run(["ps", "-eo", "comm="], capture_output=True, text=True, check=True).stdout
+    assert answer(runner, text)["result"] == "gone"
+    assert not running(mark)
 
 
-def test_code_that_prints_for_ever_is_ended(runner: CodeRunner) -> None:
-    outcome = run(runner, "while True: print('x' * 10000)")
-    assert outcome.reason == "output" and len(outcome.output) == 64 << 10
+def test_code_that_prints_for_ever_is_ended(runner: App) -> None:
+    found = answer(runner, "while True: print('x' * 10000)")
+    assert "it printed more than" in found["error"]["message"] and len(found["output"]) == 64 << 10
 
 
-def test_much_output_is_cut(runner: CodeRunner) -> None:
-    outcome = run(runner, "print('x' * 1_000_000); result = 1")
-    assert outcome.ok and outcome.result == 1 and len(outcome.output) == 64 << 10
+def test_much_output_is_cut(runner: App) -> None:
+    found = answer(runner, "print('x' * 1_000_000); result = 1")
+    assert (found["ok"], found["result"], len(found["output"])) == (True, 1, 64 << 10)
 
 
-def test_a_result_that_is_too_large_is_none(runner: CodeRunner) -> None:
-    assert run(runner, "result = 'x' * 5_000_000").reason == "result"
+def test_a_result_that_is_too_large_is_none(runner: App) -> None:
+    assert "its result takes more than" in failure(runner, "result = 'x' * 5_000_000")
 
 
-def test_files_are_limited_in_size_and_number(closed: CodeRunner) -> None:
-    big = run(closed, "f = open('big', 'wb')\nfor _ in range(100): f.write(b'x' * 100_000)")
-    assert big.error is not None and big.error["type"] == "OSError"
-    many = run(closed, "for n in range(100):\n    open(f'f{n}', 'wb').write(b'x' * 1_000_000)")
-    assert many.error is not None and "space" in many.error["message"]
-    names = run(closed, "for n in range(5000): open(f'f{n}', 'wb').close()")
-    assert names.error is not None and "space" in names.error["message"]
-    opened = run(closed, "x = [open('/dev/null') for _ in range(200)]")
-    assert opened.error is not None and "open files" in opened.error["message"]
-    none = run(closed, "open('x', 'w')", disk_mb=0)
-    assert none.error is not None and "Read-only" in none.error["message"]
+def test_files_are_limited_in_size_and_number(closed: App) -> None:
+    assert failure(closed, "f = open('big', 'wb')\nfor _ in range(100): f.write(b'x' * 100_000)").startswith("OSError")
+    assert "space" in failure(closed, "for n in range(100):\n    open(f'f{n}', 'wb').write(b'x' * 1_000_000)")
+    assert "space" in failure(closed, "for n in range(5000): open(f'f{n}', 'wb').close()")
+    assert "open files" in failure(closed, "x = [open('/dev/null') for _ in range(200)]")
+    assert "Read-only" in failure(closed, "open('x', 'w')", disk_mb=0)

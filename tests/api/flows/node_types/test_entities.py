@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from analemma import Run, Tenant
-from analemma.errors import Invalid, NotFound, Unavailable
-from analemma.pipeline.querying import EntityView, QueryViewWorkflow
+from analemma.errors import Invalid, NotFound
+from analemma.testing import failpoints
 from tests.api.pipeline.shop import VIEW, book, open_shop, put_book
 from tests.stores import Store
 
 INGEST = {"id": "put", "type": "ingest", "entity_type": "BOOK", "entity_id": "{{isbn}}", "payload": "book"}
 LOOK = {"id": "look", "type": "view", "view": VIEW, "entity_id": "{{isbn}}"}
 FAIL = {"id": "fail", "type": "python", "function": "fail"}
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
 
 
 @pytest.fixture
@@ -123,25 +117,6 @@ def test_a_view_is_the_same_when_the_segment_runs_again(shop: Tenant) -> None:
     assert (made.status, len(tried), made.state["look"]) == ("COMPLETED", 2, before)
 
 
-@pytest.mark.parametrize("what", ["view", "get"])
-def test_a_view_of_a_store_that_is_away_is_asked_later(
-    shop: Tenant, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_book(shop, "1")
-    whose = QueryViewWorkflow if what == "view" else EntityView
-
-    def away(*_: Any) -> Any:
-        raise Unavailable("the database is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(whose, what, away)
-        with pytest.raises(Unavailable, match="away"):
-            run(shop, LOOK)
-    (left,) = shop.flows.runs()
-    assert (left.status, left.holder, left.error) == ("RUNNING", None, None)
-    assert shop.flows.resume(left.execution_id).state["look"] == dict(shop.view(VIEW).get("1").data)
-
-
 def test_a_missing_entity_fails_or_is_null(shop: Tenant) -> None:
     made = run(shop, LOOK)
     assert made.error is not None and made.error.kind == "not_found"
@@ -187,14 +162,12 @@ def test_a_missing_view_is_no_missing_entity(shop: Tenant) -> None:
     assert made.error is not None and made.error.kind == "not_found"
 
 
-def test_a_fenced_out_worker_ingests_nothing(shop: Tenant) -> None:
-    usual = shop.flows.handlers._defaults["ingest"]
+def test_a_worker_whose_run_was_cancelled_ingests_nothing(shop: Tenant) -> None:
+    def cancel() -> None:
+        (under_way,) = shop.flows.runs()
+        shop.flows.cancel(under_way.execution_id)
 
-    def slow(state: Any, ctx: Any) -> Any:
-        shop.flows.cancel(ctx.execution_id)
-        return usual(state, ctx)
-
-    shop.flows.handlers.bind("ingest", slow)
-    assert run(shop, INGEST).status == "CANCELLED"
+    with failpoints.call("ingest.before_transaction", cancel):
+        assert run(shop, INGEST).status == "CANCELLED"
     with pytest.raises(NotFound):
         shop.compile("BOOK", "1")

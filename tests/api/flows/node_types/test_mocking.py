@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import App
+from analemma import App, load_workflow
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.flows.reading import read_workflow
+from tests.api.flows.runs import PLACE, place
 from tests.model_server import Answering, ModelServer
-from tests.stores import Store
-
-PLACE: dict[str, Any] = {"workflow_id": "t-1", "owner_id": "me"}
-
-
-@pytest.fixture(autouse=True)
-def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="analemma.flows")
 
 
 @pytest.fixture
@@ -39,12 +31,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
     monkeypatch.setenv("ANALEMMA_FLOW_API", started.url)
     yield started
     started.stop()
-
-
-@pytest.fixture
-def app(store: Store) -> Iterator[App]:
-    with store.open() as app:
-        yield app
 
 
 def document(**stubs: Any) -> dict[str, Any]:
@@ -128,20 +114,17 @@ def test_another_mock_is_another_request(app: App) -> None:
         app.flows.run(document(**stubs), **PLACE, mock={"ask": "b"}, idempotency_key="k")
 
 
-@pytest.mark.parametrize("mock", ["nonsense", 1, {1: 2}, ["a"]], ids=str)
-def test_what_is_no_mock_is_refused(app: App, mock: Any) -> None:
-    with pytest.raises(Invalid, match="mock"):
-        app.flows.run(document(), **PLACE, mock=mock)
-
-
-@pytest.mark.parametrize("place", ["aks", "aks#1", "aks[3]", "aks#1[3]", ""])
-def test_answers_of_what_is_no_node_are_refused(app: App, place: str) -> None:
-    with pytest.raises(Invalid, match=f"answers for '{re.escape(place)}'.*there are ask, call"):
-        app.flows.run(document(), mock={"ask": "hello", place: "hello"}, **PLACE)
+def test_what_is_no_mock_is_refused(app: App) -> None:
+    for mock in ("nonsense", 1, {1: 2}, ["a"]):
+        with pytest.raises(Invalid, match="mock"):
+            app.flows.run(document(), **place(), mock=mock)  # type: ignore[arg-type]
+    for node in ("aks", "aks#1", "aks[3]", "aks#1[3]", ""):
+        with pytest.raises(Invalid, match=f"answers for '{re.escape(node)}'.*there are ask, call"):
+            app.flows.run(document(), mock={"ask": "hello", node: "hello"}, **place())
     assert app.flows.runs() == []
 
 
-def test_answers_may_be_of_the_nodes_of_a_subflow(app: App) -> None:
+def test_answers_may_be_of_the_nodes_of_a_subflow(app: App, tmp_path: Path) -> None:
     inner = {"workflow": "inner", "nodes": [{"id": "call", "type": "http_request", "url": "http://x"}]}
     outer = {
         "workflow": "outer",
@@ -150,7 +133,9 @@ def test_answers_may_be_of_the_nodes_of_a_subflow(app: App) -> None:
     # Nobody knows the nodes of what is not there yet.
     unknown = app.flows.run(outer, mock={"cal": 1}, workflow_id="t-0", owner_id="me")
     assert unknown.error is not None and unknown.error.kind == "not_found"
-    app.flows.register(read_workflow(inner))
+    file = tmp_path / "inner.json"
+    file.write_text(json.dumps(inner))
+    app.flows.register(load_workflow(file))
     assert app.flows.run(outer, mock={"call": 1}, **PLACE).state == {"got": 1}
     with pytest.raises(Invalid, match="'cal'"):
         app.flows.run(outer, mock={"cal": 1}, workflow_id="t-2", owner_id="me")
