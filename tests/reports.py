@@ -10,6 +10,8 @@ import pytest
 from tests.depth import DEEP
 
 SLOWEST_FILES = 15
+MOST_CASES = 5_000
+"""Of `make test`: whoever adds more takes some away, or leaves them to `make deep`."""
 LONGEST_S = 3.0
 """The longest case of `make test` on a quiet machine; those with a browser or a server may take five times as long."""
 
@@ -32,6 +34,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         gone = set(left)
         items[:] = [item for item in items if item not in gone]
+    if len(items) > MOST_CASES:
+        raise pytest.UsageError(f"{len(items)} cases are more than the {MOST_CASES} that `make test` is to have")
 
 
 def is_left_to_deep(item: pytest.Item) -> bool:

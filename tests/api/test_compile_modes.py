@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from typing import Any
 
 import pytest
 
 from analemma.aio import open as open_async
 from analemma.errors import Invalid
-from tests.programs import run
+from tests.cli.command_line import user_of
 from tests.stores import Store
 
 CONTRACTS: list[dict[str, Any]] = [
@@ -44,11 +42,8 @@ def noted(store: Store) -> Store:
 
 
 def command(store: Store, *arguments: str) -> tuple[int, str, str]:
-    variables = {**os.environ, "ANALEMMA_URL": store.url}
-    if store.objects is not None:
-        variables["ANALEMMA_OBJECTS"] = store.objects
-    done = run([sys.executable, "-m", "analemma", *arguments], env=variables, capture_output=True, timeout=60)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = user_of(store).run(*arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_mode_is_taken_as_results_print_it(noted: Store) -> None:

@@ -3,12 +3,11 @@ what is wrong with the rest of it, or with others."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import analemma
 from analemma.errors import Invalid
-from tests.programs import run
+from tests.cli.command_line import CommandLine
 
 RIGHT = """\
 kind: ENTITY_SCHEMA
@@ -98,8 +97,8 @@ def write(folder: Path, faults: list[tuple[str, str, str]]) -> Path:
 
 
 def told(file: Path) -> list[str]:
-    done = run([sys.executable, "-m", "analemma", "contracts", "validate", str(file)], capture_output=True, timeout=60)
-    return [line for line in done.stdout.decode().splitlines() if "warning" not in line and "are valid" not in line]
+    done = CommandLine(file.parent, {}).run("contracts", "validate", str(file))
+    return [line for line in done.stdout.splitlines() if "warning" not in line and "are valid" not in line]
 
 
 def test_problems_of_every_phase_are_told_at_once(tmp_path: Path) -> None:

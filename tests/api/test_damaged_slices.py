@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 import analemma
 from analemma import aio
 from analemma.errors import Corrupt
-from tests.programs import run
+from tests.cli.command_line import user_of
 from tests.raw_rows import change, select
 from tests.stores import Store
 
@@ -66,11 +64,8 @@ def flip(store: Store, entity_id: str) -> None:
 
 
 def command(store: Store, *arguments: str) -> tuple[int, str]:
-    variables = {**os.environ, "ANALEMMA_URL": store.url}
-    if store.objects is not None:
-        variables["ANALEMMA_OBJECTS"] = store.objects
-    done = run([sys.executable, "-m", "analemma", *arguments], env=variables, capture_output=True, timeout=60)
-    return done.returncode, done.stdout.decode()
+    done = user_of(store).run(*arguments)
+    return done.returncode, done.stdout
 
 
 def title(app: analemma.App, entity_id: str) -> Any:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ import psycopg
 import pytest
 
 from analemma.testing import failpoints
-from tests.programs import run
+from tests.cli.command_line import user_of
 from tests.sink_servers import Answer, LocalServer
 from tests.stores import Store
 
@@ -153,11 +151,8 @@ def shown(store: Store) -> Any:
 
 
 def command(store: Store, *arguments: str) -> tuple[int, str, str]:
-    variables = {**os.environ, "ANALEMMA_URL": store.url}
-    if store.objects is not None:
-        variables["ANALEMMA_OBJECTS"] = store.objects
-    done = run([sys.executable, "-m", "analemma", *arguments], env=variables, capture_output=True, timeout=60)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = user_of(store).run(*arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_newer_version_frees_the_lane_of_one_that_cannot_be_compiled(store: Store) -> None:
@@ -295,7 +290,9 @@ def test_a_status_with_one_dead_letter_is_not_ok(store: Store) -> None:
         assert status.health == "warning" and any("1 event is dead" in each for each in status.problems)
 
 
-def test_commands_fail_while_something_is_dead(store: Store) -> None:
+def test_commands_fail_while_something_is_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a process of its own, where nobody else takes what is logged.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     begun(store, "broken", broken=0)
     code, out, errors = command(store, "worker", "--drain")
     assert code == 1 and "1 dead" in out and "corrupt" in errors

@@ -31,14 +31,18 @@ MISTAKES: dict[str, Callable[[analemma.App], object]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_an_error_does_not_repeat_all_of_what_it_was_given(store: Store, mistake: str) -> None:
+def test_an_error_does_not_repeat_all_of_what_it_was_given(store: Store) -> None:
+    long, changed = [], []
     with store.open() as app:
         app.kernel.save_state_delta({"n": 1}, **AT)
-        with pytest.raises(AnalemmaError) as caught:
-            MISTAKES[mistake](app)
-    assert len(str(caught.value)) < 3000 and len(repr(caught.value)) < 3000
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        for mistake, call in MISTAKES.items():
+            with pytest.raises(AnalemmaError) as caught:
+                call(app)
+            if len(str(caught.value)) >= 3000 or len(repr(caught.value)) >= 3000:
+                long.append(mistake)
+            if str(pickle.loads(pickle.dumps(caught.value))) != str(caught.value):
+                changed.append(mistake)
+    assert (long, changed) == ([], [])
 
 
 def test_what_is_short_is_shown_whole(store: Store) -> None:

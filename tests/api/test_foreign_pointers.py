@@ -51,7 +51,7 @@ def test_an_object_whose_checksum_is_another_is_corrupt(app: analemma.App) -> No
     assert read(app, MD5[:8]) == read(app, MD5) == read(app, None) == VALUE
 
 
-@pytest.mark.parametrize("checksum", ["sums", MD5[:7], MD5 + "0", 12345678, ""])
-def test_a_checksum_that_is_none_is_invalid(app: analemma.App, checksum: Any) -> None:
-    with pytest.raises(Invalid, match="MD5"):
-        read(app, checksum)
+def test_a_checksum_that_is_none_is_invalid(app: analemma.App) -> None:
+    for checksum in ("sums", MD5[:7], MD5 + "0", 12345678, ""):
+        with pytest.raises(Invalid, match="MD5"):
+            read(app, checksum)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 import analemma
 from analemma import aio
 from analemma.errors import Conflict
-from tests.programs import run
+from tests.cli.command_line import user_of
 from tests.raw_rows import change
 from tests.stores import Store
 
@@ -68,11 +66,8 @@ def parts(store: Store) -> Iterator[tuple[analemma.App, Any]]:
 
 
 def command(store: Store, *arguments: str) -> tuple[int, str, str]:
-    variables = {**os.environ, "ANALEMMA_URL": store.url}
-    if store.objects is not None:
-        variables["ANALEMMA_OBJECTS"] = store.objects
-    done = run([sys.executable, "-m", "analemma", *arguments], env=variables, capture_output=True, timeout=60)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = user_of(store).run(*arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
 def unindexed(shop: Any, index: str = "shelf", value: str = "A") -> tuple[int, int]:

@@ -17,25 +17,27 @@ NAME: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
 class Sides:
     """A workflow, and what two branches made of it."""
 
-    def __init__(self, app: analemma.App, base: Any, ours: Any, theirs: Any) -> None:
+    def __init__(self, app: analemma.App, base: Any, ours: Any, theirs: Any, name: str = "trip") -> None:
         self.kernel = app.kernel
-        first = self.kernel.save_state_delta({} if base is GONE else {"x": base}, **NAME)
+        self.name: dict[str, Any] = {"workflow_id": name, "owner_id": "ann"}
+        first = self.kernel.save_state_delta({} if base is GONE else {"x": base}, **self.name)
         self.kernel.fork(first.manifest_id, owner_id="ann", branch="idea")
         for branch, value in (("main", ours), ("idea", theirs)):
             if value is GONE:
-                self.kernel.save_state_delta({}, deleted=["x"], branch=branch, **NAME)
+                self.kernel.save_state_delta({}, deleted=["x"], branch=branch, **self.name)
             else:
-                self.kernel.save_state_delta({"x": value}, branch=branch, **NAME)
+                self.kernel.save_state_delta({"x": value}, branch=branch, **self.name)
 
     def merged(self, **options: Any) -> Any:
-        self.kernel.merge(source="idea", **options, **NAME)
-        return self.kernel.load_latest_state(**NAME).get("x", GONE)
+        self.kernel.merge(source="idea", **options, **self.name)
+        assert self.kernel.verify(**self.name).ok
+        return self.kernel.load_latest_state(**self.name).get("x", GONE)
 
     def conflicts(self, **options: Any) -> list[str]:
-        before = self.kernel.load_latest_state(**NAME)
+        before = self.kernel.load_latest_state(**self.name)
         with pytest.raises(Conflict) as refused:
-            self.kernel.merge(source="idea", **options, **NAME)
-        assert self.kernel.load_latest_state(**NAME) == before
+            self.kernel.merge(source="idea", **options, **self.name)
+        assert self.kernel.load_latest_state(**self.name) == before
         return [each["path"] for each in refused.value.conflicts]
 
 
@@ -65,20 +67,16 @@ ALIKE: dict[str, tuple[Any, Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("everywhere", [False, True], ids=["for the path", "for everything"])
-@pytest.mark.parametrize("kind", ALIKE)
-def test_a_strategy_is_asked_also_where_both_sides_made_the_same_change(
-    store: Store, kind: str, everywhere: bool
-) -> None:
-    base, both, strategy, expected = ALIKE[kind]
-    options: dict[str, Any] = {} if strategy is None else {"strategies": {"x": strategy}}
-    if everywhere and strategy is not None:
-        options = {"strategy": strategy}
+def test_a_strategy_is_asked_also_where_both_sides_made_the_same_change(store: Store) -> None:
+    merged = {}
     with store.open() as app:
-        sides = Sides(app, base, both, both)
-        merged = sides.merged(**options)
-        assert merged is expected if expected is GONE else merged == expected
-        assert app.kernel.verify(**NAME).ok
+        for kind, (base, both, strategy, _) in ALIKE.items():
+            for where in ("the path", "everything"):
+                options: dict[str, Any] = {}
+                if strategy is not None:
+                    options = {"strategies": {"x": strategy}} if where == "the path" else {"strategy": strategy}
+                merged[kind, where] = Sides(app, base, both, both, f"{kind} for {where}").merged(**options)
+    assert merged == {place: ALIKE[place[0]][3] for place in merged}
 
 
 def test_a_function_is_asked_where_the_sides_changed_different_parts_of_its_value(store: Store) -> None:
@@ -131,13 +129,16 @@ BY_POSITION: dict[str, tuple[list[Any], list[Any], list[Any], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BY_POSITION)
-def test_lists_merge_by_position_where_the_alignment_is_unambiguous(store: Store, kind: str) -> None:
-    base, ours, theirs, expected = BY_POSITION[kind]
+def typed(items: list[Any]) -> list[tuple[type, Any]]:
+    return [(type(item), item) for item in items]
+
+
+def test_lists_merge_by_position_where_the_alignment_is_unambiguous(store: Store) -> None:
     with store.open() as app:
-        merged = Sides(app, base, ours, theirs).merged()
-        assert merged == expected and [type(item) for item in merged] == [type(item) for item in expected]
-        assert app.kernel.verify(**NAME).ok
+        merged = {kind: Sides(app, *lists[:3], kind).merged() for kind, lists in BY_POSITION.items()}
+    assert {kind: typed(found) for kind, found in merged.items()} == {
+        kind: typed(lists[3]) for kind, lists in BY_POSITION.items()
+    }
 
 
 IN_DOUBT: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
@@ -153,10 +154,10 @@ IN_DOUBT: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", IN_DOUBT)
-def test_lists_whose_positions_are_in_doubt_are_a_conflict(store: Store, kind: str) -> None:
+def test_lists_whose_positions_are_in_doubt_are_a_conflict(store: Store) -> None:
     with store.open() as app:
-        assert Sides(app, *IN_DOUBT[kind]).conflicts() == ["/x"]
+        found = {kind: Sides(app, *lists, kind).conflicts() for kind, lists in IN_DOUBT.items()}
+    assert found == {kind: ["/x"] for kind in IN_DOUBT}
 
 
 def test_a_list_strategy_is_asked_instead_of_merging_by_position(store: Store) -> None:
@@ -192,11 +193,11 @@ BY_KEY: dict[str, tuple[Any, Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BY_KEY)
-def test_lists_merge_by_key_where_a_strategy_names_one(store: Store, kind: str) -> None:
+def test_lists_merge_by_key_where_a_strategy_names_one(store: Store) -> None:
+    strategies = {"x": analemma.by_key("id")}
     with store.open() as app:
-        *sides, expected = BY_KEY[kind]
-        assert Sides(app, *sides).merged(strategies={"x": analemma.by_key("id")}) == expected
+        merged = {kind: Sides(app, *lists[:3], kind).merged(strategies=strategies) for kind, lists in BY_KEY.items()}
+    assert merged == {kind: lists[3] for kind, lists in BY_KEY.items()}
 
 
 NO_KEYS: dict[str, tuple[Any, Any, Any]] = {
@@ -209,10 +210,11 @@ NO_KEYS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", NO_KEYS)
-def test_what_cannot_be_merged_by_key_is_a_conflict(store: Store, kind: str) -> None:
+def test_what_cannot_be_merged_by_key_is_a_conflict(store: Store) -> None:
+    strategies = {"x": "by_key:id"}
     with store.open() as app:
-        assert Sides(app, *NO_KEYS[kind]).conflicts(strategies={"x": "by_key:id"}) == ["/x"]
+        found = {kind: Sides(app, *lists, kind).conflicts(strategies=strategies) for kind, lists in NO_KEYS.items()}
+    assert found == {kind: ["/x"] for kind in NO_KEYS}
 
 
 def test_a_key_without_a_field_is_no_strategy(store: Store) -> None:
@@ -246,15 +248,16 @@ PARALLEL: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", PARALLEL)
-def test_branches_of_a_run_merge_as_branches_of_a_workflow_do(store: Store, kind: str) -> None:
-    written, merge, expected = PARALLEL[kind]
-    base = {"append": [1], "by position": [1], "by key": []}.get(kind, 0)
+def test_branches_of_a_run_merge_as_branches_of_a_workflow_do(store: Store) -> None:
+    merged = {}
     with store.open() as app:
-        flow = parallel({f"b{number}": {"x": value} for number, value in enumerate(written)}, **merge)
-        run = app.flows.run(flow, {"x": base}, **NAME)
-        assert run.status == "COMPLETED", run.error
-        assert run.state["x"] == expected
+        for kind, (written, merge, _) in PARALLEL.items():
+            base = {"append": [1], "by position": [1], "by key": []}.get(kind, 0)
+            flow = parallel({f"b{number}": {"x": value} for number, value in enumerate(written)}, **merge)
+            run = app.flows.run(flow, {"x": base}, workflow_id=kind, owner_id="ann")
+            assert run.status == "COMPLETED", run.error
+            merged[kind] = run.state["x"]
+    assert merged == {kind: expected for kind, (_, _, expected) in PARALLEL.items()}
 
 
 def test_a_workflow_document_with_an_unknown_strategy_is_refused(store: Store) -> None:

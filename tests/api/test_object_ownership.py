@@ -14,6 +14,7 @@ import pytest
 
 import analemma
 from analemma.errors import Denied, Invalid
+from tests.depth import some
 from tests.raw_rows import change, select
 from tests.servers import PostgresServer
 from tests.stores import Store
@@ -64,7 +65,7 @@ def template(server: PostgresServer, url: str) -> str:
 Copy = Callable[[PostgresServer, str], str]
 
 
-@pytest.fixture(params=[dumped, template], ids=lambda each: each.__name__)
+@pytest.fixture(params=some([dumped, template], test=[template]), ids=lambda each: each.__name__)
 def staging(request: pytest.FixtureRequest, production: Store, postgres_server: PostgresServer) -> Iterator[Store]:
     """A copy of production's catalog, opened with production's objects."""
     url = request.param(postgres_server, production.url)
@@ -179,6 +180,7 @@ def test_archives_of_a_copy_are_neither_collected_nor_purged(
     postgres_server.drop_database(staging.url)
 
 
+@pytest.mark.deep("it starts servers")
 def test_a_clone_of_the_disk_and_its_original_do_not_both_collect(
     production: Store, postgres_server: PostgresServer
 ) -> None:
@@ -202,6 +204,7 @@ def test_a_clone_of_the_disk_and_its_original_do_not_both_collect(
         clone.stop()
 
 
+@pytest.mark.deep("it starts servers")
 def test_a_clone_that_is_first_deletes_nothing_before_the_delay_of_objects_is_over(
     production: Store, postgres_server: PostgresServer
 ) -> None:
@@ -224,6 +227,7 @@ def test_a_clone_that_is_first_deletes_nothing_before_the_delay_of_objects_is_ov
         clone.stop()
 
 
+@pytest.mark.deep("it starts servers")
 def test_a_clone_that_is_first_deletes_no_archive_before_that_delay_is_over(
     production: Store, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -247,6 +251,7 @@ def test_a_clone_that_is_first_deletes_no_archive_before_that_delay_is_over(
     assert (volume / "file").read_text() == "there"
 
 
+@pytest.mark.deep("it starts servers")
 def test_a_restart_a_new_name_and_a_promoted_replica_ask_for_nothing(tmp_path: Path) -> None:
     server = PostgresServer()
     standby: PostgresServer | None = None

@@ -6,7 +6,7 @@ modules in `entry_points` name what is private, so that a move of the source is 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -14,12 +14,12 @@ PUBLIC = {"analemma", "analemma.aio", "analemma.errors", "analemma.langgraph", "
 ENTRY_POINTS = (TESTS / "core/entry_points", TESTS / "ports/entry_points")
 INSIDE = {"catalog", "committer", "engine", "trees"}
 """Attributes of public objects that lead below the surface."""
-OTHERS = {"_asdict", "_exit", "_fields", "_make", "_replace"}
-"""Names that begin so, and are public: of named tuples, and `os._exit`."""
+OTHERS = {"_asdict", "_execute_child", "_exit", "_fields", "_make", "_replace", "_run_exitfuncs", "_shutdown"}
+"""Names of the standard library."""
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """The modules of the package that a file imports from."""
+    """The modules below the public surface that a file imports from."""
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Import):
@@ -27,7 +27,8 @@ def imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             # `from analemma.testing import failpoints` names a module, `from analemma import App` does not.
             names = [node.module]
-        yield from (name for name in names if name.partition(".")[0] == "analemma")
+        ours = (name for name in names if name.partition(".")[0] == "analemma")
+        yield from (name for name in ours if name not in PUBLIC and not name.startswith("analemma.testing."))
 
 
 def reached(tree: ast.Module) -> Iterator[str]:
@@ -41,13 +42,16 @@ def reached(tree: ast.Module) -> Iterator[str]:
             yield f".{node.attr}"
 
 
-def below(file: Path) -> set[str]:
-    """What a file names below the public surface."""
-    tree = ast.parse(file.read_text())
-    return {name for name in imported(tree) if name not in PUBLIC and not name.startswith("analemma.testing.")}
+def found(look: Callable[[ast.Module], Iterator[str]], *, below: tuple[Path, ...] = ()) -> dict[str, list[str]]:
+    """What each file of the tests says of what is private, but for those in these folders."""
+    files = [file for file in TESTS.rglob("*.py") if not {*ENTRY_POINTS, *below} & {*file.parents}]
+    names = {file: sorted(set(look(ast.parse(file.read_text())))) for file in files}
+    return {str(file.relative_to(TESTS)): said for file, said in names.items() if said}
 
 
 def test_only_entry_points_import_what_is_private() -> None:
-    files = [*TESTS.glob("two_actors/*.py"), TESTS / "actors.py", TESTS / "stores.py"]
-    found = {str(file.relative_to(TESTS)): sorted(names) for file in files if (names := below(file))}
-    assert found == {}
+    assert found(imported) == {}
+
+
+def test_nobody_reaches_through_public_objects_for_what_is_private() -> None:
+    assert found(reached, below=(TESTS / "core", TESTS / "ports")) == {}

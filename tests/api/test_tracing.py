@@ -1,65 +1,90 @@
-"""Trace context without OpenTelemetry, and with it where it is installed."""
+"""Trace context: what happens because of something belongs to its trace, in whichever process it happens."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import threading
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from analemma.tracing import add_span_event, continued, current_trace, span
+from analemma import App, Event, Settle
+from tests.api.pipeline.shop import book
+from tests.core.contracts.bookshop import EXAMPLE
+from tests.stores import local
 
-TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def test_there_is_no_trace_outside_of_one() -> None:
-    assert current_trace() is None
-    with span("something", number=1):
-        pass
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+TRACE = f"00-{TRACE_ID}-b7ad6b7169203331-01"
 
 
-def test_a_trace_is_carried_as_long_as_its_block_lasts() -> None:
-    with continued(TRACE):
-        inside = current_trace()
-        assert inside is not None and inside.split("-")[1] == TRACE.split("-")[1]
-        with continued(None):
-            assert current_trace() is None
-        assert current_trace() is not None
-    assert current_trace() is None
+@contextmanager
+def traced() -> Iterator[None]:
+    """Inside, what happens belongs to the trace."""
+    context = pytest.importorskip("opentelemetry.context")
+    propagation = pytest.importorskip("opentelemetry.trace.propagation.tracecontext")
+    attached = context.attach(propagation.TraceContextTextMapPropagator().extract({"traceparent": TRACE}))
+    try:
+        yield
+    finally:
+        context.detach(attached)
 
 
-def test_a_trace_stays_in_its_thread() -> None:
-    seen: list[str | None] = []
-    with continued(TRACE):
-        thread = threading.Thread(target=lambda: seen.append(current_trace()))
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    with local(tmp_path).open() as app:
+        app.contracts.load(EXAMPLE)
+        yield app
+
+
+def delivered(app: App) -> list[tuple[str, str | None]]:
+    """The type and the trace of each event, as a handler sees it."""
+    seen: list[tuple[str, str | None]] = []
+
+    def handle(event: Event, settle: Settle) -> None:
+        seen.append((event.aggregate_id.rpartition("#")[2], None if event.trace is None else event.trace.split("-")[1]))
+
+    app.worker(1, handlers={"RawDataIngested": handle}).drain()
+    return sorted(seen)
+
+
+def test_an_event_belongs_to_the_trace_in_which_it_was_made(app: App) -> None:
+    with traced():
+        app.default.ingest("BOOK", "1", book("1"))
+    app.default.ingest("BOOK", "2", book("2"))
+    assert delivered(app) == [("1", TRACE_ID), ("2", None)]
+
+
+def test_a_trace_stays_in_its_thread(app: App) -> None:
+    with traced():
+        thread = threading.Thread(target=lambda: app.default.ingest("BOOK", "1", book("1")))
         thread.start()
         thread.join()
-    assert seen == [None]
+    assert delivered(app) == [("1", None)]
 
 
-def test_nothing_is_imported_before_it_is_used() -> None:
-    program = "import sys, analemma.tracing; print(any(name.startswith('opentelemetry') for name in sys.modules))"
+def test_what_a_handler_does_belongs_to_the_trace_of_its_event(app: App) -> None:
+    trace = pytest.importorskip("opentelemetry.trace")
+    with traced():
+        app.default.ingest("BOOK", "1", book("1"))
+    inside: list[str] = []
+
+    def handle(event: Event, settle: Settle) -> None:
+        inside.append(f"{trace.get_current_span().get_span_context().trace_id:032x}")
+        app.default.ingest("BOOK", "2", book("2"))
+
+    app.worker(1, handlers={"RawDataIngested": handle}).drain()
+    assert inside == [TRACE_ID, TRACE_ID]
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_nothing_is_imported_before_it_is_used(tmp_path: Path) -> None:
+    program = """
+import sys, analemma
+analemma.open
+print(any(name.startswith("opentelemetry") for name in sys.modules))
+"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_spans_are_opentelemetrys_where_it_is_installed() -> None:
-    with continued(TRACE), span("analemma.test", kind="x"):
-        inside = current_trace()
-    assert inside is not None and inside.split("-")[1] == TRACE.split("-")[1]
-
-
-def test_what_happens_is_told_to_the_current_span() -> None:
-    trace = pytest.importorskip("opentelemetry.trace")
-    told: list[tuple[str, Any]] = []
-
-    class Remembering(trace.NonRecordingSpan):  # type: ignore[misc,name-defined]
-        def add_event(self, name: str, attributes: Any = None, timestamp: int | None = None) -> None:
-            told.append((name, attributes))
-
-    with trace.use_span(Remembering(trace.INVALID_SPAN_CONTEXT)):
-        add_span_event("analemma.test", number=1)
-    add_span_event("analemma.test", number=2)
-    assert told == [("analemma.test", {"number": 1})]

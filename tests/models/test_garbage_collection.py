@@ -8,13 +8,17 @@ from dataclasses import replace
 
 import pytest
 
+from tests.depth import some
 from tests.docs.pages import DOCS, table_rows
 from tests.models import scenarios
 from tests.models.counterexamples import NEEDS, counterexample, page
 from tests.models.rules import COURTESY, Rule
 from tests.models.scenarios import LARGE_SCENARIOS, SCENARIOS, Scenario, Setting, check
 
-WORLDS = {"postgres": Setting(), "sqlite": Setting(serial=True)}
+WORLDS = {"many writers": Setting(), "one writer": Setting(serial=True)}
+"""As PostgreSQL has them, and SQLite."""
+LONG = (scenarios.import_of_an_expired_version, scenarios.repacking)
+"""More states than one waits for."""
 
 MUST_HAPPEN: dict[Scenario, tuple[str, ...]] = {
     scenarios.dedup_commit: (
@@ -110,8 +114,12 @@ MUST_HAPPEN: dict[Scenario, tuple[str, ...]] = {
 """What some interleaving must show. A scenario in which this cannot happen is not about what it says."""
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+@pytest.mark.parametrize("world", some(list(WORLDS), test=["many writers"]))
+@pytest.mark.parametrize(
+    "scenario",
+    some(SCENARIOS, test=[each for each in SCENARIOS if each not in LONG]),
+    ids=lambda scenario: scenario.__name__,
+)
 def test_no_interleaving_loses_or_leaves_anything(scenario: Scenario, world: str) -> None:
     found = check(scenario, WORLDS[world])
     print(f"{found.states:,} states, {found.transitions:,} transitions, {found.at_rest:,} at rest")
@@ -126,11 +134,13 @@ def test_without_any_one_rule_something_is_lost(rule: Rule) -> None:
     print(f"without {rule}: {rule.says}\n{trace}")
 
 
+@pytest.mark.deep("every rule again")
 @pytest.mark.parametrize("rule", NEEDS, ids=lambda rule: rule.name)
 def test_a_single_writer_makes_up_for_some_rules(rule: Rule) -> None:
     assert (counterexample(rule, serial=True) is not None) == NEEDS[rule].on_sqlite
 
 
+@pytest.mark.deep("every scenario again")
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_without_the_courtesies_nothing_is_lost(scenario: Scenario) -> None:
     for rule in COURTESY:
@@ -138,6 +148,7 @@ def test_without_the_courtesies_nothing_is_lost(scenario: Scenario) -> None:
         assert found.trace is None, f"{rule} is more than a courtesy\n{found.trace}"
 
 
+@pytest.mark.deep("every rule again")
 def test_the_page_shows_what_the_checker_finds() -> None:
     written = (DOCS / "design" / "garbage-collection-counterexamples.md").read_text(encoding="utf-8")
     assert written == page(), (

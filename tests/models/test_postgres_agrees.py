@@ -12,8 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import psycopg
 import pytest
 
-import analemma
-from analemma import Settings
+pytestmark = pytest.mark.deep("it asks the server, and no code of ours")
 
 BLOCK, UPLOAD, MANIFEST = b"b" * 32, b"u" * 16, b"m" * 32
 
@@ -57,9 +56,8 @@ class Pair:
 
 
 @pytest.fixture
-def pair(postgres_url: str) -> Iterator[Pair]:
-    analemma.open(postgres_url, settings=Settings(), migrate=True).close()
-    pair = Pair(postgres_url)
+def pair(migrated_url: str) -> Iterator[Pair]:
+    pair = Pair(migrated_url)
     pair.watcher.execute(WRITE_BLOCK, [BLOCK])
     yield pair
     pair.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +12,52 @@ import psycopg
 import pytest
 
 from analemma import BlockId
-from analemma.catalog.opening import open_catalog
-from analemma.catalog.port import KernelCatalog, TenantId, UploadId
-from analemma.catalog.sqlite_catalog import SqliteCatalog
 from analemma.testing.catalogs import KernelCatalogSuite
+from tests.ports.entry_points.catalog import KernelCatalog, TenantId, UploadId, open_catalog
 
 
 class SqliteBackdoor(KernelCatalogSuite):
-    def connection(self, catalog: KernelCatalog) -> sqlite3.Connection:
-        assert isinstance(catalog, SqliteCatalog)
-        return catalog.engine._connection
+    file: Path | str
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        """By another connection to the file, or to the memory of this process."""
+        with closing(sqlite3.connect(self.file, isolation_level=None, uri=True)) as connection:
+            return connection.execute(query, values).fetchall()
 
     def doom(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> None:
-        self.connection(catalog).execute("INSERT INTO doom (tenant, id, pass) VALUES (?, ?, 1)", (tenant, block))
+        self.rows("INSERT INTO doom (tenant, id, pass) VALUES (?, ?, 1)", tenant, block)
 
     def is_doomed(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> bool:
-        query = "SELECT pass FROM doom WHERE tenant = ? AND id = ?"
-        return bool(self.connection(catalog).execute(query, (tenant, block)).fetchall())
+        return bool(self.rows("SELECT pass FROM doom WHERE tenant = ? AND id = ?", tenant, block))
 
     def collect_upload(self, catalog: KernelCatalog, tenant: TenantId, upload: UploadId) -> None:
-        query = "UPDATE upload SET state = 'deleting' WHERE tenant = ? AND id = ? AND state = 'temp'"
-        self.connection(catalog).execute(query, (tenant, upload))
+        self.rows("UPDATE upload SET state = 'deleting' WHERE tenant = ? AND id = ? AND state = 'temp'", tenant, upload)
 
     def deliveries(self, catalog: KernelCatalog, tenant: TenantId) -> list[tuple[str, int, str]]:
-        query = "SELECT aggregateid, seq, id FROM outbox WHERE tenant = ? ORDER BY aggregateid, seq"
-        return self.connection(catalog).execute(query, (tenant,)).fetchall()
+        return self.rows("SELECT aggregateid, seq, id FROM outbox WHERE tenant = ? ORDER BY aggregateid, seq", tenant)
 
 
 class TestSqliteFile(SqliteBackdoor):
     @pytest.fixture
-    def catalog(self, tmp_path: Path) -> Iterator[KernelCatalog]:
-        catalog = open_catalog(tmp_path / "store")
+    def catalog(self, migrated_directory: Path) -> Iterator[KernelCatalog]:
+        self.file = migrated_directory / "catalog.db"
+        catalog = open_catalog(migrated_directory)
         yield catalog
         catalog.close()
 
 
+@pytest.mark.deep("the same statements on the same engine as a file")
 class TestSqliteMemory(SqliteBackdoor):
     @pytest.fixture
     def catalog(self) -> Iterator[KernelCatalog]:
-        catalog = open_catalog("sqlite:///:memory:")
-        yield catalog
-        catalog.close()
+        self.opened = open_catalog("sqlite:///:memory:")
+        yield self.opened
+        self.opened.close()
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        # Nobody else can reach it: by its own connection.
+        connection: sqlite3.Connection = self.opened.engine._connection  # type: ignore[attr-defined]
+        return connection.execute(query, values).fetchall()
 
 
 class TestPostgres(KernelCatalogSuite):
@@ -64,25 +70,28 @@ class TestPostgres(KernelCatalogSuite):
         yield catalog
         catalog.close()
 
-    def doom(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> None:
+    def rows(self, query: str, *values: Any) -> list[Any]:
         with psycopg.connect(self.url) as connection:
-            connection.execute("UPDATE block SET doomed = 1 WHERE tenant = %s AND id = %s", (tenant, block))
+            cursor = connection.execute(query.encode(), values)
+            return cursor.fetchall() if cursor.description else []
+
+    def doom(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> None:
+        self.rows("UPDATE block SET doomed = 1 WHERE tenant = %s AND id = %s", tenant, block)
 
     def is_doomed(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> bool:
-        query = "SELECT doomed IS NOT NULL FROM block WHERE tenant = %s AND id = %s"
-        with psycopg.connect(self.url) as connection:
-            return bool(connection.execute(query, (tenant, block)).fetchall()[0][0])
+        return bool(
+            self.rows("SELECT doomed IS NOT NULL FROM block WHERE tenant = %s AND id = %s", tenant, block)[0][0]
+        )
 
     def collect_upload(self, catalog: KernelCatalog, tenant: TenantId, upload: UploadId) -> None:
         query = "UPDATE upload SET state = 'deleting' WHERE tenant = %s AND id = %s AND state = 'temp'"
-        with psycopg.connect(self.url) as connection:
-            connection.execute(query, (tenant, upload))
+        self.rows(query, tenant, upload)
 
     def deliveries(self, catalog: KernelCatalog, tenant: TenantId) -> list[tuple[str, int, str]]:
         query = 'SELECT aggregateid, seq, id FROM outbox WHERE tenant = %s ORDER BY aggregateid COLLATE "C", seq'
-        with psycopg.connect(self.url) as connection:
-            return connection.execute(query, (tenant,)).fetchall()
+        return self.rows(query, tenant)
 
 
+@pytest.mark.deep("the same statements, neither prepared nor with settings of a session")
 class TestPostgresBehindPgBouncer(TestPostgres):
     options: dict[str, Any] = {"pgbouncer": True}  # noqa: RUF012

@@ -7,24 +7,29 @@ import re
 import socket
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from analemma.blocks.local import LocalStore
-from analemma.blocks.memory import MemoryStore
-from analemma.blocks.metrics import MeteredStore, ObjectMetrics
-from analemma.blocks.port import ObjectStore, is_transient
-from analemma.blocks.retry import RetryStore
-from analemma.blocks.urls import open_objects
 from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown, Unavailable
 from analemma.testing.objects import METADATA, FailingStore, ObjectStoreSuite
+from tests.ports.entry_points.objects import (
+    LocalStore,
+    MemoryStore,
+    MeteredStore,
+    ObjectMetrics,
+    ObjectStore,
+    RetryStore,
+    is_transient,
+    open_objects,
+)
 from tests.s3_server import SECRET_KEY, CannotStart, S3Server, free_ports, run_directory, shared_s3
 
 
+@pytest.mark.deep("a store for tests, which all of them try")
 class TestMemory(ObjectStoreSuite):
     @pytest.fixture
     def store(self) -> Iterator[ObjectStore]:
@@ -41,6 +46,7 @@ class TestLocal(ObjectStoreSuite):
         store.close()
 
 
+@pytest.mark.deep("the wrappers have tests of their own, and stand before every store that is opened")
 class TestWrapped(ObjectStoreSuite):
     """The wrappers change nothing when nothing fails."""
 
@@ -80,21 +86,22 @@ class TestS3(ObjectStoreSuite):
                 operation()
             assert_one_clean_line(caught.value)
 
-    @pytest.mark.parametrize("wrong", ["secret_access_key", "access_key_id"])
-    def test_bad_credentials_are_denied(self, s3_server: S3Server, wrong: str) -> None:
-        store = open_objects(s3_server.url(**{wrong: "WRONGWRONGWRONG"}))
-        for operation in (
-            lambda: store.get("k/x"),
-            lambda: store.put("k/x", b"x", if_absent=True),
-            lambda: store.put_stream("k/x", [b"x"]),
-            lambda: list(store.list("k")),
-            lambda: list(store.list()),
-            lambda: store.delete("k/x"),
-            store.health,
-        ):
-            with pytest.raises(Denied) as caught:
-                operation()
-            assert_one_clean_line(caught.value)
+    def test_bad_credentials_are_denied(self, s3_server: S3Server) -> None:
+        operations: list[Callable[[ObjectStore], object]] = [
+            lambda store: store.get("k/x"),
+            lambda store: store.put("k/x", b"x", if_absent=True),
+            lambda store: store.put_stream("k/x", [b"x"]),
+            lambda store: list(store.list("k")),
+            lambda store: list(store.list()),
+            lambda store: store.delete("k/x"),
+            lambda store: store.health(),
+        ]
+        for wrong in ("secret_access_key", "access_key_id"):
+            store = open_objects(s3_server.url(**{wrong: "WRONGWRONGWRONG"}))
+            for operation in operations:
+                with pytest.raises(Denied) as caught:
+                    operation(store)
+                assert_one_clean_line(caught.value)
 
     def test_an_endpoint_that_does_not_answer_is_a_transient_failure(self, s3_server: S3Server) -> None:
         store = open_objects(s3_server.url(endpoint=f"http://127.0.0.1:{free_ports(1)[0]}"))

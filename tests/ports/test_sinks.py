@@ -17,11 +17,10 @@ import psycopg
 import pytest
 
 from analemma import Sink, SinkDocument, open_sink, read_snapshot
-from analemma.blocks.urls import open_objects
 from analemma.errors import NotFound
-from analemma.sinks.objects import ObjectsSink
-from analemma.sinks.port import Outcome
-from analemma.testing.sinks import SinkSuite, gone, make_document
+from analemma.testing.sinks import Outcome, SinkSuite, gone, make_document
+from tests.ports.entry_points.objects import open_objects
+from tests.ports.entry_points.sinks import safe_name
 from tests.s3_server import SECRET_KEY as S3_SECRET
 from tests.s3_server import CannotStart, S3Server, run_directory, shared_s3
 from tests.servers import PostgresServer
@@ -100,6 +99,7 @@ class TestSqliteTable(SinkSuite):
         return SqlitePlace(tmp_path)
 
 
+@pytest.mark.deep("what is removed is tried with tables")
 class TestSqliteTableThatRemoves(SinkSuite):
     @pytest.fixture
     def place(self, tmp_path: Path) -> SqlitePlace:
@@ -174,6 +174,7 @@ class TestPostgresTable(PostgresSuite):
         return PostgresPlace(sink_database)
 
 
+@pytest.mark.deep("what the other table and SQLite try together")
 class TestPostgresTableThatRemoves(PostgresSuite):
     @pytest.fixture
     def place(self, sink_database: str) -> PostgresPlace:
@@ -209,6 +210,7 @@ class OpenSearchSuite(SinkSuite):
         return {"refuse me": True}
 
 
+@pytest.mark.deep("its own tests try its answers one by one")
 class TestOpenSearch(OpenSearchSuite):
     @pytest.fixture
     def place(self) -> Iterator[OpenSearchPlace]:
@@ -217,6 +219,7 @@ class TestOpenSearch(OpenSearchSuite):
         server.stop()
 
 
+@pytest.mark.deep("the same requests, compressed")
 class TestOpenSearchCompressed(OpenSearchSuite):
     @pytest.fixture
     def place(self) -> Iterator[OpenSearchPlace]:
@@ -248,6 +251,7 @@ class WebhookPlace:
         return self.server.down()
 
 
+@pytest.mark.deep("its own tests try its answers one by one")
 class TestWebhook(SinkSuite):
     secrets = ("webhook-secret", "webhook-key")
 
@@ -287,6 +291,7 @@ class PersonalizePlace:
         return self.server.down()
 
 
+@pytest.mark.deep("its own tests try its answers one by one")
 class TestPersonalize(SinkSuite):
     longest_body = 32_000
     secrets = (SECRET_KEY,)
@@ -321,22 +326,18 @@ class ObjectsPlace:
         return open_sink(target, environment={}, base=self.base)
 
     def read(self, document: SinkDocument) -> dict[str, Any] | None:
-        sink = self.open()
-        assert isinstance(sink, ObjectsSink)
-        key = sink.key_of(document)
-        sink.close()
         try:
-            data = self._reading.get(key)
+            data = self._reading.get(self._key(document))
         except NotFound:
             return None
         return json.loads(data) if data else None
 
     def keeps_metadata(self, document: SinkDocument) -> bool:
-        sink = self.open()
-        assert isinstance(sink, ObjectsSink)
-        info = self._reading.head(sink.key_of(document))
-        sink.close()
+        info = self._reading.head(self._key(document))
         return info is not None and bool(info.metadata)
+
+    def _key(self, document: SinkDocument) -> str:
+        return f"{document.tenant}/BOOK/{safe_name(document.doc_id)}.json"
 
     def broken(self) -> AbstractContextManager[None]:
         return self._breaking
@@ -382,6 +383,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip(str(exc))
 
 
+@pytest.mark.deep("the same sink as in files, on a store that passes its own suite")
 class TestObjectsInS3(ObjectsSuite):
     secrets = (S3_SECRET,)
 
@@ -430,10 +432,7 @@ class NatsPlace:
         return open_sink(target, environment={})
 
     def read(self, document: SinkDocument) -> dict[str, Any] | None:
-        sink: Any = self.open()
-        subject = sink.subject_of(document)
-        sink.close()
-        message = self._run(self._newest(subject))
+        message = self._run(self._newest(f"{self.name}.{document.tenant}.BOOK.{safe_name(document.doc_id)}"))
         return None if message is None or not message.data else json.loads(message.data)
 
     def broken(self) -> AbstractContextManager[None]:

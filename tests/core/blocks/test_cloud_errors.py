@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analemma.blocks.cloud_errors import translate
-from analemma.blocks.port import is_transient
 from analemma.errors import AnalemmaError, Denied, Invalid, NotFound, OutcomeUnknown, Unavailable
+from tests.core.entry_points.blocks import is_transient, translate
 
 exceptions = pytest.importorskip("obstore.exceptions")
 
@@ -23,12 +22,12 @@ NO_ANSWER = (
 )
 
 
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
-def test_a_server_that_stumbled_may_have_done_it_and_may_be_asked_again(status: int) -> None:
-    error = translate(exceptions.GenericError(answered(status, "SlowDown")), place="s3://b", key="k", writing=True)
-    assert type(error) is OutcomeUnknown and is_transient(error)
-    reading = translate(exceptions.GenericError(answered(status)), place="s3://b", key="k")
-    assert type(reading) is Unavailable and is_transient(reading)
+def test_a_server_that_stumbled_may_have_done_it_and_may_be_asked_again() -> None:
+    for status in (408, 409, 429, 500, 502, 503, 504):
+        error = translate(exceptions.GenericError(answered(status, "SlowDown")), place="s3://b", key="k", writing=True)
+        assert type(error) is OutcomeUnknown and is_transient(error), status
+        reading = translate(exceptions.GenericError(answered(status)), place="s3://b", key="k")
+        assert type(reading) is Unavailable and is_transient(reading), status
 
 
 def test_a_write_that_was_never_sent_is_not_in_doubt() -> None:
@@ -38,27 +37,27 @@ def test_a_write_that_was_never_sent_is_not_in_doubt() -> None:
     assert type(translate(broken, place="s3://b", key="k", writing=True)) is OutcomeUnknown
 
 
-@pytest.mark.parametrize(
-    ("raised", "expected"),
-    [
-        (FileNotFoundError(answered(404, "NoSuchKey")), NotFound),
-        (FileNotFoundError(answered(404, "NoSuchBucket")), Unavailable),
-        (FileNotFoundError(answered(404, "ContainerNotFound")), Unavailable),
-        (FileNotFoundError(answered(404, "NoSuchKey", key="<Code>NoSuchBucket</Code>")), NotFound),
-        (exceptions.PermissionDeniedError(answered(403, "SignatureDoesNotMatch")), Denied),
-        (exceptions.UnauthenticatedError(answered(401)), Denied),
-        (exceptions.GenericError(answered(403, "AccessDenied")), Denied),
-        (exceptions.GenericError(answered(301, "PermanentRedirect")), Unavailable),
-        (exceptions.GenericError(answered(400, "AuthorizationHeaderMalformed")), Unavailable),
-        (exceptions.GenericError(answered(507)), Unavailable),
-        (exceptions.InvalidPathError("bad"), Invalid),
-        (exceptions.NotSupportedError("no"), Unavailable),
-    ],
-)
-def test_what_will_not_pass_by_itself_says_what_to_do(raised: Exception, expected: type[AnalemmaError]) -> None:
-    error = translate(raised, place="s3://b", key="k/x", writing=True)
-    assert type(error) is expected and not is_transient(error)
-    assert error.hint or expected is NotFound
+LASTING: list[tuple[Exception, type[AnalemmaError]]] = [
+    (FileNotFoundError(answered(404, "NoSuchKey")), NotFound),
+    (FileNotFoundError(answered(404, "NoSuchBucket")), Unavailable),
+    (FileNotFoundError(answered(404, "ContainerNotFound")), Unavailable),
+    (FileNotFoundError(answered(404, "NoSuchKey", key="<Code>NoSuchBucket</Code>")), NotFound),
+    (exceptions.PermissionDeniedError(answered(403, "SignatureDoesNotMatch")), Denied),
+    (exceptions.UnauthenticatedError(answered(401)), Denied),
+    (exceptions.GenericError(answered(403, "AccessDenied")), Denied),
+    (exceptions.GenericError(answered(301, "PermanentRedirect")), Unavailable),
+    (exceptions.GenericError(answered(400, "AuthorizationHeaderMalformed")), Unavailable),
+    (exceptions.GenericError(answered(507)), Unavailable),
+    (exceptions.InvalidPathError("bad"), Invalid),
+    (exceptions.NotSupportedError("no"), Unavailable),
+]
+
+
+def test_what_will_not_pass_by_itself_says_what_to_do() -> None:
+    for raised, expected in LASTING:
+        error = translate(raised, place="s3://b", key="k/x", writing=True)
+        assert type(error) is expected and not is_transient(error), raised
+        assert error.hint or expected is NotFound, raised
 
 
 def test_nothing_of_the_drivers_text_is_repeated() -> None:

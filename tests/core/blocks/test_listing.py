@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analemma.blocks.listing import in_key_order
-from analemma.blocks.port import ObjectInfo
 from analemma.errors import Unavailable
+from tests.core.entry_points.blocks import ObjectInfo, in_key_order
 
 names = st.text(alphabet="ab-.0!", min_size=1, max_size=3)
 trees = st.sets(st.lists(names, min_size=1, max_size=3).map(tuple), max_size=30)

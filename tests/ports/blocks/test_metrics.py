@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from analemma.blocks.memory import MemoryStore
-from analemma.blocks.metrics import DELETE, GET, LIST, PARTIAL_READ, PUT, MeteredStore, ObjectMetrics
 from analemma.errors import NotFound
+from tests.ports.entry_points.objects import MemoryStore, MeteredStore, ObjectMetrics
 
 
 class TickingClock:
@@ -38,11 +37,11 @@ def test_counts_bytes_and_latencies_are_kept_per_operation() -> None:
     list(store.list("k"))
     store.delete_many(["k/a", "k/b"])
     stats = metrics.snapshot()
-    assert (stats[PUT].count, stats[PUT].bytes) == (2, 8)
-    assert (stats[GET].count, stats[GET].bytes) == (2, 8)
-    assert (stats[PARTIAL_READ].count, stats[PARTIAL_READ].bytes) == (2, 6)
-    assert (stats[LIST].count, stats[DELETE].count) == (1, 1)
-    assert (stats[PUT].latency_sum_s, stats[PUT].latency_max_s) == (2.0, 1.0)
+    assert (stats["put_object"].count, stats["put_object"].bytes) == (2, 8)
+    assert (stats["get_object"].count, stats["get_object"].bytes) == (2, 8)
+    assert (stats["partial_read"].count, stats["partial_read"].bytes) == (2, 6)
+    assert (stats["list_objects"].count, stats["delete_object"].count) == (1, 1)
+    assert (stats["put_object"].latency_sum_s, stats["put_object"].latency_max_s) == (2.0, 1.0)
     assert all(each.errors == 0 for each in stats.values())
 
 
@@ -51,7 +50,7 @@ def test_failures_are_counted_and_still_raised() -> None:
     store = MeteredStore(MemoryStore(), metrics)
     with pytest.raises(NotFound):
         store.get("k")
-    assert (metrics.snapshot()[GET].count, metrics.snapshot()[GET].errors) == (1, 1)
+    assert (metrics.snapshot()["get_object"].count, metrics.snapshot()["get_object"].errors) == (1, 1)
 
 
 def test_a_reader_that_stops_early_is_not_a_failure() -> None:
@@ -62,7 +61,7 @@ def test_a_reader_that_stops_early_is_not_a_failure() -> None:
     listing = store.list()
     next(listing)
     listing.close()  # type: ignore[attr-defined]
-    assert metrics.snapshot()[LIST].errors == 0
+    assert metrics.snapshot()["list_objects"].errors == 0
 
 
 def test_a_listener_hears_the_documented_names() -> None:

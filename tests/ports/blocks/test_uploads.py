@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from analemma.blocks.memory import MemoryStore
-from analemma.blocks.packs import Pack, StoredBlock, build_pack, pack_key
-from analemma.blocks.retry import RetryStore
-from analemma.blocks.uploads import object_metadata, upload_pack
-from analemma.canon.identity import block_id
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Unavailable
-from analemma.testing import failpoints
 from analemma.testing.objects import FailingStore, Fault
+from analemma.testing.refusals import refuses
+from tests.core.entry_points.blocks import StoredBlock, block_id, build_pack
+from tests.ports.entry_points.objects import MemoryStore, RetryStore, object_metadata, upload_pack
 
 UPLOAD = bytes(range(16))
 BODY = b"body" * 100
 
 
+KEY = "packs/00/000102030405060708090a0b0c0d0e0f"
+"""A pack is named by its upload alone."""
+
+
 @pytest.fixture
-def pack() -> Pack:
+def pack() -> Any:
     return build_pack([StoredBlock(block_id(BODY), 0, BODY, len(BODY))])
 
 
-def test_the_intent_is_recorded_before_the_first_byte(pack: Pack) -> None:
+def test_the_intent_is_recorded_before_the_first_byte(pack: Any) -> None:
     store = FailingStore(MemoryStore())
     calls_at_intent: list[list[str]] = []
     key = upload_pack(store, UPLOAD, pack, open_intent=lambda: calls_at_intent.append(list(store.calls)), metadata={})
-    assert key == pack_key(UPLOAD)
+    assert key == KEY
     assert calls_at_intent == [[]]
     assert store.calls == ["put", "head"]
     assert store.get(key) == pack.data
 
 
-def test_without_an_intent_no_byte_is_written(pack: Pack) -> None:
+def test_without_an_intent_no_byte_is_written(pack: Any) -> None:
     store = FailingStore(MemoryStore())
 
     def refuse() -> None:
@@ -43,29 +46,30 @@ def test_without_an_intent_no_byte_is_written(pack: Pack) -> None:
     assert store.calls == []
 
 
-def test_a_lost_answer_is_not_a_failure(pack: Pack) -> None:
+def test_a_lost_answer_is_not_a_failure(pack: Any) -> None:
     inner = MemoryStore()
     store = RetryStore(FailingStore(inner, [Fault("put", "after")]), first_wait_s=0)
     upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata={})
-    assert inner.get(pack_key(UPLOAD)) == pack.data
+    assert inner.get(KEY) == pack.data
 
 
-def test_someone_elses_object_under_the_key_is_never_overwritten(pack: Pack) -> None:
+def test_someone_elses_object_under_the_key_is_never_overwritten(pack: Any) -> None:
     store = MemoryStore()
-    store.put(pack_key(UPLOAD), b"theirs")
+    store.put(KEY, b"theirs")
     with pytest.raises(Conflict):
         upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata={})
-    assert store.get(pack_key(UPLOAD)) == b"theirs"
+    assert store.get(KEY) == b"theirs"
 
 
-@pytest.mark.parametrize("kind", ["before", "torn"])
-def test_a_write_that_failed_is_an_error_and_not_an_upload(pack: Pack, kind: str) -> None:
-    store = FailingStore(MemoryStore(), [Fault("put", kind)])  # type: ignore[arg-type]
-    with pytest.raises(AnalemmaError):
-        upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata={})
+def test_a_write_that_failed_is_an_error_and_not_an_upload(pack: Any) -> None:
+    for kind in ("before", "torn"):
+        store = FailingStore(MemoryStore(), [Fault("put", kind)])
+        assert refuses(upload_pack, store, UPLOAD, pack, open_intent=lambda: None, metadata={}, error=AnalemmaError), (
+            kind
+        )
 
 
-def test_a_store_that_takes_half_and_says_nothing_is_caught(pack: Pack) -> None:
+def test_a_store_that_takes_half_and_says_nothing_is_caught(pack: Any) -> None:
     class Lossy(MemoryStore):
         def put(self, key: str, data: bytes, *, metadata: object = None, if_absent: bool = False) -> None:
             super().put(key, data[:-1])
@@ -74,7 +78,7 @@ def test_a_store_that_takes_half_and_says_nothing_is_caught(pack: Pack) -> None:
         upload_pack(Lossy(), UPLOAD, pack, open_intent=lambda: None, metadata={})
 
 
-def test_metadata_says_whose_the_object_is(pack: Pack) -> None:
+def test_metadata_says_whose_the_object_is(pack: Any) -> None:
     metadata = object_metadata(pack, workflow_id="orders", execution_id="run-1", created_at_us=1_700_000_000_000_001)
     assert metadata == {
         "usage": "temp",
@@ -88,17 +92,13 @@ def test_metadata_says_whose_the_object_is(pack: Pack) -> None:
     assert info is not None and info.metadata == metadata
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "워크플로" * 200, "line\nbreak", "lone \ud800", "\x00"])
-def test_a_name_no_store_could_keep_does_not_stop_the_upload(pack: Pack, name: str) -> None:
-    metadata = object_metadata(pack, workflow_id=name, execution_id=name, created_at_us=0)
-    assert metadata["workflow_id"].startswith("sha256:")
-    upload_pack(MemoryStore(), UPLOAD, pack, open_intent=lambda: None, metadata=metadata)
+def test_a_name_no_store_could_keep_does_not_stop_the_upload(pack: Any) -> None:
+    for name in ("x" * 5000, "워크플로" * 200, "line\nbreak", "lone \ud800", "\x00"):
+        metadata = object_metadata(pack, workflow_id=name, execution_id=name, created_at_us=0)
+        assert metadata["workflow_id"].startswith("sha256:")
+        upload_pack(MemoryStore(), UPLOAD, pack, open_intent=lambda: None, metadata=metadata)
 
 
-def test_names_that_are_not_known_are_left_out(pack: Pack) -> None:
+def test_names_that_are_not_known_are_left_out(pack: Any) -> None:
     metadata = object_metadata(pack, workflow_id=None, execution_id=None, created_at_us=0)
     assert set(metadata) == {"usage", "checksum", "created_at"}
-
-
-def test_each_step_has_a_failpoint() -> None:
-    assert {"upload.before_intent", "upload.after_intent", "upload.after_object"} <= set(failpoints.names())

@@ -1,110 +1,83 @@
-"""Writers of one namespace take turns, whoever empties it and whoever fills it."""
+"""Writers of one namespace of a LangGraph store take turns, whoever empties it and whoever fills it."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import psycopg
 import pytest
+from langgraph.store.base import PutOp
 
-from analemma import App
-from analemma.catalog.items import ItemChange, ItemReader, SqlItems
+from analemma.langgraph import AnalemmaStore
+from analemma.testing import failpoints
+from tests.postgres_locks import beside, deadlocks, wait_for_waiting
+from tests.raw_rows import is_sqlite
 from tests.stores import Store
 
-
-@pytest.fixture
-def app(store: Store) -> Iterator[App]:
-    with store.open(sqlite_synchronous="NORMAL") as app:
-        yield app
+SPACE = ("users", "ann")
 
 
-@pytest.fixture
-def items(app: App) -> SqlItems:
-    return SqlItems(app.catalog.engine, app.default.id)
+def put(key: str) -> PutOp:
+    return PutOp(SPACE, key, {})
 
 
-def put(key: str, namespace: bytes = b"a") -> ItemChange:
-    return ItemChange(namespace, key, b"{}")
+def delete(key: str) -> PutOp:
+    return PutOp(SPACE, key, None)
 
 
-def delete(key: str, namespace: bytes = b"a") -> ItemChange:
-    return ItemChange(namespace, key, None)
-
-
-def keys(items: SqlItems) -> list[tuple[bytes, str]]:
-    return items.read(lambda reader: [(item.namespace, item.key) for page in reader.below(b"") for item in page])
-
-
-def nothing(reader: ItemReader) -> None:
-    return None
-
-
+@pytest.mark.both_stores("a row that others lock, and one writer at a time")
 @pytest.mark.parametrize(
     ("first", "second", "left"),
     [
-        pytest.param(put("new"), delete("old"), [(b"a", "new")], id="emptied while it is filled"),
-        pytest.param(delete("old"), put("new"), [(b"a", "new")], id="filled while it is emptied"),
+        pytest.param(put("new"), delete("old"), ["new"], id="emptied while it is filled"),
+        pytest.param(delete("old"), put("new"), ["new"], id="filled while it is emptied"),
         pytest.param(delete("old"), delete("old"), [], id="emptied twice"),
     ],
 )
-def test_the_second_waits_for_the_first(
-    items: SqlItems, first: ItemChange, second: ItemChange, left: list[tuple[bytes, str]]
-) -> None:
-    items.change([put("old")], nothing)
-    began, go_on = threading.Event(), threading.Event()
-
-    def linger(reader: ItemReader) -> None:
-        # The namespace is held, and nothing is changed yet.
-        began.set()
-        assert go_on.wait(30)
-
-    with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(items.change, [first], linger)
-        assert began.wait(30)
-        other: Future[None] = pool.submit(items.change, [second], nothing)
-        with pytest.raises(TimeoutError):
-            other.result(0.3)
-        go_on.set()
-        one.result(30)
-        other.result(30)
-    assert keys(items) == left
-    assert items.read(lambda reader: list(reader.namespaces(b""))) == [b"a"][: len(left)]
+def test_the_second_waits_for_the_first(store: Store, first: PutOp, second: PutOp, left: list[str]) -> None:
+    with store.open() as app, store.open() as other:
+        memory, theirs = AnalemmaStore(app), AnalemmaStore(other)
+        memory.put(SPACE, "old", {})
+        with (
+            failpoints.paused("items.before_commit", lambda: memory.batch([first])) as slow,
+            beside(lambda: theirs.batch([second])) as thread,
+        ):
+            if not is_sqlite(store):
+                wait_for_waiting(store.url, thread)
+            assert thread.is_alive(), "it did not wait"
+            slow.go_on()
+        assert [item.key for item in memory.search(("users",))] == left
+        assert memory.list_namespaces() == [SPACE][: len(left)]
 
 
-def test_batches_in_opposite_orders_never_wait_for_each_other_in_a_circle(postgres_url: str) -> None:
-    with Store(postgres_url).open() as app:
-        items = SqlItems(app.catalog.engine, app.default.id)
+def test_batches_in_opposite_orders_never_wait_for_each_other_in_a_circle(migrated_url: str) -> None:
+    spaces = [("users", name) for name in "abcd"]
 
-        def work(worker: int) -> None:
-            spaces = [b"a", b"b", b"c", b"d"]
-            for turn in range(10):
-                chosen = spaces if (worker + turn) % 2 else spaces[::-1]
-                items.change([put(f"{worker}", space) for space in chosen], nothing)
-                items.change([delete(f"{worker}", space) for space in chosen], nothing)
+    def work(memory: Any, worker: int) -> None:
+        for turn in range(10):
+            chosen = spaces if (worker + turn) % 2 else spaces[::-1]
+            memory.batch([PutOp(space, f"{worker}", {}) for space in chosen])
+            memory.batch([PutOp(space, f"{worker}", None) for space in chosen])
 
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(work, range(4)))
-        assert keys(items) == []
-    # Connections tell what they have counted when they close.
-    with psycopg.connect(postgres_url) as connection:
-        found = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
-        assert found.fetchone() == (0,)
+    with Store(migrated_url).open() as app, ThreadPoolExecutor(4) as pool:
+        memory = AnalemmaStore(app)
+        list(pool.map(lambda worker: work(memory, worker), range(4)))
+        assert memory.list_namespaces() == []
+    assert deadlocks(migrated_url) == 0
 
 
-def test_a_range_is_a_namespace_and_what_is_below_it(items: SqlItems) -> None:
-    spaces = [b"a", b"a\0b", b"a\0b\0c", b"a\x01", b"ab", "é".encode(), b"b"]
-    items.change([put("k", space) for space in spaces], nothing)
+def test_a_prefix_is_a_namespace_and_what_is_below_it(store: Store) -> None:
+    spaces = [("a",), ("a", "b"), ("a", "b", "c"), ("a\x01",), ("ab",), ("b",), ("é",)]
+    with store.open() as app:
+        memory = AnalemmaStore(app)
+        memory.batch([PutOp(space, "k", {}) for space in spaces])
 
-    def below(prefix: bytes) -> list[bytes]:
-        listed = items.read(lambda reader: list(reader.namespaces(prefix)))
-        found = items.read(lambda reader: [item.namespace for page in reader.below(prefix) for item in page])
-        assert sorted(found) == listed
-        return found
+        def below(*prefix: str) -> list[tuple[str, ...]]:
+            listed = sorted(memory.list_namespaces(prefix=prefix))
+            assert sorted(item.namespace for item in memory.search(prefix)) == listed
+            return listed
 
-    assert below(b"") == spaces
-    assert below(b"a") == [b"a", b"a\0b", b"a\0b\0c"]
-    assert below(b"a\0b") == [b"a\0b", b"a\0b\0c"]
-    assert below(b"a\0") == []
-    assert below(b"c") == []
+        assert below() == spaces
+        assert below("a") == spaces[:3]
+        assert below("a", "b") == spaces[1:3]
+        assert below("c") == []

@@ -1,33 +1,41 @@
-"""What a forked child may do with SQLite, and that nothing it commits is lost when its parent goes."""
+"""What a forked child may do with a store in a file, and that nothing it commits is lost when its parent goes."""
 
 from __future__ import annotations
 
-import gc
 import os
+import signal
+import sys
 import threading
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
-from analemma.catalog.engine import Transaction
-from analemma.catalog.migrations import migrate
-from analemma.catalog.sqlite import SqliteEngine
-from analemma.errors import Unavailable
+import analemma
+from analemma import App
+from analemma.errors import Timeout, Unavailable
+from analemma.testing import failpoints
+from tests.stores import Store
 
 # A test runner has threads of its own; the child touches nothing of theirs.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
+AT: dict[str, Any] = {"workflow_id": "w", "owner_id": "ann"}
+BLOCKS = str(Path(analemma.__file__).parent / "blocks")
+INSIDE = "commit.before_commit"
+"""A save has its transaction open, and has written everything."""
 
-def add(name: str) -> Callable[[Transaction], int]:
-    return lambda tx: tx.execute("add_tenant", name=name)
+
+def add(app: App, name: str) -> None:
+    app.kernel.save_state_delta({name: True}, **AT)
 
 
-def has(engine: SqliteEngine, *names: str) -> bool:
-    return all(engine.one("find_tenant", name=name) is not None for name in names)
+def has(app: App, *names: str) -> bool:
+    return set(names) <= set(app.kernel.load_latest_state(**AT))
 
 
 def fork(work: Callable[[], object]) -> int:
@@ -56,196 +64,236 @@ def refused(work: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[SqliteEngine]:
-    engine = SqliteEngine(tmp_path / "catalog.db")
-    migrate(engine, now_us=0)
-    has(engine, "nobody")  # so that a reading connection is idle
-    yield engine
-    engine.close()
+def store(migrated_directory: Path) -> Store:
+    return Store(str(migrated_directory))
 
 
-def test_what_a_child_commits_outlives_the_close_of_its_parent(engine: SqliteEngine) -> None:
+@pytest.fixture
+def app(store: Store) -> Iterator[App]:
+    with store.open() as app:
+        add(app, "first")
+        assert has(app, "first")  # so that a reading connection is idle
+        yield app
+
+
+def test_a_child_opens_its_own_connections_and_both_write(app: App) -> None:
+    def work() -> None:
+        add(app, "child")
+        assert has(app, "first", "child")
+
+    child = fork(work)
+    add(app, "parent")
+    wait(child)
+    assert has(app, "first", "child", "parent")
+    assert app.kernel.verify(**AT).ok
+
+
+def test_what_a_child_commits_outlives_the_close_of_its_parent(store: Store, app: App) -> None:
     (committed, tell), (closed, go_on) = os.pipe(), os.pipe()
 
     def work() -> None:
-        engine.write(add("before"))
+        add(app, "before")
         os.write(tell, b"x")
         os.read(closed, 1)
-        engine.write(add("after"))
-        assert has(engine, "before", "after")
+        add(app, "after")
+        assert has(app, "before", "after")
 
     child = fork(work)
     os.read(committed, 1)
-    engine.close()
+    app.close()
     os.write(go_on, b"x")
     wait(child)
-    again = SqliteEngine(engine.path)
-    assert has(again, "before", "after")
-    again.close()
+    with store.open() as again:
+        assert has(again, "before", "after")
     for fd in (committed, tell, closed, go_on):
         os.close(fd)
 
 
-def test_a_child_that_is_killed_takes_nothing_along(engine: SqliteEngine) -> None:
+def test_a_child_that_is_killed_takes_nothing_along(store: Store, app: App) -> None:
     (committed, tell) = os.pipe()
 
     def work() -> None:
-        engine.write(add("child"))
+        add(app, "child")
         os.write(tell, b"x")
         time.sleep(60)
 
     child = fork(work)
     os.read(committed, 1)
-    engine.close()
+    app.close()
     os.kill(child, 9)
     os.waitpid(child, 0)
-    again = SqliteEngine(engine.path)
-    assert has(again, "child")
-    again.close()
+    with store.open() as again:
+        assert has(again, "child")
     os.close(committed)
     os.close(tell)
 
 
-def test_two_engines_on_one_file_cross_a_fork_together(engine: SqliteEngine) -> None:
-    other = SqliteEngine(engine.path)
+def test_a_store_that_is_open_twice_crosses_a_fork_twice(store: Store, app: App) -> None:
+    other = store.open()
 
     def work() -> None:
-        engine.write(add("one"))
-        other.write(add("two"))
-        engine.close()
-        other.write(add("three"))
+        add(app, "one")
+        add(other, "two")
+        app.close()
+        add(other, "three")
 
     child = fork(work)
     other.close()
     wait(child)
-    assert has(engine, "one", "two", "three")
+    assert has(app, "one", "two", "three")
 
 
-def test_a_grandchild_opens_its_own_connections(engine: SqliteEngine) -> None:
-    wait(fork(lambda: wait(fork(lambda: engine.write(add("grandchild"))))))
-    assert has(engine, "grandchild")
+def test_a_grandchild_opens_its_own_connections(app: App) -> None:
+    wait(fork(lambda: wait(fork(lambda: add(app, "grandchild")))))
+    assert has(app, "grandchild")
 
 
-def test_a_closed_engine_stays_closed_in_a_child(engine: SqliteEngine) -> None:
-    engine.close()
+def test_a_closed_store_stays_closed_in_a_child(app: App) -> None:
+    app.close()
 
     def work() -> None:
         with pytest.raises(Unavailable, match="closed"):
-            engine.one("probe")
+            has(app, "first")
 
     wait(fork(work))
 
 
-def test_a_fork_waits_for_the_transactions_of_other_threads(engine: SqliteEngine) -> None:
-    inside = threading.Barrier(3)
-
-    def write() -> None:
-        with engine.transaction(write=True) as tx:
-            tx.execute("add_tenant", name="parent")
-            inside.wait(10)
-            time.sleep(0.2)
-
-    def read() -> None:
-        with engine.transaction() as tx:
-            tx.one("find_tenant", name="parent")
-            inside.wait(10)
-            time.sleep(0.2)
-            # A thread that is reading may read on while the fork waits for it.
-            assert not has(engine, "nobody")
-
-    threads = [threading.Thread(target=write), threading.Thread(target=read)]
-    for thread in threads:
-        thread.start()
-    inside.wait(10)
-
-    def work() -> None:
-        assert has(engine, "parent")
-        engine.write(add("child"))
-
-    wait(fork(work))
-    for thread in threads:
-        thread.join(10)
-    assert has(engine, "parent", "child")
-    engine.write(add("later"))
-
-
-@pytest.mark.parametrize("write", [True, False])
-def test_a_child_forked_inside_a_transaction_cannot_use_the_file(engine: SqliteEngine, write: bool) -> None:
-    with engine.transaction(write=write) as tx:
+def test_a_store_in_memory_refuses_to_work_in_a_child() -> None:
+    with analemma.open("sqlite:///:memory:") as app:
+        add(app, "parent")
 
         def work() -> None:
-            refused(lambda: tx.one("find_tenant", name="one"))
-            refused(lambda: engine.write(add("child")))
-            refused(lambda: engine.one("find_tenant", name="one"))
-            refused(lambda: SqliteEngine(engine.path))
-            wait(fork(lambda: refused(lambda: SqliteEngine(engine.path))))
-            # Another file is no concern of that.
-            other = SqliteEngine(f"{engine.path}.other")
-            migrate(other, now_us=0)
-            other.close()
+            with pytest.raises(Unavailable):
+                has(app, "parent")
 
         wait(fork(work))
-        if write:
-            tx.execute("add_tenant", name="parent")
-    engine.write(add("later"))
-    assert has(engine, "later") and not has(engine, "child")
-    assert has(engine, "parent") is write
+        assert has(app, "parent")
 
 
-def test_leaving_an_inherited_transaction_neither_commits_nor_unlocks_it(engine: SqliteEngine) -> None:
-    with engine.transaction(write=True) as tx:
+def test_a_fork_waits_for_the_transactions_of_other_threads(app: App) -> None:
+    with failpoints.paused(INSIDE, lambda: add(app, "parent")) as writing:
+        ending = threading.Timer(0.2, writing.go_on)
+        ending.start()
+
+        def work() -> None:
+            assert has(app, "parent")
+            add(app, "child")
+
+        wait(fork(work))
+        ending.join()
+    assert has(app, "parent", "child")
+    add(app, "later")
+
+
+def test_a_fork_that_cannot_wait_longer_goes_ahead_and_its_child_cannot_use_the_file(app: App) -> None:
+    with failpoints.paused(INSIDE, lambda: add(app, "parent")) as writing:
+        wait(fork(lambda: refused(lambda: add(app, "child"))))
+        writing.go_on()
+    assert has(app, "parent") and not has(app, "child")
+
+
+def test_a_child_forked_inside_a_transaction_cannot_use_the_file(store: Store, app: App, tmp_path: Path) -> None:
+    def work() -> None:
+        refused(lambda: add(app, "child"))
+        refused(lambda: has(app, "first"))
+        refused(store.open)
+        wait(fork(lambda: refused(store.open)))
+        # Another file is no concern of that.
+        analemma.open(tmp_path / "other").close()
+
+    with failpoints.call(INSIDE, lambda: wait(fork(work))):
+        add(app, "parent")
+    add(app, "later")
+    assert has(app, "parent", "later") and not has(app, "child")
+
+
+def test_leaving_an_inherited_transaction_neither_commits_nor_unlocks_it(store: Store, app: App) -> None:
+    parent = os.getpid()
+    rival = store.open(sqlite_lock_timeout_s=0.1)
+
+    def split() -> None:
         child = os.fork()
         if child:
             wait(child)
-            rival = SqliteEngine(engine.path, lock_timeout_s=0.1)
-            with pytest.raises(TimeoutError):
-                rival.write(add("rival"))
-            rival.close()
-            tx.execute("add_tenant", name="parent")
-        else:
-            code = 1
-            try:
-                refused(lambda: tx.execute("add_tenant", name="child"))
-                assert engine._lock is not None
-                engine._lock.release()
-                code = 0
-            finally:
-                os._exit(code)
-    assert has(engine, "parent") and not has(engine, "child")
+            with pytest.raises(Timeout):
+                add(rival, "rival")
+
+    with failpoints.call(INSIDE, split):
+        try:
+            add(app, "parent")
+        except BaseException as exc:
+            if os.getpid() != parent:
+                os._exit(0 if isinstance(exc, Unavailable) else 2)
+            raise
+        finally:
+            if os.getpid() != parent:
+                os._exit(1)
+    rival.close()
+    assert has(app, "parent") and not has(app, "rival")
+    assert [each.version for each in app.kernel.history(**AT)] == [2, 1]
 
 
-def test_a_fork_that_cannot_wait_longer_goes_ahead(engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analemma.catalog.sqlite_fork.PATIENCE_S", 0.1)
-    inside, done = threading.Event(), threading.Event()
-
-    def read() -> None:
-        with engine.transaction() as tx:
-            tx.one("find_tenant", name="one")
-            inside.set()
-            done.wait(10)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    inside.wait(10)
-    wait(fork(lambda: refused(lambda: engine.write(add("child")))))
-    engine.write(add("parent"))
-    done.set()
-    thread.join(10)
-    assert has(engine, "parent")
-
-
-def test_an_engine_that_nobody_holds_is_collected(tmp_path: Path) -> None:
-    engine = SqliteEngine(tmp_path / "catalog.db")
-    seen = weakref.ref(engine)
-    descriptors = len(os.listdir("/proc/self/fd"))
-    engine.close()
-    del engine
-    gc.collect()
-    assert seen() is None
-    assert len(os.listdir("/proc/self/fd")) < descriptors
-
-
-def test_a_parent_can_fork_and_write_again_and_again(engine: SqliteEngine) -> None:
+def test_a_parent_can_fork_and_write_again_and_again(app: App) -> None:
     for number in range(3):
-        wait(fork(lambda: engine.one("find_tenant", name="one")))
-        assert engine.write(add(f"after {number}")) == 1
+        wait(fork(lambda: has(app, "first")))
+        add(app, f"after {number}")
+    assert has(app, *(f"after {number}" for number in range(3)))
+
+
+class Held:
+    """A read in a thread of its own that stands still the so manieth time that it calls or returns among the blocks:
+    between two lines, perhaps with a lock in its hand."""
+
+    def __init__(self, app: App, place: int) -> None:
+        self._left = place
+        self.there, self.go_on = threading.Event(), threading.Event()
+        self.was_held = False
+        self.thread = threading.Thread(target=self._read, args=(app,))
+        self.thread.start()
+
+    def _read(self, app: App) -> None:
+        sys.setprofile(self._profile)
+        try:
+            assert has(app, "first")
+        finally:
+            sys.setprofile(None)
+            self.there.set()
+
+    def _profile(self, frame: FrameType, what: str, argument: object) -> None:
+        if frame.f_code.co_filename.startswith(BLOCKS):
+            self._left -= 1
+            if self._left == 0:
+                self.was_held = True
+                self.there.set()
+                self.go_on.wait(60)
+
+
+def test_a_fork_at_any_moment_of_another_threads_read_leaves_the_child_a_store_that_reads(app: App) -> None:
+    """Whatever lock the other holds, of the cache of blocks, say, nobody in the child gives it back."""
+
+    def work() -> None:
+        signal.alarm(20)  # ends a child that waits for a thread it does not have
+        assert has(app, "first")
+
+    place = 0
+    while True:
+        place += 1
+        held = Held(app, place)
+        assert held.there.wait(60)
+        if held.was_held:
+            wait(fork(work))
+        held.go_on.set()
+        held.thread.join()
+        if not held.was_held:
+            break
+    assert place > 5, "nothing was held"
+
+
+def test_a_store_that_is_closed_gives_its_descriptors_back(store: Store) -> None:
+    store.open().close()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with store.open() as app:
+            add(app, "one")
+            assert len(os.listdir("/proc/self/fd")) > before
+    assert len(os.listdir("/proc/self/fd")) == before

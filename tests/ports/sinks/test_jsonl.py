@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +13,8 @@ import pytest
 
 from analemma import Sink, open_sink, read_snapshot
 from analemma.errors import Corrupt, NotFound
-from analemma.sinks.port import Outcome
-from analemma.sinks.snapshot import read_lines
-from analemma.testing.sinks import gone, make_document
+from analemma.testing.sinks import Outcome, gone, make_document
+from tests.actors import Actor
 
 
 @pytest.fixture
@@ -31,15 +28,16 @@ def sink(file: Path) -> Iterator[Sink]:
         yield sink
 
 
-def _open(file: Path) -> Sink:
-    return open_sink({"type": "JSONL", "path": str(file), "lockTimeoutS": 0.2}, environment={})
-
-
 @contextlib.contextmanager
-def closing_sink(file: Path) -> Iterator[Sink]:
-    sink = _open(file)
+def closing_sink(file: Path, lock_s: float = 0.2) -> Iterator[Sink]:
+    sink = open_sink({"type": "JSONL", "path": str(file), "lockTimeoutS": lock_s}, environment={})
     yield sink
     sink.close()
+
+
+def ids(file: Path) -> list[str]:
+    """The documents in it."""
+    return [line.doc_id for line in read_snapshot(file)]
 
 
 def test_a_line_is_what_the_reference_says(sink: Sink, file: Path) -> None:
@@ -60,11 +58,11 @@ def test_wherever_a_line_is_cut_off_the_next_writer_repairs_it(file: Path) -> No
         for tail in (b"", b"\0" * 20):
             file.write_bytes(whole[:length] + tail)
             if length > len(kept) or not tail:
-                assert [line.doc_id for line in read_lines(file)] == ["a"]
+                assert ids(file) == ["a"]
             with closing_sink(file) as sink:
                 assert sink.ship(make_document("c", 1, title="next")).outcome is Outcome.SHIPPED
             assert file.read_bytes().startswith(kept)
-            assert [line.doc_id for line in read_lines(file)] == ["a", "c"]
+            assert ids(file) == ["a", "c"]
 
 
 def test_a_long_line_that_is_cut_off_is_found_from_its_start(file: Path) -> None:
@@ -74,15 +72,16 @@ def test_a_long_line_that_is_cut_off_is_found_from_its_start(file: Path) -> None
         with file.open("r+b") as held:
             held.truncate(250_000)
         assert sink.ship(make_document("c")).outcome is Outcome.SHIPPED
-    assert [line.doc_id for line in read_lines(file)] == ["a", "c"]
+    assert ids(file) == ["a", "c"]
 
 
-@pytest.mark.parametrize("content", [b"not ours", b"a,b\n1,2", b'{"doc":1}', b"\xff\xfe", b'{"docId"\n:'])
-def test_a_file_that_is_not_ours_is_left_alone(sink: Sink, file: Path, content: bytes) -> None:
-    file.write_bytes(content)
-    answer = sink.ship(make_document())
-    assert answer.outcome is Outcome.RETRY and "does not end with a line of a sink" in (answer.reason or "")
-    assert file.read_bytes() == content
+def test_a_file_that_is_not_ours_is_left_alone(file: Path) -> None:
+    for content in (b"not ours", b"a,b\n1,2", b'{"doc":1}', b"\xff\xfe", b'{"docId"\n:'):
+        file.write_bytes(content)
+        with closing_sink(file) as sink:
+            answer = sink.ship(make_document())
+        assert answer.outcome is Outcome.RETRY and "does not end with a line of a sink" in (answer.reason or "")
+        assert file.read_bytes() == content
 
 
 def test_a_file_that_is_locked_for_long_is_tried_again_later(sink: Sink, file: Path) -> None:
@@ -98,11 +97,11 @@ def test_a_file_that_was_moved_away_is_begun_anew(sink: Sink, file: Path) -> Non
     sink.ship(make_document("a"))
     file.rename(file.with_suffix(".1"))
     sink.ship(make_document("b"))
-    assert [line.doc_id for line in read_lines(file)] == ["b"]
+    assert ids(file) == ["b"]
     file.unlink()
     sink.ship(make_document("c"))
-    assert [line.doc_id for line in read_lines(file)] == ["c"]
-    assert [line.doc_id for line in read_lines(file.with_suffix(".1"))] == ["a"]
+    assert ids(file) == ["c"]
+    assert ids(file.with_suffix(".1")) == ["a"]
 
 
 def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_more_files_than_may_be_open_at_once(tmp_path: Path) -> None:
         assert {each.outcome for each in sink.ship_batch(documents)} == {Outcome.SHIPPED}
     assert len(os.listdir("/proc/self/fd")) < 100 + 64
     sink.close()
-    assert all(len(list(read_lines(path))) == 2 for path in tmp_path.glob("*.jsonl"))
+    assert all(len(path.read_text().splitlines()) == 2 for path in tmp_path.glob("*.jsonl"))
 
 
 def test_a_snapshot_has_the_newest_state_of_each_document(sink: Sink, file: Path) -> None:
@@ -174,19 +173,14 @@ def test_a_broken_line_is_told_with_its_number(sink: Sink, file: Path) -> None:
         list(read_snapshot(file.with_name("none")))
 
 
-WRITER = """
-import sys
-from analemma.sinks.registry import open_sink
-from analemma.testing.sinks import make_document
-sink = open_sink({"type": "JSONL", "path": sys.argv[1]}, environment={})
-for number in range(40):
-    batch = [make_document(f"{sys.argv[2]}-{number}-{place}", text="x" * 500) for place in range(5)]
-    assert all(answer.is_done for answer in sink.ship_batch(batch))
-"""
+def write(path: str, writer: int) -> None:
+    with closing_sink(Path(path), lock_s=60) as sink:
+        for number in range(40):
+            batch = [make_document(f"{writer}-{number}-{place}", text="x" * 500) for place in range(5)]
+            assert all(answer.is_done for answer in sink.ship_batch(batch))
 
 
 def test_lines_of_several_processes_do_not_mix(file: Path) -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(file), str(number)]) for number in range(3)]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-    lines = list(read_lines(file))
-    assert len(lines) == len({line.doc_id for line in lines}) == 600
+    writers = [Actor(write, str(file), number) for number in range(3)]
+    assert [(writer.wait(), writer.errors) for writer in writers] == [(0, "")] * 3
+    assert len(ids(file)) == len(set(ids(file))) == len(file.read_text().splitlines()) == 600

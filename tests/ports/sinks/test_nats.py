@@ -15,8 +15,7 @@ import nats
 import pytest
 
 from analemma import Sink, open_sink
-from analemma.sinks.port import Outcome
-from analemma.testing.sinks import gone, make_document
+from analemma.testing.sinks import Outcome, gone, make_document
 from tests.sink_servers import NatsServer
 
 
@@ -93,15 +92,19 @@ def test_the_stream_keeps_one_message_per_document(server: NatsServer, stream: s
 
 def test_the_same_state_again_is_one_message_for_a_while(server: NatsServer, stream: str) -> None:
     async def make(jetstream: Any) -> None:
-        await jetstream.add_stream(name=stream, subjects=[f"{stream}.>"], duplicate_window=1)
+        await jetstream.add_stream(name=stream, subjects=[f"{stream}.>"])
+        await jetstream.add_stream(name=f"{stream}-short", subjects=[f"{stream}-short.>"], duplicate_window=0.1)
 
     _ask(server, make)
     with _open(server, stream) as sink:
         assert [sink.ship(make_document()).outcome for _ in range(3)] == ["shipped"] * 3
-        assert len(_messages(server, stream)) == 1
-        asyncio.run(asyncio.sleep(1.3))
-        assert sink.ship(make_document()).outcome is Outcome.SHIPPED
-    assert len(_messages(server, stream)) == 2
+    assert len(_messages(server, stream)) == 1
+    with _open(server, f"{stream}-short") as sink:
+        for _ in range(2):
+            assert sink.ship(make_document()).outcome is Outcome.SHIPPED
+            # A hundred milliseconds in which it would be taken for the same.
+            time.sleep(0.3)
+    assert len(_messages(server, f"{stream}-short")) == 2
 
 
 def test_documents_of_one_id_and_place_in_time_are_messages_of_their_own(server: NatsServer, stream: str) -> None:
@@ -162,17 +165,12 @@ def test_a_message_that_is_too_large_is_refused_alone(server: NatsServer, stream
         assert [each.outcome for each in sink.ship_batch(batch)] == ["shipped", "refused", "shipped"]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"url": "nats://127.0.0.1:1"}, {"url": "no url"}, {"url": "://"}, {"url": ","}, {"credentials": "/nonexistent"}],
-    ids=lambda settings: next(iter(settings.values())),
-)
-def test_what_cannot_be_connected_to_is_tried_again(server: NatsServer, stream: str, settings: dict[str, str]) -> None:
-    with _open(server, stream, **{"timeoutS": 1, **settings}) as sink:
-        began = time.monotonic()
-        assert sink.ship(make_document()).outcome is Outcome.RETRY
-        assert not sink.health().is_healthy
-        assert time.monotonic() - began < 4
+def test_what_cannot_be_connected_to_is_tried_again(server: NatsServer, stream: str) -> None:
+    urls = ("nats://127.0.0.1:1", "no url", "://", ",")
+    for settings in (*({"url": url} for url in urls), {"credentials": "/nonexistent"}):
+        with _open(server, stream, **{"timeoutS": 0.2, **settings}) as sink:
+            assert sink.ship(make_document()).outcome is Outcome.RETRY, settings
+            assert not sink.health().is_healthy, settings
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_by_each_document(server: NatsServer, stream: str) -> None:
@@ -182,7 +180,8 @@ def test_a_server_that_says_nothing_is_not_waited_for_by_each_document(server: N
         with server.frozen():
             began = time.monotonic()
             assert {each.outcome for each in sink.ship_batch(documents)} == {Outcome.RETRY}
-            assert time.monotonic() - began < 5
+            # Half a second for each would be four minutes.
+            assert time.monotonic() - began < 60
         assert {each.outcome for each in sink.ship_batch(documents)} == {Outcome.SHIPPED}
 
 

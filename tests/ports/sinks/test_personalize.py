@@ -11,10 +11,11 @@ import botocore.session
 import pytest
 
 from analemma import Sink, open_sink
-from analemma.sinks.personalize import LONGEST_ID, LONGEST_PROPERTIES, MOST_PER_REQUEST
-from analemma.sinks.port import Outcome
-from analemma.testing.sinks import gone, make_document
+from analemma.testing.sinks import Outcome, gone, make_document
 from tests.sink_servers import ACCESS_KEY, DATASET_ARN, REGION, SECRET_KEY, Answer, PersonalizeLike
+
+MOST_PER_REQUEST, LONGEST_ID = 10, 256
+LONGEST_PROPERTIES = {"items": 32_000, "users": 24_000, "interactions": 1024}
 
 
 @pytest.fixture
@@ -52,7 +53,14 @@ def test_the_limits_are_those_of_the_service() -> None:
 def test_ten_go_together(server: PersonalizeLike) -> None:
     with _open(server) as sink:
         assert {each.outcome for each in sink.ship_batch([make_document(f"d{n}") for n in range(25)])} == {"shipped"}
-    assert [len(json.loads(body)["items"]) for _, _, _, body in server.requests] == [10, 10, 5]
+    sizes = [len(json.loads(body)["items"]) for _, _, _, body in server.requests]
+    assert sizes == [MOST_PER_REQUEST, MOST_PER_REQUEST, 25 - 2 * MOST_PER_REQUEST]
+
+
+def test_an_id_is_as_long_as_personalize_allows(server: PersonalizeLike) -> None:
+    with _open(server) as sink:
+        assert sink.ship(make_document("x" * LONGEST_ID)).outcome is Outcome.SHIPPED
+        assert sink.ship(make_document("x" * (LONGEST_ID + 1))).outcome is Outcome.REFUSED
 
 
 def test_users_are_users(server: PersonalizeLike) -> None:
@@ -106,23 +114,23 @@ def test_a_body_is_as_long_as_personalize_allows(server: PersonalizeLike) -> Non
         assert sink.ship(make_document(text="x" * (32_001 - overhead))).outcome is Outcome.REFUSED
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "outcome"),
-    [
-        (400, "InvalidInputException", "refused"),
-        (404, "ResourceNotFoundException", "retry"),
-        (409, "ResourceInUseException", "retry"),
-        (400, "ThrottlingException", "retry"),
-        (403, "AccessDeniedException", "retry"),
-        (500, "InternalFailure", "retry"),
-        (503, "ServiceUnavailable", "retry"),
-    ],
-)
-def test_errors_are_read_by_their_code(server: PersonalizeLike, status: int, code: str, outcome: str) -> None:
-    server.statuses = [Answer(status, {"message": "no"}, x_amzn_errortype=code)]
+ERRORS = [
+    (400, "InvalidInputException", "refused"),
+    (404, "ResourceNotFoundException", "retry"),
+    (409, "ResourceInUseException", "retry"),
+    (400, "ThrottlingException", "retry"),
+    (403, "AccessDeniedException", "retry"),
+    (500, "InternalFailure", "retry"),
+    (503, "ServiceUnavailable", "retry"),
+]
+
+
+def test_errors_are_read_by_their_code(server: PersonalizeLike) -> None:
     with _open(server) as sink:
-        assert sink.ship(make_document()).outcome == outcome
-    assert len(server.requests) == 1
+        for number, (status, code, outcome) in enumerate(ERRORS, 1):
+            server.statuses = [Answer(status, {"message": "no"}, x_amzn_errortype=code)]
+            assert sink.ship(make_document()).outcome == outcome, code
+            assert len(server.requests) == number, "nothing is tried twice"
 
 
 def test_a_wrong_key_is_not_the_documents_fault(server: PersonalizeLike) -> None:

@@ -13,8 +13,7 @@ import psycopg
 import pytest
 
 from analemma import Sink, open_sink
-from analemma.sinks.port import Outcome
-from analemma.testing.sinks import gone, make_document
+from analemma.testing.sinks import Outcome, gone, make_document
 from tests.servers import PostgresServer
 
 
