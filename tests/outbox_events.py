@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from analemma import App
-from analemma.catalog.outbox_producing import enqueue
-from analemma.catalog.port import OutboxEvent
+from analemma.testing.events import OutboxEvent
+from analemma.testing.events import produce as produce
 
 KIND = "Counted"
 AGGREGATE = "STATE"
@@ -30,12 +28,3 @@ def event(
         priority=priority,
         trace=payload.get("trace"),
     )
-
-
-def produce(app: App, events: Sequence[OutboxEvent], tenant: str = "default") -> list[str]:
-    """Commit events, and tell workers; their ids."""
-    number = app.catalog.tenant(tenant)
-    now = app.catalog.clock.now_us()
-    app.catalog.engine.write(lambda tx: enqueue(tx, number, events, now_us=now))
-    app.catalog.wakeups.signal()
-    return [each.id for each in events]

@@ -10,10 +10,7 @@ from typing import Self
 import pytest
 from pydantic import Field, SecretStr
 
-from analemma import Shipped
-from analemma.sinks.batching import BatchingSink, Parcel
-from analemma.sinks.port import SHIPPED, Health
-from analemma.sinks.settings import SinkContext, SinkSettings
+from analemma import SHIPPED, BatchingSink, Health, Parcel, Shipped, SinkContext, SinkSettings
 
 TYPE = "SCRIPTED"
 Answering = Callable[[Sequence[Parcel]], list[Shipped]]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from analemma import App, ContractSet
-from analemma.catalog.entities import EntityPlace, find_entity
-from analemma.catalog.outbox_claiming import OutboxClaims
-from analemma.catalog.wakeups import Wakeups
+from analemma import App, Tenant
 from analemma.errors import NotFound
-from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
-from analemma.pipeline.fanout import FanoutOptions
-from analemma.pipeline.handlers import handlers
-from analemma.pipeline.tenant_pipeline import TenantPipeline
-from analemma.slicing.tsid import format_version
+from tests.api.pipeline.tables import query
+from tests.api.pipeline.version_texts import text
 from tests.property.slicing_oracle import Key, Oracle, Outcome, Plan, canonical, hash_of
 from tests.property.slicing_world import IDS, TYPES, Generator
+from tests.stores import Store
+
+SETTINGS: dict[str, Any] = {"fanout_page": 2, "fanout_limit": 3}
+"""So small that there are several pages, and some are deferred."""
+
+ENTRIES = """
+SELECT entry.index_type, entry.value, target.type, target.key
+FROM index_entry AS entry JOIN entity ON entity.id = entry.entity LEFT JOIN entity AS target ON target.id = entry.target
+WHERE entity.tenant = (SELECT id FROM tenant WHERE name = ?) AND entity.type = ? AND entity.key = ?
+"""
 
 Entries = set[tuple[str, str, Key | None]]
 
@@ -37,44 +41,21 @@ def as_stored(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def open_pipeline(app: App, tenant: str, contracts: ContractSet) -> TenantPipeline:
-    """A tenant that works by contracts of its own."""
-    opened = app.tenant(tenant)
-    return TenantPipeline(
-        app.catalog.engine,
-        opened.id,
-        tenant,
-        contracts=lambda: contracts,
-        fresh_contracts=lambda: contracts,
-        contracts_loaded_at_us=lambda: 0,
-        blocks=opened.blocks,
-        trees=opened.trees,
-        versions=app.versions,
-        clock=app._clock,
-        entropy=app._entropy,
-        wake=app.catalog.wakeups.signal,
-        # So small that there are several pages, and some are deferred.
-        fanout=FanoutOptions(page=2, limit=3),
-    )
+def load(app: App, documents: list[dict[str, Any]], seed: int) -> None:
+    """Have a store work by these contracts from now on, whatever it worked by before."""
+    app.contracts.load([{**each, "version": f"1.0.{seed}"} for each in documents])
 
 
-def drain(app: App, tenant: str, pipeline: TenantPipeline) -> None:
+def drain(app: App, tenant: str) -> None:
     """Have everything followed that is due."""
-    worker = OutboxPollingWorker(
-        OutboxClaims(app.catalog.engine, lease_s=30),
-        handlers(lambda name: pipeline),
-        listen=Wakeups().listen,
-        tenant=app.tenant(tenant).id,
-        options=WorkerOptions(concurrency=1),
-    )
-    done = worker.drain()
+    done = app.worker(1, tenant=tenant).drain()
     assert done.failed == done.dead == 0
 
 
-def outcomes(pipeline: TenantPipeline, key: Key, version: str | None = None) -> dict[str, Outcome]:
+def outcomes(tenant: Tenant, key: Key, version: str | None = None) -> dict[str, Outcome]:
     """What is stored of an entity, as the oracle would say it."""
     found: dict[str, Outcome] = {}
-    for name, each in pipeline.reader.read(*key, version).items():
+    for name, each in tenant.slices(*key, version).items():
         if each.data is None:
             assert each.tombstone is not None and each.hash is None
             found[name] = ("tombstone", each.tombstone.reason.value)
@@ -94,23 +75,23 @@ def expected(oracle: Oracle, plans: dict[str, Plan], key: Key) -> dict[str, Outc
     return found
 
 
-def entries(app: App, pipeline: TenantPipeline, tenant: str, key: Key) -> Entries:
-    entity = find_entity(app.catalog.engine, app.tenant(tenant).id, EntityPlace(*key))
-    assert entity is not None
-    rows = pipeline.slicing._slices.entries(entity.number)
+def entries(store: Store, tenant: str, key: Key) -> Entries:
+    rows = query(store, ENTRIES, tenant, *key)
     assert len(set(rows)) == len(rows)
-    return {(kind, value, None if target is None else (target.type, target.id)) for kind, value, target in rows}
+    return {(kind, value, None if target is None else (target, name)) for kind, value, target, name in rows}
 
 
 class PipelineLife:
     """One random sequence of events on entities that join each other, in a store, checked after every event."""
 
-    def __init__(self, app: App, tenant: str, seed: int) -> None:
+    def __init__(self, app: App, store: Store, name: str, seed: int) -> None:
         self.app = app
-        self.tenant = tenant
+        self.store = store
+        self.name = name
+        self.tenant = app.tenant(name)
         self.generator = FreeGenerator(seed)
-        self.plans, self.contracts = self.generator.world()
-        self.pipeline = open_pipeline(app, tenant, self.contracts)
+        self.plans, contracts = self.generator.world()
+        load(app, [each.document for each in contracts.contracts], seed)
         self.documents: dict[Key, dict[str, Any] | None] = {}
         self.incremental = 0
         self.deltas = 0
@@ -125,7 +106,7 @@ class PipelineLife:
         if key in self.documents and self.generator.chance(0.4):
             # Before the worker comes to it: what came between this version and the last is compiled late.
             self.compile(key)
-        drain(self.app, self.tenant, self.pipeline)
+        drain(self.app, self.name)
         self.check()
 
     def change(self, key: Key) -> None:
@@ -139,49 +120,49 @@ class PipelineLife:
         else:
             document = self.generator.document() if kind < 0.2 else self.generator.edited(before)
         if document is None:
-            self.pipeline.ingest.delete(*key)
+            self.tenant.delete(*key)
         else:
-            self.pipeline.ingest.execute(*key, document)
+            self.tenant.ingest(*key, document)
         self.documents[key] = as_stored(document)
         self.deltas += 1
 
     def compile(self, key: Key) -> None:
-        made = self.pipeline.slicing.execute_auto(*key)
-        self.incremental += made.mode.value == "INCREMENTAL"
+        self.incremental += self.tenant.compile(*key).mode == "INCREMENTAL"
 
     def check(self) -> None:
         oracle = Oracle(self.plans, self.documents)
         for key in self.documents:
-            assert outcomes(self.pipeline, key) == expected(oracle, self.plans, key)
-            assert entries(self.app, self.pipeline, self.tenant, key) == oracle.entries(key)
+            assert outcomes(self.tenant, key) == expected(oracle, self.plans, key)
+            assert entries(self.store, self.name, key) == oracle.entries(key)
 
 
 class LateLife:
     """Versions of one entity that come, and are compiled, in any order: none may show in another."""
 
-    def __init__(self, app: App, tenant: str, seed: int) -> None:
-        self.app = app
-        self.tenant = tenant
+    def __init__(self, app: App, store: Store, name: str, seed: int) -> None:
+        self.store = store
+        self.name = name
+        self.tenant = app.tenant(name)
         self.generator = FreeGenerator(seed)
         self.plans, contracts = self.generator.world()
-        self.pipeline = open_pipeline(app, tenant, contracts)
+        load(app, [each.document for each in contracts.contracts], seed)
         self.key: Key = (TYPES[-1], "1")
         """Of the type that joins nothing, so that a version is made of its document alone."""
         self.documents: dict[str, dict[str, Any] | None] = {}
         self.compiled: set[str] = set()
-        self.versions = [app.versions.generate() for _ in range(12)]
+        self.versions = [text(1_000 * number) for number in range(1, 13)]
 
     def step(self) -> None:
         random = self.generator.random
         if not self.documents or (self.versions and self.generator.chance(0.6)):
-            version = format_version(self.versions.pop(random.randrange(len(self.versions))))
+            version = self.versions.pop(random.randrange(len(self.versions)))
             near = random.choice(list(self.documents.values())) if self.documents else None
             document = self.generator.document() if near is None else self.generator.edited(near)
             if self.documents and self.generator.chance(0.15):
-                made = self.pipeline.ingest.delete(*self.key, version=version)
+                made = self.tenant.delete(*self.key, version=version)
                 document_or_none: dict[str, Any] | None = None
             else:
-                made = self.pipeline.ingest.execute(*self.key, document, version=version)
+                made = self.tenant.ingest(*self.key, document, version=version)
                 document_or_none = document
             if made.created:
                 self.documents[version] = as_stored(document_or_none)
@@ -189,8 +170,7 @@ class LateLife:
                 assert made.version == max(self.documents) and made.version < version
         else:
             version = random.choice(list(self.documents))
-            compile_as = random.choice([self.pipeline.slicing.execute, self.pipeline.slicing.execute_auto])
-            compile_as(*self.key, version)
+            self.tenant.compile(*self.key, version, mode=random.choice(["full", "auto"]))
             self.compiled.add(version)
         self.check()
 
@@ -198,14 +178,14 @@ class LateLife:
         for version, document in self.documents.items():
             if version not in self.compiled:
                 try:
-                    self.pipeline.reader.read(*self.key, version)
+                    self.tenant.slices(*self.key, version)
                     raise AssertionError("a version that was not compiled has slices")
                 except NotFound:
                     continue
             oracle = Oracle(self.plans, {self.key: document})
-            assert outcomes(self.pipeline, self.key, version) == expected(oracle, self.plans, self.key)
+            assert outcomes(self.tenant, self.key, version) == expected(oracle, self.plans, self.key)
         if self.compiled:
             newest = max(self.compiled)
             oracle = Oracle(self.plans, {self.key: self.documents[newest]})
-            assert outcomes(self.pipeline, self.key) == expected(oracle, self.plans, self.key)
-            assert entries(self.app, self.pipeline, self.tenant, self.key) == oracle.entries(self.key)
+            assert outcomes(self.tenant, self.key) == expected(oracle, self.plans, self.key)
+            assert entries(self.store, self.name, self.key) == oracle.entries(self.key)

@@ -7,9 +7,7 @@ import random
 from typing import Any
 
 from analemma import ContractSet, EntityKey, load_contracts
-from analemma.slicing.incremental import Compiled, Predecessor
-from analemma.slicing.indexing import IndexEntry
-from analemma.slicing.joining import SliceContent
+from tests.core.entry_points.slicing import Predecessor, SliceContent
 from tests.property.slicing_oracle import ANY, ONE, JoinPlan, Key, Plan, Segments, SlicePlan, reads_of
 
 TENANT = "t"
@@ -244,13 +242,13 @@ class Store:
 
     def __init__(self) -> None:
         self.data: dict[tuple[EntityKey, str], SliceContent | None] = {}
-        self.entries: dict[EntityKey, tuple[IndexEntry, ...]] = {}
+        self.entries: dict[EntityKey, tuple[Any, ...]] = {}
         self.compiled: dict[EntityKey, list[Predecessor]] = {}
 
     def lookup(self, key: EntityKey, slice_type: str) -> SliceContent | None:
         return self.data.get((key, slice_type))
 
-    def apply(self, key: EntityKey, raw: dict[str, Any] | None, compiled: Compiled) -> None:
+    def apply(self, key: EntityKey, raw: dict[str, Any] | None, compiled: Any) -> None:
         """Write what a compile says is to be written, and nothing else."""
         for each in compiled.written:
             content = None if each.data is None or each.hash is None else SliceContent(each.data, each.hash)

@@ -4,44 +4,61 @@ what a from-scratch evaluation gives, where joins read what is served; and index
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from analemma import App, DeployState, EntityKey
-from analemma.catalog.entities import EntityPlace, find_entity
-from analemma.catalog.outbox_claiming import OutboxClaims
-from analemma.catalog.sink_states import ShippedRow
-from analemma.catalog.wakeups import Wakeups
-from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
-from analemma.pipeline.deploy_serving import DeployAnswers
-from analemma.pipeline.deploys import Deploys
-from analemma.pipeline.events import Events
-from analemma.pipeline.handlers import handlers
-from analemma.slicing.evaluate import Evaluation, evaluate
-from analemma.slicing.joining import SliceContent
-from tests.api.pipeline.ship_shop import jsonl, open_ship_shop
+from analemma import SHIPPED, App, DeployState, EntityKey, Parcel, Shipped, retry
+from tests.api.pipeline.scripted_shop import scripted
+from tests.api.pipeline.ship_shop import open_ship_shop
 from tests.api.pipeline.tables import query
+from tests.core.entry_points.slicing import SliceContent, compile_entity
+from tests.depth import count
+from tests.scripted_sink import Script, install
 from tests.stores import Store
 
 AUTHORS, BOOKS = ("a", "b"), ("1", "2", "3")
-RULES = ("sink.authors", "sink.books")
+SINKS = {"AUTHOR": "authors", "BOOK": "books"}
+DOWN = retry("down", is_down=True)
+ENTITIES = """
+SELECT type, key, newest_raw, newest_compiled, serving_version FROM entity
+WHERE tenant = (SELECT id FROM tenant WHERE name = 'shop')
+"""
+ENTRIES = """
+SELECT entity.type, entity.key, entry.index_type, entry.value, target.type, target.key
+FROM index_entry AS entry JOIN entity ON entity.id = entry.entity LEFT JOIN entity AS target ON target.id = entry.target
+WHERE entity.tenant = (SELECT id FROM tenant WHERE name = 'shop') AND entry.waiting <> 1
+"""
+WAITING = """
+SELECT count(*) FROM deploy JOIN entity ON entity.id = deploy.entity
+WHERE entity.type = ? AND deploy.cutover = 'done' AND deploy.finished_at IS NULL
+"""
+
+
+class Evaluation(NamedTuple):
+    """What a document becomes."""
+
+    slices: dict[str, Any]
+    entries: set[tuple[Any, ...]]
 
 
 class Life:
     """One store with what it should hold: of each entity the document that is served, and the newest."""
 
-    def __init__(self, app: App, store: Store, seed: int) -> None:
+    def __init__(self, app: App, store: Store, scripts: dict[str, Script], seed: int) -> None:
         self.app = app
         self.store = store
+        self.scripts = scripts
         self.shop = app.tenant("shop")
         self.chance = random.Random(seed)
-        self.answers = DeployAnswers(Events(app._entropy), clock=app._clock)
         self.served: dict[EntityKey, Any] = {}
         self.newest: dict[EntityKey, tuple[str, Any]] = {}
         self.deploys: list[str] = []
         self.waited = 0
+        for script in scripts.values():
+            script.answering = down
 
     def key(self) -> EntityKey:
         kind, ids = self.chance.choice([("AUTHOR", AUTHORS), ("BOOK", BOOKS)])
@@ -72,8 +89,8 @@ class Life:
                 self.served[key] = None
         elif what < 0.75:
             self.deploy(key)
-        elif key in self.newest:
-            self.answer(key)
+        else:
+            self.answer(key.type)
         self.work()
         self.check()
 
@@ -91,64 +108,61 @@ class Life:
             self.waited += 1
             assert cutover == "done" and self.shop.deploys.get(deploy.id).state is DeployState.SINKING
 
-    def is_served(self, key: EntityKey) -> bool:
-        found = find_entity(self.app.catalog.engine, self.shop.id, EntityPlace(key.type, key.id))
-        assert found is not None and found.newest_raw == found.newest_compiled
-        return found.serving_version == found.newest_compiled
+    def are_served(self) -> dict[EntityKey, bool]:
+        """Whether readers get the newest version, of every entity that has one."""
+        found = {}
+        for kind, id, newest_raw, newest_compiled, serving in query(self.store, ENTITIES):
+            if newest_raw is not None:
+                assert newest_raw == newest_compiled
+                found[EntityKey(kind, "shop", id)] = serving == newest_compiled
+        return found
 
-    def answer(self, key: EntityKey) -> None:
-        """The sinks have what the entity is now."""
-        found = find_entity(self.app.catalog.engine, self.shop.id, EntityPlace(key.type, key.id))
-        assert found is not None
-        rows = [
-            ShippedRow(self.shop.id, found.number, rule, "", "x", 1, found.ship_seq, False, "shipped") for rule in RULES
-        ]
-        self.app.catalog.engine.write(lambda tx: self.answers(tx, rows))
-        open_ones = query(
-            self.store,
-            "SELECT count(*) FROM deploy WHERE entity = ? AND cutover = 'done' AND finished_at IS NULL",
-            found.number,
-        )
-        assert open_ones == [(0,)]
-        if self.is_served(key):
-            self.served[key] = self.newest[key][1]
+    def is_served(self, key: EntityKey) -> bool:
+        return self.are_served()[key]
+
+    def answer(self, kind: str) -> None:
+        """The sink of a type has what its entities are now."""
+        script = self.scripts[SINKS[kind]]
+        script.answering = lambda parcels: [SHIPPED] * len(parcels)
+        self.app.sinks.wake(f"sink.{SINKS[kind]}")
+        self.work()
+        script.answering = down
+        assert query(self.store, WAITING, kind) == [(0,)]
+        served = self.are_served()
+        self.served |= {key: document for key, (_, document) in self.newest.items() if key.type == kind and served[key]}
 
     def work(self) -> None:
-        """Compile and fan out; nothing is shipped."""
-        OutboxPollingWorker(
-            OutboxClaims(self.app.catalog.engine, lease_s=30),
-            handlers(lambda name: self.app.tenant(name).pipeline),
-            listen=Wakeups().listen,
-            options=WorkerOptions(concurrency=1),
-        ).drain()
+        """Compile, fan out, and ship what sinks take."""
+        self.app.worker(1).drain()
 
     def check(self) -> None:
         contracts = self.app.contracts.current
         made: dict[tuple[EntityKey, str], SliceContent] = {}
+        stored: dict[EntityKey, set[tuple[Any, ...]]] = {key: set() for key in self.newest}
+        for kind, id, *entry in query(self.store, ENTRIES):
+            stored[EntityKey(kind, "shop", id)].add(tuple(entry))
         for kind in contracts.build_order():
             for key in (each for each in sorted(self.newest) if each.type == kind):
 
                 def built(document: Any, key: EntityKey = key) -> Evaluation:
-                    ruleset = contracts.ruleset(key.type)
-                    return evaluate(ruleset, key, document, lambda *asked: made.get(asked))
+                    found = compile_entity(contracts.ruleset(key.type), key, document, lambda *asked: made.get(asked))
+                    entries = {
+                        (each.type, each.value, *((each.target.type, each.target.id) if each.target else (None, None)))
+                        for each in found.index_entries or ()
+                    }
+                    return Evaluation({each.type: each for each in found.built}, entries)
 
                 version, newest = self.newest[key]
                 self.compare(key, built(newest), version)
-                entity = find_entity(self.app.catalog.engine, self.shop.id, EntityPlace(key.type, key.id))
-                assert entity is not None
-                entries = set(self.shop.pipeline.slicing._slices.entries(entity.number))
                 if key not in self.served:
-                    assert entity.serving_version is None and entries == set()
+                    assert not self.is_served(key) and stored[key] == set()
                     continue
                 wanted = built(self.served[key])
                 self.compare(key, wanted, None)
                 for name, each in wanted.slices.items():
                     if each.data is not None and each.hash is not None:
                         made[key, name] = SliceContent(each.data, each.hash)
-                assert entries == {
-                    (each.type, each.value, None if each.target is None else EntityPlace(*_place(each.target)))
-                    for each in wanted.index_entries
-                }
+                assert stored[key] == wanted.entries
 
     def compare(self, key: EntityKey, wanted: Evaluation, version: str | None) -> None:
         stored = self.shop.slices(key.type, key.id, version)
@@ -157,39 +171,38 @@ class Life:
         }, (key, version)
 
 
-def _place(key: EntityKey) -> tuple[str, str]:
-    return key.type, key.id
+def down(parcels: Sequence[Parcel]) -> list[Shipped]:
+    return [DOWN] * len(parcels)
 
 
-def live(store: Store, base: Path, seed: int, steps: int) -> None:
-    authors = jsonl("sink.authors", "authors.jsonl")
-    authors["input"] = {"type": "SLICE", "sliceTypes": ["SUMMARY"], "entityTypes": ["AUTHOR"]}
-    books = jsonl("sink.books")
-    books["input"] = {"type": "SLICE", "entityTypes": ["BOOK"], "sliceTypes": ["CORE", "PRICE", "ENRICHED"]}
-    with open_ship_shop(store, base, authors, books) as (app, _):
-        life = Life(app, store, seed)
+def live(store: Store, base: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int) -> None:
+    authors, books = install(base, monkeypatch, "authors", "books")
+    rules = [scripted("authors", "sink.authors"), scripted("books", "sink.books")]
+    rules[0]["input"] = {"type": "SLICE", "sliceTypes": ["SUMMARY"], "entityTypes": ["AUTHOR"]}
+    with open_ship_shop(store, base, *rules, ship_rest_s=600) as (app, _):
+        life = Life(app, store, {"authors": authors, "books": books}, seed)
         for _ in range(steps):
             life.step()
         assert life.waited > steps / 20
-        for key in list(life.newest):
-            life.answer(key)
+        for kind in SINKS:
+            life.answer(kind)
         life.work()
         life.check()
-        assert all(life.is_served(key) for key in life.newest if _has_deploy(life.shop.deploys, key))
+        assert all(life.are_served().values())
         assert query(store, "SELECT count(*) FROM index_entry WHERE waiting <> 0") == [(0,)]
 
 
-def _has_deploy(deploys: Deploys, key: EntityKey) -> bool:
-    return bool(deploys.list(entity_type=key.type, entity_id=key.id).deploys)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_served_and_what_waits_is_what_a_full_evaluation_gives(store: Store, tmp_path: Path, seed: int) -> None:
-    live(store, tmp_path, seed, 40)
+@pytest.mark.parametrize("seed", range(count(1, deep=3)))
+def test_what_is_served_and_what_waits_is_what_a_full_evaluation_gives(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    live(store, tmp_path, monkeypatch, seed, 40)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(100, 110))
-def test_what_is_served_and_what_waits_at_length(store: Store, tmp_path: Path, seed: int) -> None:
-    live(store, tmp_path, seed, 400)
+def test_what_is_served_and_what_waits_at_length(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    live(store, tmp_path, monkeypatch, seed, 400)

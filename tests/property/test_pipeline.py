@@ -5,30 +5,31 @@ from __future__ import annotations
 
 import pytest
 
-from tests.property.pipeline_world import LateLife, PipelineLife
+from tests.depth import count
+from tests.property.pipeline_world import SETTINGS, LateLife, PipelineLife
 from tests.stores import Store
 
-SEQUENCES = 60
+SEQUENCES = count(8, deep=60)
 STEPS = 5
-LATE_SEQUENCES = 20
+LATE_SEQUENCES = count(3, deep=20)
 LATE_STEPS = 36
 
 
 def test_whatever_happens_the_store_has_what_the_oracle_has(store: Store) -> None:
     incremental = 0
-    with store.open() as app:
+    with store.open(**SETTINGS) as app:
         for seed in range(SEQUENCES):
-            life = PipelineLife(app, f"t{seed}", seed)
+            life = PipelineLife(app, store, f"t{seed}", seed)
             for _ in range(STEPS):
                 life.step()
             incremental += life.incremental
-    assert incremental > 10
+    assert incremental > SEQUENCES / 6
 
 
 def test_versions_that_come_late_show_in_no_other(store: Store) -> None:
-    with store.open() as app:
+    with store.open(**SETTINGS) as app:
         for seed in range(LATE_SEQUENCES):
-            life = LateLife(app, f"late{seed}", 7_000 + seed)
+            life = LateLife(app, store, f"late{seed}", 7_000 + seed)
             for _ in range(LATE_STEPS):
                 life.step()
             assert life.compiled
@@ -39,13 +40,13 @@ def test_versions_that_come_late_show_in_no_other(store: Store) -> None:
 @pytest.mark.parametrize("part", range(10))
 def test_whatever_happens_the_store_has_what_the_oracle_has_at_length(store: Store, part: int) -> None:
     deltas = 0
-    with store.open() as app:
+    with store.open(**SETTINGS) as app:
         seed = 100_000 + part * 10_000
         while deltas < 5_000:
-            life = PipelineLife(app, f"t{seed}", seed)
+            life = PipelineLife(app, store, f"t{seed}", seed)
             for _ in range(15):
                 life.step()
-            late = LateLife(app, f"late{seed}", seed + 5_000)
+            late = LateLife(app, store, f"late{seed}", seed + 5_000)
             for _ in range(36):
                 late.step()
             deltas += life.deltas + len(late.documents)

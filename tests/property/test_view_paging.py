@@ -13,6 +13,7 @@ import pytest
 from analemma import Tenant
 from analemma.errors import NotFound
 from tests.api.pipeline.shop import VIEW, open_shop, put_book
+from tests.depth import count
 from tests.stores import Store
 
 STABLE = [f"{number:02}s" for number in range(0, 40, 2)]
@@ -65,13 +66,13 @@ def check_found(found: list[str]) -> None:
     assert set(STABLE) <= counts.keys()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(count(1, deep=3)))
 def test_pages_are_complete_when_writes_come_between_them(seed: int, store: Store) -> None:
     chance = random.Random(seed)
     with open_shop(store) as shop:
         for isbn in chance.sample(STABLE, len(STABLE)):
             put_book(shop, isbn, tags=["sf"])
-        for _ in range(10):
+        for _ in range(count(4, deep=10)):
             check_found(page_through(shop.view(VIEW), chance, lambda: write_something(shop, chance)))
 
 
@@ -96,7 +97,7 @@ def test_pages_are_complete_while_others_write(store: Store) -> None:
             writer.start()
         try:
             chance = random.Random(7)
-            for _ in range(60):
+            for _ in range(count(15, deep=60)):
                 check_found(page_through(shop.view(VIEW), chance, lambda: None))
         finally:
             over.set()
@@ -130,7 +131,7 @@ def test_an_answer_is_of_one_version_while_others_compile(store: Store) -> None:
         seen: set[str] = set()
         try:
             view = shop.view(VIEW)
-            while len(seen) < 40 and not failures:
+            while len(seen) < count(12, deep=40) and not failures:
                 for answer in (view.get("a"), *view.many(["b", "a"]), *view.range()):
                     title = answer.data["CORE"]["title"]
                     assert answer.data["PRICE"] == {"amount": {"minor": int(title)}}

@@ -24,9 +24,9 @@ def book(isbn: str, **more: Any) -> dict[str, Any]:
     return {"isbn": isbn, "title": f"Book {isbn}", "price": 1200, "authorId": "lem", **more}
 
 
-def fill(app: analemma.App) -> None:
+def fill(app: analemma.App, contracts: Path = CONTRACTS) -> None:
     """An author who is compiled, and books of his that are not: nobody knows yet that they are his."""
-    app.contracts.load(CONTRACTS)
+    app.contracts.load(contracts)
     app.default.ingest("AUTHOR", "lem", {"name": "Lem"})
     app.worker(1).drain()
     app.default.ingest_many(("BOOK", isbn, book(isbn)) for isbn in BOOKS)
@@ -171,3 +171,23 @@ def test_a_fanout_overtaken_in_its_page_leaves_nobody_behind(store: Store, who: 
         assert authors(app) == {"S. Lem" if who == "a book" else "Stanisław Lem"}
         assert prices(app) == [1200, 1200, 1 if who == "a book" else 1200, 1200]
         assert app.backfills.verify().ok
+
+
+def test_a_change_that_is_heard_while_a_late_page_is_at_work_goes_around_once_more(
+    store: Store, tmp_path: Path
+) -> None:
+    """Guard: a fanout is over when everything that was asked of it was asked before its last page was read. Pages
+    beyond the limit have a lane of their own, so that others hear of changes meanwhile."""
+    limited = tmp_path / "limited.yaml"
+    limited.write_text(CONTRACTS.read_text().replace("maxFanout: 10000", "maxFanout: 2"))
+    with store.open(fanout_page=1) as app, store.open() as other:
+        fill(app, limited)
+        backfill(app)()
+        app.default.ingest("AUTHOR", "lem", {"name": "S. Lem"})
+        # Two at once, and then those that may come later.
+        with failpoints.paused("fanout.before_transaction", lambda: app.worker(1).drain(), time=len(BOOKS)) as held:
+            assert app.fanouts.get("AUTHOR", "lem").status == "DEFERRED"
+            rename(other)
+            held.go_on()
+        app.worker(1).drain()
+        assert authors(app) == {"Stanisław Lem"}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from typing import Any
 
-from analemma import App, Event
-from analemma.catalog.outbox_claiming import OutboxClaims
-from analemma.catalog.outbox_tending import OutboxRows
-from analemma.outbox.handlers import Handler, Settle
-from analemma.outbox.worker import OutboxPollingWorker
+from analemma import App, Event, Settle
 from tests.outbox_events import KIND
+from tests.raw_rows import change
+from tests.stores import Store
 
 WAIT_S = 30
 
 
-def worker(app: App, handler: Handler, concurrency: int = 4) -> OutboxPollingWorker:
+def worker(app: App, handler: Callable[[Event, Settle], None], concurrency: int = 4) -> Any:
     return app.worker(concurrency, handlers={KIND: handler})
 
 
@@ -22,13 +21,6 @@ def nothing(event: Event, settle: Settle) -> None:
     pass
 
 
-def far_future(app: App, hours: int = 1) -> OutboxClaims:
-    """Somebody for whom every lease has run out."""
-    rows = OutboxRows(app.catalog.engine)
-    return OutboxClaims(app.catalog.engine, lease_s=30, clock=lambda: rows.now_us() + hours * 3_600_000_000)
-
-
-def abandon(app: App, lanes: int = 100) -> None:
-    """What a worker leaves behind that was killed with lanes in its hands."""
-    OutboxClaims(app.catalog.engine, lease_s=0).claim(lanes=lanes, rows=1000)
-    time.sleep(0.01)  # SQLite counts milliseconds.
+def abandon(store: Store) -> None:
+    """What a worker leaves behind that was killed with lanes in its hands, when its lease has run out."""
+    change(store, "UPDATE lane SET fence = fence + 1, lease_until = 1 WHERE due_at IS NOT NULL")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 
+import psycopg
 import pytest
 
-from analemma import App, Event
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_producing import enqueue
+from analemma import App, Event, Settle
 from analemma.errors import Conflict, Invalid
-from analemma.outbox.handlers import Settle
-from analemma.tracing import current_trace
+from analemma.testing.events import settling
 from tests.api.outbox.outbox_workers import WAIT_S, nothing, worker
 from tests.outbox_events import KIND, event, produce
 from tests.stores import Store
@@ -51,28 +50,20 @@ def test_aggregates_are_handled_side_by_side(app: App) -> None:
 def test_a_handler_is_told_everything_about_its_event(app: App) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     produce(app, [event("a", id="one", key="k", trace=trace, n=1)], tenant="shop")
-    seen: list[tuple[Event, str | None]] = []
-    worker(app, lambda event, settle: seen.append((event, current_trace()))).drain()
-    ((told, inside),) = seen
+    seen: list[Event] = []
+    worker(app, lambda event, settle: seen.append(event)).drain()
+    (told,) = seen
     assert (told.id, told.tenant, told.aggregate_id, told.seq, told.type) == ("one", "shop", "a", 1, KIND)
     assert (told.idempotency_key, told.attempts, told.payload["n"]) == ("k", 0, 1)
-    assert told.trace == inside == trace
-    assert current_trace() is None
+    assert told.trace == trace
 
 
 def test_what_handlers_add_is_drained_too(app: App) -> None:
     produce(app, [event("a", left=5)])
-    number = app.catalog.tenant("default")
 
     def handle(handled: Event, settle: Settle) -> None:
-        left = handled.payload["left"]
-
-        def move(tx: Transaction) -> None:
-            if left:
-                enqueue(tx, number, [event(f"lane {left}", left=left - 1)], now_us=app.catalog.clock.now_us())
-            settle(tx)
-
-        app.catalog.engine.write(move)
+        if left := handled.payload["left"]:
+            produce(app, [event(f"lane {left}", left=left - 1)])
 
     assert worker(app, handle).drain().delivered == 6
 
@@ -102,7 +93,7 @@ def test_the_next_event_waits_until_the_handler_has_returned(app: App) -> None:
     def handle(handled: Event, settle: Settle) -> None:
         assert running == []
         running.append(handled.id)
-        app.catalog.engine.write(settle)
+        settling(app, settle)
         if handled.id == "one":
             produce(app, [event("a", id="two")])
             time.sleep(0.2)
@@ -126,41 +117,41 @@ def test_one_worker_runs_once_at_a_time(app: App) -> None:
     assert len(errors) == 1
 
 
-@pytest.mark.parametrize("concurrency", [0, -1])
-def test_a_worker_has_a_thread(app: App, concurrency: int) -> None:
-    with pytest.raises(Invalid):
-        app.worker(concurrency)
+def test_a_worker_has_a_thread(app: App) -> None:
+    for concurrency in (0, -1):
+        with pytest.raises(Invalid):
+            app.worker(concurrency)
 
 
-def test_a_lane_that_is_always_written_to_is_delivered(store: Store) -> None:
-    """By live workers, who keep their leases and handle nothing twice."""
-    with store.open(outbox_lease_s=2) as app:
-        number = app.catalog.tenant("default")
-        stop = threading.Event()
+def test_a_lane_that_is_always_written_to_is_delivered(migrated_url: str, tmp_path: Path) -> None:
+    """Producers lock the lane again and again; workers pass over it, and one of their threads waits for its turn."""
+    store = Store(migrated_url, str(tmp_path / "objects"))
+    with store.open() as app:
+        produce(app, [event("hot") for _ in range(20)])
+        stop, all_of_them = threading.Event(), threading.Event()
         seen: list[int] = []
 
-        def hold(tx: Transaction) -> None:
-            enqueue(tx, number, [event("hot")], now_us=app.catalog.clock.now_us())
-            time.sleep(0.03)
-
         def write() -> None:
-            while not stop.is_set():
-                app.catalog.engine.write(hold)
+            with psycopg.connect(store.url, autocommit=True) as connection:
+                while not stop.is_set():
+                    with connection.transaction():
+                        connection.execute("SELECT 1 FROM lane WHERE aggregateid = 'hot' FOR UPDATE")
+                        time.sleep(0.03)
 
-        workers = [worker(app, lambda event, settle: seen.append(event.seq), concurrency=2) for _ in range(2)]
-        threads = [threading.Thread(target=each.run) for each in workers]
-        threads += [threading.Thread(target=write) for _ in range(3)]
+        def handle(handled: Event, settle: Settle) -> None:
+            seen.append(handled.seq)
+            if len(seen) == 20:
+                all_of_them.set()
+
+        running = worker(app, handle, concurrency=2)
+        threads = [threading.Thread(target=running.run), *(threading.Thread(target=write) for _ in range(3))]
         for thread in threads:
             thread.start()
-        time.sleep(5)
-        during = len(seen)
-        stop.set()
-        for thread in threads[2:]:
-            thread.join(WAIT_S)
-        for each in workers:
-            each.stop()
-        for thread in threads:
-            thread.join(WAIT_S)
-        assert [each.counts.lost for each in workers] == [0, 0]
-        assert sorted(set(seen)) == seen
-        assert during > 50
+        try:
+            assert all_of_them.wait(2 * WAIT_S)
+        finally:
+            stop.set()
+            running.stop()
+            for thread in threads:
+                thread.join(WAIT_S)
+        assert (seen, running.counts.lost) == (list(range(1, 21)), 0)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from asyncio import CancelledError
+from typing import Any
 
 import pytest
 
-from analemma import App, Event
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_claiming import OutboxClaims
-from analemma.catalog.outbox_lanes import EventFailure, LaneOutcome
-from analemma.catalog.outbox_producing import enqueue
+from analemma import App, Event, Settle
 from analemma.errors import Denied, Invalid, Unavailable
-from analemma.outbox.handlers import Settle
-from analemma.outbox.worker import OutboxPollingWorker
-from tests.api.outbox.outbox_workers import abandon, far_future, nothing, worker
-from tests.outbox_events import KIND, event, produce
+from analemma.testing.events import settling
+from tests.api.outbox.outbox_workers import nothing, worker
+from tests.outbox_events import event, produce
 
 
 def test_a_failure_that_may_pass_is_tried_again_and_its_aggregate_waits(app: App) -> None:
@@ -37,7 +33,12 @@ def test_a_failure_that_may_pass_is_tried_again_and_its_aggregate_waits(app: App
 def test_after_the_last_attempt_an_event_is_dead(app: App) -> None:
     produce(app, [event("a", id="dead"), event("a", id="behind"), event("b", id="other")])
 
+    tries: list[str] = []
+
     def handle(event: Event, settle: Settle) -> None:
+        tries.append(event.id)
+        if len(tries) > 20:
+            raise KeyboardInterrupt("it is tried for ever")
         if event.aggregate_id == "a":
             raise OSError("broken\0pipe")
 
@@ -50,18 +51,19 @@ def test_after_the_last_attempt_an_event_is_dead(app: App) -> None:
     assert app.outbox.get("other").status == "PROCESSED"
 
 
-@pytest.mark.parametrize("error", [Invalid("no such field"), Denied("not yours"), AssertionError("invariant")])
-def test_what_trying_again_does_not_mend_is_dead_at_once(app: App, error: Exception) -> None:
-    produce(app, [event("a", id="dead")])
+def test_what_trying_again_does_not_mend_is_dead_at_once(app: App) -> None:
+    errors = {"a": Invalid("no such field"), "b": Denied("not yours"), "c": AssertionError("invariant")}
+    produce(app, [event(lane, id=lane) for lane in errors])
 
     def handle(event: Event, settle: Settle) -> None:
-        raise error
+        raise errors[event.aggregate_id]
 
     counts = worker(app, handle).drain()
-    assert (counts.failed, counts.dead) == (0, 1)
-    entry = app.outbox.get("dead")
-    assert (entry.status, entry.attempts) == ("DEAD", 1)
-    assert str(error) in (entry.failure_reason or "")
+    assert (counts.failed, counts.dead) == (0, 3)
+    for lane, error in errors.items():
+        entry = app.outbox.get(lane)
+        assert (entry.status, entry.attempts) == ("DEAD", 1)
+        assert str(error) in (entry.failure_reason or "")
 
 
 def test_an_unknown_type_and_a_payload_that_is_no_object_are_dead(app: App) -> None:
@@ -78,29 +80,22 @@ def test_an_unknown_type_and_a_payload_that_is_no_object_are_dead(app: App) -> N
 
 def test_a_settled_event_and_its_effect_are_one_transaction(app: App) -> None:
     produce(app, [event("a", id="cause")])
-    number = app.catalog.tenant("default")
     tries = []
 
     def handle(handled: Event, settle: Settle) -> None:
-        if handled.aggregate_id == "effect":
-            return
         tries.append(handled.attempts)
 
-        def move(tx: Transaction) -> None:
-            enqueue(tx, number, [event("effect", id=f"effect {len(tries)}")], now_us=app.catalog.clock.now_us())
+        def move(tx: Any) -> None:
             settle(tx)
             if len(tries) == 1:
                 raise OSError("after everything was written")
 
-        app.catalog.engine.write(move)
+        settling(app, move)
 
     counts = worker(app, handle).drain()
-    assert (counts.delivered, counts.failed) == (2, 1)
+    assert (counts.delivered, counts.failed) == (1, 1)
     assert tries == [0, 1]
-    assert app.outbox.status().processed == 2
-    assert app.outbox.get("effect 2").status == "PROCESSED"
-    with pytest.raises(KeyError):
-        app.outbox.get("effect 1")
+    assert app.outbox.get("cause").status == "PROCESSED"
 
 
 def test_an_error_after_the_effect_was_committed_does_not_repeat_it(app: App) -> None:
@@ -108,7 +103,7 @@ def test_an_error_after_the_effect_was_committed_does_not_repeat_it(app: App) ->
     handled = []
 
     def handle(event: Event, settle: Settle) -> None:
-        app.catalog.engine.write(settle)
+        settling(app, settle)
         handled.append(event.seq)
         raise OSError("too late to matter")
 
@@ -139,30 +134,25 @@ def test_whatever_a_handler_raises_is_a_failure(app: App, error: BaseException) 
 
 @pytest.mark.parametrize("place", ["last", "not the last"])
 def test_a_handler_that_returns_although_its_transaction_was_undone_has_failed(app: App, place: str) -> None:
-    produce(app, [event("a", id="one"), *([event("a", id="two")] if place == "not the last" else [])])
-    number = app.catalog.tenant("default")
+    events = ["one"] if place == "last" else ["one", "two"]
+    produce(app, [event("a", id=id) for id in events])
     seen: list[str] = []
 
     def handle(handled: Event, settle: Settle) -> None:
-        if handled.aggregate_id == "effect":
-            return
         seen.append(handled.id)
 
-        def move(tx: Transaction) -> None:
-            enqueue(tx, number, [event("effect", id=f"effect of {handled.id}")], now_us=app.catalog.clock.now_us())
+        def move(tx: Any) -> None:
             settle(tx)
             if len(seen) == 1:
                 raise OSError("undone")
 
         with contextlib.suppress(OSError):
-            app.catalog.engine.write(move)
+            settling(app, move)
 
     counts = worker(app, handle, concurrency=1).drain()
-    events = ["one"] if place == "last" else ["one", "two"]
     assert seen == ["one", *events]
-    assert (counts.delivered, counts.failed) == (2 * len(events), 1)
-    for id in events:
-        assert app.outbox.get(id).status == app.outbox.get(f"effect of {id}").status == "PROCESSED"
+    assert (counts.delivered, counts.failed) == (len(events), 1)
+    assert [app.outbox.get(id).status for id in events] == ["PROCESSED"] * len(events)
     assert "not committed" in (app.outbox.get("one").failure_reason or "")
 
 
@@ -170,29 +160,8 @@ def test_an_error_after_the_effect_was_committed_is_counted_as_delivered(app: Ap
     produce(app, [event("a"), event("a"), event("b")])
 
     def handle(event: Event, settle: Settle) -> None:
-        app.catalog.engine.write(settle)
+        settling(app, settle)
         raise OSError("too late to matter")
 
     counts = worker(app, handle).drain()
     assert (counts.delivered, counts.failed, counts.dead) == (3, 0, 0)
-
-
-def test_an_event_is_not_given_up_before_it_was_tried_alone(app: App) -> None:
-    produce(app, [event("a", id="unlucky")])
-    claims = OutboxClaims(app.catalog.engine, lease_s=30)
-    (lane,) = claims.claim(lanes=1, rows=1)
-    claims.finish([LaneOutcome(lane, 0, EventFailure("FAILED", 2, 0, "twice"))])
-    abandon(app)  # This would be the third failure of three, if it had been begun.
-    assert worker(app, nothing).drain().delivered == 1
-    produce(app, [event("a", id="poison")])
-    (lane,) = claims.claim(lanes=1, rows=1)
-    claims.finish([LaneOutcome(lane, lane.done_seq, EventFailure("FAILED", 2, 0, "twice"))])
-    abandon(app)
-    (lane,) = far_future(app).claim(lanes=1, rows=1)
-    claims.blame(lane, attempts=2)
-    claims.begin(lane, lane.events[0].seq)
-    dead = OutboxPollingWorker(
-        far_future(app, hours=2), {KIND: nothing}, listen=app.catalog.wakeups.listen, options=app.worker(1)._options
-    )
-    assert dead.drain().dead == 1
-    assert app.outbox.get("poison").attempts == 3

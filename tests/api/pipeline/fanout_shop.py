@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from analemma import Tenant
+from analemma import App, Tenant
+from analemma.testing import failpoints
 from tests.api.pipeline.shop import book, put_author
 from tests.api.pipeline.tables import query
 from tests.core.contracts.bookshop import EXAMPLE
@@ -16,9 +17,11 @@ COUNT = 25
 
 
 @contextmanager
-def shop_with_books(store: Store, count: int = COUNT, contracts: Any = EXAMPLE, **settings: Any) -> Iterator[Tenant]:
+def shop_with_books(
+    store: Store, count: int = COUNT, contracts: Any = EXAMPLE, **settings: Any
+) -> Iterator[tuple[App, Tenant]]:
     """Books of one author, compiled, and nothing under way."""
-    with store.open(**{"fanout_page": 10, **settings}) as app:
+    with store.open(**{"fanout_page": 10, "outbox_backoff_base_s": 0, **settings}) as app:
         app.contracts.load(contracts)
         shop = app.tenant("shop")
         shop.ingest("AUTHOR", "lem", {"name": "Lem"})
@@ -26,7 +29,7 @@ def shop_with_books(store: Store, count: int = COUNT, contracts: Any = EXAMPLE, 
         app.worker(1).drain()
         # Whoever was compiled before the author came.
         app.worker(1).drain()
-        yield shop
+        yield app, shop
 
 
 def names(shop: Tenant, count: int = COUNT) -> set[Any]:
@@ -38,20 +41,46 @@ def slice_rows(store: Store) -> dict[str, int]:
     return dict(query(store, "SELECT type, count(*) FROM slice GROUP BY type"))
 
 
-def change(shop: Tenant, name: str) -> None:
-    """Rename the author, and tell the fanout, without a worker."""
-    version = put_author(shop, "lem", name)
-    shop.pipeline.fanout.on_entity_change("AUTHOR", "lem", version)
+def rename(shop: Tenant, name: str) -> None:
+    """Compile the author under another name: a worker is to have the books follow."""
+    put_author(shop, "lem", name)
 
 
-def go_on(shop: Tenant, **options: Any) -> Any:
-    """One page."""
-    fanout = shop.pipeline.fanout
-    (step,) = query_one(shop, "SELECT step FROM fanout")
-    return fanout.advance("AUTHOR", "lem", step, **options)
+def fanout_of(app: App) -> Any:
+    """How far the author's is."""
+    return app.fanouts.get("AUTHOR", "lem", tenant="shop")
 
 
-def query_one(shop: Tenant, sql: str) -> Any:
-    place = shop._app._place
-    objects = None if place.backend == "sqlite" else place.objects
-    return query(Store(place.url, objects), sql)[0]
+def drain_by_pages(app: App, look: Callable[[], object] = lambda: None) -> list[Any]:
+    """Deliver everything; how far the author's fanout was after each page, at which `look` was called, too."""
+    seen: list[Any] = []
+
+    def after_page() -> None:
+        seen.append(fanout_of(app))
+        look()
+        failpoints.arm("fanout.after_commit", after_page)
+
+    failpoints.arm("fanout.after_commit", after_page)
+    try:
+        app.worker(1).drain()
+    finally:
+        failpoints.arm(None)
+    return seen
+
+
+@contextmanager
+def failing(place: str, error: Exception, times: int) -> Iterator[None]:
+    """While this lasts, the first so many that pass a place fail there."""
+    left = [error] * times
+
+    def fail() -> None:
+        if left:
+            failpoints.arm(place, fail)
+            raise left.pop()
+
+    failpoints.arm(place, fail)
+    try:
+        yield
+    finally:
+        failpoints.arm(None)
+    assert left == []

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from analemma import App, Shipped
-from analemma.sinks.batching import Parcel
-from analemma.sinks.port import SHIPPED
+from analemma import SHIPPED, App, Parcel, Shipped
 from tests.api.pipeline.ship_shop import drain, rule
 from tests.api.pipeline.shop import put_book
 from tests.scripted_sink import Script

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from analemma import App, Tenant, load_contracts, read_snapshot
-from analemma.outbox.options import Delivered
 from tests.core.contracts.bookshop import EXAMPLE
 from tests.stores import Store
 
@@ -59,7 +58,7 @@ def open_ship_shop(
         yield app, app.tenant("shop")
 
 
-def drain(app: App) -> Delivered:
+def drain(app: App) -> Any:
     """Deliver everything that is due."""
     return app.worker(2).drain()
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from analemma import Tenant, load_contracts
+from analemma import App, Tenant, load_contracts
 from tests.core.contracts.bookshop import EXAMPLE
 from tests.stores import Store
 
@@ -15,11 +15,18 @@ VIEW = "view.book.detail.v1"
 
 
 @contextmanager
+def open_store(store: Store, contracts: str | Path = EXAMPLE, **settings: Any) -> Iterator[tuple[App, Tenant]]:
+    """A store that has contracts, and a tenant of it."""
+    with store.open(**settings) as app:
+        app.contracts.load(contracts)
+        yield app, app.tenant("shop")
+
+
+@contextmanager
 def open_shop(store: Store, contracts: str | Path = EXAMPLE) -> Iterator[Tenant]:
     """A tenant of a store that has contracts."""
-    with store.open() as app:
-        app.contracts.load(contracts)
-        yield app.tenant("shop")
+    with open_store(store, contracts) as (_, shop):
+        yield shop
 
 
 def book_rules(version: str, **changes: Callable[[Any], Any]) -> list[dict[str, Any]]:

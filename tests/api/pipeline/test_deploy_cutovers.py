@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from analemma import DeployState
-from analemma.catalog.sink_states import ShippedRow
-from analemma.pipeline.deploy_serving import DeployAnswers
-from analemma.pipeline.events import Events
+from analemma.testing import failpoints
 from tests.api.pipeline.deploy_shop import hook, title, working
 from tests.api.pipeline.ship_shop import documents_of, drain, jsonl, open_ship_shop, shop_contracts
 from tests.api.pipeline.shop import VIEW, book, book_rules, put_author, without_joins
@@ -55,17 +51,20 @@ def test_at_cutover_done_readers_get_it_when_the_sinks_have_it(
 
 @pytest.mark.parametrize("compiling", ["sync", "async"])
 def test_at_cutover_done_a_sink_that_came_a_moment_ago_is_waited_for(
-    compiling: str, store: Store, tmp_path: Path, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
+    compiling: str, store: Store, tmp_path: Path, receiver: WebhookReceiver
 ) -> None:
     with open_ship_shop(store, tmp_path) as (app, shop), store.open(ship_base=str(tmp_path)) as elsewhere:
         shop.deploy("BOOK", "1", book("1", title="Old"))
         drain(app)
         receiver.is_down = True
-        # This process does not look for what others load unless it is told that there is something.
-        monkeypatch.setattr(app.contracts, "_poll_s", float("inf"))
-        elsewhere.contracts.load([*book_rules("2.0.0"), hook(receiver)])
-        new = shop.deploy("BOOK", "1", book("1", title="New"), cutover="done", compile=compiling)
-        drain(app)
+
+        def load() -> None:
+            elsewhere.contracts.load([*book_rules("2.0.0"), hook(receiver)])
+
+        # When it is compiled by what was loaded before, and not yet written.
+        with failpoints.call("compile.before_transaction", load):
+            new = shop.deploy("BOOK", "1", book("1", title="New"), cutover="done", compile=compiling)
+            drain(app)
         assert (shop.deploys.get(new.id).state, title(shop)) == (DeployState.SINKING, "Old")
         told = shop.deploys.explain(new.id)
         assert told.waits_for is not None and told.waits_for.startswith("an answer of sink.hook (failed: ")
@@ -171,35 +170,6 @@ def test_both_versions_follow_what_they_join_and_only_a_cutover_serves(
             assert shop.deploys.await_(new.id).served
         assert title(shop) == "New"
         assert receiver.documents["shop__1"]["body"]["author"]["name"] == "B"
-
-
-def test_of_two_sinks_that_answer_at_the_same_moment_the_second_ends_it(store: Store, tmp_path: Path) -> None:
-    with open_ship_shop(store, tmp_path, jsonl(), jsonl("sink.other", "other.jsonl")) as (app, shop):
-        shop.deploy("BOOK", "1", book("1", title="Old"), ship=[])
-        deploy = shop.deploy("BOOK", "1", book("1", title="New"), cutover="done")
-        engine, answers = app.catalog.engine, DeployAnswers(Events(app._entropy), clock=app._clock)
-        ((entity, ship_seq),) = query(store, "SELECT id, ship_seq FROM entity")
-
-        def answer(sink: str, seq: int, outcome: Any = "shipped") -> ShippedRow:
-            return ShippedRow(shop.id, entity, sink, "", "shop__1", 1, seq, False, outcome)
-
-        # What a sink took before that answers nothing.
-        engine.write(lambda tx: answers(tx, [answer("sink.file", ship_seq - 1), answer("sink.nope", ship_seq)]))
-        assert shop.deploys.explain(deploy.id).waits_for == "an answer of sink.file, sink.other"
-        second = threading.Thread(
-            target=lambda: engine.write(lambda tx: answers(tx, [answer("sink.other", ship_seq + 1, "stale")]))
-        )
-        with engine.transaction(write=True) as first:
-            answers(first, [answer("sink.file", ship_seq)])
-            second.start()
-            second.join(0.3)
-            # Neither would know of the other, and both would go on waiting.
-            assert second.is_alive()
-        second.join()
-        done = shop.deploys.get(deploy.id)
-        assert (done.state, done.served) == ("DONE", True) and title(shop) == "New"
-        told = {each.rule: (each.answered_seq, each.reason) for each in shop.deploys.explain(deploy.id).sinks}
-        assert told == {"sink.file": (ship_seq, "shipped"), "sink.other": (ship_seq + 1, "stale")}
 
 
 def test_what_is_served_and_not_the_newest_is_found_by_the_indexes_of_new_rules(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import DeployState
+from analemma import App
 from analemma.errors import Conflict, Invalid, NotFound
+from analemma.testing.events import OutboxEvent, produce
 from tests.api.pipeline.deploy_shop import title
-from tests.api.pipeline.ship_shop import jsonl, open_ship_shop
+from tests.api.pipeline.ship_shop import drain, jsonl, open_ship_shop
 from tests.api.pipeline.shop import book
 from tests.api.pipeline.tables import query, row_counts, rows_added
 from tests.stores import Store
+
+NUMBERS = itertools.count()
 
 
 def test_what_cannot_be_a_deploy_is_refused_and_nothing_is_stored(store: Store, tmp_path: Path) -> None:
@@ -76,37 +81,49 @@ def test_a_version_that_has_other_content_makes_no_deploy(store: Store, tmp_path
         assert [each.id for each in shop.deploys.list().deploys] == [first.id]
 
 
-@pytest.mark.parametrize("forged", ["x", "0" * 33, 7, None, ["0" * 32], {"a": 1}])
-def test_events_of_no_deploy_are_refused(forged: Any, store: Store, tmp_path: Path) -> None:
-    from analemma.outbox.handlers import Event
-    from analemma.pipeline.handlers import handlers
+def test_a_deploy_that_is_done_is_not_retried(store: Store, tmp_path: Path) -> None:
+    with open_ship_shop(store, tmp_path) as (_, shop):
+        done = shop.deploy("BOOK", "1", book("1"))
+        with pytest.raises(Conflict, match="deploy again") as caught:
+            shop.deploys.retry(done.id)
+        assert (caught.value.state, caught.value.wanted) == ("DONE", "QUEUED")
+        queued = shop.deploy("BOOK", "2", book("2"), compile="async")
+        with pytest.raises(Conflict, match="only a FAILED one is retried"):
+            shop.deploys.retry(queued.id)
 
+
+def forge(app: App, tenant: str = "shop", **payload: Any) -> str:
+    """An event that somebody else wrote; its id."""
+    id = f"forged {next(NUMBERS)}"
+    event = OutboxEvent(id, "RAW_DATA", id, "RawDataIngested", json.dumps(payload).encode())
+    return produce(app, [event], tenant=tenant)[0]
+
+
+def test_events_of_no_deploy_are_refused(store: Store, tmp_path: Path) -> None:
     with open_ship_shop(store, tmp_path) as (app, shop):
         version = shop.ingest("BOOK", "1", book("1")).version
-        payload = {"entityKey": "BOOK#shop#1", "version": version, "deployId": forged}
-        event = Event("e", "shop", "RAW_DATA", "shop:BOOK#shop#1", 1, "RawDataIngested", payload)
-        with pytest.raises(Invalid, match="is of no deploy"):
-            handlers(lambda name: app.tenant(name).pipeline)[event.type](event, lambda tx: None)
+        wrong: list[Any] = ["x", "0" * 33, 7, None, ["0" * 32], {"a": 1}]
+        ids = [forge(app, entityKey="BOOK#shop#1", version=version, deployId=each) for each in wrong]
+        assert drain(app).dead == len(wrong)
+        reasons = [app.outbox.get(id).failure_reason or "" for id in ids]
+        assert [each for each in reasons if "is of no deploy" not in each] == []
 
 
 def test_an_event_cannot_go_on_with_a_deploy_of_something_else(store: Store, tmp_path: Path) -> None:
-    from analemma.outbox.handlers import Event
-    from analemma.pipeline.handlers import handlers
-
     with open_ship_shop(store, tmp_path) as (app, shop):
         deploy = shop.deploy("BOOK", "1", book("1"), compile="async")
+        # Nothing is done for the deploy's own event.
+        app.worker(1, handlers={"RawDataIngested": lambda event, settle: None}).drain()
         version = shop.ingest("BOOK", "2", book("2")).version
-        handle = handlers(lambda name: app.tenant(name).pipeline)["RawDataIngested"]
-
-        def forge(tenant: str, isbn: str, version: str) -> Event:
-            payload = {"entityKey": f"BOOK#{tenant}#{isbn}", "version": version, "deployId": deploy.id}
-            return Event("e", tenant, "RAW_DATA", f"{tenant}:BOOK", 1, "RawDataIngested", payload)
-
-        for isbn, named in (("2", version), ("1", version), ("2", deploy.version)):
-            with pytest.raises(Invalid, match="of another entity, or of another version"):
-                handle(forge("shop", isbn, named), lambda tx: None)
+        ids = [
+            forge(app, entityKey=f"BOOK#shop#{isbn}", version=named, deployId=deploy.id)
+            for isbn, named in (("2", version), ("1", version), ("2", deploy.version))
+        ]
         # Of another tenant, it is as if there were no such deploy.
         other = app.tenant("other").ingest("BOOK", "1", book("1")).version
-        handle(forge("other", "1", other), lambda tx: None)
+        forge(app, "other", entityKey="BOOK#other#1", version=other, deployId=deploy.id)
+        assert drain(app).dead == len(ids)
+        reasons = [app.outbox.get(id).failure_reason or "" for id in ids]
+        assert [each for each in reasons if "of another entity, or of another version" not in each] == []
         assert title(app.tenant("other")) == "Book 1"
-        assert shop.deploys.get(deploy.id).state is DeployState.QUEUED
+        assert query(store, "SELECT state FROM deploy") == [("QUEUED",)]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import App, Shipped, Tenant
-from analemma.catalog.commits import missing_upload
-from analemma.catalog.deploys import find_deploys
+from analemma import SHIPPED, App, Parcel, Shipped, Tenant, refused, retry
 from analemma.errors import AnalemmaError, Conflict, NotFound, OutcomeUnknown, Unavailable
-from analemma.sinks.batching import Parcel
-from analemma.sinks.port import SHIPPED, Outcome, refused, retry
-from tests.api.pipeline.ship_shop import drain, jsonl, open_ship_shop, rule
+from analemma.testing import failpoints
+from tests.api.pipeline.ship_shop import drain, open_ship_shop, rule
 from tests.api.pipeline.shop import VIEW, book
 from tests.api.pipeline.tables import damaged, query
 from tests.scripted_sink import TYPE, Script, install
@@ -46,10 +44,10 @@ def served(shop: Tenant, isbn: str = "1") -> str | None:
     return found
 
 
-def recorded(app: App, shop: Tenant, id: str) -> tuple[str, int, str]:
+def recorded(store: Store, id: str) -> tuple[str, int, str]:
     """State, attempt and event as they are recorded: asking for a deploy may fail it."""
-    (row,) = find_deploys(app.catalog.engine, shop.id, id)
-    return row.state.value, row.attempt, row.event
+    ((state, attempt, event),) = query(store, "SELECT state, attempt, event FROM deploy WHERE id = ?", id)
+    return state, attempt, event
 
 
 def drain_until(app: App, script: Script, count: int) -> None:
@@ -77,12 +75,12 @@ def test_a_retry_does_not_wait_for_a_sink_that_answered_while_the_deploy_was_ove
         a.answering, b.answering = always(refused("no")), always(retry("later"))
         deploy = shop.deploy("BOOK", "1", book("1", title="New"), cutover="done")
         drain(app)
-        assert recorded(app, shop, deploy.id)[0] == "FAILED"
+        assert recorded(store, deploy.id)[0] == "FAILED"
         a.answering, b.answering = always(SHIPPED), always(SHIPPED)
         drain_until(app, b, len(b.parcels) + 1)
         shop.deploys.retry(deploy.id)
         drain(app)
-        assert recorded(app, shop, deploy.id)[:2] == ("DONE", 2) and served(shop) == "New"
+        assert recorded(store, deploy.id)[:2] == ("DONE", 2) and served(shop) == "New"
         assert titles(a)[-1] == titles(b)[-1] == "New"
 
 
@@ -96,14 +94,14 @@ def test_an_event_that_is_late_is_no_other_attempt_at_what_a_sink_refused(
         due = query(store, "SELECT due_at FROM lane WHERE aggregatetype = 'RAW_DATA'")
         query(store, "UPDATE lane SET due_at = 4000000000000000 WHERE aggregatetype = 'RAW_DATA'")
         drain(app)
-        assert recorded(app, shop, deploy.id)[:2] == ("FAILED", 1)
+        assert recorded(store, deploy.id)[:2] == ("FAILED", 1)
         query(store, "UPDATE lane SET due_at = ? WHERE aggregatetype = 'RAW_DATA'", due[0][0])
         assert drain(app).delivered == 1
-        assert recorded(app, shop, deploy.id)[:2] == ("FAILED", 1)
+        assert recorded(store, deploy.id)[:2] == ("FAILED", 1)
         a.answering = always(SHIPPED)
         shop.deploys.retry(deploy.id)
         drain(app)
-        assert recorded(app, shop, deploy.id)[:2] == ("DONE", 2) and served(shop) == "New"
+        assert recorded(store, deploy.id)[:2] == ("DONE", 2) and served(shop) == "New"
 
 
 def test_what_a_sink_refused_in_an_earlier_attempt_does_not_fail_a_later_one(
@@ -122,10 +120,10 @@ def test_what_a_sink_refused_in_an_earlier_attempt_does_not_fail_a_later_one(
         drain_until(app, a, len(a.parcels) + 1)
         shop.deploys.retry(deploy.id)
         drain(app)
-        assert recorded(app, shop, deploy.id)[0] == "SINKING"
+        assert recorded(store, deploy.id)[0] == "SINKING"
         b.answering = always(SHIPPED)
         drain_until(app, b, len(b.parcels) + 1)
-        assert recorded(app, shop, deploy.id)[:2] == ("DONE", 2) and served(shop) == "New"
+        assert recorded(store, deploy.id)[:2] == ("DONE", 2) and served(shop) == "New"
         assert [(each.rule, each.asked) for each in shop.deploys.explain(deploy.id).sinks] == [
             ("sink.a", False),
             ("sink.b", True),
@@ -166,7 +164,7 @@ def test_a_reason_that_no_database_can_hold_fails_the_deploy_and_stops_nobody(
     with open_ship_shop(store, tmp_path, scripted("a")) as (app, shop):
         # One call: what is said of the one must not keep the other's answer from being written down.
         a.answering = lambda parcels: [
-            Shipped(Outcome.REFUSED, "bad \0 and \ud800") if "1" in each.document.doc_id else SHIPPED
+            replace(refused("bad"), reason="bad \0 and \ud800") if "1" in each.document.doc_id else SHIPPED
             for each in parcels
         ]
         bad = shop.deploy("BOOK", "1", book("1"), cutover="done")
@@ -182,7 +180,7 @@ def test_a_reason_that_no_database_can_hold_fails_the_deploy_and_stops_nobody(
 def test_a_sink_may_rest_for_any_reason(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (a,) = install(tmp_path, monkeypatch, "a")
     with open_ship_shop(store, tmp_path, scripted("a")) as (app, shop):
-        a.answering = always(Shipped(Outcome.RETRY, "down \0 and \ud800", is_down=True))
+        a.answering = always(replace(retry("down", is_down=True), reason="down \0 and \ud800"))
         deploy = shop.deploy("BOOK", "1", book("1"))
         drain(app)
         a.answering = always(SHIPPED)
@@ -210,12 +208,12 @@ def test_one_that_failed_is_kept_until_a_newer_version_is_compiled(store: Store,
 def test_a_deploy_goes_on_when_its_dead_event_is_replayed(store: Store, tmp_path: Path) -> None:
     with open_ship_shop(store, tmp_path) as (app, shop):
         deploy = shop.deploy("BOOK", "1", book("1"), compile="async")
-        event = recorded(app, shop, deploy.id)[2]
+        event = recorded(store, deploy.id)[2]
         kill_event(store, event)
         assert shop.deploys.get(deploy.id).state == "FAILED"
         assert app.outbox.replay(event).revived == 1
         drain(app)
-        assert recorded(app, shop, deploy.id) == ("DONE", 2, event) and served(shop) == "Book 1"
+        assert recorded(store, deploy.id) == ("DONE", 2, event) and served(shop) == "Book 1"
         assert shop.deploys.get(deploy.id).error is None
 
 
@@ -225,11 +223,11 @@ def test_a_deploy_is_tried_again_when_its_settled_event_is_replayed(store: Store
         with damaged(store):
             bad = shop.deploy("BOOK", "1", book("1", title="Bad"), compile="async")
             drain(app)
-            state, attempt, event = recorded(app, shop, bad.id)
+            state, attempt, event = recorded(store, bad.id)
             assert (state, attempt) == ("FAILED", 1)
             app.outbox.replay(event)
             drain(app)
-            state, attempt, other = recorded(app, shop, bad.id)
+            state, attempt, other = recorded(store, bad.id)
             assert (state, attempt) == ("FAILED", 2) and other != event
 
 
@@ -243,10 +241,10 @@ def test_the_event_that_a_failed_call_leaves_behind_is_no_other_attempt(store: S
             # Retried while that event waits: it leaves the deploy to the retry's own.
             shop.deploys.retry(bad.id)
             drain(app)
-            assert recorded(app, shop, bad.id)[:2] == ("FAILED", 2)
+            assert recorded(store, bad.id)[:2] == ("FAILED", 2)
             bad = shop.deploy("BOOK", "2", book("2", title="Bad"))
             drain(app)
-            assert recorded(app, shop, bad.id)[:2] == ("FAILED", 1)
+            assert recorded(store, bad.id)[:2] == ("FAILED", 1)
 
 
 @pytest.mark.parametrize("state", ["QUEUED", "RUNNING"])
@@ -254,7 +252,7 @@ def test_a_deploy_whose_event_is_gone_has_failed(state: str, store: Store, tmp_p
     with open_ship_shop(store, tmp_path) as (app, shop):
         deploy = shop.deploy("BOOK", "1", book("1"), compile="async")
         query(store, "UPDATE deploy SET state = ?", state)
-        query(store, "DELETE FROM outbox WHERE id = ?", recorded(app, shop, deploy.id)[2])
+        query(store, "DELETE FROM outbox WHERE id = ?", recorded(store, deploy.id)[2])
         query(store, "UPDATE lane SET done_seq = next_seq - 1, due_at = NULL WHERE aggregatetype = 'RAW_DATA'")
         failed = shop.deploys.await_(deploy.id, timeout_s=0)
         assert failed.state == "FAILED" and "is gone" in str(failed.error)
@@ -263,20 +261,23 @@ def test_a_deploy_whose_event_is_gone_has_failed(state: str, store: Store, tmp_p
         assert shop.deploys.get(deploy.id).state == "DONE"
 
 
-@pytest.mark.parametrize("kind", [missing_upload, Unavailable, Conflict], ids=lambda kind: kind.__name__)
+def raising(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [Unavailable("it may pass"), Conflict("it may pass")], ids=lambda error: error.kind)
 def test_what_may_pass_is_raised_with_the_deploy_and_a_worker_goes_on(
-    kind: Callable[..., AnalemmaError], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: AnalemmaError, store: Store, tmp_path: Path
 ) -> None:
-    error = kind() if kind is missing_upload else kind("it may pass")
     with open_ship_shop(store, tmp_path) as (app, shop):
-
-        def fail(*_: Any, **__: Any) -> bool:
-            raise error
-
-        with monkeypatch.context() as patched:
-            patched.setattr(shop.pipeline.slicing._slices, "write", fail)
-            with pytest.raises(type(error)) as caught:
-                shop.deploy("BOOK", "1", book("1"))
+        with (
+            failpoints.call("compile.before_transaction", raising(error)),
+            pytest.raises(type(error), match="it may pass") as caught,
+        ):
+            shop.deploy("BOOK", "1", book("1"))
         (left,) = shop.deploys.list().deploys
         assert (caught.value.deploy, left.state) == (left.id, "RUNNING")
         drain(app)
@@ -284,56 +285,18 @@ def test_what_may_pass_is_raised_with_the_deploy_and_a_worker_goes_on(
 
 
 @pytest.mark.parametrize("compiling", ["sync", "async"])
-def test_a_commit_whose_answer_is_lost_is_looked_up(
-    compiling: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_whose_answer_is_lost_is_looked_up(compiling: str, store: Store, tmp_path: Path) -> None:
+    lost = raising(OutcomeUnknown("the connection broke"))
     with open_ship_shop(store, tmp_path) as (app, shop):
-        raws = shop.pipeline.ingest._raws
-        real, is_stored = raws.write, True
-
-        def write(*arguments: Any, **more: Any) -> Any:
-            if is_stored:
-                real(*arguments, **more)
-            raise OutcomeUnknown("the connection broke")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(raws, "write", write)
+        with failpoints.call("ingest.after_commit", lost):
             deploy = shop.deploy("BOOK", "1", book("1"), compile=compiling)
-            assert deploy.state == ("DONE" if compiling == "sync" else "QUEUED")
-            is_stored = False
-            with pytest.raises(OutcomeUnknown) as caught:
-                shop.deploy("BOOK", "2", book("2"), compile=compiling)
+        assert deploy.state == ("DONE" if compiling == "sync" else "QUEUED")
+        with failpoints.call("ingest.before_transaction", lost), pytest.raises(OutcomeUnknown) as caught:
+            shop.deploy("BOOK", "2", book("2"), compile=compiling)
         with pytest.raises(NotFound):
             shop.deploys.get(caught.value.deploy)
         drain(app)
         assert shop.deploys.get(deploy.id).state == "DONE" and served(shop) == "Book 1"
-
-
-def test_workers_are_woken_when_there_is_nothing_left_to_compile_twice(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_ship_shop(store, tmp_path, jsonl()) as (_, shop):
-        heard: list[str] = []
-        for workflow in (shop.pipeline.ingest, shop.pipeline.slicing, shop.pipeline.deploying):
-            monkeypatch.setattr(workflow, "_wake", lambda: heard.append("woken"))
-        slices = shop.pipeline.slicing._slices
-        real = slices.write
-
-        def write(*arguments: Any, **more: Any) -> bool:
-            written = real(*arguments, **more)
-            heard.append("compiled")
-            return written
-
-        monkeypatch.setattr(slices, "write", write)
-        shop.deploy("BOOK", "1", book("1"))
-        assert heard[0] == "compiled" and heard[-1] == "woken"
-        heard.clear()
-        with damaged(store):
-            shop.deploy("BOOK", "1", book("1", title="Bad"))
-        assert heard == ["woken"]
-        heard.clear()
-        shop.deploy("BOOK", "2", book("2"), compile="async")
-        assert heard == ["woken"]
 
 
 def test_what_a_failed_cutover_did_not_serve_is_served_by_another_deploy_and_not_by_an_ingest(

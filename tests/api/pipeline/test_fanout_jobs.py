@@ -8,20 +8,31 @@ from typing import Any
 
 import pytest
 
-from analemma import CompileMode, FanoutState, load_contracts
+from analemma import FanoutState, load_contracts, retry
 from analemma.errors import Invalid, NotFound
-from tests.api.pipeline.fanout_shop import COUNT, change, go_on, names, shop_with_books, slice_rows
+from tests.api.pipeline.fanout_shop import (
+    COUNT,
+    drain_by_pages,
+    fanout_of,
+    names,
+    rename,
+    shop_with_books,
+    slice_rows,
+)
+from tests.api.pipeline.scripted_shop import scripted
+from tests.api.pipeline.ship_shop import shop_contracts
 from tests.api.pipeline.shop import book, put_author
 from tests.api.pipeline.tables import query
 from tests.core.contracts.bookshop import EXAMPLE
+from tests.scripted_sink import Script
 from tests.stores import Store
 
 
 def test_a_fanout_compiles_its_dependants_in_pages_and_nothing_else(store: Store) -> None:
-    with shop_with_books(store) as shop:
+    with shop_with_books(store) as (app, shop):
         before = slice_rows(store)
-        change(shop, "Stanislaw")
-        counted = [go_on(shop) for _ in range(3)]
+        rename(shop, "Stanislaw")
+        counted = drain_by_pages(app)
         assert [each.processed for each in counted] == [10, 20, 25]
         assert [each.status for each in counted] == [FanoutState.RUNNING, FanoutState.RUNNING, FanoutState.DONE]
         done = counted[-1]
@@ -39,55 +50,53 @@ def test_a_fanout_compiles_its_dependants_in_pages_and_nothing_else(store: Store
             "PRICE": 0,
             "INVENTORY": 0,
         }
-        # The compile's own event comes after that: it finds that all have followed.
-        shop._app.worker(2).drain()
-        assert slice_rows(store) == after
-        again = shop._app.fanouts.get("AUTHOR", "lem", tenant="shop")
-        assert (again.status, again.processed, again.skipped) == (FanoutState.DONE, 0, 25)
 
 
 def test_two_renames_in_quick_succession_end_with_the_second(store: Store) -> None:
-    with shop_with_books(store) as shop:
+    with shop_with_books(store) as (app, shop):
         for name in "Second", "Third":
             shop.ingest("AUTHOR", "lem", {"name": name})
-        done = shop._app.worker(2).drain()
+        done = app.worker(2).drain()
         assert (done.failed, done.dead) == (0, 0)
         assert names(shop) == {"Third"}
-        result = shop._app.fanouts.get("AUTHOR", "lem", tenant="shop")
+        result = fanout_of(app)
         assert result.status is FanoutState.DONE
         assert result.processed + result.skipped <= 2 * COUNT
 
 
 def test_changes_while_nothing_moves_are_one_pass(store: Store) -> None:
-    with shop_with_books(store) as shop:
+    with shop_with_books(store) as (app, shop):
         for number in range(7):
-            change(shop, f"Name {number}")
-        result = shop.pipeline.fanout.run("AUTHOR", "lem")
+            rename(shop, f"Name {number}")
+        app.worker(1).drain()
+        result = fanout_of(app)
         assert (result.passes, result.processed, result.skipped) == (1, COUNT, 0)
         assert names(shop) == {"Name 6"}
 
 
 def test_a_change_on_the_way_goes_around_once_more_from_there(store: Store) -> None:
-    with shop_with_books(store) as shop:
-        change(shop, "Second")
-        go_on(shop)
-        change(shop, "Third")
-        change(shop, "Fourth")
-        result = shop.pipeline.fanout.run("AUTHOR", "lem")
+    with shop_with_books(store) as (app, shop):
+        rename(shop, "Second")
+        later = iter(["Third", "Fourth"])
+
+        def rename_all() -> None:
+            for name in later:
+                rename(shop, name)
+
+        drain_by_pages(app, rename_all)
+        result = fanout_of(app)
+        assert (result.status, result.passes) == (FanoutState.DONE, 2)
         # Ten had seen the second name; the others see the last one only.
-        assert (result.passes, result.processed, result.skipped) == (2, COUNT + 10, 0)
+        assert result.processed == COUNT + 10
         assert names(shop) == {"Fourth"}
-        rows = query(store, "SELECT revision, count(*) FROM slice WHERE type = 'ENRICHED' GROUP BY revision ORDER BY 1")
-        assert sum(count for revision, count in rows if revision >= 3) >= 10
 
 
 def test_whoever_nobody_joins_has_no_fanout(store: Store) -> None:
-    with shop_with_books(store, 1) as shop:
-        version = put_author(shop, "other", "Other")
-        assert shop.pipeline.fanout.on_entity_change("AUTHOR", "other", version).status == "NOTHING"
-        assert shop.pipeline.fanout.on_entity_change("AUTHOR", "nobody", version).status == "NOTHING"
+    with shop_with_books(store, 1) as (app, shop):
+        put_author(shop, "other", "Other")
+        app.worker(1).drain()
         with pytest.raises(NotFound, match="AUTHOR#shop#other has no fanout"):
-            shop._app.fanouts.get("AUTHOR", "other", tenant="shop")
+            app.fanouts.get("AUTHOR", "other", tenant="shop")
 
 
 def test_beyond_the_limit_the_rest_waits_with_an_alert_and_is_done(
@@ -98,29 +107,28 @@ def test_beyond_the_limit_the_rest_waits_with_an_alert_and_is_done(
     limited = {**ruleset, "indexes": [{**ruleset["indexes"][0], "maxFanout": 12}, ruleset["indexes"][1]]}
     limited.pop("checksum", None)
     chosen = [limited if each["id"] == "ruleset.book.v1" else each for each in contracts]
-    with shop_with_books(store, contracts=chosen) as shop:
-        app = shop._app
-        change(shop, "Stanislaw")
+    due = "SELECT aggregateid, priority FROM lane WHERE due_at IS NOT NULL AND channel = '' ORDER BY 2"
+    with shop_with_books(store, contracts=chosen) as (app, shop):
+        rename(shop, "Stanislaw")
         caplog.clear()
+        told: list[Any] = []
         with caplog.at_level(logging.WARNING, "analemma.pipeline"):
-            assert go_on(shop).status is FanoutState.RUNNING
+            counted = drain_by_pages(
+                app, lambda: told.append((app.fanouts.status(), app.fanouts.alerts("shop"), query(store, due)))
+            )
         (said,) = [each.getMessage() for each in caplog.records]
         assert said.startswith("fanout of AUTHOR#shop#lem: 25 BOOK.author follow it, of which 12 at once")
-        result = go_on(shop)
-        assert (result.status, result.processed, result.priority) == (FanoutState.DEFERRED, 12, 100)
-        (alerted,) = app.fanouts.alerts("shop").fanouts
+        assert counted[0].status is FanoutState.RUNNING
+        assert (counted[1].status, counted[1].processed, counted[1].priority) == (FanoutState.DEFERRED, 12, 100)
+        status, page, lanes = told[1]
+        (alerted,) = page.fanouts
         assert alerted.alert is not None and alerted.alert in said
-        status = app.fanouts.status()
         assert (status.deferred, status.running, status.alerts, status.visited, status.affected) == (1, 0, 1, 12, 25)
         assert status.alerts_under_way == 1
         # It comes after everything else.
-        lanes = query(
-            store, "SELECT aggregateid, priority FROM lane WHERE due_at IS NOT NULL AND channel = '' ORDER BY 2"
-        )
-        assert lanes[-1] == ("shop:AUTHOR#shop#lem#deferred", 100) and lanes[-2][1] == 0
-        app.worker(2).drain()
+        assert ("shop:AUTHOR#shop#lem#deferred", 100) in lanes
         assert names(shop) == {"Stanislaw"}
-        done = app.fanouts.get("AUTHOR", "lem", tenant="shop")
+        done = fanout_of(app)
         assert (done.status, done.processed, done.alert) == (FanoutState.DONE, 25, alerted.alert)
         assert len(app.fanouts.alerts().fanouts) == 1 and not app.fanouts.list(under_way=True).fanouts
         assert (app.fanouts.status().alerts, app.fanouts.status().alerts_under_way) == (1, 0)
@@ -216,14 +224,16 @@ def test_a_change_arrives_through_several_levels(store: Store, required: bool) -
         assert [land_of(number) for number in range(5)] == [{"name": "Again"}] * 5
 
 
-def test_what_is_served_and_what_is_newest_both_follow(store: Store) -> None:
-    with shop_with_books(store, 3) as shop:
-        slicing = shop.pipeline.slicing
+def test_what_is_served_and_what_is_newest_both_follow(store: Store, script: Script) -> None:
+    with shop_with_books(store, 3, shop_contracts(scripted()), ship_rest_s=600, ship_rest_max_s=600) as (app, shop):
         served = shop.slices("BOOK", "001")["CORE"].version
-        newer = shop.ingest("BOOK", "001", book("001", authorId="lem", title="Newer")).version
-        slicing.compile("BOOK", "001", newer, CompileMode.AUTO, serve=False)
-        change(shop, "Stanislaw")
-        result = go_on(shop)
+        script.answering = lambda parcels: [retry("down", is_down=True)] * len(parcels)
+        # Readers get it when the sink has it.
+        newer = shop.deploy("BOOK", "001", book("001", authorId="lem", title="Newer"), cutover="done").version
+        app.worker(1).drain()
+        rename(shop, "Stanislaw")
+        app.worker(1).drain()
+        result = fanout_of(app)
         assert (result.status, result.processed) == (FanoutState.DONE, 3)
         for version in None, served, newer:
             data = shop.slices("BOOK", "001", version)["ENRICHED"].data
@@ -233,8 +243,7 @@ def test_what_is_served_and_what_is_newest_both_follow(store: Store) -> None:
 
 
 def test_tenants_have_fanouts_of_their_own(store: Store) -> None:
-    with shop_with_books(store, 2) as shop:
-        app = shop._app
+    with shop_with_books(store, 2) as (app, shop):
         other = app.tenant("other")
         other.ingest("AUTHOR", "lem", {"name": "Theirs"})
         other.ingest("BOOK", "000", book("000", authorId="lem"))
@@ -281,9 +290,9 @@ def test_lists_go_on_where_they_ended_and_housekeeping_forgets_what_is_done(stor
 
 
 def test_the_record_is_json(store: Store) -> None:
-    with shop_with_books(store, 2) as shop:
-        change(shop, "Stanislaw")
-        result = shop.pipeline.fanout.run("AUTHOR", "lem")
-        told = json.loads(json.dumps(result.as_dict()))
+    with shop_with_books(store, 2) as (app, shop):
+        rename(shop, "Stanislaw")
+        app.worker(1).drain()
+        told = json.loads(json.dumps(fanout_of(app).as_dict()))
         assert (told["key"], told["status"], told["processed"]) == ("AUTHOR#shop#lem", "DONE", 2)
         assert told["dependencies"][0]["index_type"] == "author"

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 
-from analemma.catalog.bodies import emit_blocks
-from tests.api.gc.collections import blocks_of, text
-from tests.api.pipeline.shop import book, open_shop, put_author, put_book
+from analemma import App, Tenant
+from tests.api.pipeline.shop import book, open_store, put_author, put_book
+from tests.raw_rows import change, select
 from tests.stores import Store
+
+COLUMNS = "id, size, codec, body, upload, object_offset, object_length, links"
+
+
+def text(name: str) -> str:
+    """Text that no compression makes small."""
+    return "".join(hashlib.sha256(f"{name} {line}".encode()).hexdigest() for line in range(60))
+
+
+def blocks_of(store: Store, tenant: Tenant) -> set[bytes]:
+    return {bytes(row[0]) for row in select(store, "SELECT id FROM block WHERE tenant = ?", [tenant.id])}
+
+
+def leave_blocks(store: Store, app: App, shop: Tenant, isbn: str, title: str) -> None:
+    """What a writer left that died before it committed: blocks of a book, as another tenant has them."""
+    other = app.tenant(f"left-{title[:8]}")
+    put_book(other, isbn, title=title)
+    change(
+        store,
+        f"INSERT INTO block (tenant, {COLUMNS}) SELECT ?, {COLUMNS} FROM block WHERE tenant = ?"  # noqa: S608
+        " ON CONFLICT DO NOTHING",
+        [shop.id, other.id],
+    )
 
 
 def test_collecting_loses_no_version_and_no_slice(store: Store) -> None:
-    with open_shop(store) as shop:
-        app = shop._app
+    with open_store(store) as (app, shop):
         put_author(shop, "lem", "Lem")
         versions = [put_book(shop, "1", title=text(str(number)), authorId="lem") for number in range(4)]
         shop.delete("BOOK", "1")
         shop.compile("BOOK", "1")
         app.worker(1).drain()
         shop.ingest("BOOK", "2", book("2", title=text("not compiled")))
-        # What a writer left that died before it committed.
-        lost = shop.trees.build({"lost": text("lost")})
-        prepared = shop.blocks.prepare(lost.blocks, ("", "", ""), None)  # type: ignore[arg-type]
-        with app.catalog.engine.transaction(write=True) as tx:
-            emit_blocks(tx, shop.id, prepared.rows)
-        before = blocks_of(shop, app)
+        needed = blocks_of(store, shop)
+        leave_blocks(store, app, shop, "lost", text("lost"))
+        assert blocks_of(store, shop) > needed
         for _ in range(3):
             assert app.gc.run(grace_s=0).ok
-        assert before - blocks_of(shop, app) == {row.id for row in prepared.rows}
+        assert blocks_of(store, shop) == needed
     with store.open() as app:
         shop = app.tenant("shop")
         for number, version in enumerate(versions):
@@ -42,8 +62,7 @@ def test_collecting_beside_ingest_and_compile_loses_nothing(store: Store) -> Non
     """Content that comes back after the collector has doomed its blocks, and beside it."""
     failures: list[BaseException] = []
     stop = threading.Event()
-    with open_shop(store) as shop:
-        app = shop._app
+    with open_store(store) as (app, shop):
 
         def collect() -> None:
             try:
@@ -58,13 +77,9 @@ def test_collecting_beside_ingest_and_compile_loses_nothing(store: Store) -> Non
             for turn in range(30):
                 for number in range(3):
                     # Blocks that a dead writer left, and that the next version needs.
-                    document = book(str(number), title=text(f"{turn % 3}"))
-                    tree = shop.trees.build(document)
-                    rows = shop.blocks.prepare(tree.blocks, ("", "", ""), None).rows  # type: ignore[arg-type]
-                    with app.catalog.engine.transaction(write=True) as tx:
-                        emit_blocks(tx, shop.id, rows)
-                    shop.ingest("BOOK", str(number), document)
-                    shop.compile("BOOK", str(number))
+                    title = text(f"{turn % 3}")
+                    leave_blocks(store, app, shop, str(number), title)
+                    put_book(shop, str(number), title=title)
         finally:
             stop.set()
             thread.join()

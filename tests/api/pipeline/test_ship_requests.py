@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-import orjson
-import pytest
-
-from analemma import App
-from analemma.catalog.outbox_producing import enqueue
-from analemma.catalog.port import OutboxEvent
+from analemma.testing.events import OutboxEvent, produce
 from tests.api.pipeline.scripted_shop import opensearch, put_books, scripted, times_sent
 from tests.api.pipeline.ship_shop import drain, open_ship_shop
 from tests.api.pipeline.shop import put_book
+from tests.api.pipeline.tables import query
 from tests.scripted_sink import Script
 from tests.sink_servers import OpenSearchLike
 from tests.stores import Store
@@ -35,7 +32,7 @@ def test_an_older_state_after_a_delete_is_not_shipped_though_the_sink_would_take
         assert [held[1] for held in server.documents.values()] == [None]
 
 
-HOSTILE = [
+HOSTILE: list[dict[str, Any]] = [
     {},
     {"entityKey": "BOOK#other#978"},
     {"entityKey": "BOOK#shop#979"},
@@ -53,10 +50,10 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("change", HOSTILE, ids=range(len(HOSTILE)))
-def test_requests_that_others_wrote_are_read_with_care(
-    store: Store, tmp_path: Path, script: Script, change: dict[str, Any]
-) -> None:
+LANE = "shop:BOOK#shop#978#sink.scripted"
+
+
+def test_requests_that_others_wrote_are_read_with_care(store: Store, tmp_path: Path, script: Script) -> None:
     right = {
         "entityKey": "BOOK#shop#978",
         "version": "0000000000001",
@@ -64,23 +61,23 @@ def test_requests_that_others_wrote_are_read_with_care(
         "sink": "sink.scripted",
         "shipMode": "CHANGED",
     }
-    payload = orjson.dumps({**right, **change} if change else {})
     with open_ship_shop(store, tmp_path, scripted()) as (app, shop):
         put_book(shop, "979")
-        lane = "shop:BOOK#shop#978#sink.scripted"
-        event = OutboxEvent("x", "SLICE", lane, "ShipRequested", payload, channel="sink.scripted")
-        app.catalog.engine.write(lambda tx: enqueue(tx, shop.id, [event], now_us=app.catalog.clock.now_us()))
-        done = drain(app)
-        assert done.dead == 1
+        for number, change in enumerate(HOSTILE):
+            payload = json.dumps({**right, **change} if change else {}).encode()
+            event = OutboxEvent(
+                f"{number}", "SLICE", f"{LANE}{number}", "ShipRequested", payload, channel="sink.scripted"
+            )
+            produce(app, [event], tenant="shop")
+        assert drain(app).dead == len(HOSTILE)
         assert times_sent(script) == {"979": 1}
 
 
 def test_what_is_not_json_is_a_dead_letter(store: Store, tmp_path: Path, script: Script) -> None:
     with open_ship_shop(store, tmp_path, scripted()) as (app, shop):
         put_book(shop, "978")
-        lane = "shop:BOOK#shop#978#sink.scripted"
-        wrong = OutboxEvent("x", "SLICE", lane, "ShipRequested", b"\xff{", channel="sink.scripted")
-        app.catalog.engine.write(lambda tx: enqueue(tx, shop.id, [wrong], now_us=app.catalog.clock.now_us()))
+        wrong = OutboxEvent("x", "SLICE", LANE, "ShipRequested", b"\xff{", channel="sink.scripted")
+        produce(app, [wrong], tenant="shop")
         done = drain(app)
         # What came before it is shipped.
         assert (done.dead, times_sent(script)) == (1, {"978": 1})
@@ -89,26 +86,10 @@ def test_what_is_not_json_is_a_dead_letter(store: Store, tmp_path: Path, script:
 def test_a_damaged_slice_does_not_keep_others_back(store: Store, tmp_path: Path, script: Script) -> None:
     with open_ship_shop(store, tmp_path, scripted()) as (app, _):
         put_books(app, 3)
+    damage = "UPDATE slice SET hash = ? WHERE entity = (SELECT id FROM entity WHERE key = '0001') AND type = 'CORE'"
+    query(store, damage, b"\1" * 32)
     with store.open(ship_base=str(tmp_path)) as app:
-        shop = app.tenant("shop")
-        number = app.catalog.engine.one("entity", tenant=shop.id, type="BOOK", key="0001")
-        assert number is not None
-        install_damage(app, number[0])
         assert drain(app).dead == 1
         assert sorted(times_sent(script)) == ["0000", "0002"]
         [dead] = app.outbox.dead_letters().entries
         assert "is not what its hash says" in (dead.failure_reason or "")
-
-
-def install_damage(app: App, number: int) -> None:
-    import sqlite3
-
-    wrong = b"\1" * 32
-    if app.catalog.engine.dialect == "sqlite":
-        with sqlite3.connect(Path(str(app.info()["url"])) / "catalog.db") as connection:
-            connection.execute("UPDATE slice SET hash = ? WHERE entity = ? AND type = 'CORE'", (wrong, number))
-        return
-    import psycopg
-
-    with psycopg.connect(app._place.url) as postgres:
-        postgres.execute("UPDATE slice SET hash = %s WHERE entity = %s AND type = 'CORE'", (wrong, number))

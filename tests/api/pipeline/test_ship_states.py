@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 
-from analemma import App, Shipped, Tenant, load_contracts
-from analemma.catalog.channels import Channels
-from analemma.catalog.outbox_claiming import OutboxClaims
-from analemma.catalog.outbox_lanes import EventFailure, LaneOutcome
-from analemma.catalog.outbox_producing import enqueue
-from analemma.catalog.port import OutboxEvent
+from analemma import SHIPPED, Parcel, Shipped, load_contracts, refused, retry
 from analemma.errors import Invalid
-from analemma.sinks.batching import Parcel
-from analemma.sinks.port import SHIPPED, refused, retry
 from tests.api.pipeline.scripted_shop import scripted
 from tests.api.pipeline.ship_shop import (
     documents_of,
@@ -32,11 +25,11 @@ from tests.api.pipeline.ship_shop import (
     table,
 )
 from tests.api.pipeline.shop import book, put_book
+from tests.api.pipeline.tables import query
 from tests.scripted_sink import Script, install
 from tests.stores import Store
 
 BY_ENTITY = {"pattern": "{entityId}"}
-HOUR_US = 3_600_000_000
 
 
 def answer_once(script: Script, first: Any) -> None:
@@ -51,10 +44,10 @@ def answer_once(script: Script, first: Any) -> None:
     script.answering = answering
 
 
-def shipped_at(app: App, shop: Tenant, isbn: str) -> list[int]:
-    number = app.catalog.engine.one("entity", tenant=shop.id, type="BOOK", key=isbn)
-    assert number is not None
-    return [row[-1] for row in app.catalog.engine.all("sink_states_of_entity", entity=number[0])]
+def shipped_at(store: Store, isbn: str) -> list[int]:
+    """When what is known of an entity's documents was recorded."""
+    known = "SELECT shipped_at FROM sink_state JOIN entity ON entity.id = sink_state.entity WHERE entity.key = ?"
+    return [row[0] for row in query(store, f"{known} AND sink_state.ship_seq >= 0", isbn)]
 
 
 def test_two_entities_of_one_document_id_meet_in_one_batch(store: Store, tmp_path: Path) -> None:
@@ -96,10 +89,10 @@ def test_a_document_that_was_taken_and_not_shipped_is_not_known_to_be_there(
     with open_ship_shop(store, tmp_path, scripted()) as (app, shop):
         put_book(shop, "978")
         assert drain(app).dead == 1
-        assert shipped_at(app, shop, "978") == []
+        assert shipped_at(store, "978") == []
         shop.ship("BOOK", "978", force=False)
         drain(app)
-        assert script.states == [("shop__978", 1)] * 2 and len(shipped_at(app, shop, "978")) == 1
+        assert script.states == [("shop__978", 1)] * 2 and len(shipped_at(store, "978")) == 1
 
 
 def test_a_rule_that_does_not_tell_tenants_apart_is_odd() -> None:
@@ -125,70 +118,18 @@ def test_what_is_refused_does_not_park_what_was_asked_for_meanwhile(
         assert app.outbox.status().lanes == 0
 
 
-def test_a_lane_of_no_channel_is_parked_whatever_came_since(store: Store) -> None:
-    with store.open() as app:
-        tenant, now = app.tenant("shop").id, app.catalog.clock.now_us()
-        claims = OutboxClaims(app.catalog.engine, lease_s=60)
-
-        def add(id: str, channel: str) -> None:
-            event = OutboxEvent(id, "KIND", f"lane{channel}", "Happened", b"{}", channel=channel)
-            app.catalog.engine.write(lambda tx: enqueue(tx, tenant, [event], now_us=now))
-
-        for channel in ("", "some.channel"):
-            add(f"1{channel}", channel)
-            [lane] = claims.claim(lanes=1, rows=1, channel=channel)
-            add(f"2{channel}", channel)
-            finished = claims.finish([LaneOutcome(lane, 0, EventFailure("DEAD", 1, None, "no"))])
-            [failed] = finished.failed
-            assert failed.failure is not None
-            assert failed.failure.status == ("FAILED" if channel else "DEAD")
-            assert bool(claims.claim(lanes=1, rows=1, channel=channel)) is bool(channel)
-        assert [each.id for each in app.outbox.dead_letters().entries] == ["1"]
-        assert [app.outbox.get(f"1{each}").status for each in ("", "some.channel")] == ["DEAD", "FAILED"]
-
-
 def test_a_request_that_is_covered_leaves_what_is_known_as_it_is(store: Store, tmp_path: Path) -> None:
     heard: list[str] = []
     with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
         app.on_shipped(lambda tx, rows: heard.extend(row.outcome for row in rows))
         put_book(shop, "978")
         drain(app)
-        before = shipped_at(app, shop, "978")
+        before = shipped_at(store, "978")
         time.sleep(0.01)
         shop.ship("BOOK", "978", force=False)
         drain(app)
-        assert shipped_at(app, shop, "978") == before and heard == ["shipped", "stale"]
+        assert shipped_at(store, "978") == before and heard == ["shipped", "stale"]
         assert len(lines_of(tmp_path / "books.jsonl")) == 1
-
-
-def test_workers_that_fail_together_make_a_channel_rest_once(store: Store) -> None:
-    now = [1_000_000_000]
-    with store.open() as app:
-        channels = Channels(app.catalog.engine, clock=lambda: now[0])
-
-        def rest(asked_s: float | None = None) -> float:
-            return channels.rest("a", base_s=1, longest_s=5, asked_s=asked_s, reason="down")
-
-        def failures() -> int:
-            return channels.states()["a"].failures
-
-        assert [rest() for _ in range(6)] == [1.0] * 6 and failures() == 1
-        now[0] += 400_000
-        assert rest() == pytest.approx(0.6) and failures() == 1
-        # One that asks for longer gets it, and one that asks for less changes nothing.
-        assert rest(2) == 2.0 and rest(1) == 2.0 and failures() == 1
-        for number, expected in ((2, 2.0), (3, 4.0), (4, 5.0), (5, 5.0)):
-            now[0] += 2_000_000 if number == 2 else 5_000_000
-            assert (rest(), failures()) == (expected, number)
-        assert channels.wake("a") and not channels.wake("a")
-        assert rest() == 1.0
-
-
-def test_a_first_rest_is_as_long_as_was_asked_for(store: Store) -> None:
-    with store.open() as app:
-        channels = Channels(app.catalog.engine)
-        assert channels.rest("a", base_s=1, longest_s=5, asked_s=70, reason="busy") == 70
-        assert channels.rest("b", base_s=9, longest_s=5, asked_s=None, reason="busy") == 5
 
 
 def test_waking_a_sink_tries_it_at_once(store: Store, tmp_path: Path, script: Script) -> None:
@@ -291,7 +232,7 @@ def test_what_is_queued_for_a_rule_that_is_gone_is_dropped_at_full_speed(
             drain(app)
             time.sleep(0.02)
         assert app.outbox.status().lanes == 0 and len(script.batches) == 1
-        assert Channels(app.catalog.engine).states()["sink.scripted"].failures == 0
+        assert query(store, "SELECT failures FROM channel WHERE name = 'sink.scripted'") in ([], [(0,)])
 
 
 def test_a_tenant_does_not_hear_what_a_sink_said_of_anothers_documents(
@@ -309,29 +250,6 @@ def test_a_tenant_does_not_hear_what_a_sink_said_of_anothers_documents(
         assert app.outbox.status("c").resting == ()
         reasons = [{each.id: each.reason for each in app.sinks.list(tenant=name)} for name in (None, "b")]
         assert reasons[0]["sink.scripted"] == "choked on a__978" and reasons[1]["sink.scripted"] is None
-
-
-@pytest.mark.parametrize("guards", [False, True], ids=["unguarded", "guarded"])
-def test_a_state_that_was_overtaken_in_the_middle_of_a_call_is_mended(
-    store: Store, tmp_path: Path, script: Script, guards: bool
-) -> None:
-    with open_ship_shop(store, tmp_path, scripted(guards=guards)) as (app, shop):
-
-        def meanwhile() -> Shipped:
-            """Another worker takes the lane over, as if this one had not been heard of, and ships what is newer."""
-            put_book(shop, "978", price=5)
-            late = OutboxClaims(app.catalog.engine, lease_s=60, clock=lambda: app.catalog.clock.now_us() + HOUR_US)
-            [lane] = late.claim(lanes=1, rows=10, channel="sink.scripted")
-            late.finish([LaneOutcome(lane, lane.last_seq)])
-            return SHIPPED
-
-        answer_once(script, meanwhile)
-        put_book(shop, "978", price=4)
-        assert drain(app).lost == 1
-        drain(app)
-        # What has landed late is replaced; a sink that guards did that by itself.
-        assert [seq for _, seq in script.states] == ([1] if guards else [1, 2])
-        assert app.outbox.status().lanes == 0
 
 
 def test_a_slice_that_the_ruleset_no_longer_has_leaves_the_document(store: Store, tmp_path: Path) -> None:
@@ -353,3 +271,28 @@ def test_a_slice_that_the_ruleset_no_longer_has_leaves_the_document(store: Store
         drain(app)
         assert "amount" not in documents_of(tmp_path / "books.jsonl")["shop__978"]
         assert [line["shipSeq"] for line in lines_of(tmp_path / "books.jsonl")] == [1, 2]
+
+
+def test_each_rest_is_longer_than_the_one_before_up_to_the_longest(
+    store: Store, tmp_path: Path, script: Script
+) -> None:
+    script.answering = lambda parcels: [retry("down", is_down=True)] * len(parcels)
+    with open_ship_shop(store, tmp_path, scripted(), ship_rest_s=100, ship_rest_max_s=500) as (app, shop):
+        put_book(shop, "978")
+        rests = []
+        for _ in range(5):
+            drain(app)
+            [told] = app.sinks.list()
+            rests.append((told.failures, round((told.resting_s or 0) / 100)))
+            # As if it had rested.
+            query(store, "UPDATE channel SET rest_until = 1")
+            query(store, "UPDATE lane SET due_at = 1 WHERE channel <> '' AND due_at IS NOT NULL")
+        assert rests == [(1, 1), (2, 2), (3, 4), (4, 5), (5, 5)]
+
+
+def test_a_rest_is_as_long_as_was_asked_for(store: Store, tmp_path: Path, script: Script) -> None:
+    script.answering = lambda parcels: [retry("busy", 700, is_down=True)] * len(parcels)
+    with open_ship_shop(store, tmp_path, scripted(), ship_rest_s=10, ship_rest_max_s=50) as (app, shop):
+        put_book(shop, "978")
+        drain(app)
+        assert 600 < (app.sinks.list()[0].resting_s or 0) <= 700

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analemma import App, ContractProblems
+from analemma import ContractProblems
 from analemma.errors import Invalid, NotFound
 from tests.api.pipeline.ship_shop import (
     documents_of,
@@ -21,23 +22,18 @@ from tests.api.pipeline.ship_shop import (
     table,
 )
 from tests.api.pipeline.shop import book, put_author, put_book
+from tests.api.pipeline.tables import query
 from tests.stores import Store
 
 
-def requests_of(app: App) -> list[tuple[Any, ...]]:
-    """Type, aggregate and payload of every ship request, in order."""
-    import orjson
-
-    with app.catalog.engine.transaction() as tx:
-        rows = tx.all(
-            "lane_events",
-            tenant=app.tenant("shop").id,
-            aggregatetype="SLICE",
-            aggregateid="shop:BOOK#shop#978#sink.file",
-            after=0,
-            limit=100,
-        )
-    return [(row[2], orjson.loads(row[3])) for row in rows]
+def requests_of(store: Store) -> list[tuple[str, str, Any]]:
+    """Id, type and payload of every ship request of a book, in order."""
+    rows = query(
+        store,
+        "SELECT id, type, payload FROM outbox WHERE aggregatetype = 'SLICE' AND aggregateid = ? ORDER BY seq",
+        "shop:BOOK#shop#978#sink.file",
+    )
+    return [(id, kind, json.loads(bytes(payload))) for id, kind, payload in rows]
 
 
 def test_what_is_ingested_reaches_every_sink(store: Store, tmp_path: Path) -> None:
@@ -162,9 +158,9 @@ def test_an_entity_without_any_of_a_rules_slices_is_deleted_in_its_sink(store: S
 
 
 def test_a_request_says_where_to_look_and_no_more(store: Store, tmp_path: Path) -> None:
-    with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
+    with open_ship_shop(store, tmp_path, jsonl()) as (_, shop):
         version = put_book(shop, "978")
-        [(kind, payload)] = requests_of(app)
+        [(_, kind, payload)] = requests_of(store)
         assert kind == "ShipRequested"
         assert payload == {
             "payloadVersion": "1.0",
@@ -204,16 +200,8 @@ def test_a_replayed_request_is_carried_out(store: Store, tmp_path: Path) -> None
     with open_ship_shop(store, tmp_path, jsonl()) as (app, shop):
         put_book(shop, "978")
         drain(app)
-        with app.catalog.engine.transaction() as tx:
-            [row] = tx.all(
-                "lane_events",
-                tenant=shop.id,
-                aggregatetype="SLICE",
-                aggregateid="shop:BOOK#shop#978#sink.file",
-                after=0,
-                limit=9,
-            )
-        assert app.outbox.replay(row[0], tenant="shop").copied == 1
+        [(id, _, _)] = requests_of(store)
+        assert app.outbox.replay(id, tenant="shop").copied == 1
         drain(app)
         assert len(lines_of(tmp_path / "books.jsonl")) == 2
 
@@ -314,16 +302,15 @@ def test_places_of_their_own_for_tenants_allow_one_document_id(store: Store, tmp
 
 
 def test_ship_names_rules_that_exist(store: Store, tmp_path: Path) -> None:
-    from analemma.slicing.incremental import CompileMode
-
-    with open_ship_shop(store, tmp_path, jsonl(), jsonl("sink.other", "other.jsonl")) as (_, shop):
-        shop.ingest("BOOK", "978", book("978"))
-        slicing = shop.pipeline.slicing
-        with pytest.raises(NotFound, match="no sink rule nowhere ships entities of type BOOK"):
-            slicing.compile("BOOK", "978", None, CompileMode.AUTO, ship=["nowhere"])
-        assert slicing.compile("BOOK", "978", None, CompileMode.AUTO, ship=["sink.other"]).ships == ("sink.other",)
-        shop.ingest("BOOK", "978", book("978", price=5))
-        assert slicing.compile("BOOK", "978", None, CompileMode.AUTO, ship=()).ships == ()
+    with open_ship_shop(store, tmp_path, jsonl(), jsonl("sink.other", "other.jsonl")) as (app, shop):
+        with pytest.raises(NotFound, match="nowhere"):
+            shop.deploy("BOOK", "978", book("978"), ship=["nowhere"])
+        shop.deploy("BOOK", "978", book("978"), ship=["sink.other"])
+        drain(app)
+        assert list(documents_of(tmp_path / "other.jsonl")) == ["shop__978"]
+        shop.deploy("BOOK", "978", book("978", price=5), ship=[])
+        drain(app)
+        assert len(lines_of(tmp_path / "other.jsonl")) == 1 and not (tmp_path / "books.jsonl").exists()
 
 
 def test_a_rule_of_other_slices_is_a_rule_of_its_own(store: Store, tmp_path: Path) -> None:

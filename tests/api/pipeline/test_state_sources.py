@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from analemma import App, BranchKey, Event, Tenant
-from analemma.catalog.engine import Transaction
-from analemma.errors import Invalid, NotFound
-from analemma.pipeline.state_handlers import state_handlers
-from analemma.state.announcing import STATE_COMMITTED, STATE_REMOVED, lane_of
+from analemma import App, BranchKey, Tenant
+from analemma.errors import NotFound, Unavailable
+from analemma.langgraph import AnalemmaSaver
+from analemma.testing import failpoints
+from analemma.testing.events import OutboxEvent, produce
+from tests.api.pipeline.fanout_shop import failing
 from tests.api.pipeline.tables import query
+from tests.langgraph.graphs import put
 from tests.stores import Store
 
 SCHEMA: dict[str, Any] = {
@@ -47,12 +49,19 @@ SOURCE: dict[str, Any] = {
     "input": {"type": "STATE", "workflows": ["run-*"]},
     "fields": ["status", "goal"],
 }
+STATE_COMMITTED, STATE_REMOVED = "StateCommitted", "StateRemoved"
+THREAD: dict[str, Any] = {
+    "when": "EVERY_COMMIT",
+    "fields": ["namespace"],
+    "constants": {"status": "SAVED", "version": "{version}"},
+}
+"""Of threads of LangGraph, which can be removed."""
 ONE: dict[str, Any] = {"workflow_id": "run-1", "owner_id": "ann"}
 
 
 @contextmanager
 def open_agents(store: Store, **source: Any) -> Iterator[tuple[App, Tenant]]:
-    with store.open() as app:
+    with store.open(outbox_backoff_base_s=0) as app:
         app.contracts.load([SCHEMA, RULESET, {**SOURCE, **source}])
         yield app, app.tenant("agents")
 
@@ -209,13 +218,15 @@ def test_a_source_may_stop_at_a_state_that_is_none(store: Store) -> None:
         assert core(agents)["status"] == "A"
 
 
-@pytest.mark.parametrize("workflow", ["run-a#b", "run-\u2028", "run-" + "x" * 508])
-def test_an_id_that_no_entity_can_have_is_a_problem_and_no_more(store: Store, workflow: str) -> None:
+def test_an_id_that_no_entity_can_have_is_a_problem_and_no_more(store: Store) -> None:
     with open_agents(store, entityId={"pattern": "{ownerId}-{workflowId}"}) as (app, agents):
-        agents.kernel.save_state_delta({"status": "A"}, workflow_id=workflow, owner_id="ann")
+        workflows = ["run-a#b", "run-\u2028", "run-" + "x" * 508]
+        for workflow in workflows:
+            agents.kernel.save_state_delta({"status": "A"}, workflow_id=workflow, owner_id="ann")
         work(app)
-        (problem,) = agents.source_problems()
-        assert "not an entity id" in problem.problem
+        found = {each.key.workflow: each.problem for each in agents.source_problems()}
+        assert sorted(found) == sorted(workflows)
+        assert [each for each in found.values() if "not an entity id" not in each] == []
 
 
 def test_an_expired_version_is_passed_over_for_the_newest(store: Store) -> None:
@@ -236,50 +247,37 @@ def test_an_expired_version_is_passed_over_for_the_newest(store: Store) -> None:
 
 @pytest.mark.parametrize(("option", "gone"), [("KEEP", False), ("DELETE", True)])
 def test_a_workflow_that_is_removed(store: Store, option: str, gone: bool) -> None:
-    with open_agents(store, whenRemoved=option) as (app, agents):
-        agents.kernel.save_state_delta({"status": "A"}, **ONE)
+    with (
+        open_agents(store, whenRemoved=option, **THREAD) as (app, agents),
+        AnalemmaSaver(app, tenant="agents") as saver,
+    ):
+        put(saver, {"a": 1}, name="run-1", source="input", step=-1)
         work(app)
-        remover(agents)._remove_workflow("ann", "run-1")
+        saver.delete_thread("run-1")
         assert [kind for kind, _ in state_events(store)] == [STATE_COMMITTED, STATE_REMOVED]
         work(app)
         assert (raws(store) == 2) is gone
         assert ("CORE" not in agents.slices("RUN", "run-1") or core(agents) is None) is gone
         assert query(store, "SELECT count(*) FROM state_source") == [(0,)]
         # Another of the same name begins to count anew.
-        agents.kernel.save_state_delta({"status": "B"}, **ONE)
+        put(saver, {"a": 1}, name="run-1", source="input", step=-1)
         work(app)
-        assert core(agents)["status"] == "B"
+        assert (core(agents)["status"], core(agents)["version"]) == ("SAVED", 1)
 
 
 def test_a_workflow_that_began_again_before_anyone_looked(store: Store) -> None:
-    with open_agents(store, whenRemoved="DELETE") as (app, agents):
-        for goal in "abc":
-            agents.kernel.save_state_delta({"status": "A", "goal": goal}, **ONE)
+    with (
+        open_agents(store, whenRemoved="DELETE", **THREAD) as (app, agents),
+        AnalemmaSaver(app, tenant="agents") as saver,
+    ):
+        config = put(saver, {"a": 1}, name="run-1", source="input", step=-1)
+        put(saver, {"a": 2}, config, name="run-1")
         work(app)
-        remover(agents)._remove_workflow("ann", "run-1")
-        agents.kernel._own_heads.clear()
-        agents.kernel.save_state_delta({"status": "B"}, **ONE)
+        assert core(agents)["version"] == 2
+        saver.delete_thread("run-1")
+        put(saver, {"a": 1}, name="run-1", source="input", step=-1)
         work(app)
-        assert core(agents) == {"status": "B"}
-
-
-def remover(agents: Tenant) -> Any:
-    from analemma.state.removing import Removing
-
-    class Remover(Removing):
-        pass
-
-    made = Remover(
-        agents._catalog,
-        agents.id,
-        blocks=agents.blocks,
-        trees=agents.trees,
-        committer=agents.committer,
-        checkpoints=agents.checkpoints,
-        clock=agents._clock,
-    )
-    made._engine = agents._catalog.engine
-    return made
+        assert core(agents)["version"] == 1
 
 
 def test_one_state_may_become_several_entities(store: Store) -> None:
@@ -323,8 +321,6 @@ def test_states_that_were_there_before_their_source_can_be_taken(store: Store) -
         agents.kernel.save_state_delta({"status": "A"}, workflow_id="other", owner_id="ann")
         assert state_events(store) == []
         app.contracts.load(SOURCE)
-        sources = agents.pipeline.sources
-        assert len(list(sources.matching(page=2))) == 8
         assert agents.backfill_sources(dry_run=True).matched == 8 and raws(store) == 0
         done = agents.backfill_sources("source.run")
         assert (done.matched, done.outcomes) == (8, {"ingested": 7, "unchanged": 0, "refused": 1})
@@ -335,12 +331,6 @@ def test_states_that_were_there_before_their_source_can_be_taken(store: Store) -
         assert core(agents)["status"] == "A"
         with pytest.raises(NotFound, match="there is no ACTIVE state source 'nope'"):
             agents.backfill_sources("nope")
-        page, cursor = sources.matching_page(None, 3)
-        pages = list(page)
-        while cursor is not None:
-            page, cursor = sources.matching_page(cursor, 3)
-            pages += page
-        assert pages == [key for key, _ in sources.matching()]
 
 
 def test_a_backfill_is_not_undone_by_events_of_older_versions(store: Store) -> None:
@@ -363,46 +353,38 @@ def test_a_source_that_is_retired_takes_nothing_more(store: Store) -> None:
         assert agents.state_sources() == []
 
 
-def test_each_event_has_its_effect_once(store: Store) -> None:
+@pytest.mark.parametrize("place", ["outbox.before_settle", "outbox.after_settle"])
+def test_each_event_has_its_effect_once(store: Store, place: str) -> None:
     """Settling is part of the transaction: undone together, done together."""
-    with open_agents(store) as (_app, agents):
+    with open_agents(store) as (app, agents):
         agents.kernel.save_state_delta({"status": "A"}, **ONE)
-        key = BranchKey("ann", "run-1")
-        head = agents.head(key)
-        assert head is not None
-
-        def refuse(tx: Transaction) -> None:
-            raise RuntimeError("lost")
-
-        sources = agents.pipeline.sources
-        with pytest.raises(RuntimeError):
-            sources.on_commit(key, head.manifest, within=refuse)
-        assert raws(store) == 0 and query(store, "SELECT count(*) FROM state_source") == [(0,)]
-        settled: list[bool] = []
-        (taken,) = sources.on_commit(key, head.manifest, within=lambda tx: settled.append(True))
-        assert (taken.outcome, settled) == ("ingested", [True])
-        (taken,) = sources.on_commit(key, head.manifest)
-        assert (taken.outcome, raws(store)) == ("skipped", 1)
+        with failing(place, Unavailable("lost"), times=1):
+            counts = app.worker(1, tenant="agents", handlers={"RawDataIngested": lambda event, settle: None}).drain()
+        assert (counts.failed, counts.dead) == (1, 0)
+        assert raws(store) == 1 and query(store, "SELECT count(*) FROM state_source") == [(1,)]
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
+def forge(app: App, lane: str, payload: dict[str, Any]) -> None:
+    """An event that somebody else wrote."""
+    produce(app, [OutboxEvent(lane, "STATE", lane, STATE_COMMITTED, json.dumps(payload).encode())], tenant="agents")
+
+
+def test_events_that_others_wrote_are_refused(store: Store) -> None:
+    right = {"tenantId": "agents", "ownerId": "ann", "workflowId": "run-1", "branch": "main", "manifestId": "0" * 64}
+    wrong: list[dict[str, Any]] = [
         {},
-        {"tenantId": "other", "ownerId": "ann", "workflowId": "run-1", "branch": "main", "manifestId": "0" * 64},
-        {"tenantId": "agents", "ownerId": ["ann"], "workflowId": "run-1", "branch": "main", "manifestId": "0" * 64},
-        {"tenantId": "agents", "ownerId": "ann", "workflowId": 1, "branch": "main", "manifestId": "0" * 64},
-        {"tenantId": "agents", "ownerId": "ann", "workflowId": "run-1", "branch": "main", "manifestId": "xyz"},
-        {"tenantId": "agents", "ownerId": "ann", "workflowId": "run-1", "branch": "main"},
-        {"tenantId": "agents", "ownerId": "", "workflowId": "run-1", "branch": "main", "manifestId": "0" * 64},
-    ],
-)
-def test_events_that_others_wrote_are_refused(store: Store, payload: dict[str, Any]) -> None:
-    with open_agents(store) as (app, _agents):
-        handler = state_handlers(lambda name: app.tenant(name).pipeline)[STATE_COMMITTED]
-        event = Event("1", "agents", "STATE", "agents:ann/run-1@main", 1, STATE_COMMITTED, payload)
-        with pytest.raises(Invalid):
-            handler(event, lambda tx: None)
+        {**right, "tenantId": "other"},
+        {**right, "ownerId": ["ann"]},
+        {**right, "ownerId": ""},
+        {**right, "workflowId": 1},
+        {**right, "manifestId": "xyz"},
+        {name: value for name, value in right.items() if name != "manifestId"},
+    ]
+    with open_agents(store) as (app, _):
+        for number, payload in enumerate(wrong):
+            forge(app, f"lane {number}", payload)
+        counts = app.worker(1).drain()
+        assert (counts.failed, counts.dead) == (0, len(wrong))
 
 
 def test_a_manifest_of_another_workflow_is_not_read(store: Store) -> None:
@@ -411,19 +393,25 @@ def test_a_manifest_of_another_workflow_is_not_read(store: Store) -> None:
         agents.kernel.save_state_delta({"status": "theirs"}, workflow_id="other", owner_id="bob")
         theirs = agents.head(BranchKey("bob", "other"))
         assert theirs is not None
-        (taken,) = agents.pipeline.sources.on_commit(BranchKey("ann", "run-1"), theirs.manifest)
+        own = {"tenantId": "agents", "ownerId": "ann", "workflowId": "run-1", "branch": "main"}
+        # Nothing is done for the event that is right.
+        app.worker(1, handlers={STATE_COMMITTED: lambda event, settle: None}).drain()
+        forge(app, "lane", {**own, "manifestId": theirs.manifest.hex(), "version": "1"})
         work(app)
-        assert taken.outcome == "ingested" and core(agents)["status"] == "mine"
+        assert core(agents)["status"] == "mine"
 
 
-def test_long_names_have_a_lane_too(store: Store) -> None:
-    with open_agents(store) as (app, agents):
+def test_long_names_have_a_lane_too_and_no_two_share_one(store: Store) -> None:
+    with open_agents(store, input={"type": "STATE", "workflows": ["**"], "branches": ["**"]}) as (app, agents):
         name: dict[str, Any] = {"workflow_id": "run-" + "w" * 500, "owner_id": "o" * 512, "branch": "main"}
         agents.kernel.save_state_delta({"status": "A"}, **name)
         work(app)
         assert core(agents, name["workflow_id"])["status"] == "A"
-    assert lane_of("t", BranchKey("a/b", "c")) != lane_of("t", BranchKey("a", "b/c"))
-    assert lane_of("t", BranchKey("a", "b@c", "d")) != lane_of("t", BranchKey("a", "b", "c@d"))
+        alike = [("a/b", "c", "main"), ("a", "b/c", "main"), ("a", "b@c", "d"), ("a", "b", "c@d")]
+        for owner, workflow, branch in alike:
+            agents.kernel.save_state_delta({"status": "A"}, owner_id=owner, workflow_id=workflow, branch=branch)
+        lanes = query(store, "SELECT DISTINCT aggregateid FROM outbox WHERE aggregatetype = 'STATE'")
+        assert len(lanes) == 1 + len(alike)
 
 
 def test_damaged_contracts_keep_nobody_from_saving(store: Store) -> None:
@@ -450,43 +438,25 @@ def test_another_process_that_loads_a_source_is_followed_within_a_second(store: 
 
 
 def test_a_langgraph_thread_is_a_workflow_like_any_other(store: Store) -> None:
-    pytest.importorskip("langgraph.checkpoint.base")
-    from analemma.langgraph import AnalemmaSaver
-    from tests.langgraph.graphs import put
-
-    more = {"fields": ["namespace"], "constants": {"status": "SAVED", "version": "{version}"}, "whenRemoved": "DELETE"}
-    with open_agents(store, when="EVERY_COMMIT", **more) as (app, agents):
-        with AnalemmaSaver(app, tenant="agents") as saver:
-            config = put(saver, {"a": 1}, name="run-1", source="input", step=-1)
-            put(saver, {"a": 2}, config, name="run-1")
-            work(app)
-            assert (core(agents)["status"], core(agents)["version"], raws(store)) == ("SAVED", 2, 2)
-            saver.delete_thread("run-1")
+    with open_agents(store, **THREAD) as (app, agents), AnalemmaSaver(app, tenant="agents") as saver:
+        config = put(saver, {"a": 1}, name="run-1", source="input", step=-1)
+        put(saver, {"a": 2}, config, name="run-1")
         work(app)
-        assert raws(store) == 3 and "CORE" not in {
-            name for name, each in agents.slices("RUN", "run-1").items() if each.tombstone is None
-        }
+        assert (core(agents)["status"], core(agents)["version"], raws(store)) == ("SAVED", 2, 2)
 
 
-def test_who_comes_late_deletes_nothing_that_the_state_has_become_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_comes_late_deletes_nothing_that_the_state_has_become_again(store: Store) -> None:
     """A backfill has read a state that became another entity, and is about to delete the one that it was before."""
-    with open_agents(store, entityId={"path": "/goal"}, whenRemoved="DELETE") as (app, agents):
+    with open_agents(store, entityId={"path": "/goal"}, whenRemoved="DELETE") as (app, agents), store.open() as other:
         agents.kernel.save_state_delta({"status": "A", "goal": "a"}, **ONE)
         work(app)
         agents.kernel.save_state_delta({"status": "A", "goal": "b"}, **ONE)
-        ingest = agents.pipeline.ingest
-        delete = ingest.delete
 
-        def delete_later(*arguments: Any, **options: Any) -> Any:
-            monkeypatch.setattr(ingest, "delete", delete)
-            agents.kernel.save_state_delta({"status": "A", "goal": "a"}, **ONE)
-            work(app)
-            return delete(*arguments, **options)
+        def become_again() -> None:
+            other.tenant("agents").kernel.save_state_delta({"status": "A", "goal": "a"}, **ONE)
+            work(other)
 
-        monkeypatch.setattr(ingest, "delete", delete_later)
-        (taken,) = agents.pipeline.sources.take_head(BranchKey("ann", "run-1"))
-        assert (taken.version, taken.entity and taken.entity.id) == (3, "a")
+        with failpoints.call("ingest.before_transaction", become_again):
+            agents.backfill_sources()
         work(app)
         assert core(agents, "a") == {"status": "A", "goal": "a"} and core(agents, "b") is None

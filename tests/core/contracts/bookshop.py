@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from analemma import ContractSet, load_contracts
-from analemma.contracts.loading import Checked, check_contracts
+from tests.core.entry_points.contracts import check_contracts
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "bookshop" / "contracts.yaml"
 TEXT = EXAMPLE.read_text(encoding="utf-8")
@@ -22,7 +23,7 @@ def changed(old: str, new: str, *, text: str = TEXT) -> str:
     return text.replace(old, new)
 
 
-def check_text(text: str, folder: Path, name: str = "contracts.yaml") -> Checked:
+def check_text(text: str, folder: Path, name: str = "contracts.yaml") -> Any:
     """Check contracts that a file has."""
     file = folder / name
     file.write_text(text, encoding="utf-8")

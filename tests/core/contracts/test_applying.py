@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analemma import ContractSet, load_contracts
-from analemma.contracts.loading import check_contracts
+from tests.core.entry_points.contracts import check_contracts
 
 Document = dict[str, Any]
 

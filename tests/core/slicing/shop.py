@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from analemma import EntityKey, load_contracts
-from analemma.contracts.models import Ruleset
-from analemma.slicing.incremental import Compiled, Predecessor
-from analemma.slicing.joining import Lookup, SliceContent
 from tests.core.contracts.bookshop import bookshop
+from tests.core.entry_points.slicing import Predecessor, SliceContent
+
+Lookup = Callable[[EntityKey, str], SliceContent | None]
 
 BOOK_KEY = EntityKey("BOOK", "shop", "978")
 AUTHOR_KEY = EntityKey("AUTHOR", "shop", "le-guin")
@@ -36,12 +37,12 @@ def having(content: SliceContent, key: EntityKey = AUTHOR_KEY, slice_type: str =
     return lambda asked, asked_type: content if (asked, asked_type) == (key, slice_type) else None
 
 
-def predecessor(raw: dict[str, Any] | None, compiled: Compiled) -> Predecessor:
+def predecessor(raw: dict[str, Any] | None, compiled: Any) -> Predecessor:
     """What a compile leaves for the next one."""
     return Predecessor(raw, compiled.fingerprint, compiled.slices)
 
 
-def ruleset_of(slices: list[dict[str, Any]], **more: Any) -> Ruleset:
+def ruleset_of(slices: list[dict[str, Any]], **more: Any) -> Any:
     """A ruleset for THING, which may join books and authors."""
     common = {"version": "1.0.0", "status": "ACTIVE", "entityType": "THING"}
     schema = {"kind": "ENTITY_SCHEMA", "id": "entity.thing", **common, "fields": [{"name": "id", "type": "string"}]}

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 import pytest
 
-from analemma.clock import SystemClock
 from analemma.errors import Invalid, Limit, Unavailable
-from analemma.slicing.tsid import (
-    EPOCH_MS,
-    Version,
-    VersionGenerator,
-    decompose,
-    format_version,
-    parse_version,
-    version_time_ms,
-)
+from tests.core.entry_points.slicing import VersionGenerator, format_version, parse_version
+
+EPOCH_MS = 1_577_836_800_000
 
 
-class SteppedClock(SystemClock):
+class SteppedClock:
     """A clock that says what it is told, in milliseconds since 2020."""
 
     def __init__(self, now_ms: int) -> None:
@@ -28,6 +22,17 @@ class SteppedClock(SystemClock):
 
     def now_us(self) -> int:
         return (EPOCH_MS + self.now_ms) * 1000
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        pass
+
+
+def decompose(version: int) -> tuple[int, int, int]:
+    """Milliseconds since 2020, node, counter."""
+    return version >> 22, (version >> 12) & 1023, version & 4095
 
 
 def test_a_version_is_time_node_and_counter() -> None:
@@ -38,7 +43,6 @@ def test_a_version_is_time_node_and_counter() -> None:
     assert first == 5 << 22 | 1023 << 12
     clock.now_ms = 6
     assert decompose(generator.generate()) == (6, 1023, 0)
-    assert version_time_ms(first) == EPOCH_MS + 5
 
 
 def test_a_clock_that_steps_back_does_not_take_versions_back() -> None:
@@ -61,9 +65,9 @@ def test_a_full_counter_borrows_the_next_millisecond() -> None:
 
 def test_threads_never_get_the_same_version() -> None:
     generator = VersionGenerator(node=0)
-    found: list[list[Version]] = [[] for _ in range(8)]
+    found: list[list[int]] = [[] for _ in range(8)]
 
-    def make(mine: list[Version]) -> None:
+    def make(mine: list[int]) -> None:
         for _ in range(2000):
             mine.append(generator.generate())
 
@@ -81,7 +85,8 @@ def test_a_generator_goes_on_after_what_it_has_seen() -> None:
     generator = VersionGenerator(node=0, clock=SteppedClock(5))
     generator.observe(seen)
     assert generator.generate() > seen
-    generator.observe(Version(1))
+    early: Any = 1
+    generator.observe(early)
     assert generator.generate() > seen
 
 
@@ -99,34 +104,23 @@ def test_clocks_and_nodes_out_of_range_are_refused() -> None:
 
 def test_the_text_sorts_as_the_number_does_and_leads_back() -> None:
     seeded = random.Random(2)
-    numbers = sorted({0, 1, 31, 32, 2**53, 2**63, 2**64 - 1, *(seeded.randrange(2**64) for _ in range(500))})
-    texts = [format_version(Version(number)) for number in numbers]
+    numbers: list[Any] = sorted({0, 1, 31, 32, 2**53, 2**63, 2**64 - 1, *(seeded.randrange(2**64) for _ in range(500))})
+    texts = [format_version(number) for number in numbers]
     assert texts == sorted(texts) and all(len(text) == 13 for text in texts)
     assert [parse_version(text) for text in texts] == numbers
-    assert format_version(Version(2**64 - 1)) == "FZZZZZZZZZZZZ"
+    assert format_version(numbers[-1]) == "FZZZZZZZZZZZZ"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "0" * 12,
-        "0" * 14,
-        "G" + "0" * 12,
-        "I" * 13,
-        "0" * 12 + "L",
-        "0" * 12 + "O",
-        "0" * 12 + "U",
-        "0" * 12 + "a",
-        "0" * 13 + "\n",
-    ],
-)
-def test_what_is_no_version_is_refused(text: str) -> None:
-    with pytest.raises(Invalid):
-        parse_version(text)
+def test_what_is_no_version_is_refused() -> None:
+    zeros = "0" * 12
+    letters = [zeros + letter for letter in "LOUa"]
+    for text in ["", zeros, "0" * 14, "G" + zeros, "I" * 13, *letters, "0" * 13 + "\n"]:
+        with pytest.raises(Invalid):
+            pytest.fail(f"{text!r} is {parse_version(text)}")
 
 
-@pytest.mark.parametrize("number", [-1, 2**64, True, 1.0])
-def test_what_is_no_number_of_a_version_is_refused(number: Version) -> None:
-    with pytest.raises(Invalid):
-        format_version(number)
+def test_what_is_no_number_of_a_version_is_refused() -> None:
+    wrong: list[Any] = [-1, 2**64, True, 1.0]
+    for number in wrong:
+        with pytest.raises(Invalid):
+            pytest.fail(f"{number!r} is {format_version(number)}")
