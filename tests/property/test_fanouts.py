@@ -127,7 +127,7 @@ def test_nobody_stays_behind(store: Store) -> None:
     }
     with store.open(**settings) as app, store.open(**settings) as other:
         app.contracts.load(CONTRACTS)
-        lives = [Life(app, other, seed) for seed in range(count(6, deep=40))]
+        lives = [Life(app, other, seed) for seed in range(count(8, deep=40))]
         for life in lives:
             life.live()
             life.check()

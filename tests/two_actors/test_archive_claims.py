@@ -124,8 +124,8 @@ def test_an_archive_that_somebody_gets_back_before_the_collector_is_left(migrate
 
 
 def test_an_archive_is_left_whose_workspace_is_made_while_it_is_claimed(migrated_url: str, tmp_path: Path) -> None:
-    """Guard: where there is no workspace to lock, it is looked again whether there is one, once the archive's own row is
-    locked, as whoever makes a workspace of an archive does first."""
+    """Guard: where there is no workspace to lock, it is looked for again once the archive's own row is locked, which
+    whoever makes a workspace of an archive does first."""
     store = Store(migrated_url, str(tmp_path / "objects"))
     with store.open(**AT_ONCE) as app, psycopg.connect(store.url) as holder:
         archive(app, tmp_path)
