@@ -110,6 +110,13 @@ class _Forks:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        """It ends when nobody can ask it any more."""
+        if os.getpid() == self.owner:
+            self._socket.close()
+            self._process.wait()
 
     def fork(self, request: Mapping[str, Any], standard: Sequence[int]) -> int:
         """Run what is asked for, with this input and output; the number of its process, which is our child."""

@@ -14,8 +14,9 @@ import analemma
 from analemma import DeployState, Parcel, Shipped, refused, retry
 from analemma.errors import Conflict
 from analemma.testing import failpoints
+from tests.actors import Actor
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import select
+from tests.raw_rows import change, select
 from tests.scripted_sink import Script, install
 from tests.stores import Store
 
@@ -226,6 +227,33 @@ def test_a_deploy_that_failed_again_meanwhile_is_not_retried_once_more(
             held.go_on()
         assert ["being retried by somebody else" in str(each) for each in failures] == [True]
         assert app.deploys.get(deploy.id).attempt == 2
+
+
+def drain_elsewhere(url: str, objects: str | None) -> None:
+    with Store(url, objects).open() as app:
+        drain(app)
+
+
+def test_whoever_comes_late_does_not_end_another_attempt(store: Store) -> None:
+    """Guard: a transition is a compare-and-set of the attempt that it belongs to, too."""
+    with two_openers(store) as (app, other):
+        with failpoints.paused("compile.before_transaction", deploying(app, "text")) as held:
+            (deploy,) = other.deploys.list().deploys
+            # Its event is gone, so that nobody would go on with it: it has failed, and is retried.
+            assert change(store, "DELETE FROM outbox") == 1
+            assert change(store, "UPDATE lane SET done_seq = next_seq - 1, due_at = NULL") == 1
+            assert other.deploys.await_(deploy.id, timeout_s=0).state is DeployState.FAILED
+            other.default.deploys.retry(deploy.id)
+            with Actor(drain_elsewhere, store.url, store.objects, at="deploy.begun") as second:
+                second.wait_until_stopped()
+                held.go_on()
+                found = app.deploys.get(deploy.id)
+                assert (found.state, found.attempt) == (DeployState.RUNNING, 2)
+                second.thaw()
+                assert second.wait() == 0, second.errors
+        done = app.deploys.get(deploy.id)
+        assert (done.state, done.attempt, served(app)) == (DeployState.DONE, 2, "text")
+        assert steps(app, deploy.id) == ["QUEUED", "RUNNING", "FAILED", "QUEUED", "RUNNING", "READY", "DONE"]
 
 
 def test_an_answer_to_something_older_is_none_to_a_deploy(store: Store, sinks: Sinks) -> None:

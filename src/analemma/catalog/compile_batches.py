@@ -50,9 +50,9 @@ def find_overtaken(tx: Transaction, writes: Sequence[CompileWrite]) -> set[int]:
     return {
         write.number
         for write in writes
-        if own.get(write.number) != (write.expected, write.expected_ship_seq)
-        or (write.contracts_us is not None and write.contracts_us < newest_us)
-        or any(seqs.get(number, (None,))[0] != seq for number, seq in write.joined)
+        if own.get(write.number) != (write.expected, write.expected_ship_seq)  # guard: batch.compiled
+        or (write.contracts_us is not None and write.contracts_us < newest_us)  # guard: batch.contracts
+        or any(seqs.get(number, (None,))[0] != seq for number, seq in write.joined)  # guard: batch.joined
     }
 
 

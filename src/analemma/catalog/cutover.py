@@ -54,7 +54,7 @@ def plan_cutover(tx: Transaction, entity: int, held: HeldEntity, version: int, j
         return Cutover(True, False, None)
     if newest is None or newest < version:
         raise Internal(f"version {version} of entity {entity} is to be served and is not compiled")
-    if newest > version:
+    if newest > version:  # guard: deploy.newest
         return Cutover(False, False, newest)
     types: Any = Texts(sorted(joined)) if tx.dialect == "postgres" else json.dumps(sorted(joined))
     changed = tx.all("slices_that_differ", entity=entity, types=types, before=serving, version=version)

@@ -222,7 +222,7 @@ class DeployWorkflow:
         if new.idempotency_key is None:
             return None
         found = self._rows.find_by_key(new.idempotency_key)
-        if found is not None and found.fingerprint != new.fingerprint:
+        if found is not None and found.fingerprint != new.fingerprint:  # guard: deploy.key
             raise Conflict(
                 f"the idempotency key {new.idempotency_key!r} was used for another deploy",
                 hint="a key is for one request: use another key",

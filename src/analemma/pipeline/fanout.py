@@ -248,6 +248,7 @@ class FanoutWorkflow:
                 within(tx)
             return held or stride.row
         now_us = self._clock.now_us()
+        # guard: fanout.asked
         after = after_page(held, stride.row.asked, stride.moved(page), stride.passes, now_us=now_us)
         events = [
             self._events.compile_requested(self._key(each), each.newest_compiled or 0, key)

@@ -16,7 +16,7 @@ from analemma.testing import failpoints
 from tests.api.pipeline.backfill_shop import BOOKS, TENANT, book, fill, upgraded
 from tests.api.pipeline.shop import VIEW
 from tests.api.pipeline.tables import query, row_counts, rows_added
-from tests.depth import some
+from tests.depth import count, some
 from tests.stores import Store
 
 
@@ -338,7 +338,7 @@ def test_live_traffic_goes_on_meanwhile_and_nothing_is_lost(store: Store) -> Non
         thread = threading.Thread(target=trade)
         thread.start()
         try:
-            for _ in range(3):
+            for _ in range(count(1, deep=3)):
                 done = app.backfill(TENANT, executor="threads:2", page=50)
                 assert (done.state, done.counts.failed, done.counts.done) == ("DONE", 0, 305)
         finally:

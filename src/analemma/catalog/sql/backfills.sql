@@ -42,12 +42,12 @@ UPDATE backfill
 SET state = 'RUNNING', reason = NULL, fence = fence + 1, holder = :holder, lease_until = :until,
     started_at = coalesce(started_at, :now), finished_at = NULL
 WHERE number = :number AND (state IN ('PLANNED', 'RUNNING', 'FAILED') OR (state = 'PAUSED' AND :paused = 1))
-  AND (lease_until IS NULL OR lease_until <= :now)
+  AND (lease_until IS NULL OR lease_until <= :now)  -- guard: backfill.lease
 RETURNING fence
 
 -- renew_backfill --
 -- Compare-and-set: no row touched means that another has it. One that was paused keeps its lease until its holder gives it back.
-UPDATE backfill SET lease_until = :until WHERE number = :number AND fence = :fence AND holder IS NOT NULL
+UPDATE backfill SET lease_until = :until WHERE number = :number AND fence = :fence AND holder IS NOT NULL  -- guard: backfill.renewed
 
 -- backfill_standing --
 -- Whether whoever has this fence may go on.
@@ -56,10 +56,10 @@ SELECT state, fence FROM backfill WHERE number = :number
 -- leave_backfill --
 -- Give it back, in a state that fits what somebody else may have said meanwhile.
 UPDATE backfill
-SET holder = NULL, lease_until = NULL, state = CASE WHEN state = 'RUNNING' THEN :state ELSE state END,
+SET holder = NULL, lease_until = NULL, state = CASE WHEN state = 'RUNNING' THEN :state ELSE state END,  -- guard: backfill.cancelled
     reason = CASE WHEN state = 'RUNNING' THEN :reason ELSE reason END,
     finished_at = CASE WHEN state = 'RUNNING' AND :over = 1 THEN :now ELSE finished_at END
-WHERE number = :number AND fence = :fence
+WHERE number = :number AND fence = :fence  -- guard: backfill.left
 
 -- pause_backfill --
 -- Whoever runs it notices with the next entity.
@@ -89,8 +89,9 @@ WHERE shard.backfill = :backfill AND shard.shard = :shard
 UPDATE backfill_shard
 SET cursor = :cursor, step = step + 1, finished = :finished, done = done + :done, changed = changed + :changed,
     slices = slices + :slices, tombstones = tombstones + :tombstones, requested = requested + :requested, failed = failed + :failed
-WHERE backfill = :backfill AND shard = :shard AND step = :step
-  AND EXISTS (SELECT 1 FROM backfill AS job WHERE job.number = :backfill AND job.fence = :fence AND job.state = 'RUNNING')
+WHERE backfill = :backfill AND shard = :shard AND step = :step  -- guard: backfill.step
+  -- guard: backfill.running
+  AND EXISTS (SELECT 1 FROM backfill AS job WHERE job.number = :backfill AND job.fence = :fence AND job.state = 'RUNNING')  -- guard: backfill.fence
 
 -- add_backfill_error --
 -- One that failed.

@@ -23,7 +23,7 @@ FROM unnest((SELECT :entities::bigint[]), (SELECT :versions::bigint[])) AS wante
 
 -- hold_joined --
 -- Entities that are joined: others may look at them too, and nobody may compile them before this transaction is over.
-SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR SHARE
+SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR SHARE  -- guard: batch.joined.lock.postgres
 
 -- hold_compiled --
 -- Entities that are about to be compiled.

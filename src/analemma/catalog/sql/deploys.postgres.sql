@@ -51,6 +51,7 @@ WHERE finished_at IS NULL AND state = 'SINKING' AND entity = ANY (:entities::big
 
 -- hold_served --
 -- Nobody else moves what is served until the transaction ends.
+-- guard: deploy.served.lock.postgres
 SELECT id, newest_compiled, serving_version, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR NO KEY UPDATE
 
 -- waiting_deploys --
@@ -70,7 +71,8 @@ WITH moved AS (
     UPDATE deploy
     SET state = :state, attempt = :attempt, event = :event, ship_seq = :ship_seq, served = :served, superseded_by = :superseded_by,
         error = :error, report = :report, updated_at = :now, finished_at = :finished_at
-    WHERE number = :number AND state = :before AND attempt = :before_attempt
+    -- guard: deploy.attempt.postgres
+    WHERE number = :number AND state = :before AND attempt = :before_attempt  -- guard: deploy.state.postgres
     RETURNING number
 ), steps AS (
     INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
@@ -100,7 +102,7 @@ SET state = CASE WHEN given.refused = 1 THEN 'FAILED' ELSE 'ANSWERED' END,
 FROM unnest(:entities::bigint[], :rules::text[], :seqs::bigint[], :refused::bigint[], :reasons::text[])
         AS given (entity, rule, seq, refused, reason)
     JOIN deploy ON deploy.entity = given.entity AND deploy.finished_at IS NULL
-WHERE deploy_sink.deploy = deploy.number AND deploy_sink.rule = given.rule AND deploy_sink.ship_seq <= given.seq
+WHERE deploy_sink.deploy = deploy.number AND deploy_sink.rule = given.rule AND deploy_sink.ship_seq <= given.seq  -- guard: deploy.answered.postgres
   AND deploy_sink.state = 'WAITING'
 
 -- sinks_of_deploys --

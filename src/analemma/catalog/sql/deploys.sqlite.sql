@@ -70,7 +70,8 @@ ORDER BY deploy.entity, deploy.version, deploy.number
 UPDATE deploy
 SET state = :state, attempt = :attempt, event = :event, ship_seq = :ship_seq, served = :served, superseded_by = :superseded_by,
     error = :error, report = :report, updated_at = :now, finished_at = :finished_at
-WHERE number = :number AND state = :before AND attempt = :before_attempt
+-- guard: deploy.attempt.sqlite
+WHERE number = :number AND state = :before AND attempt = :before_attempt  -- guard: deploy.state.sqlite
 
 -- add_deploy_step --
 -- One transition, behind those that there are.

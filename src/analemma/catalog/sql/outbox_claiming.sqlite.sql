@@ -78,7 +78,7 @@ SET done_seq = max(done_seq, :done_seq),
     lease_until = NULL,
     suspect = suspect AND NOT (:failing IS NOT NULL AND done_seq <= :done_seq) AND :done_seq <= done_seq,
     -- What a channel delivers, and a compile or a fanout makes, is the newest state: one that came since the claim is worth another try.
-    parked = :failing IS NOT NULL AND done_seq <= :done_seq AND :failing = 'DEAD'
+    parked = :failing IS NOT NULL AND done_seq <= :done_seq AND :failing = 'DEAD'  -- guard: lane.parked.sqlite
         AND (next_seq - 1 <= :last_seq OR (channel = '' AND aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'))),
     retry_at = CASE WHEN :failing IS NOT NULL AND done_seq <= :done_seq THEN :retry_at
                     WHEN :done_seq <= done_seq THEN retry_at END,

@@ -26,7 +26,7 @@ ORDER BY doc_id COLLATE "C"
 ON CONFLICT (doc_id) DO UPDATE SET
     ship_seq = excluded.ship_seq, tenant = excluded.tenant, entity_key = excluded.entity_key,
     version = excluded.version, deleted = excluded.deleted, body = excluded.body
-WHERE excluded.ship_seq >= held.ship_seq
+WHERE excluded.ship_seq >= held.ship_seq  -- guard: table.older.postgres
 RETURNING doc_id
 
 -- remove_documents --
@@ -38,7 +38,7 @@ WITH given AS MATERIALIZED (
     FROM "sink_table" AS held JOIN given ON held.doc_id = given.doc_id
     ORDER BY held.doc_id COLLATE "C" FOR UPDATE OF held
 ), gone AS (
-    DELETE FROM "sink_table" AS held USING found WHERE held.doc_id = found.doc_id AND NOT found.is_newer
+    DELETE FROM "sink_table" AS held USING found WHERE held.doc_id = found.doc_id AND NOT found.is_newer  -- guard: table.removed.postgres
 )
 SELECT doc_id FROM found WHERE is_newer
 

@@ -17,11 +17,11 @@ VALUES (:doc_id, :ship_seq, :tenant, :entity_key, :version, :body, :body IS NULL
 ON CONFLICT (doc_id) DO UPDATE SET
     ship_seq = excluded.ship_seq, tenant = excluded.tenant, entity_key = excluded.entity_key,
     version = excluded.version, deleted = excluded.deleted, body = excluded.body
-WHERE excluded.ship_seq >= held.ship_seq
+WHERE excluded.ship_seq >= held.ship_seq  -- guard: table.older.sqlite
 
 -- remove_document --
 -- Deletes a document that is not newer than the delete.
-DELETE FROM "sink_table" WHERE doc_id = :doc_id AND ship_seq <= :ship_seq
+DELETE FROM "sink_table" WHERE doc_id = :doc_id AND ship_seq <= :ship_seq  -- guard: table.removed.sqlite
 
 -- find_ship_seq --
 -- What a document's guard is.
