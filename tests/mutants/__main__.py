@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
+
 from tests.mutants.guards import ROOT, SOURCE, Mutant, mutants, mutate
 
 LONGEST_S = 240
@@ -53,8 +55,10 @@ def judge(mutant: Mutant, source: Path) -> Verdict:
         return Verdict(mutant, f"{mutant.killers[0]} (does not end)", seconds)
     if done.returncode == 0:
         return Verdict(mutant, None, seconds, done.stdout)
+    if done.returncode == pytest.ExitCode.INTERRUPTED and "KeyboardInterrupt" in done.stdout:
+        return Verdict(mutant, f"{mutant.killers[0]} (would not end)", seconds)
     failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    if done.returncode != 1 or not failed:
+    if done.returncode != pytest.ExitCode.TESTS_FAILED or not failed:
         # It could not be collected: a mutant that nothing can import shows nothing.
         return Verdict(mutant, None, seconds, done.stdout + done.stderr)
     return Verdict(mutant, failed[0], seconds)

@@ -47,6 +47,7 @@ def collect(app: analemma.App) -> Any:
 
 
 def save(app: analemma.App) -> Any:
+    app.kernel.save_state_delta({"text": ""}, **PLACE)
     app.kernel.save_state_delta({"text": TEXT}, **PLACE)
     return lambda reader: reader.kernel.load_latest_state(**PLACE)["text"]
 

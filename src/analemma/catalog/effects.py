@@ -14,6 +14,7 @@ from analemma.catalog.run_records import FencedOut, Move, fenced_out
 from analemma.catalog.runs import AFTER_MOVE, BEFORE_MOVE
 from analemma.failpoints import declare, hit
 
+BEFORE_INTENT = declare("effect.before_intent", "an effect is about to be begun, and nothing is recorded")
 AFTER_INTENT = declare("effect.after_intent", "an effect is about to happen, and it is recorded that it is")
 BEFORE_RESULT = declare("effect.before_result", "an effect has happened, and nothing says so")
 AFTER_RESULT = declare("effect.after_result", "an effect has happened and is recorded")
@@ -61,6 +62,7 @@ class EffectRows:
         """It is about to happen; or what an attempt that was late made of it. FencedOut if the run is somebody
         else's."""
         asked = self._asked({"key": key})
+        hit(BEFORE_INTENT)
         if self._engine.dialect == "postgres":
             found = self._engine.one("begin_effect", **asked)
         else:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from analemma import App, Flow
+from analemma.testing import failpoints
 from tests.api.flows.runs import PLACE, effects
 from tests.stores import Store
 
@@ -119,22 +120,24 @@ def test_what_two_attempts_read_is_what_was_recorded_first(app: App, store: Stor
 @pytest.mark.both_stores("each has its own statement that begins an effect")
 def test_what_was_done_when_it_is_begun_again_is_not_done_again(app: App, store: Store) -> None:
     calls: list[str] = []
-    began = threading.Event()
+    late = threading.Event()
     flow = Flow("late")
 
-    @flow.step(writes=["paid"], timeout_s=0.5, retries={"times": 1, "delay_s": 0.001})
+    @flow.step(writes=["paid"], timeout_s=1, retries={"times": 1, "delay_s": 0.001})
     def pay(state: Any, ctx: Any) -> dict[str, Any]:
         def charge(key: str) -> str:
             calls.append(key)
-            began.wait(60)
+            late.wait(60)
             return "before"
 
-        if ctx.attempt == 2:
-            # This attempt knows of an effect that was begun; behind its back the one before ends it.
-            began.set()
-            until(lambda: effects(store)[0][1] == "done")
         return {"paid": ctx.once("charge", charge)}
 
-    run = app.flows.run(flow, **PLACE)
+    def end() -> None:
+        """The second attempt knows of an effect that was begun; behind its back the first one ends it."""
+        late.set()
+        until(lambda: effects(store)[0][1] == "done")
+
+    with failpoints.call("effect.before_intent", end, time=2):
+        run = app.flows.run(flow, **PLACE)
     assert run.error is None and run.state == {"paid": "before"}
     assert len(calls) == 1
