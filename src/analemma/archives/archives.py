@@ -349,7 +349,7 @@ class Archives:
                     continue
                 owner = self._parts.volume_owner(each.id)
                 try:
-                    volume.check_owner(owner)
+                    volume.check_owner(owner)  # guard: volume.forgotten
                 except (Conflict, VolumeMissing):
                     continue
                 # This gives up the lock, too: from here on the place may be somebody else's.

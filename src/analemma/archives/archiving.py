@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from analemma.archives.block_reading import find_damage, shown_damage
 from analemma.archives.block_writing import BlockWriter
 from analemma.archives.extracting import flush
+from analemma.archives.index_blocks import TIMES_NS
 from analemma.archives.jobs import Job
 from analemma.archives.metas import TAR_ZST, Meta, encode_meta
 from analemma.archives.names import new_attempt
@@ -139,7 +140,7 @@ class Archiver:
             try:
                 # Look, flush, read: a page that is written to through memory after the flush changes a file's times,
                 # and one that was written to before it is read as it is.
-                before = self._held.volume.fingerprint()
+                before = self._look()
                 self._flush()
                 self._job.begin("reading", total)
                 meta = self._write_data(op_id)
@@ -154,6 +155,12 @@ class Archiver:
                 if attempt == MOST_ATTEMPTS or not (isinstance(exc, Changed) or is_transient(exc)):
                     raise
         return self._write_meta(op_id, meta)
+
+    def _look(self) -> str:
+        """The fingerprint of the volume; Limit, before anything is written, if the format cannot hold it."""
+        look = Walk(self._held.volume.path, only_look=True, times_ns=TIMES_NS if self._format == "blocks" else None)
+        look.skim()
+        return look.fingerprint()
 
     def _flush(self) -> None:
         path = self._held.volume.path

@@ -18,6 +18,7 @@ from analemma.archives.index_blocks import (
     DIRECTORY,
     INDEX,
     INLINE_BYTES,
+    TIMES_NS,
     Chunk,
     Content,
     Wire,
@@ -88,7 +89,7 @@ class BlockWriter:
         """Store all blocks; the marker, and the bytes of the index object that it will stand for."""
         self._parts.catalog.open_session(self._parts.tenant, self.session)
         limits = self._parts.options.limits()
-        walk = Walk(self._held.volume.path, unchanged=self._is_unchanged, limits=limits)
+        walk = Walk(self._held.volume.path, unchanged=self._is_unchanged, limits=limits, times_ns=TIMES_NS)
         try:
             root = self._walk(walk)
             self._batches.finish()

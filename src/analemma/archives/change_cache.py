@@ -29,8 +29,9 @@ def write_cache(path: str, op_id: str, directory: str, *, verified_at_us: int) -
                 version, name = file_version(found.facts), found.entry.path
                 newest = max(newest, version.ctime_ns)
                 exact = exact or version.ctime_ns % _SECOND_NS != 0
-                file.write(_RECORD.pack(len(name), *version) + name)
-    if exact:
+                with contextlib.suppress(struct.error):  # A time after 2262: such a file is read.
+                    file.write(_RECORD.pack(len(name), *version) + name)
+    if exact:  # guard: volume.seconds
         os.replace(draft, path)
     else:
         for each in (draft, path):

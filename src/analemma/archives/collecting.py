@@ -322,6 +322,7 @@ class _Run:
         self._tell(stage, count)
         if self._stop():
             raise Stopped
+        # guard: unit.long
         if self._parts.clock.monotonic() - self._renewed >= self._collector._options.lease_s / RENEWALS_PER_LEASE:
             self._renew()
 

@@ -175,7 +175,7 @@ class FilteredProtection:
     def __init__(self, snapshot: ArchiveSnapshot, entropy: Entropy, listed_at_us: int) -> None:
         self.protected = self.kept = self.missing = 0
         capacity = 2 * snapshot.protected_workspaces()
-        salt = entropy.random_bytes(SALT_BYTES)
+        salt = entropy.random_bytes(SALT_BYTES)  # guard: unit.salted
         self.filter = CountingBloomFilter(capacity, salt=salt)
         chance = Random(salt)
         sample: list[str] = []

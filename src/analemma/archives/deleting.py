@@ -56,7 +56,7 @@ class _Sweep:
         self._root = _Folder(path, None)
         self._stack = [_Work(self._root, None)]
         # A name that a sweep which was killed left here may be that of a directory above the one that is moved.
-        self._prefix = f".analemma-deep-{entropy.random_bytes(8).hex()}-"
+        self._prefix = f".analemma-deep-{entropy.random_bytes(8).hex()}-"  # guard: volume.deep
         self._numbers = itertools.count()
         self._busy = 0
         self._changed = threading.Condition()

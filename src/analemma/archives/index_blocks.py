@@ -38,6 +38,8 @@ INLINE_BYTES = 2048
 """A file of at most so many bytes stands in its directory's block."""
 CHUNKS_IN_ENTRY = 256
 CHUNKS_IN_LIST = 4096
+TIMES_NS = range(-(1 << 63), 1 << 64)
+"""What a number in a block can be: from 1677 to 2554."""
 _SMALLEST_DIRECTORY_BLOCK = 4096
 _LARGEST_DIRECTORY_BLOCK = 262_144
 _ENTRIES_MASK = 0x3F

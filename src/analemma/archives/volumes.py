@@ -259,7 +259,7 @@ class DirectoryVolume:
     def delete_aside(self, op_id: str) -> None:
         with self._translating():
             doomed = os.path.join(self._beside, _DOOMED + op_id)
-            check_mounts(self._trash(op_id))
+            check_mounts(self._trash(op_id))  # guard: volume.trash
             with contextlib.suppress(FileNotFoundError):
                 os.rename(self._trash(op_id), doomed)
                 _sync_folder(self._beside)
@@ -398,7 +398,7 @@ def _remove(path: str) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISDIR(facts.st_mode):
-        check_mounts(path)
+        check_mounts(path)  # guard: volume.doomed
         delete_tree(path)
     else:
         os.unlink(path)

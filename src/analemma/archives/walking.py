@@ -31,6 +31,8 @@ _BLOCK_BYTES = 512
 _ENCODING, _ENCODING_ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 """What `os.fsencode` does."""
 _VERSION = struct.Struct("<QIIIqqq")
+_FAR_NS = -(1 << 63)
+"""Stands in a version for a time that does not fit, before 1677 or after 2262: then both follow, in 16 bytes each."""
 _NAMES = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "pipe", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
 
 
@@ -117,13 +119,16 @@ class Walk:
         only_look: bool = False,
         unchanged: Callable[[bytes, FileVersion], bool] | None = None,
         limits: Limits | None = None,
+        times_ns: range | None = None,
     ) -> None:
         """With `only_look` no file is opened: what is found tells names and times, and cannot be read. Nor is a file of
-        which `unchanged` says so. Limit as soon as there is more than `limits` allow."""
+        which `unchanged` says so. Limit as soon as there is more than `limits` allow, or a time that is not in
+        `times_ns`."""
         self.totals = Totals()
         self._only_look = only_look
         self._unchanged = unchanged
         self._limits = limits
+        self._times_ns = times_ns
         self._root = root
         self._hash = hashlib.sha256()
         self._seen: dict[tuple[int, int], bytes] = {}
@@ -207,7 +212,13 @@ class Walk:
             files += 1
             size += facts.st_size
             path = prefix + name.encode(_ENCODING, _ENCODING_ERRORS)
-            update(b"%b\0\0%b" % (path, pack(*version_of(facts))))
+            version = version_of(facts)
+            try:
+                packed = pack(*version)
+            except struct.error:
+                self._check_time(path, facts.st_mtime_ns)
+                packed = _packed(version)
+            update(b"%b\0\0%b" % (path, packed))
         self.totals.files += files
         self.totals.bytes += size
 
@@ -285,6 +296,7 @@ class Walk:
         self.totals.count(entry)
         if self._limits is not None:
             self._limits.check(self.totals, entry)
+        self._check_time(entry.path, entry.mtime_ns)
         self._fingerprint(entry.path, facts, entry.target)
         return Found(entry, facts, file)
 
@@ -311,7 +323,15 @@ class Walk:
         # The volume's own times change when it is moved aside; what is in it does not.
         version = version_of(facts) if path else (facts.st_ino, facts.st_mode, 0, 0, 0, 0, 0)
         # Neither a path nor a target holds a NUL.
-        self._hash.update(b"%b\0%b\0%b" % (path, target, _VERSION.pack(*version)))
+        self._hash.update(b"%b\0%b\0%b" % (path, target, _packed(version)))
+
+    def _check_time(self, path: bytes, mtime_ns: int) -> None:
+        if self._times_ns is not None and mtime_ns not in self._times_ns:  # guard: volume.times
+            raise Limit(
+                f"{shown(path) or 'the volume'} has a time that blocks cannot hold, before 1677 or after 2554",
+                hint="give it another time, or archive with format tar",
+                path=shown(path),
+            )
 
 
 def version_of(facts: os.stat_result) -> tuple[int, ...]:
@@ -325,6 +345,15 @@ def version_of(facts: os.stat_result) -> tuple[int, ...]:
         facts.st_mtime_ns,
         facts.st_ctime_ns,
     )
+
+
+def _packed(version: tuple[int, ...]) -> bytes:
+    try:
+        return _VERSION.pack(*version)
+    except struct.error:
+        *others, mtime_ns, ctime_ns = version
+        far = [each.to_bytes(16, "little", signed=True) for each in (mtime_ns, ctime_ns)]
+        return _VERSION.pack(*others, _FAR_NS, _FAR_NS) + b"".join(far)
 
 
 def fingerprint_of(root: str) -> str:

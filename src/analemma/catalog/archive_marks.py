@@ -131,7 +131,7 @@ class ArchiveMarks:
                     f"the database has schema {version[0]}, this collector was made for {known}",
                     hint="use one release of analemma everywhere",
                 )
-            if store[0] != store_id:
+            if store[0] != store_id:  # guard: unit.store
                 raise Unavailable(
                     f"this is store {store[0]}, and the collector was started on store {store_id}",
                     hint="check what the database URL leads to, then start it again",

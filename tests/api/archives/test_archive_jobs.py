@@ -9,7 +9,8 @@ import pytest
 
 from analemma import App
 from analemma.testing import failpoints
-from tests.api.archives.collections import DELAY_S, HOUR_S, let_pass, superseded, units, warm
+from tests.api.archives.collections import DELAY_S, HOUR_S, cold, let_pass, superseded, units, warm
+from tests.cli.command_line import at
 from tests.stores import Store
 
 
@@ -71,3 +72,23 @@ def test_what_was_begun_on_another_machine_is_left_to_it(store: Store, tmp_path:
         let_pass(store, 120)
         assert len(app.archives.reconcile(only_here=True)) == 1
         assert app.archives.get("ws1").status == "COLD"
+
+
+def test_a_tenant_that_cannot_be_collected_keeps_no_other_from_it(store: Store, tmp_path: Path) -> None:
+    """Nor does one in which another collects."""
+    with store.open() as app, store.open(tenant="second") as second:
+        for tenant in ("default", "first"):
+            app.tenant(tenant).kernel.list_workflows(owner_id="ann")
+        cold(second, tmp_path, "ws1")
+        # A listing follows no links, wherever they lead.
+        folder = Path(store.objects or f"{store.url}/objects") / "tenants"
+        (folder / "default").mkdir()
+        (folder / "default" / "archives").symlink_to(folder / "second" / "archives")
+        with failpoints.paused("archive_gc.after_lease", app.tenant("first").archives.gc_run) as held:
+            done = at(store, tmp_path).run("worker", "--once")
+            assert held.go_on().ok
+        assert not second.archives.gc_is_due(HOUR_S)
+    said = done.stdout + done.stderr
+    assert "archives: failed: tenant default: failed: " in said and done.returncode != 0
+    assert "tenant first: left to another: " in said
+    assert "tenant second: 1 archives in 2 objects, 1 of them needed" in said

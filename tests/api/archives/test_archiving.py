@@ -12,6 +12,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -390,3 +391,75 @@ def traces_memory(folder: Path) -> bool:
             os.fsync(file.fileno())
             pages[0:1] = b"2"
             return os.fstat(file.fileno()).st_mtime_ns != before
+
+
+def touch(path: Path, year: int) -> None:
+    """Give it a time in that year, with nanoseconds."""
+    seconds = (datetime(year, 5, 1, tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()
+    at_ns = int(seconds) * 10**9 + 123_456_789
+    os.utime(path, ns=(1, at_ns), follow_symlinks=False)
+    if path.lstat().st_mtime_ns != at_ns:
+        pytest.skip(f"this file system knows no year {year}")
+
+
+def with_times(root: Path) -> list[Path]:
+    """A volume with names of every kind, none of which is looked at as another is."""
+    (root / "folder").mkdir(parents=True)
+    (root / "file").write_text("one")
+    (root / "folder" / "large").write_bytes(random.Random(1).randbytes(5000))
+    (root / "linked").write_text("two")
+    os.link(root / "linked", root / "other-name")
+    (root / "link").symlink_to("file")
+    return [root / "file", root / "folder" / "large", root / "linked", root / "link", root / "folder", root]
+
+
+@pytest.mark.parametrize(
+    ("format", "years"), [("tar", [1500, 2300, 9000]), ("blocks", [1680, 2300, 2550])], ids=["tar", "blocks"]
+)
+def test_times_come_back_that_are_centuries_away(format: Any, years: list[int], store: Store, tmp_path: Path) -> None:
+    """Within nanoseconds of 63 bits and beyond: times in them end in the year 2262."""
+    root = tmp_path / "volume"
+    with store.open(archive_format=format) as app:
+        archives = app.archives
+        archives.create("ws1", owner_id="ann", volume=root)
+        paths = with_times(root)
+        for year in years:
+            for path in paths:
+                touch(path, year)
+            before = look(root)
+            for _ in range(2):
+                archives.archive("ws1")
+                archives.restore("ws1")
+                assert look(root) == before
+            # What is written since, and looks as it was restored, is read.
+            (root / "file").write_text(str(year)[:3])
+            touch(root / "file", year)
+            archives.archive("ws1")
+            archives.restore("ws1")
+            assert (root / "file").read_text() == str(year)[:3]
+
+
+def test_a_time_that_no_block_holds_is_refused_before_anything_is_uploaded(store: Store, tmp_path: Path) -> None:
+    """Guard: of what is far away in time the writer of blocks is told by the look that comes before it writes."""
+    root = tmp_path / "volume"
+    with store.open(archive_format="blocks") as app:
+        archives = app.archives
+        archives.create("ws1", owner_id="ann", volume=root)
+        paths = with_times(root)
+        # So much that blocks are uploaded before the last name is met.
+        (root / "before").write_bytes(random.Random(2).randbytes(20 << 20))
+        for path in paths:
+            at_ns = path.lstat().st_mtime_ns
+            touch(path, 2600)
+            with pytest.raises(Limit, match="cannot hold") as refused:
+                archives.archive("ws1")
+            assert refused.value.facts["path"] == ("" if path == root else str(path.relative_to(root)))
+            assert (path.name if path != root else "the volume") in str(refused.value)
+            assert [key for key in object_keys(app, "") if not key.startswith("owner")] == []
+            assert (archives.get("ws1").status, archives.get("ws1").operation) == ("WARM", "NONE")
+            os.utime(path, ns=(1, at_ns), follow_symlinks=False)
+        touch(root / "file", 2600)
+        before = look(root)
+        archives.archive("ws1", format="tar")
+        archives.restore("ws1")
+        assert look(root) == before

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from analemma.errors import Conflict, Denied, Unavailable
 from analemma.testing import failpoints
 from tests.api.archives.collections import (
     DELAY_S,
+    FOLDER,
     HOUR_S,
     Empty,
     RefusingDeletes,
@@ -119,6 +122,84 @@ def test_whoever_lost_the_lease_does_not_renew_that_of_the_other(store: Store, t
                 assert "lost its lease" in str(report.problem)
                 assert select(store, "SELECT pass, lease_until FROM archive_gc") == before
                 assert held.go_on().ok
+
+
+class Many:
+    """An object store with twelve thousand archives of which no catalog ever heard."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def list(self, prefix: str = "") -> Iterator[Any]:
+        found = list(self._inner.list(prefix))
+        foreign = (replace(found[0], key=f"{FOLDER}/foreign/{number:05}/home.meta") for number in range(12_000))
+        yield from sorted([*found, *foreign], key=lambda info: str(info.key))
+
+
+def test_a_long_look_keeps_the_lease(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guard: whoever lists and compares for longer than a lease says in between that he is alive."""
+    with store.open() as app, store.open() as other:
+        superseded(app, tmp_path, "ws1")
+        passed_s, machine, stages = [0], time.monotonic, []
+
+        def take_long(stage: str, count: int) -> None:
+            stages.append(stage)
+            passed_s[0] += 200
+            change(store, "UPDATE archive_gc SET lease_until = lease_until - ?", [200_000_000])
+
+        def collect_too() -> None:
+            with pytest.raises(Conflict, match="is collecting"):
+                app.archives.gc_run()
+
+        monkeypatch.setattr(time, "monotonic", lambda: machine() + passed_s[0])
+        with failpoints.call("archive_gc.after_look", collect_too):
+            report = on(other, Many(other.objects)).gc_run(progress=take_long)
+        # Each of them alone would have been too long for one lease.
+        assert [stages.count(stage) for stage in ("listing", "looking")] == [2, 3]
+        assert (report.problem, report.marked) == (None, 1)
+
+
+@pytest.mark.parametrize("off_s", [-2 * DELAY_S, 2 * DELAY_S])
+def test_a_machines_own_clock_does_not_count(
+    off_s: int, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.open() as app, store.open() as other:
+        old, new = superseded(app, tmp_path, "ws1")
+        machine = time.time_ns
+
+        def wrong() -> int:
+            return machine() + off_s * 10**9
+
+        monkeypatch.setattr(time, "time_ns", wrong)
+        with stalled(other, "archive_gc.after_look") as held:
+            monkeypatch.setattr(time, "time_ns", machine)
+            with pytest.raises(Conflict, match="is collecting"):
+                app.archives.gc_run()
+            assert held.go_on().marked == 1
+        assert app.archives.gc_run().waiting == 1
+        monkeypatch.setattr(time, "time_ns", wrong)
+        assert not app.archives.gc_is_due(HOUR_S)
+        assert (other.archives.gc_run().waiting, units(app)) == (1, {f"ws1/{old}", f"ws1/{new}"})
+        let_pass(store, DELAY_S + 60)
+        assert other.archives.gc_run().deleted == 1
+
+
+def test_another_database_behind_the_same_address_is_not_touched(store: Store, tmp_path: Path) -> None:
+    """Guard: a pass begins only in the store that the collector was made for."""
+    with store.open() as app:
+        superseded(app, tmp_path, "ws1")
+        assert app.archives.gc_run(0).marked == 1
+        ((right,),) = select(store, "SELECT id FROM store")
+        before = select(store, "SELECT * FROM archive_gc"), marks(store), units(app)
+        change(store, "UPDATE store SET id = 'another'")
+        with pytest.raises(Unavailable, match="this is store another"):
+            app.archives.gc_run(0)
+        assert (select(store, "SELECT * FROM archive_gc"), marks(store), units(app)) == before
+        change(store, "UPDATE store SET id = ?", [right])
+        assert app.archives.gc_run(0).deleted == 1
 
 
 @pytest.mark.parametrize("when", ["before the markers", "before the data"])

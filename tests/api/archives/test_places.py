@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -171,12 +174,13 @@ def test_the_place_of_an_archived_volume_is_taken_until_its_workspace_is_deleted
         archives.create("ws2", owner_id="ann", volume=root)
 
 
-def make_deep(root: Path, levels: int) -> None:
-    """Directories inside each other, with a file in each."""
+def make_deep(root: Path, levels: int, *, files: bool = True) -> None:
+    """Directories inside each other, with a file in each unless told otherwise."""
     root.mkdir()
     here = os.open(root, os.O_RDONLY)
     for _ in range(levels):
-        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+        if files:
+            os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
         os.mkdir("folder", dir_fd=here)
         below = os.open("folder", os.O_RDONLY, dir_fd=here)
         os.close(here)
@@ -210,6 +214,67 @@ def test_deleting_what_is_deep_takes_few_descriptors(tmp_path: Path) -> None:
         app.archives.create("ws1", owner_id="ann", volume=tmp_path / "volume")
     subprocess.run([sys.executable, "-c", DELETE_WITH_FEW, tmp_path], check=True, cwd=ROOT, timeout=60)
     assert os.listdir(tmp_path) == ["store"]
+
+
+KILLED_WHILE_DELETING = """
+import os, signal, sys
+from pathlib import Path
+from tests.stores import local
+rename, moved = os.rename, []
+
+def die_in_the_middle(source, target, **more):
+    # What is too deep is moved up.
+    if "src_dir_fd" in more:
+        moved.append(target)
+        if len(moved) == 12:
+            os.kill(os.getpid(), signal.SIGKILL)
+    rename(source, target, **more)
+
+with local(Path(sys.argv[1])).open() as app:
+    os.rename = die_in_the_middle
+    app.archives.delete("ws1", discard=True)
+"""
+
+
+def test_what_a_killed_deletion_left_of_something_deep_is_deleted_by_the_next(tmp_path: Path) -> None:
+    """Guard: whoever moves up what is too deep gives it a name that nobody before him gave."""
+    root, beside = tmp_path / "volume", tmp_path / ".analemma-volume"
+    root.mkdir()
+    for number in range(4):
+        make_deep(root / f"branch-{number}", 1200, files=False)
+    try:
+        with local(tmp_path).open() as app:
+            app.archives.create("ws1", owner_id="ann", volume=root)
+        died = subprocess.run([sys.executable, "-c", KILLED_WHILE_DELETING, tmp_path], cwd=ROOT, timeout=60)
+        assert died.returncode == -signal.SIGKILL
+        left = os.listdir(beside / "doomed-removed")
+        assert len([name for name in left if name.startswith(".analemma-deep-")]) > 1, left
+        with local(tmp_path).open() as app:
+            assert app.archives.recover("ws1").status == "DELETED"
+        assert os.listdir(tmp_path) == ["store"]
+    finally:
+        # What is left when this fails is deeper than pytest can remove.
+        subprocess.run(["rm", "-rf", beside], check=True, timeout=60)
+
+
+def test_no_two_deletions_give_the_same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[set[str]] = []
+    rename: Any = os.rename
+
+    def note(source: Any, target: Any, **more: Any) -> None:
+        if "src_dir_fd" in more:
+            names[-1].add(target)
+        rename(source, target, **more)
+
+    with local(tmp_path).open() as app:
+        for number in range(2):
+            make_deep(tmp_path / "volume", 200)
+            app.archives.create(f"ws{number}", owner_id="ann", volume=tmp_path / "volume")
+            names.append(set())
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "rename", note)
+                app.archives.delete(f"ws{number}", discard=True)
+    assert names[0] and names[1] and not names[0] & names[1]
 
 
 def test_a_volume_is_deleted_with_all_that_is_in_it_and_nothing_that_it_names(tmp_path: Path) -> None:
@@ -346,3 +411,71 @@ def test_a_lock_that_is_taken_while_a_volume_is_released_stays(tmp_path: Path, m
             patched.setattr(os, "rmdir", late)
             archives.delete("ws1", discard=True)
         assert os.listdir(beside) == ["lock"]
+
+
+def locked(beside: Path) -> int:
+    """Hold the lock of a volume as another process does."""
+    beside.mkdir(exist_ok=True)
+    file = os.open(beside / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
+def left_by_the_dead(archives: Archives, root: Path, name: str) -> None:
+    """Delete a workspace as somebody does who dies before its place is given back."""
+    beside = root.parent / f".analemma-{root.name}"
+    kept = {path.name: path.read_bytes() for path in beside.iterdir()}
+    archives.delete(name, discard=True)
+    beside.mkdir()
+    for each, data in kept.items():
+        (beside / each).write_bytes(data)
+
+
+@pytest.mark.parametrize("recorded", ["ws1", "ws2"])
+def test_a_lock_that_is_taken_while_a_deleted_workspace_is_forgotten_stays(
+    recorded: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: of the deleted workspaces that were at a place it is given back for the one whose it still is, and with
+    it the lock: whoever has that next is not disturbed."""
+    root, beside = tmp_path / "volume", tmp_path / ".analemma-volume"
+    rmdir: Any = os.rmdir
+    others: list[int] = []
+
+    def be_quick(path: Any, *arguments: Any, **more: Any) -> None:
+        rmdir(path, *arguments, **more)
+        if os.fspath(path) == str(beside) and not others:
+            others.append(locked(beside))
+
+    with store.open() as app:
+        archives = app.archives
+        # The list of the deleted goes by name, so there is one before or one behind it.
+        for name in sorted(("ws1", "ws2"), key=lambda each: each == recorded):
+            small(app, root, name)
+            if name == recorded:
+                left_by_the_dead(archives, root, name)
+            else:
+                archives.delete(name, discard=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rmdir", be_quick)
+            with pytest.raises(Conflict, match="somebody works on"):
+                archives.create("ws3", owner_id="ann", volume=root)
+        (other,) = others
+        assert os.path.samestat(os.fstat(other), os.stat(beside / "lock"))
+        os.close(other)
+        assert archives.create("ws3", owner_id="ann", volume=root).status == "WARM"
+
+
+def test_the_place_of_a_deleted_workspace_is_not_given_back_while_somebody_works_on_it(
+    store: Store, tmp_path: Path
+) -> None:
+    root, beside = tmp_path / "volume", tmp_path / ".analemma-volume"
+    with store.open() as app, contextlib.ExitStack() as another:
+        archives = small(app, root)
+        left_by_the_dead(archives, root, "ws1")
+        another.callback(os.close, locked(beside))
+        before = {path.name: path.read_bytes() for path in beside.iterdir()}
+        with pytest.raises(Conflict, match="somebody works on"):
+            archives.create("ws2", owner_id="ann", volume=root)
+        assert {path.name: path.read_bytes() for path in beside.iterdir()} == before
+        another.close()
+        assert archives.create("ws2", owner_id="ann", volume=root).status == "WARM"

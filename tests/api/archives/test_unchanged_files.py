@@ -131,6 +131,38 @@ def test_by_a_clock_that_was_set_everything_is_read(
         assert look(root) == before
 
 
+def test_where_times_are_whole_seconds_everything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guard: what is written to within the second of its restore looks as it was restored, so nothing is taken to."""
+    moments: dict[int, int] = {}
+
+    def in_seconds(look: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def stat(*arguments: Any, **more: Any) -> os.stat_result:
+            facts = look(*arguments, **more)
+            whole = {
+                name: getattr(facts, name) // 10**9 * 10**9 for name in ("st_atime_ns", "st_mtime_ns", "st_ctime_ns")
+            }
+            # All that happens to a file happens within one second.
+            whole["st_ctime_ns"] = moments.setdefault(facts.st_ino, whole["st_ctime_ns"])
+            others = {name: getattr(facts, name) for name in ("st_blksize", "st_blocks", "st_rdev")}
+            return os.stat_result(tuple(facts), {**others, **whole})
+
+        return stat
+
+    root = tmp_path / "volume"
+    with local(tmp_path).open(archive_format="blocks") as app:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "stat", in_seconds(os.stat))
+            patched.setattr(os, "fstat", in_seconds(os.fstat))
+            archives = restored(app, root)
+            give_its_time_back(root)
+            before = look(root)
+            archives.archive("ws1")
+        archives.restore("ws1")
+        # But for fractions of seconds: of each name, what is in it.
+        seen, wanted = ({name: facts[5] for name, facts in each.items()} for each in (look(root), before))
+        assert seen == wanted
+
+
 class Spoiling:
     """An object store that spoils the first pack on its way."""
 
