@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
+from analemma.testing import failpoints
 from tests.api.pipeline.backfill_shop import fill
 from tests.cli.command_line import PROGRAM, CommandLine, at
 from tests.raw_rows import change
@@ -97,26 +97,25 @@ def test_wrong_words_are_refused(here: CommandLine) -> None:
 
 
 def test_ctrl_c_pauses_it(here: CommandLine, store: Store) -> None:
+    stopped = failpoints.variable("backfill.before_transaction", time=3, then="stop")
     program = subprocess.Popen(
-        [PROGRAM, "backfill", "run", "--rate", "10", "--page", "2", *SHOP],
+        [PROGRAM, "backfill", "run", "--page", "2", *SHOP],
         cwd=here.directory,
-        env={**os.environ, **here.variables},
+        env={**os.environ, **here.variables, **stopped},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     with program, store.open() as app:
         try:
-            assert program.stdout is not None
-            backfill = program.stdout.readline().split()[1]
-            deadline = time.monotonic() + 120
-            while app.backfills.get(backfill).counts.done < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            _, status = os.waitpid(program.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
             program.send_signal(signal.SIGINT)
+            program.send_signal(signal.SIGCONT)
             assert program.wait(60) == 130
         finally:
             program.kill()
-        found = app.backfills.get(backfill)
+        (found,) = app.backfills.list()
+        backfill = found.id
         assert (found.state, found.holder) == ("PAUSED", None) and found.counts.done < 35
         assert app.backfills.resume(backfill).counts.done == 35

@@ -238,6 +238,7 @@ def finish(app: App, workers: Pool, reference: Course, ended: int) -> int:
     return workers.interrupted
 
 
+@pytest.mark.deep("tests/two_actors/test_lost_runs.py has each of these moments by itself")
 def test_who_was_fenced_out_commits_nothing(migrated_url: str, forks: Forks, alone: Course, tmp_path: Path) -> None:
     store = Store(migrated_url, str(tmp_path / "objects"))
     with pool(store, forks, tmp_path, lease_s=0.5) as (app, workers):

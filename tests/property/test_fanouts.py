@@ -129,7 +129,7 @@ def test_nobody_stays_behind(store: Store) -> None:
     with store.open(**settings) as app, store.open(**settings) as other:
         app.contracts.load(CONTRACTS)
         # Whoever drains a server waits for what listens to it: a few are enough there.
-        lives = [Life(app, other, seed) for seed in range(count(8, deep=40) if is_sqlite(store) else 10)]
+        lives = [Life(app, other, seed) for seed in range(count(4, deep=40) if is_sqlite(store) else 10)]
         for life in lives:
             life.live()
             life.check()

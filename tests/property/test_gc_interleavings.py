@@ -15,9 +15,9 @@ from tests.stores import Store
 
 STEPS = 13
 QUIET_EVERY = 8
-SEEDS = 60
-"""In one part: each has a store of its own, and takes a second or two."""
-PARTS = count(test=20, deep=166)
+SEEDS = count(test=40, deep=60)
+"""In one part: each has a store of its own, and takes about a second."""
+PARTS = count(test=30, deep=166)
 """So many that a commit whose upload the collector has claimed, the rarest of what must be found, is met often."""
 EVENTS = {"lease lost", "deleting", "sparing", "marking to go", "refused", "claimed", "archived", "woke", "resumed"}
 """What has to occur among the seeds of each part, or they show nothing."""
