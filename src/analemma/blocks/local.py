@@ -61,7 +61,12 @@ class LocalStore:
         self._root: int | None = None
         self._closed = False
         with self._translating(), contextlib.suppress(*(() if create else (FileNotFoundError,))):
-            self._open_root(create=create)
+            try:
+                self._open_root(create=create)
+            except (FileExistsError, NotADirectoryError) as exc:
+                raise Invalid(
+                    f"object store {self.root}: a file is in the way of the directory", hint="choose another directory"
+                ) from exc
         # A directory we may only read is still worth opening; the first write will say what is wrong.
         with contextlib.suppress(OSError, AnalemmaError):
             self._clean_leftovers()
@@ -189,7 +194,7 @@ class LocalStore:
                 finally:
                     os.close(file)
                 place = _link if if_absent else _rename
-                with self._translating():
+                with self._translating(key):
                     return self._place(tuple(parents), lambda folder: place(scratch, temporary, folder, name))
             finally:
                 with contextlib.suppress(FileNotFoundError):
@@ -221,7 +226,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _scratch(self) -> Iterator[int]:
-        with self._translating():
+        with self._translating(_TEMPORARY):
             scratch = folders.open_folder(self._open_root(create=True), _TEMPORARY, create=True)
         try:
             yield scratch
@@ -230,7 +235,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._translating():
+        with self._translating(_LOCK):
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = os.open(_LOCK, flags, 0o666, dir_fd=self._open_root(create=True))
         try:
@@ -296,25 +301,36 @@ class LocalStore:
         return self._root
 
     @contextlib.contextmanager
-    def _translating(self) -> Iterator[None]:
+    def _translating(self, name: str = "") -> Iterator[None]:
+        """`name`: what is to be put, below the root."""
         try:
             yield
         except AnalemmaError:
             raise
         except OSError as exc:
-            raise self._refused(exc) from exc
+            raise self._refused(exc, name) from exc
 
-    def _refused(self, exc: OSError) -> AnalemmaError:
+    def _refused(self, exc: OSError, name: str) -> AnalemmaError:
         place = f"object store {self.root}"
         if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return Unavailable(f"{place}: {exc.strerror}", hint="free some space, then try again")
         if exc.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return Unavailable(f"{place}: {exc.strerror}", hint="give this user access to the directory")
         if exc.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
-            return Invalid(
-                f"{place}: a file is in the way of a folder, or a folder of a file", hint="choose another key"
+            # Of the directory, not of the request: the same request succeeds once it is moved.
+            path = self._in_the_way(name)
+            return Unavailable(
+                f"{place}: a file is in the way of a folder, or a folder of a file: {path}",
+                hint="move it away, then try again",
+                path=str(path),
             )
         return Unavailable(f"{place}: {exc.strerror or exc}", hint="check the disk and the directory")
+
+    def _in_the_way(self, name: str) -> Path:
+        """What stands where a folder on the way to this name is to be, or the name itself."""
+        path = self.root / name
+        on_the_way = (folder for folder in reversed(path.parents) if folder.is_relative_to(self.root))
+        return next((folder for folder in on_the_way if folder.exists() and not folder.is_dir()), path)
 
 
 def _link(scratch: int, temporary: str, folder: int, name: str) -> bool:

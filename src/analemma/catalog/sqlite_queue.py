@@ -98,6 +98,7 @@ class WriteQueue:
                     self._leading = request
                     self._waiting.popleft()
                     return
+                # guard: turn.timeout
                 if not in_time and request in self._waiting:
                     raise Timeout(
                         "other threads of this process kept the catalog busy", hint="make their transactions shorter"

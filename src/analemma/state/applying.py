@@ -11,9 +11,9 @@ from analemma.canon.source import Loaded, NodeCache
 from analemma.canon.tree import Edited, Trees
 from analemma.catalog.ledger_port import BranchSettlement, LedgerCatalog, PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
-from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable
 from analemma.state.block_store import BlockStore, Carried
-from analemma.state.committer import Committer, Draft, Proposal
+from analemma.state.committer import Committer, Draft, Proposal, check_proposal
 from analemma.state.deltas import apply_update
 from analemma.state.manifests import Manifest, decode_manifest
 from analemma.state.pending_deltas import PendingDelta, unpack_delta
@@ -199,7 +199,7 @@ class _Batch:
                 continue
             try:
                 tree = apply_update(trees, None if manifest is None else manifest.root.id, delta.update)
-                draft = self._committer.draft(_proposal(entry, delta, tree, head, manifest), Carried())
+                draft = self._draft(_proposal(entry, delta, tree, head, manifest))
             except (Invalid, Limit) as exc:
                 steps.append(Settlement(entry.seq, failure=write_failure(exc)))
                 continue
@@ -219,6 +219,14 @@ class _Batch:
             nodes.hand_on(manifest.root.id)
         return _Branch(BranchSettlement(key, expected, tuple(steps)), drafts)
 
+    def _draft(self, proposal: Proposal) -> Draft:
+        check_proposal(proposal)
+        try:
+            return self._committer.draft(proposal, Carried())
+        except Invalid as exc:
+            # guard: checkpoint.kept.writing
+            raise _in_the_way(exc) from exc
+
     def _manifest(self, manifest: BlockId) -> Manifest:
         known = self._manifests.get(manifest)
         return known or decode_manifest(manifest, self._fetch([manifest])[manifest])
@@ -226,7 +234,11 @@ class _Batch:
     def _fetch(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
         found = {block: self._made[block] for block in blocks if block in self._made}
         missing = [block for block in blocks if block not in found]
-        return found | self._blocks.fetch(missing) if missing else found
+        try:
+            return found | self._blocks.fetch(missing) if missing else found
+        except (Invalid, Limit) as exc:
+            # guard: checkpoint.kept.reading
+            raise _in_the_way(exc) from exc
 
 
 class _BranchNodes(NodeCache):
@@ -271,6 +283,11 @@ def _proposal(
     )
 
 
+def _in_the_way(exc: AnalemmaError) -> Unavailable:
+    """What this program's store says that is no fault of a delta's: it may be applied later, or by another program."""
+    return Unavailable(exc.message, hint=exc.hint, **exc.facts)
+
+
 def _replayed(entry: PendingEntry, before: Idempotency) -> Settlement:
     if before.fingerprint == entry.entry.fingerprint:
         return Settlement(entry.seq, receipt=before.receipt)
@@ -288,6 +305,7 @@ def _fitting(entries: Sequence[PendingEntry]) -> list[PendingEntry]:
     total = 0
     for entry in entries:
         total += entry.entry.delta.size
+        # guard: checkpoint.memory
         if fitting and total > MOST_UNPACKED_BYTES:
             break
         fitting.append(entry)

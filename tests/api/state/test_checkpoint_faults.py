@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from analemma import App
-from analemma.errors import ConsistencyError, Denied, Invalid
+from analemma.errors import ConsistencyError, Denied, Invalid, Unavailable
 from analemma.testing import failpoints
 from tests.api.state.pending import left_behind, stuck, wait_until
 from tests.raw_rows import change, select
@@ -48,6 +48,12 @@ class Objects:
         """From now on a link stands there, which no store follows."""
         self._folder.rename(self._aside)
         self._folder.symlink_to(self._aside)
+
+    def put_a_file_there(self) -> Path:
+        """From now on a file stands there, in the way of every new object."""
+        self._folder.rename(self._aside)
+        self._folder.write_text("in the way")
+        return self._folder
 
     def bring_back(self) -> None:
         self._folder.unlink()
@@ -135,6 +141,52 @@ def test_what_is_in_the_way_of_a_later_delta_is_not_in_the_way_of_those_before_i
     assert objects.packs() == 2
     objects.bring_back()
     assert uploading.kernel.wait_for(second).version == 2
+
+
+def test_a_transaction_takes_only_what_fits_into_memory(app: App, store: Store) -> None:
+    """64 MB. Compressed, these two are next to nothing."""
+    log = "".join(f"{number:08}" + "x" * 1016 for number in range(33 << 10))
+    tickets = [left_behind(app, store, {"n": number, "log": log}, **NAME) for number in range(2)]
+    statuses: list[str] = []
+
+    def look() -> None:
+        statuses.extend(app.kernel.ticket(ticket).status for ticket in tickets)
+
+    with failpoints.call("apply.before_transaction", look, time=2):
+        assert app.checkpoints.drain() == 2
+    assert statuses == ["committed", "pending"]
+    assert [app.kernel.ticket(ticket).version for ticket in tickets] == [1, 2]
+
+
+def test_a_file_in_the_way_of_an_object_gives_no_delta_up(uploading: App, store: Store) -> None:
+    objects = Objects(store)
+    large = left_behind(uploading, store, {"data": LARGE[0]}, **NAME)
+    path = objects.put_a_file_there()
+
+    def save() -> None:
+        uploading.kernel.save_state_delta({"data": LARGE[1]}, workflow_id="other", owner_id="ann")
+
+    for attempt in (uploading.checkpoints.drain, save):
+        with pytest.raises(Unavailable, match="move it away") as caught:
+            attempt()
+        assert caught.value.path == str(path) and str(path) in str(caught.value)
+    assert uploading.kernel.ticket(large).status == "pending"
+    objects.bring_back()
+    assert uploading.kernel.wait_for(large).version == 1
+
+
+def test_a_program_whose_objects_are_elsewhere_gives_no_delta_up(store: Store, tmp_path: Path) -> None:
+    """Another place may be chosen until there are objects, and whoever chose another by then is told."""
+    settings = {"pack_threshold_bytes": 10_000, "object_retries": 1}
+    elsewhere = Store(store.url, str(tmp_path / "elsewhere"))
+    with store.open(**settings) as app, elsewhere.open(**settings) as mistaken:
+        app.kernel.save_state_delta({"first": LARGE[1]}, workflow_id="first", owner_id="ann")
+        large = left_behind(app, store, {"data": LARGE[0]}, **NAME)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="the objects of this store are"):
+                mistaken.kernel.wait_for(large)
+        assert app.kernel.ticket(large).status == "pending"
+        assert app.kernel.wait_for(large).version == 1
 
 
 def test_whoever_waits_has_the_ticket_whatever_is_in_the_way(uploading: App, store: Store) -> None:
