@@ -426,8 +426,8 @@ def open_app(
         migrate = embedded if settings.auto_migrate is None else settings.auto_migrate
     if file is not None and file != MEMORY and Path(file).parent.is_file():
         raise Invalid(f"{Path(file).parent} is a file, and no directory", hint="name a directory, or sqlite:///PATH")
-    # Objects first: an unusable object store should not leave a fresh catalog behind.
-    fresh = file is not None and (file == MEMORY or not Path(file).exists())
+    # Objects first: an unusable object store should not leave a fresh catalog behind; nor objects without a catalog.
+    fresh = migrate and file is not None and (file == MEMORY or not Path(file).exists())
     store = None if place.objects is None else open_objects(place.objects, create=fresh)
     options: dict[str, Any] = {}
     if not embedded:

@@ -3,6 +3,7 @@ by then."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import threading
@@ -19,7 +20,7 @@ import analemma
 from analemma.errors import Conflict, Invalid
 from analemma.testing import failpoints
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import change, is_sqlite
+from tests.raw_rows import change, is_sqlite, select
 from tests.stores import Store
 
 DAY_S = 86_400
@@ -152,6 +153,35 @@ def test_replacing_does_not_undo_a_tick_of_the_same_moment(store: Store) -> None
         schedule = app.flows.schedules.get("nightly")
         assert schedule.input == {"n": 2} and schedule.next_at is not None
         assert schedule.next_at > schedule.updated_at
+
+
+def test_what_could_not_be_begun_puts_off_nothing_that_took_its_place(store: Store) -> None:
+    """Guard: a tick is put off only of what the schedule was seen to be."""
+    with due(store) as (app, other):
+        change(store, "UPDATE schedule SET document = replace(document, 'python', 'cobol')")
+        with failpoints.paused("schedule.before_postponing", tick(app)) as held:
+            add(other, 2, replace=True)
+            assert held.go_on() == 0
+        assert app.flows.schedules.get("nightly").error is None
+        assert tick(app)() == 1
+        assert [run.state for run in app.flows.runs()] == [{"n": 2, "seen": 2}]
+
+
+def test_who_replaces_a_schedule_goes_on_from_the_one_that_is_there_by_then(store: Store) -> None:
+    """Guard: a definition takes the place of the one that was seen. Of two who tick alike the second keeps the ticks;
+    if another was between them, it ticks from now on."""
+    with due(store) as (app, other):
+        [(text,)] = select(store, "SELECT definition FROM schedule")
+        kept = json.loads(text)
+        kept["ticks"]["anchor_us"] -= DAY_S // 2 * 1_000_000
+        assert change(store, "UPDATE schedule SET definition = ?", [json.dumps(kept)]) == 1
+        with failpoints.paused("schedule.before_replacing", lambda: add(app, 2, replace=True)) as held:
+            other.flows.schedules.add("nightly", FLOW, owner_id="ann", every_s=7 * DAY_S, replace=True)
+            replaced = held.go_on()
+        assert tick(app)() == 1
+        found = app.flows.schedules.get("nightly")
+        assert (found.every_s, found.input) == (DAY_S, {"n": 2})
+        assert found.next_at is not None and (found.next_at - replaced.updated_at).total_seconds() > 0.9 * DAY_S
 
 
 @contextmanager

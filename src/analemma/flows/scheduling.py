@@ -32,6 +32,10 @@ from analemma.state.arguments import check_name
 from analemma.state.kernel_base import MAIN
 
 BEFORE_TICK = declare("schedule.before_tick", "a tick of a schedule is due, and nothing of it is written")
+BEFORE_REPLACING = declare(
+    "schedule.before_replacing", "it is decided how a schedule goes on as another, and nothing of it is written"
+)
+BEFORE_POSTPONING = declare("schedule.before_postponing", "a tick could not be begun, and nobody knows why")
 AFTER_TICK = declare("schedule.after_tick", "a tick's run is begun and the schedule is at the next, but nobody knows")
 
 log = logging.getLogger("analemma.flows")
@@ -215,6 +219,8 @@ class Schedules:
             if old is not None and not replace:
                 raise Conflict(f"there is a schedule {name} already", hint="remove it, or replace it")
             kept, next_us = _following(old, definition, now)
+            if old is not None:
+                hit(BEFORE_REPLACING)
             if self._rows.put(name, document=document, definition=kept.to_text(), next_us=next_us, instead=old):
                 return self.get(name)
         raise Conflict(f"the schedule {name} changes too fast", hint="try again")
@@ -270,6 +276,7 @@ class Schedules:
             newest = self._rows.get(row.name)
             if newest is not None:
                 look_us = now_us + round(AGAIN_S * SECOND_US)
+                hit(BEFORE_POSTPONING)
                 self._rows.postpone(newest, look_us=look_us, error=error_of(exc).to_text())
             return 0
 

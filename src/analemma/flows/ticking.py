@@ -127,8 +127,10 @@ def due_ticks(
     grace_us = round(policy.grace_s * SECOND_US)
     missed_us = now_us - grace_us - 1
     missed = {"skip": 0, "one": 1, "all": policy.limit}[policy.catch_up]
-    late = ticks.between(next_us + 1, missed_us, missed) if missed and next_us < missed_us else []
-    recent = ticks.between(max(next_us, missed_us) + 1, now_us, most)
+    # An interval that took the place of another has no ticks of its own before that.
+    since_us = next_us if ticks.every_s is None else max(next_us, ticks.anchor_us)
+    late = ticks.between(since_us + 1, missed_us, missed) if missed and since_us < missed_us else []
+    recent = ticks.between(max(since_us, missed_us) + 1, now_us, most)
     put_off = look_us is not None and look_us > next_us and now_us - look_us <= grace_us
     if next_us > missed_us:
         recent = [next_us, *recent][-most:]

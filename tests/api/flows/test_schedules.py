@@ -243,6 +243,20 @@ def test_replacing_loses_no_tick_that_is_due(app: App, store: Store) -> None:
     assert replaced.next_at is not None and (replaced.next_at - replaced.updated_at).days in (2, 3)
 
 
+@pytest.mark.parametrize("every_s", [2 * DAY_S, 600])
+def test_another_interval_adds_nothing_to_a_tick_that_is_due(every_s: int, app: App, store: Store) -> None:
+    schedules = app.flows.schedules
+    schedules.add("daily", FLOW, owner_id="me", every_s=DAY_S)
+    pass_time(store, DAY_S + 3600)
+    due = schedules.get("daily").next_at
+    replaced = schedules.add("daily", FLOW, owner_id="me", every_s=every_s, replace=True)
+    assert replaced.next_at == due
+    assert tick(app) == 1
+    assert ticks(app) == [f"daily/{iso(due)}"]
+    following = schedules.get("daily").next_at
+    assert following is not None and following - replaced.updated_at > dt.timedelta(seconds=every_s / 2)
+
+
 def test_schedules_that_could_begin_nothing_are_refused(memory: App) -> None:
     cases: list[tuple[dict[str, Any], type[Exception]]] = [
         ({"cron": None}, Invalid),

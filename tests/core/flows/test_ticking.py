@@ -112,3 +112,12 @@ def test_a_year_of_missed_minutes_is_not_walked_through() -> None:
     assert [iso(each)[11:16] for each in due] == ["11:58", "11:59", "12:00"]
     due = due_ticks(Ticks(every_s=1), policy, us("2016-01-01T00:00:00+00:00"), NOW, 3)
     assert [iso(each)[11:19] for each in due] == ["11:59:28", "11:59:29", "12:00:28", "12:00:29", "12:00:30"]
+
+
+def test_an_interval_has_no_ticks_before_its_anchor_but_the_one_that_was_due() -> None:
+    due_us, anchor_us = us("2026-05-01T11:00:00+00:00"), us("2026-05-01T12:00:00+00:00")
+    ticks = Ticks(every_s=600, anchor_us=anchor_us)
+    for policy in (Policy("one"), Policy("all"), Policy("one", grace_s=7200)):
+        assert due_ticks(ticks, policy, due_us, NOW, 100) == [due_us]
+        later = anchor_us + HOUR
+        assert due_ticks(ticks, policy, due_us, later, 100)[-1] == later

@@ -59,6 +59,14 @@ def test_directory_under_a_file(tmp_path: Path) -> None:
         analemma.open(tmp_path / "file" / "store")
 
 
+def test_what_is_not_to_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    with refusal(Unavailable, "there is no database", "analemma migrate"):
+        analemma.open(tmp_path / "new", migrate=False)
+    with refusal(Unavailable, "there is no database", "analemma migrate"):
+        analemma.open(tmp_path / "new", objects=str(tmp_path / "objects"), migrate=False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_database_path_is_a_directory(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).mkdir()
     with refusal(Unavailable, "cannot open", "check that the directory exists"):

@@ -9,6 +9,7 @@ WHERE true ON CONFLICT DO NOTHING
 UPDATE schedule
 SET document = :document, definition = :definition, revision = revision + 1, next_at = :next::bigint,
     look_at = CASE WHEN paused = 0 THEN :next::bigint END, error = NULL, updated_at = analemma_now()
+-- guard: schedule.replaced.revision.postgres
 WHERE tenant = :tenant AND name = :name AND revision = :revision AND coalesce(next_at, -1) = coalesce(:seen::bigint, -1)  -- guard: schedule.replaced.postgres
 
 -- advance_schedule --
@@ -22,6 +23,7 @@ WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :
 -- postpone_schedule --
 -- A tick that could not be begun, and why; it is tried again later.
 UPDATE schedule SET look_at = :look::bigint, error = :error::text, updated_at = analemma_now()
+-- guard: schedule.postponed.revision.postgres
 WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0  -- guard: schedule.postponed.postgres
 
 -- pause_schedule --

@@ -9,6 +9,7 @@ WHERE true ON CONFLICT DO NOTHING
 UPDATE schedule
 SET document = :document, definition = :definition, revision = revision + 1, next_at = :next,
     look_at = CASE WHEN paused = 0 THEN :next END, error = NULL, updated_at = (SELECT us FROM moment)
+-- guard: schedule.replaced.revision.sqlite
 WHERE tenant = :tenant AND name = :name AND revision = :revision AND coalesce(next_at, -1) = coalesce(:seen, -1)  -- guard: schedule.replaced.sqlite
 
 -- advance_schedule --
@@ -22,6 +23,7 @@ WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :
 -- postpone_schedule --
 -- A tick that could not be begun, and why; it is tried again later.
 UPDATE schedule SET look_at = :look, error = :error, updated_at = (SELECT us FROM moment)
+-- guard: schedule.postponed.revision.sqlite
 WHERE tenant = :tenant AND name = :name AND revision = :revision AND next_at = :seen AND paused = 0  -- guard: schedule.postponed.sqlite
 
 -- pause_schedule --
