@@ -107,6 +107,24 @@ def test_what_somebody_compiled_meanwhile_is_not_replaced_by_a_page(store: Store
         assert app.backfills.verify().ok
 
 
+def test_nobody_compiles_an_entity_of_a_page_before_that_is_committed(migrated_url: str, tmp_path: Path) -> None:
+    """Guard: a page on PostgreSQL locks what it compiles when it looks whether somebody else did. Whoever came between
+    would have an older version written over his."""
+    store = Store(migrated_url, str(tmp_path / "objects"))
+    with store.open() as app, store.open() as other:
+        fill(app)
+
+        def change_price() -> None:
+            other.default.ingest("BOOK", "2", book("2", price=1))
+            other.default.compile("BOOK", "2")
+
+        with failpoints.paused("fanout.checked", backfill(app)) as held, beside(change_price) as changing:
+            wait_for_waiting(store.url, changing)
+            assert held.go_on().counts.failed == 0
+        assert prices(app) == [1200, 1200, 1, 1200]
+        assert app.backfills.verify().ok
+
+
 @pytest.mark.parametrize("how", ["in a page", "alone"])
 def test_what_others_join_by_contracts_that_came_meanwhile_tells_them(store: Store, tmp_path: Path, how: str) -> None:
     """Guard: compiles are written only by the contracts that are loaded. By others, nobody who joins their entities by

@@ -229,6 +229,33 @@ def test_a_deploy_that_failed_again_meanwhile_is_not_retried_once_more(
         assert app.deploys.get(deploy.id).attempt == 2
 
 
+def test_a_deploy_that_is_retried_this_moment_is_not_forgotten(
+    migrated_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Guard: housekeeping on PostgreSQL deletes what is over by then. It waits for whoever is at a deploy."""
+    store = Store(migrated_url, str(tmp_path / "objects"))
+    (script,) = install(tmp_path, monkeypatch, "one")
+    usual, script.answering = script.answering, lambda parcels: [refused("never")] * len(parcels)
+    with two_openers(store, "one") as (app, other):
+        deploy = deploying(app, "text")()
+        drain(app)
+        script.answering = usual
+        # Of a version that is not the newest, and so nobody would miss it.
+        newest = deploying(app, "newer")()
+        drain(app)
+        assert [app.deploys.get(each.id).state.value for each in (deploy, newest)] == ["FAILED", "DONE"]
+        dropped: list[int] = []
+        with (
+            failpoints.paused("deploy.retried", lambda: app.default.deploys.retry(deploy.id)) as held,
+            beside(lambda: dropped.append(other.deploys.housekeep(older_than_s=-1))) as second,
+        ):
+            wait_for_waiting(store.url, second)
+            held.go_on()
+        assert dropped == [1]
+        assert [each.id for each in app.deploys.list().deploys] == [deploy.id]
+        assert app.deploys.get(deploy.id).attempt == 2
+
+
 def drain_elsewhere(url: str, objects: str | None) -> None:
     with Store(url, objects).open() as app:
         drain(app)

@@ -66,6 +66,7 @@ class BodyCache:
                 if body is None:
                     misses += 1
                 else:
+                    # guard: cache.used
                     bodies.move_to_end(key)
                     found[block] = body
             self.hits += len(found)
@@ -87,6 +88,7 @@ class BodyCache:
                     continue
                 kept[key] = body
                 self._bytes += weight
+            # guard: cache.bytes
             while self._bytes > self.capacity_bytes:
                 _, dropped = self._bodies.popitem(last=False)
                 self._bytes -= len(dropped) + _OVERHEAD_BYTES

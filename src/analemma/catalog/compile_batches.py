@@ -18,6 +18,9 @@ from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.catalog.slices import CompileStart, CompileWrite, compile_start
 from analemma.failpoints import declare, hit
 
+CHECKED = declare(
+    "fanout.checked", "it was looked whether a page of compiles was overtaken, and nothing of it is written"
+)
 AFTER_BLOCKS = declare("fanout.after_blocks", "the events and blocks of a page are written inside the transaction")
 
 
@@ -47,6 +50,7 @@ def find_overtaken(tx: Transaction, writes: Sequence[CompileWrite]) -> set[int]:
     own = _held(tx, "hold_compiled", {write.number for write in writes})
     loaded = tx.one("contracts_generation") if writes else None
     newest_us = 0 if loaded is None else loaded[0]
+    hit(CHECKED)
     return {
         write.number
         for write in writes

@@ -48,6 +48,7 @@ class RayCalls(CallExecutor):
             processors = self._ray.cluster_resources().get("CPU", 0)
         except Exception as exc:
             return f"{self.name} has not said what it has ({type(exc).__name__}: {exc})"
+        # guard: ray.nodes
         return None if processors >= 1 else f"{self.name} has had no node with a processor"
 
     def abandon(self, future: Future[Any]) -> None:

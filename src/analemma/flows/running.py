@@ -208,6 +208,7 @@ class Runner:
             position = entered(ready.plan, held.position, held.plan.hash_version)
         except (Unavailable, Timeout):
             raise
+        # guard: run.unreadable
         except Exception as exc:
             return self._failed(held, before, exc, None, began, told)
         held.ready, held.position, held.kept_position = ready, position, None

@@ -16,7 +16,10 @@ from analemma.catalog.names import AGGREGATE_BYTES
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.clock import Clock, Entropy
 from analemma.errors import Corrupt
+from analemma.failpoints import declare, hit
 from analemma.tracing import current_trace
+
+AFTER_LOOK = declare("source.after_look", "it was looked which sources of state there are, and that is not kept yet")
 
 STATE: Final = "STATE"
 """The lanes of branches: what happens to one is told in the order in which it happened."""
@@ -57,8 +60,10 @@ class SourceWatch:
         generation = self._rows.generation()
         if known is None or known[0] != generation:
             known = generation, self._read() if self._rows.has_active(KIND) else None
+        hit(AFTER_LOOK)
         with self._lock:
             # Not over what was loaded here since this thread looked.
+            # guard: source.looked
             if self._loads == loads:
                 self._known, self._asked_at = known, now
         return known[1]

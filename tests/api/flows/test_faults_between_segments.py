@@ -12,7 +12,7 @@ from analemma.errors import Conflict
 from tests.api.flows.runs import PLACE
 from tests.api.flows.test_humans_and_moves import be_late
 from tests.api.flows.test_runner_faults import one_step
-from tests.raw_rows import change
+from tests.raw_rows import change, select
 from tests.stores import Store
 
 
@@ -47,6 +47,52 @@ def test_a_segment_that_was_committed_stays_so_when_what_comes_next_is_refused(a
     run = app.flows.resume(run.execution_id)
     assert (run.status, run.state) == ("COMPLETED", {"n": 1, "extra": 1, "b": 1})
     assert [each.segment_id for each in run.segments] == ["first", "extra", "second"]
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["damaged", "lost"])
+def test_a_run_whose_next_segments_cannot_be_read_keeps_what_was_committed(store: Store, lost: bool) -> None:
+    """What was injected meanwhile is damaged, or gone, when the run is to enter it."""
+    flow, kept = Flow("x", checkpoints="node"), dict[str, tuple[Any, ...]]()
+    with store.open() as app, store.open() as other:
+
+        @flow.step(reads=["n"], writes=["n"])
+        def first(state: Any, ctx: Any) -> None:
+            state["n"] += 1
+            before = other.kernel.get_manifest(ctx.manifest_id).segment_hashes
+            injecting(other, flow, "second", ctx.manifest_id)
+            hashes = other.kernel.get_manifest(other.kernel.history(**PLACE)[0].manifest_id).segment_hashes
+            (block,) = {*hashes.values()} - {*before.values()}
+            ((kept[block],),) = [select(store, "SELECT body, codec FROM block WHERE id = ?", [bytes.fromhex(block)])]
+            body, codec = (None, None) if lost else (b"no block", 0)
+            replace_block(store, block, body, codec)
+
+        @flow.step(writes=["b"])
+        def second(state: Any, ctx: Any) -> dict[str, int]:
+            return {"b": 1}
+
+        app.flows.handlers.add("x.extra", lambda state, ctx: {"extra": 1})
+        run = app.flows.run(flow, {"n": 0}, **PLACE)
+        assert run.error is not None and run.error.kind == "corrupt"
+        assert (run.status, run.state, run.segment_id) == ("FAILED", {"n": 1}, "second")
+        assert [(each.segment_id, each.status) for each in run.segments] == [
+            ("first", "CONTINUE"),
+            ("second", "FAILED"),
+        ]
+        ((block, (body, codec)),) = kept.items()
+        replace_block(store, block, body, codec)
+        run = app.flows.resume(run.execution_id)
+        assert (run.status, run.state) == ("COMPLETED", {"n": 1, "extra": 1, "b": 1})
+        assert [each.segment_id for each in run.segments] == ["first", "extra", "second"]
+
+
+def replace_block(store: Store, block: str, body: bytes | None, codec: int | None) -> None:
+    """What lies under a block's name from now on; None: the name leads nowhere."""
+    name = bytes.fromhex(block)
+    if body is None:
+        assert change(store, "UPDATE block SET id = ? WHERE id = ?", [name[::-1], name]) == 1
+        return
+    change(store, "UPDATE block SET id = ? WHERE id = ?", [name, name[::-1]])
+    assert change(store, "UPDATE block SET body = ?, codec = ? WHERE id = ?", [body, codec, name]) == 1
 
 
 def asking(**options: Any) -> Flow:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from analemma import App
+from analemma.testing import failpoints
 from tests.raw_rows import select
 from tests.stores import Store
 
@@ -48,4 +49,15 @@ def test_a_source_that_is_loaded_here_counts_from_the_next_commit_on(store: Stor
         assert told(store) == 1
         app.contracts.load([{**SOURCE, "version": "2.0.0", "input": {"type": "STATE", "workflows": ["other-*"]}}])
         save(app, 4)
+        assert told(store) == 1
+
+
+def test_who_looked_before_a_source_was_loaded_here_does_not_hide_it(store: Store) -> None:
+    with store.open() as app:
+        app.contracts.load([SCHEMA])
+        with failpoints.paused("source.after_look", lambda: save(app, 0)) as held:
+            app.contracts.load([SOURCE])
+            held.go_on()
+        assert told(store) == 0
+        save(app, 1)
         assert told(store) == 1

@@ -9,7 +9,7 @@ import pytest
 from analemma.errors import Conflict, Invalid, NotFound
 from tests.api.state.journal_rows import journal
 from tests.api.state.merged_branches import OWNER, latest, merge, save, start
-from tests.raw_rows import change
+from tests.raw_rows import change, is_sqlite, select
 from tests.stores import Store
 
 
@@ -158,6 +158,39 @@ def test_the_ancestor_is_found_over_a_long_history(store: Store) -> None:
         save(app, {"m": 1}, "idea")
         seen = merge(app, preview=True)
         assert (seen.ancestor, seen.base_id) == ("found", first)
+
+
+@pytest.mark.deep("it takes a hundred thousand versions")
+def test_an_ancestor_that_is_too_far_is_said_in_the_result(store: Store) -> None:
+    """Between the branch's two versions there are so many that nobody looks behind them."""
+    with store.open() as app:
+        start(app, {"n": 0})
+        save(app, {"n": 1})
+        save(app, {"m": 1}, "idea")
+        for more, expected in ((99_000, "found"), (1_100, "too_far")):
+            put_between(store, more)
+            merged = merge(app, preview=True)
+            assert (merged.ancestor, merged.base_id is None) == (expected, expected == "too_far")
+            assert merged.changes == [{"op": "add", "path": "/m", "value": 1}]
+
+
+def put_between(store: Store, count: int) -> None:
+    """So many versions of a branch below its newest."""
+    name = "cast(printf('%032d', {}) AS blob)" if is_sqlite(store) else "convert_to(lpad(({})::text, 32, '0'), 'UTF8')"
+    [(last,)] = select(store, "SELECT max(version) FROM manifest WHERE branch = 'idea'")
+    newest = f"branch = 'idea' AND version = {last + count}"
+    later = f"SET version = version + {count}, created_at = created_at + {count}"
+    assert change(store, f"UPDATE manifest {later} WHERE branch = 'idea' AND version = {last}") == 1
+    made = change(
+        store,
+        f"""INSERT INTO manifest (tenant, id, owner, workflow, branch, version, parent, root, created_at)
+            WITH RECURSIVE many (n) AS (SELECT {last} UNION ALL SELECT n + 1 FROM many WHERE n < {last + count - 1})
+            SELECT tenant, {name.format("n")}, owner, workflow, branch, n,
+                   CASE WHEN n = {last} THEN parent ELSE {name.format("n - 1")} END, root, created_at + n - version
+            FROM many, manifest WHERE {newest}""",  # noqa: S608
+    )
+    assert made == count
+    assert change(store, f"UPDATE manifest SET parent = {name.format(last + count - 1)} WHERE {newest}") == 1  # noqa: S608
 
 
 def test_marks_on_a_merge_do_not_hide_it(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,26 @@ def test_inconsistent_rows_are_found(store: Store) -> None:
                 if app.kernel.verify(**NAME).ok:
                     unnoticed.append(statement)
     assert unnoticed == []
+
+
+def test_the_cache_keeps_what_was_used_last_and_no_more_than_it_may(store: Store) -> None:
+    """What is loaded when there are no blocks any more comes from memory."""
+    pick, size, most = random.Random(1), 100_000, 1_000_000
+    with store.open(cache_bytes=most) as app:
+        states = [{"data": pick.randbytes(size)} for _ in range(12)]
+        commits = []
+        for number, state in enumerate(states):
+            commits.append(app.kernel.save_state_delta(state, workflow_id=f"{number}", owner_id="ann"))
+            change(store, "UPDATE block SET body = ?, codec = 0", [b"gone"])
+            assert app.kernel.load_state(commits[0].manifest_id) == states[0]
+        kept = []
+        for number, (state, commit) in enumerate(zip(states, commits, strict=True)):
+            with contextlib.suppress(Corrupt):
+                assert app.kernel.load_state(commit.manifest_id) == state
+                kept.append(number)
+        # The first, which was used all the time, and the newest.
+        assert kept == [0, *range(len(states) + 1 - len(kept), len(states))]
+        assert 0.5 * most <= len(kept) * size <= most
 
 
 def test_a_refused_value_stores_nothing(store: Store) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from analemma.errors import Unavailable
+from analemma.errors import Timeout, Unavailable
 from tests.ports.entry_points.catalog import SqliteEngine
 
 
@@ -39,6 +40,23 @@ def test_readers_cannot_write(engine: SqliteEngine) -> None:
     with pytest.raises(Unavailable), engine.transaction() as tx:
         tx.script("INSERT INTO tenant (name) VALUES ('one')")
     assert engine.one("find_tenant", name="one") is None
+
+
+def test_a_thread_waits_so_long_for_its_turn_to_write(tmp_path: Path) -> None:
+    """A minute, unless it is told otherwise. It gives up its place, and nobody behind it waits for it."""
+    engine = SqliteEngine(tmp_path / "catalog.db", lock_timeout_s=0.05)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.transaction(write=True) as tx:
+            tx.script("CREATE TABLE tenant (id integer PRIMARY KEY, name text, body blob)")
+            for write in (
+                lambda: add(engine, "late"),
+                lambda: engine.write(lambda tx: tx.script("INSERT INTO tenant (name) VALUES ('late')")),
+            ):
+                with pytest.raises(Timeout, match="other threads of this process"):
+                    pool.submit(write).result(timeout=5)
+        pool.submit(add, engine, "one").result(timeout=60)
+    assert engine.one("find_tenant", name="late") is None and engine.one("find_tenant", name="one") is not None
+    engine.close()
 
 
 def test_readers_that_overlap_for_ever_do_not_let_the_log_grow_for_ever(engine: SqliteEngine) -> None:

@@ -3,4 +3,5 @@
 from analemma.executors.port import Call as Call
 from analemma.executors.port import CallExecutor as CallExecutor
 from analemma.executors.port import Next as Next
+from analemma.executors.ray_cluster import RayCalls as RayCalls
 from analemma.executors.resolving import resolve_executor as resolve_executor

@@ -27,7 +27,7 @@ SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]
 
 -- hold_compiled --
 -- Entities that are about to be compiled.
-SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR NO KEY UPDATE
+SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR NO KEY UPDATE  -- guard: batch.compiled.lock.postgres
 
 -- write_compiles --
 -- The rows of many compiles, whose entities are held.

@@ -159,7 +159,7 @@ UPDATE index_entry SET waiting = 0 WHERE entity = :entity AND waiting = 1
 -- drop_deploys --
 -- Those that are over, and were over before: a retry that came between keeps one.
 WITH gone AS (
-    DELETE FROM deploy WHERE number = ANY (:numbers::bigint[]) AND finished_at < :before RETURNING number
+    DELETE FROM deploy WHERE number = ANY (:numbers::bigint[]) AND finished_at < :before RETURNING number  -- guard: deploy.kept.postgres
 ), sinks AS (
     DELETE FROM deploy_sink USING gone WHERE deploy_sink.deploy = gone.number
 ), steps AS (

@@ -62,9 +62,11 @@ class View:
         if search is None:
             entity_id = fill(node.entity_id or "", state)
             # A view that is not there is no missing answer.
+            # guard: view.here
             answer = ctx.reading("view", lambda: _answer(node, views.view(node.view), entity_id), here=True)
             return {node.target: answer}
         index, value, limit = search.index, fill_value(search.value, state), search.limit
+        # guard: view.found_here
         found = ctx.reading(
             "view", lambda: _found(node, views.view(node.view).search(index, value, limit=limit)), here=True
         )

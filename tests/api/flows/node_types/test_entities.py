@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from analemma import Run, Tenant
-from analemma.errors import Invalid, NotFound
+from analemma.errors import Invalid, NotFound, Unavailable
 from analemma.testing import failpoints
 from tests.api.pipeline.shop import VIEW, book, open_shop, put_book
+from tests.core.contracts.bookshop import EXAMPLE
 from tests.stores import Store
 
 INGEST = {"id": "put", "type": "ingest", "entity_type": "BOOK", "entity_id": "{{isbn}}", "payload": "book"}
@@ -115,6 +118,33 @@ def test_a_view_is_the_same_when_the_segment_runs_again(shop: Tenant) -> None:
     put_book(shop, "1", price=7)
     made = shop.flows.resume(made.execution_id)
     assert (made.status, len(tried), made.state["look"]) == ("COMPLETED", 2, before)
+
+
+@pytest.mark.parametrize("search", [False, True], ids=["entity", "index"])
+def test_a_view_of_a_store_that_is_away_is_asked_later(store: Store, tmp_path: Path, search: bool) -> None:
+    """The bodies of the view are objects, on a disk that is not mounted for a while."""
+    objects, unmounted = tmp_path / "disk", tmp_path / "unmounted"
+    on_disk, settings = Store(store.url, str(objects)), {"pack_threshold_bytes": 10_000, "cache_bytes": 0}
+    look: dict[str, Any] = LOOK
+    if search:
+        look = {"id": "look", "type": "view", "view": VIEW, "search": {"index": "tag", "value": "sf"}}
+    with on_disk.open(**settings) as app:
+        app.contracts.load(EXAMPLE)
+        put_book(app.default, "1", title=random.Random(1).randbytes(20_000).hex(), tags=["sf"])
+        before = dict(app.default.view(VIEW).get("1").data)
+    objects.rename(unmounted)
+    objects.mkdir()
+    with on_disk.open(**settings) as app:
+        with pytest.raises(Unavailable):
+            run(app.default, look)
+        (made,) = app.flows.runs()
+        assert (made.status, made.holder, made.error) == ("RUNNING", None, None)
+    objects.rmdir()
+    unmounted.rename(objects)
+    with on_disk.open(**settings) as app:
+        made = app.flows.resume(made.execution_id)
+        found = made.state["look"][0]["data"] if search else made.state["look"]
+        assert (made.status, found) == ("COMPLETED", before)
 
 
 def test_a_missing_entity_fails_or_is_null(shop: Tenant) -> None:
