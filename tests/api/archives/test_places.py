@@ -217,17 +217,18 @@ def test_deleting_what_is_deep_takes_few_descriptors(tmp_path: Path) -> None:
 
 
 KILLED_WHILE_DELETING = """
-import os, signal, sys
+import os, signal, sys, threading
 from pathlib import Path
 from tests.stores import local
-rename, moved = os.rename, []
+rename, together = os.rename, threading.Barrier(2, timeout=50)
 
 def die_in_the_middle(source, target, **more):
-    # What is too deep is moved up.
+    # What is too deep is moved up: here by two threads at a time, before either goes on.
     if "src_dir_fd" in more:
-        moved.append(target)
-        if len(moved) == 12:
-            os.kill(os.getpid(), signal.SIGKILL)
+        together.wait()
+        rename(source, target, **more)
+        together.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
     rename(source, target, **more)
 
 with local(Path(sys.argv[1])).open() as app:
