@@ -4,7 +4,6 @@ of them come in that order."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from analemma.catalog.collecting import LONGEST_LEASE_S, SECOND_US, LeaseLost
 from analemma.catalog.engine import Row, Statements, Transaction
 from analemma.catalog.port import TenantId
-from analemma.catalog.statements import load_migrations
+from analemma.catalog.sql import load_migrations
 from analemma.catalog.workspaces import AppearedMeanwhile, SqlWorkspaces
 from analemma.errors import Conflict, Unavailable
 from analemma.failpoints import declare, hit
@@ -91,13 +90,13 @@ class ArchiveSnapshot:
 
     def known(self, units: Sequence[str]) -> set[str]:
         """Those of these units that this catalog has ever heard of."""
-        pairs = json.dumps([unit.split("/")[:2] for unit in units])
+        pairs = [unit.split("/")[:2] for unit in units]
         rows = self._tx.all("known_units", tenant=self._tenant, units=pairs)
         return {f"{workspace}/{op_id}/" for workspace, op_id in rows}
 
     def kept(self, units: Sequence[str]) -> set[str]:
         """Those of these units that are there according to their rows, and that nobody needs."""
-        pairs = json.dumps([unit.split("/")[:2] for unit in units])
+        pairs = [unit.split("/")[:2] for unit in units]
         rows = self._tx.all("kept_for_nobody", tenant=self._tenant, units=pairs)
         return {f"{workspace}/{op_id}/" for workspace, op_id in rows}
 
@@ -197,7 +196,7 @@ class ArchivePass:
                 "add_archive_marks",
                 tenant=self._tenant,
                 now=self._catalog.clock(tx),
-                units=json.dumps(units),
+                units=units,
                 **{"pass": self.number},
             )
         )
@@ -222,7 +221,7 @@ class ArchivePass:
     def clear(self, units: Sequence[str]) -> int:
         """Take the marks from these; how many had one."""
         return self._act(
-            lambda tx: tx.execute("drop_archive_marks", tenant=self._tenant, units=json.dumps(units)),
+            lambda tx: tx.execute("drop_archive_marks", tenant=self._tenant, units=units),
         )
 
     def claim(self, units: Sequence[str], delay_us: int, *, unknown_too: bool = False) -> list[str]:
@@ -232,9 +231,7 @@ class ArchivePass:
 
         def move(tx: Transaction) -> list[str]:
             since = self._catalog.clock(tx) - delay_us
-            due = tx.all(
-                "due_archive_marks", tenant=self._tenant, units=json.dumps(units), since=since, **{"pass": self.number}
-            )
+            due = tx.all("due_archive_marks", tenant=self._tenant, units=units, since=since, **{"pass": self.number})
             claimed = []
             for (unit,) in due:
                 workspace, op_id, _ = unit.split("/")

@@ -3,12 +3,10 @@ does the work, so that what is done is counted, once, and what is counted is don
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from analemma.catalog.arrays import Integers, Texts
 from analemma.catalog.collecting import database_clock
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.outbox_tending import StoredEvent
@@ -150,20 +148,17 @@ class EntityChoice:
     compiled: bool = False
     """Only those that were compiled."""
 
-    def columns(self, dialect: str) -> dict[str, Any]:
-        ids: Any = self.ids
-        if ids is not None:
-            ids = Texts(ids) if dialect == "postgres" else json.dumps(ids)
+    def columns(self) -> dict[str, Any]:
         return {
             "type": self.type,
             "low": self.prefix,
             "high": self.prefix + AFTER_ALL_KEYS,
-            "ids": ids,
+            "ids": self.ids,
             "fingerprint": self.fingerprint,
         }
 
-    def conditions(self, dialect: str) -> dict[str, Any]:
-        return {**self.columns(dialect), "stale": self.stale, "compiled": self.compiled}
+    def conditions(self) -> dict[str, Any]:
+        return {**self.columns(), "stale": self.stale, "compiled": self.compiled}
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,26 +329,24 @@ def advance_shard(tx: Transaction, advance: Advance) -> None:
     hit(BEFORE_ADVANCE)
 
 
-def scope_counts(source: Statements, dialect: str, tenant: TenantId, choice: EntityChoice) -> ScopeCounts:
+def scope_counts(source: Statements, tenant: TenantId, choice: EntityChoice) -> ScopeCounts:
     """What a type has within a scope. No body is read."""
-    row = source.one("backfill_counts", tenant=tenant, **choice.columns(dialect))
+    row = source.one("backfill_counts", tenant=tenant, **choice.columns())
     assert row is not None
     return ScopeCounts(*map(int, row))
 
 
-def scope_ranges(
-    source: Statements, dialect: str, tenant: TenantId, choice: EntityChoice, ranges: int
-) -> list[tuple[int, int, int]]:
+def scope_ranges(source: Statements, tenant: TenantId, choice: EntityChoice, ranges: int) -> list[tuple[int, int, int]]:
     """The entities chosen, in ranges of about the same count: first and last number, and how many there are."""
-    rows = source.all("backfill_ranges", tenant=tenant, ranges=ranges, **choice.conditions(dialect))
+    rows = source.all("backfill_ranges", tenant=tenant, ranges=ranges, **choice.conditions())
     return [(int(first), int(last), int(count)) for first, last, count in rows]
 
 
 def scope_page(
-    source: Statements, dialect: str, tenant: TenantId, choice: EntityChoice, *, first: int, last: int, limit: int
+    source: Statements, tenant: TenantId, choice: EntityChoice, *, first: int, last: int, limit: int
 ) -> list[BackfillEntity]:
     """A page of the entities chosen, by number."""
-    rows = source.all("backfill_page", tenant=tenant, first=first, last=last, limit=limit, **choice.conditions(dialect))
+    rows = source.all("backfill_page", tenant=tenant, first=first, last=last, limit=limit, **choice.conditions())
     return [BackfillEntity(*row) for row in rows]
 
 
@@ -385,7 +378,6 @@ class StoredEntry(NamedTuple):
 def stored_entries(source: Engine, entities: Collection[int]) -> dict[int, list[StoredEntry]]:
     """Everything that each of these entities, by number, is found by."""
     found: dict[int, list[StoredEntry]] = {number: [] for number in entities}
-    asked = Integers(list(found)) if source.dialect == "postgres" else json.dumps(list(found))
-    for number, *entry in source.all("stored_entries", entities=asked):
+    for number, *entry in source.all("stored_entries", entities=list(found)):
         found[number].append(StoredEntry(*entry))
     return found

@@ -4,7 +4,6 @@ A channel whose receiver does not answer rests as a whole, for all workers: what
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -130,12 +129,8 @@ class Channels:
     def held(self, lanes: Sequence[ClaimedLane], *, least_s: float) -> list[bool]:
         """Which of these lanes are still ours, and will be for at least so long unless they are renewed."""
         until = self.now_us() + int(least_s * 1_000_000)
-        if self._engine.dialect == "postgres":
-            rows = self._engine.all("held_lanes", **lane_columns(lanes), until=until)
-        else:
-            given = json.dumps([[*lane.key, lane.fence] for lane in lanes])
-            rows = self._engine.all("held_lanes", lanes=given, until=until)
-        found = {row[0] for row in rows}
+        given = [(*lane.key, lane.fence) for lane in lanes]
+        found = {row[0] for row in self._engine.all("held_lanes", lanes=given, until=until)}
         return [place in found for place in range(len(lanes))]
 
     def blame(self, lanes: Sequence[ClaimedLane]) -> None:

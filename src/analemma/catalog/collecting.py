@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.arrays import Blobs
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.payloads import BEFORE_HOLD, end_leases, is_over, leased_executions
 from analemma.catalog.port import TenantId
-from analemma.catalog.statements import load_migrations
+from analemma.catalog.sql import load_migrations
 from analemma.errors import Conflict, Unavailable
 from analemma.failpoints import declare, hit
 
@@ -226,7 +225,7 @@ class Collecting:
 
     def deletion_facts(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[tuple[bytes | None, int, int]]:
         """By the upload that they lie in (None: inline): how many of these blocks there are, and their stored bytes."""
-        rows = self.engine.all("deletion_facts", tenant=tenant, **self.chosen(ids))
+        rows = self.engine.all("deletion_facts", tenant=tenant, ids=ids)
         return [(row[0], row[1], row[2]) for row in rows]
 
     def blocks_in_upload(self, tenant: TenantId, upload: bytes) -> int:
@@ -234,12 +233,6 @@ class Collecting:
         row = self.engine.one("blocks_in_upload", tenant=tenant, upload=upload)
         assert row is not None
         return int(row[0])
-
-    def chosen(self, ids: Sequence[BlockId]) -> dict[str, Any]:
-        """Many ids as one parameter, as each database takes them."""
-        if self.engine.dialect == "postgres":
-            return {"ids": Blobs(ids)}
-        return {"ids": b"".join(ids), "places": f"[{','.join('0' * len(ids))}]"}
 
     def number(self, source: Statements) -> int:
         """Of the newest pass."""
@@ -293,13 +286,13 @@ class Pass:
 
     def clear(self, tenant: TenantId, ids: Sequence[BlockId]) -> int:
         """Take the doom from blocks that are needed; how many had one."""
-        return self._act(lambda tx: tx.execute("gc_clear_dooms", tenant=tenant, **self._catalog.chosen(ids)))
+        return self._act(lambda tx: tx.execute("gc_clear_dooms", tenant=tenant, ids=ids))
 
     def doom(self, tenant: TenantId, ids: Sequence[BlockId]) -> int:
         """Put this pass's number on blocks that are not doomed yet; how many."""
 
         def move(tx: Transaction) -> int:
-            count = tx.execute("gc_doom", tenant=tenant, **{"pass": self.number}, **self._catalog.chosen(ids))
+            count = tx.execute("gc_doom", tenant=tenant, **{"pass": self.number}, ids=ids)
             hit(BEFORE_DOOM)
             return count
 
@@ -312,10 +305,9 @@ class Pass:
         limit = min(limit, self.number)
 
         def move(tx: Transaction) -> tuple[int, int]:
-            chosen = self._catalog.chosen(ids)
-            rows = tx.all("gc_delete", tenant=tenant, limit=limit, **chosen)
+            rows = tx.all("gc_delete", tenant=tenant, limit=limit, ids=ids)
             if self._engine.dialect == "sqlite":
-                tx.execute("gc_drop_dooms", tenant=tenant, limit=limit, **chosen)
+                tx.execute("gc_drop_dooms", tenant=tenant, limit=limit, ids=ids)
             hit(BEFORE_DELETE)
             return len(rows), sum([row[0] for row in rows])
 

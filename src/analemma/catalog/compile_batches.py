@@ -5,7 +5,6 @@ number; lanes; blocks. Those compiled in one go are of one type, and joins go in
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from analemma.catalog.arrays import Blobs, Integers, Texts
@@ -24,21 +23,11 @@ CHECKED = declare(
 AFTER_BLOCKS = declare("fanout.after_blocks", "the events and blocks of a page are written inside the transaction")
 
 
-def read_starts(
-    source: Statements, tenant: TenantId, dialect: str, versions: Mapping[int, int]
-) -> dict[int, CompileStart]:
+def read_starts(source: Statements, tenant: TenantId, versions: Mapping[int, int]) -> dict[int, CompileStart]:
     """What compiling a version of each of these entities, by number, begins with."""
     if not versions:
         return {}
-    if dialect == "postgres":
-        rows = source.all(
-            "compile_starts",
-            tenant=tenant,
-            entities=Integers(list(versions)),
-            versions=Integers(list(versions.values())),
-        )
-    else:
-        rows = source.all("compile_starts", tenant=tenant, wanted=json.dumps(list(versions.items())))
+    rows = source.all("compile_starts", tenant=tenant, wanted=list(versions.items()))
     return {row[0]: compile_start(row) for row in rows}
 
 
@@ -92,11 +81,7 @@ def write_compiles(
 def _held(tx: Transaction, name: str, numbers: set[int]) -> dict[int, tuple[int, int]]:
     if not numbers:
         return {}
-    chosen = sorted(numbers)
-    if tx.dialect == "postgres":
-        rows = tx.all(name, entities=Integers(chosen))
-    else:
-        rows = tx.all(name, entities=json.dumps(chosen))
+    rows = tx.all(name, entities=sorted(numbers))
     return {number: (compile_seq, ship_seq) for number, compile_seq, ship_seq in rows}
 
 
@@ -162,7 +147,7 @@ def _replace_entries(tx: Transaction, tenant: TenantId, write: CompileWrite) -> 
             entry_targets=Integers([each.target for each in rows]),
         )
         return
-    entries = json.dumps([[each.type, each.value, each.target or 0] for each in rows])
+    entries = [[each.type, each.value, each.target or 0] for each in rows]
     tx.execute("drop_index_entries", entity=write.number, entries=entries)
     if rows:
         tx.execute(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from analemma.catalog.arrays import Integers, Texts
 from analemma.catalog.engine import Transaction
 from analemma.catalog.parted_entries import settle_entries
 from analemma.errors import Internal
@@ -35,9 +33,8 @@ class HeldEntity(NamedTuple):
 
 def hold_entities(tx: Transaction, entities: Collection[int]) -> dict[int, HeldEntity]:
     """Hold entities, before anything else that the transaction holds; where each stands."""
-    chosen = sorted(set(entities))
-    asked = Integers(chosen) if tx.dialect == "postgres" else json.dumps(chosen)
-    return {row[0]: HeldEntity(*row[1:]) for row in tx.all("hold_served", entities=asked)}
+    rows = tx.all("hold_served", entities=sorted(set(entities)))
+    return {row[0]: HeldEntity(*row[1:]) for row in rows}
 
 
 def hold_entity(tx: Transaction, entity: int) -> HeldEntity:
@@ -56,8 +53,7 @@ def plan_cutover(tx: Transaction, entity: int, held: HeldEntity, version: int, j
         raise Internal(f"version {version} of entity {entity} is to be served and is not compiled")
     if newest > version:  # guard: deploy.newest
         return Cutover(False, False, newest)
-    types: Any = Texts(sorted(joined)) if tx.dialect == "postgres" else json.dumps(sorted(joined))
-    changed = tx.all("slices_that_differ", entity=entity, types=types, before=serving, version=version)
+    changed = tx.all("slices_that_differ", entity=entity, types=sorted(joined), before=serving, version=version)
     return Cutover(True, True, None, tuple(row[0] for row in changed))
 
 

@@ -5,7 +5,6 @@ its line of history by whoever causes it, in his transaction. Whoever also holds
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -240,19 +239,19 @@ def find_steps(source: Statements, number: int) -> list[StepRow]:
 def find_sinks_of(source: Transaction, numbers: Collection[int]) -> dict[int, list[SinkRow]]:
     """The sinks of deploys, by the number of the deploy."""
     found: dict[int, list[SinkRow]] = {number: [] for number in numbers}
-    for number, *row in source.all("sinks_of_deploys", deploys=_integers(source, numbers)):
+    for number, *row in source.all("sinks_of_deploys", deploys=sorted(set(numbers))):
         found[number].append(SinkRow(*row))
     return found
 
 
 def deploying_entities(tx: Transaction, entities: Collection[int]) -> list[int]:
     """Those of these entities that have deploys which wait for sinks, in order."""
-    return [row[0] for row in tx.all("deploying_entities", entities=_integers(tx, entities))]
+    return [row[0] for row in tx.all("deploying_entities", entities=sorted(set(entities)))]
 
 
 def hold_waiting_deploys(tx: Transaction, entities: Collection[int]) -> list[DeployRow]:
     """The deploys of entities that wait for sinks, by entity and version, held."""
-    return [_deploy(row) for row in tx.all("waiting_deploys", entities=_integers(tx, entities))]
+    return [_deploy(row) for row in tx.all("waiting_deploys", entities=sorted(set(entities)))]
 
 
 class SinkAnswer(NamedTuple):
@@ -291,9 +290,8 @@ def answer_sinks(tx: Transaction, answers: Iterable[SinkAnswer], *, now_us: int)
 
 def find_unfinished(source: Engine, entities: Collection[int]) -> dict[int, DeployRow]:
     """The newest deploys of entities, by entity, without those that are DONE."""
-    chosen = sorted(set(entities))
-    asked = Integers(chosen) if source.dialect == "postgres" else json.dumps(chosen)
-    return {row.entity: row for row in map(_deploy, source.all("unfinished_deploys", entities=asked))}
+    rows = source.all("unfinished_deploys", entities=sorted(set(entities)))
+    return {row.entity: row for row in map(_deploy, rows)}
 
 
 class LaneLeft(NamedTuple):
@@ -336,8 +334,7 @@ def lanes_left(
     source: Engine | Transaction, tenant: TenantId, aggregate_type: str, ids: Collection[str]
 ) -> Mapping[str, LaneLeft]:
     """What is left in lanes of a type, by their ids."""
-    chosen: Any = Texts(ids) if source.dialect == "postgres" else json.dumps(list(ids))
-    rows = source.all("lanes_left", tenant=tenant, aggregatetype=aggregate_type, ids=chosen)
+    rows = source.all("lanes_left", tenant=tenant, aggregatetype=aggregate_type, ids=ids)
     found = {row[0]: LaneLeft(bool(row[1]), bool(row[2]), *row[3:]) for row in rows}
     return {id: found.get(id, NO_LANE) for id in ids}
 
@@ -382,10 +379,10 @@ def drop_old_deploys(engine: Engine, *, before_us: int) -> int:
         numbers = [row[0] for row in tx.all("old_deploys", before=before_us, limit=HOUSEKEEPING_BATCH)]
         if not numbers:
             return 0
-        gone = [row[0] for row in tx.all("drop_deploys", numbers=_integers(tx, numbers), before=before_us)]
+        gone = [row[0] for row in tx.all("drop_deploys", numbers=sorted(set(numbers)), before=before_us)]
         if tx.dialect == "sqlite":
-            tx.execute("drop_deploy_sinks", numbers=_integers(tx, gone))
-            tx.execute("drop_deploy_steps", numbers=_integers(tx, gone))
+            tx.execute("drop_deploy_sinks", numbers=sorted(set(gone)))
+            tx.execute("drop_deploy_steps", numbers=sorted(set(gone)))
         return len(gone)
 
     dropped = engine.write(drop)
@@ -430,11 +427,6 @@ def _add_steps(
             reason=reason if at == len(steps) else None,
             at=now_us,
         )
-
-
-def _integers(tx: Transaction, numbers: Collection[int]) -> Integers | str:
-    chosen = sorted(set(numbers))
-    return Integers(chosen) if tx.dialect == "postgres" else json.dumps(chosen)
 
 
 def _deploy(row: Row) -> DeployRow:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from analemma.catalog.statements import Dialect
+from analemma.catalog.sql import Dialect
 
 Result = TypeVar("Result")
 Row = tuple[Any, ...]

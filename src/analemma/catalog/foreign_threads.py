@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from analemma.catalog.statements import Dialect, Statement, parse
+from analemma.catalog.sql import Dialect, Statement, parse
 from analemma.errors import Invalid, NotFound, Unavailable
 
 TABLES = 2
@@ -86,8 +86,7 @@ class ForeignThreads:
         values = [parameters[parameter] for parameter in statement.parameters]
         try:
             if self.dialect == "sqlite":
-                chosen = [values[position] for position in statement.positions]
-                return list(self.connection.execute(statement.sql, chosen).fetchall())
+                return list(self.connection.execute(statement.sql, statement.bind(values)).fetchall())
             import psycopg
             from psycopg.rows import tuple_row
 
@@ -115,7 +114,7 @@ def open_foreign(source: str) -> ForeignThreads:
 @cache
 def _load(dialect: Dialect) -> dict[str, Statement]:
     """Apart from the catalog's own: these are for tables that are not ours."""
-    file = resources.files("analemma.catalog") / "sql" / "foreign" / f"threads.{dialect}.sql"
+    file = resources.files("analemma.catalog") / "sql" / "foreign" / "threads.sql"
     return parse(file.read_text(encoding="utf-8"), dialect, source=file.name)
 
 

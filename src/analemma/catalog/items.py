@@ -3,16 +3,13 @@ decided above."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from analemma.catalog.arrays import Integers
 from analemma.catalog.collecting import DatabaseClock, database_clock
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.port import TenantId
-from analemma.catalog.statements import Dialect
 from analemma.failpoints import declare, hit
 
 BEFORE_TRANSACTION = declare("items.before_transaction", "a batch of items is checked and nothing is written")
@@ -66,12 +63,9 @@ class ItemChange:
 class ItemReader:
     """The items of one tenant as one snapshot has them. Namespaces are labels with a zero byte between them."""
 
-    def __init__(
-        self, source: Statements, tenant: TenantId, dialect: Dialect, clock: DatabaseClock, omit_expired: bool
-    ) -> None:
+    def __init__(self, source: Statements, tenant: TenantId, clock: DatabaseClock, omit_expired: bool) -> None:
         self._source = source
         self._tenant = tenant
-        self._dialect = dialect
         self._clock = clock
         self._omit_expired = omit_expired
         self._now: int | None = None
@@ -126,7 +120,7 @@ class ItemReader:
                 last=items[-1].place,
             )
         else:
-            rows = self._source.all("vectors_of_spaces", tenant=self._tenant, spaces=self._chosen(sorted(spaces)))
+            rows = self._source.all("vectors_of_spaces", tenant=self._tenant, spaces=sorted(spaces))
         return {(space, place): (dimensions, vectors) for space, place, dimensions, vectors in rows}
 
     def namespaces(self, prefix: bytes) -> Iterator[bytes]:
@@ -163,9 +157,7 @@ class ItemReader:
             after = rows[-1][0]
 
     def _all_of(self, spaces: dict[int, bytes]) -> list[StoredItem]:
-        rows = self._source.all(
-            "items_of_spaces", tenant=self._tenant, spaces=self._chosen(list(spaces)), now=self._floor()
-        )
+        rows = self._source.all("items_of_spaces", tenant=self._tenant, spaces=list(spaces), now=self._floor())
         return [_item(row, spaces[row[0]]) for row in rows]
 
     def _page_of(self, space: int, namespace: bytes, after: int, size: int) -> list[StoredItem]:
@@ -173,10 +165,6 @@ class ItemReader:
             "items_of_space", tenant=self._tenant, space=space, after=after, now=self._floor(), limit=size
         )
         return [_item(row, namespace) for row in rows]
-
-    def _chosen(self, spaces: list[int]) -> Any:
-        """Many numbers as one parameter, as each database takes them."""
-        return Integers(spaces) if self._dialect == "postgres" else json.dumps(spaces)
 
 
 class SqlItems:
@@ -231,7 +219,7 @@ class SqlItems:
         return total
 
     def _reader(self, source: Statements) -> ItemReader:
-        return ItemReader(source, self._tenant, self._engine.dialect, self._clock, self._omit_expired)
+        return ItemReader(source, self._tenant, self._clock, self._omit_expired)
 
     def _hold(self, tx: Transaction, changes: Sequence[ItemChange]) -> dict[bytes, tuple[int, int]]:
         """Of each namespace that exists now: its number, and the last place taken before the new ones."""

@@ -9,8 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from analemma.canon.identity import BlockId
 from analemma.catalog.commits import check_request, find_key
 from analemma.catalog.engine import Engine, Row, Transaction
@@ -101,7 +99,7 @@ class SqlLedger(ABC):
         rows = self.engine.all(
             "pending_entries",
             tenant=tenant,
-            keys=_as_json(keys),
+            keys=_rows(keys),
             through=LARGEST if through is None else through,
             most_entries=most_entries,
             most_bytes=most_bytes,
@@ -109,7 +107,7 @@ class SqlLedger(ABC):
         return [_pending(row) for row in rows]
 
     def heads(self, tenant: TenantId, keys: Sequence[BranchKey]) -> dict[BranchKey, Head]:
-        return _heads(self.engine.all("heads", tenant=tenant, keys=_as_json(keys)))
+        return _heads(self.engine.all("heads", tenant=tenant, keys=_rows(keys)))
 
     def settle(self, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> list[bool]:
         for settlement in settlements:
@@ -141,12 +139,12 @@ class SqlLedger(ABC):
         """Hold heads, then entries; write for the branches of which both are as they were."""
         # In the order of their keys, and of their places: two who hold some of the same never wait for each other.
         beginning = [each.key for each in settlements if each.expected is None]
-        if beginning and tx.dialect == "postgres":
-            tx.all("hold_beginnings", tenant=tenant, keys=_as_json(beginning))
-        heads = _heads(tx.all("hold_heads", tenant=tenant, keys=_as_json(sorted(each.key for each in settlements))))
+        if beginning:
+            tx.all("hold_beginnings", tenant=tenant, keys=_rows(beginning))
+        heads = _heads(tx.all("hold_heads", tenant=tenant, keys=_rows(sorted(each.key for each in settlements))))
         current = [each for each in settlements if heads.get(each.key) == each.expected]
         wanted = sorted(step.seq for each in current for step in each.steps)
-        waiting = {row[0] for row in tx.all("hold_entries", tenant=tenant, seqs=orjson.dumps(wanted).decode())}
+        waiting = {row[0] for row in tx.all("hold_entries", tenant=tenant, seqs=wanted)}
         # What is held is not changed by anyone else until the end, so whatever passes here will be written. A branch's
         # head cannot expire: its manifest needs no lock of its own.
         chosen = [each for each in current if all(step.seq in waiting for step in each.steps)]
@@ -196,8 +194,8 @@ def _heads(rows: Sequence[Row]) -> dict[BranchKey, Head]:
     return found
 
 
-def _as_json(keys: Sequence[BranchKey]) -> str:
-    return orjson.dumps([[key.owner, key.workflow, key.branch] for key in keys]).decode()
+def _rows(keys: Sequence[BranchKey]) -> list[tuple[str, str, str]]:
+    return [(key.owner, key.workflow, key.branch) for key in keys]
 
 
 def _branch(tenant: TenantId, key: BranchKey) -> dict[str, Any]:

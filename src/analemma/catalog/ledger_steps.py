@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from analemma.catalog.bodies import spare_blocks
 from analemma.catalog.commit_steps import begin_branch, remember_request
 from analemma.catalog.commits import AFTER_BLOCKS, AFTER_HEAD, BEFORE_COMMIT, missing_upload
@@ -49,7 +47,7 @@ class _Rows:
 
     def parameters(self) -> dict[str, Any]:
         """As the statements take them."""
-        return {"rows": orjson.dumps(self._rows).decode(), "data": b"".join(self._pieces)}
+        return {"rows": self._rows, "data": b"".join(self._pieces)}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -95,7 +93,7 @@ def settle_in_steps(
     for step in steps:
         outcomes.add([step.seq, step.failure], [step.receipt])
     tx.execute("add_tickets", tenant=tenant, settled_at=now_us, **outcomes.parameters())
-    tx.execute("drop_entries", tenant=tenant, seqs=orjson.dumps([step.seq for step in steps]).decode())
+    tx.execute("drop_entries", tenant=tenant, seqs=[step.seq for step in steps])
 
 
 def _move_heads(tx: Transaction, tenant: TenantId, moves: Sequence[tuple[Head | None, Head]]) -> None:

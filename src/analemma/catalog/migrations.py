@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from analemma.catalog.engine import Engine, Statements, Transaction
-from analemma.catalog.statements import MigrationScript, load_migrations
+from analemma.catalog.sql import MigrationScript, load_migrations
 from analemma.errors import Corrupt, Unavailable
 
 

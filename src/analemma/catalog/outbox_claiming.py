@@ -12,7 +12,6 @@ passed over is done by somebody who can wait, in the same line as the producers.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -227,7 +226,7 @@ class OutboxClaims:
         share = max(1, rows // max(1, len(found)))
         claimed = [ClaimedLane(LaneKey(*row[1:4]), row[4], row[5], row[6], bool(row[7]), bool(row[8])) for row in found]
         wanted = [[*lane.key, lane.done_seq, 1 if lane.suspect or lane.reclaimed else share] for lane in claimed]
-        for place, *event in tx.all("events_of_lanes", lanes=json.dumps(wanted)) if claimed else ():
+        for place, *event in tx.all("events_of_lanes", lanes=wanted) if claimed else ():
             claimed[place].events.append(EventRow._make(event))
         return claimed
 
@@ -357,7 +356,7 @@ class OutboxClaims:
 def _finish_well(tx: Transaction, outcomes: Sequence[LaneOutcome], now: int) -> tuple[bool, int, list[LaneOutcome]]:
     """Finish lanes in which nothing failed: whether any is due again, how many rows are settled, and what is lost."""
     given = [[*outcome.lane.key, outcome.lane.fence, outcome.done_seq] for outcome in outcomes]
-    found = {tuple(row[:3]): row[3:] for row in tx.all("finish_lanes_well", lanes=json.dumps(given), now=now)}
+    found = {tuple(row[:3]): row[3:] for row in tx.all("finish_lanes_well", lanes=given, now=now)}
     held = [outcome for outcome in outcomes if outcome.lane.key in found]
     settled = [
         [*outcome.lane.key, outcome.lane.done_seq, outcome.done_seq]
@@ -365,7 +364,7 @@ def _finish_well(tx: Transaction, outcomes: Sequence[LaneOutcome], now: int) -> 
         if outcome.done_seq > outcome.lane.done_seq
     ]
     if settled:
-        tx.execute("process_events_of", lanes=json.dumps(settled), now=now)
+        tx.execute("process_events_of", lanes=settled, now=now)
     due = [found[outcome.lane.key][0] for outcome in held]
     return (
         any(each is not None and each <= now for each in due),

@@ -288,8 +288,7 @@ class SqlPacking:
         return moved
 
     def _hold(self, tx: Transaction, tenant: TenantId, ordered: Sequence[PackMove | RowMove]) -> None:
-        if self._postgres:
-            tx.all("hold_moving_blocks", tenant=tenant, ids=Blobs([move.id for move in ordered]))
+        tx.all("hold_moving_blocks", tenant=tenant, ids=[move.id for move in ordered])
 
     def _from_rows(self, tx: Transaction, tenant: TenantId, upload: UploadId, moves: Sequence[PackMove]) -> int:
         if self._postgres:

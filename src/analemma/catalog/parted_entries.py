@@ -3,7 +3,6 @@ and each says of which it is. Readers find the served one's; whoever looks for d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -33,7 +32,7 @@ def write_parted_entries(
 ) -> None:
     """These are the entries of the newest compiled version, which is not served, or of the served one, which is not the
     newest: those of the other one stay."""
-    told = json.dumps([[each.type, each.value, each.target or 0] for each in entries])
+    told = [[each.type, each.value, each.target or 0] for each in entries]
     own, other = (NEWEST_ONLY, SERVED_ONLY) if newest else (SERVED_ONLY, NEWEST_ONLY)
     place = {"tenant": tenant, "entity_type": entity_type, "entity": entity}
     if tx.dialect == "postgres":

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.arrays import Blobs
 from analemma.catalog.bodies import emit_blocks
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.names import check_part
 from analemma.catalog.port import BlockRow, TenantId, UploadId
-from analemma.catalog.statements import Dialect
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown
 from analemma.failpoints import declare, hit
@@ -169,7 +167,7 @@ class SqlPayloads:
     def release_leases(self, tenant: TenantId, owner: str, workflow: str, execution: str) -> int:
         _check_names(owner, workflow, execution)
         whose = {"tenant": tenant, "owner": owner, "workflow": workflow, "execution": execution}
-        count = self.engine.write(lambda tx: _release(tx, whose, self.clock.now_us(), self.engine.dialect))
+        count = self.engine.write(lambda tx: _release(tx, whose, self.clock.now_us()))
         hit(AFTER_RELEASE)
         return count
 
@@ -185,27 +183,24 @@ class SqlPayloads:
         return self.lease_keep_us // USES_PER_KEEP
 
     def _look(self, tenant: TenantId, ids: Sequence[LeaseId]) -> list[tuple[Lease, bool]]:
-        chosen = _chosen(self.engine.dialect, ids)
-        rows = self.engine.all("leases", tenant=tenant, unused=self._unused_us, **chosen)
+        rows = self.engine.all("leases", tenant=tenant, unused=self._unused_us, ids=ids)
         return [(_lease(row[:-1]), bool(row[-1])) for row in rows]
 
     def _renew_leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> None:
-        chosen = _chosen(self.engine.dialect, ids)
-
         def renew(tx: Transaction) -> None:
-            tx.execute("renew_leases", tenant=tenant, **chosen)
+            tx.execute("renew_leases", tenant=tenant, ids=ids)
             hit(BEFORE_RENEWAL)
 
         self.engine.write(renew)
 
     def _send_leases(self, request: LeaseRequest) -> None:
         try:
-            self.engine.write(lambda tx: _add_leases(tx, request, self.engine.dialect, unused_us=self._unused_us))
+            self.engine.write(lambda tx: _add_leases(tx, request, unused_us=self._unused_us))
         except _Unused as exc:
             # In a transaction of their own: two who hold leases together, and then renew them, would wait for each
             # other. Whoever ends them from here on sees that they are used; whoever was faster has ended them.
             self._renew_leases(request.tenant, exc.leases)
-            self.engine.write(lambda tx: _add_leases(tx, request, self.engine.dialect, unused_us=None))
+            self.engine.write(lambda tx: _add_leases(tx, request, unused_us=None))
 
     def _settle_leases(self, request: LeaseRequest) -> None:
         """Find out whether it happened, and if not, make it happen: lease ids are random, so a lease that is there is
@@ -229,18 +224,17 @@ class _Unused(Exception):
         self.leases = leases
 
 
-def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect, *, unused_us: int | None) -> None:
+def _add_leases(tx: Transaction, request: LeaseRequest, *, unused_us: int | None) -> None:
     """The order of locks is that of a commit: what is built upon, then blocks by id, then what is new."""
     for owner, workflow, execution in sorted({(each.owner, each.workflow, each.execution) for each in request.leases}):
         whose = {"tenant": request.tenant, "owner": owner, "workflow": workflow, "execution": execution}
-        if dialect == "postgres":
-            tx.one("share_execution", **whose)
+        tx.all("share_execution", **whose)
         # After the lock, in a statement of its own: that sees what was committed while we waited.
         if tx.one("execution_ended", **whose) is not None:
             raise ended(execution)
     kept = sorted(set(request.kept))
     if kept:
-        held = tx.all("hold_leases", tenant=request.tenant, unused=unused_us or 0, **_chosen(dialect, kept))
+        held = tx.all("hold_leases", tenant=request.tenant, unused=unused_us or 0, ids=kept)
         if len(held) != len(kept):  # guard: lease.counted
             raise released()
         unused = [LeaseId(row[0]) for row in held if row[1]]
@@ -255,19 +249,18 @@ def _add_leases(tx: Transaction, request: LeaseRequest, dialect: Dialect, *, unu
     hit(BEFORE_COMMIT)
 
 
-def _release(tx: Transaction, whose: dict[str, Any], now_us: int, dialect: Dialect) -> int:
-    _hold_execution(tx, whose, dialect)
+def _release(tx: Transaction, whose: dict[str, Any], now_us: int) -> int:
+    _hold_execution(tx, whose)
     tx.execute("end_execution", **whose, now=now_us)
     count = tx.execute("release_leases", **whose, now=now_us)
     hit(BEFORE_RELEASE)
     return count
 
 
-def _hold_execution(tx: Transaction, whose: dict[str, Any], dialect: Dialect) -> None:
+def _hold_execution(tx: Transaction, whose: dict[str, Any]) -> None:
     """Nobody gives the execution leases, renews those that it has or passes them on, until the transaction ends."""
-    if dialect == "postgres":
-        tx.one("hold_execution", **whose)
-        tx.all("hold_leases_of_execution", **whose)
+    tx.all("hold_execution", **whose)
+    tx.all("hold_leases_of_execution", **whose)
 
 
 class LeasedExecution(NamedTuple):
@@ -307,7 +300,7 @@ def end_leases(tx: Transaction, tenant: TenantId, each: LeasedExecution, *, befo
     """End the leases of an execution that is over; how many. It may get new ones: a run may be run again, and what that
     leaves is ended as these are."""
     whose = {"tenant": tenant, **_whose(each)}
-    _hold_execution(tx, whose, tx.dialect)
+    _hold_execution(tx, whose)
     # After the locks, in a statement of its own: that sees who used them while we waited.
     if not is_over(tx, tenant, each, before_us=before_us):
         return 0
@@ -338,13 +331,6 @@ def _check_names(owner: str, workflow: str, execution: str) -> None:
     check_part(owner, "owner")
     check_part(workflow, "workflow")
     check_part(execution, "execution")
-
-
-def _chosen(dialect: Dialect, ids: Sequence[LeaseId]) -> dict[str, Any]:
-    """Many ids as one parameter, as each database takes them."""
-    if dialect == "postgres":
-        return {"ids": Blobs(ids)}
-    return {"ids": b"".join(ids), "count": len(ids)}
 
 
 def _lease_row(tenant: TenantId, lease: Lease) -> tuple[Any, ...]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-import orjson
-
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import BranchKey, RowChange
 from analemma.catalog.threads import ANSWERED, ID_BYTES, RESUMED, CheckpointRow, ThreadRows, Written, id_of_version
@@ -86,7 +84,7 @@ def _line(rows: ThreadRows, row: CheckpointRow, thread: str) -> list[RowChange]:
     above = rows.line(row)
     if not above:
         return []
-    chosen = {**rows.key(row.thread, row.branch), "target": thread, "checkpoints": orjson.dumps(above).decode()}
+    chosen = {**rows.key(row.thread, row.branch), "target": thread, "checkpoints": above}
     return [RowChange("copy_line", chosen, len(above)), RowChange("copy_line_writes", chosen, None)]
 
 

@@ -19,7 +19,7 @@ from analemma.catalog.postgres_errors import not_a_url, outcome_unknown, transla
 from analemma.catalog.postgres_pool import Connection, Loan, PostgresPool
 from analemma.catalog.postgres_transaction import PostgresTransaction
 from analemma.catalog.postgres_url import parse_url, server_name
-from analemma.catalog.statements import Dialect, load
+from analemma.catalog.sql import Dialect, load
 from analemma.errors import AnalemmaError, Unavailable
 
 Result = TypeVar("Result")

@@ -11,7 +11,7 @@ import psycopg
 
 from analemma.catalog.engine import Row
 from analemma.catalog.postgres_errors import rolled_back, translate
-from analemma.catalog.statements import Dialect, Statement, load
+from analemma.catalog.sql import Dialect, Statement, load
 from analemma.errors import AnalemmaError
 
 Connection = psycopg.Connection[Row]
@@ -87,7 +87,10 @@ class PostgresTransaction:
 
     def _run(self, name: str, parameters: dict[str, Any]) -> psycopg.Cursor[Row]:
         self._counts[name] += 1
-        values = [parameters[name] for name in self._statements[name].parameters]
+        statement = self._statements[name]
+        values = [parameters[name] for name in statement.parameters]
+        if statement.binds is not None:
+            values = statement.bind(values)
         return self._connection.execute(_queries()[name], values, binary=True)
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
-import orjson
-
 from analemma.canon.identity import BlockId
 from analemma.catalog.commits import read_head
 from analemma.catalog.engine import Row, Statements, Transaction
@@ -129,7 +127,7 @@ def _apply(tx: Transaction, request: RecordRequest, branch: dict[str, Any]) -> N
 
 def _expire(tx: Transaction, effect: Expire, branch: dict[str, Any], now_us: int) -> int:
     """How many versions went: all of them, or none."""
-    chosen = {**branch, "versions": orjson.dumps(effect.versions).decode()}
+    chosen = {**branch, "versions": effect.versions}
     held = {row[0] for row in tx.all("hold_versions", **chosen)}
     # guard: expiry.held
     if held != set(effect.manifests) or tx.all("protected_versions", **chosen):  # guard: expiry.protected

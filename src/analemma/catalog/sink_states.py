@@ -3,12 +3,10 @@ what is known of the sink; and what became of it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from analemma.catalog.arrays import Integers, Texts
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.entities import EntityPlace
 from analemma.catalog.port import TenantId
@@ -89,21 +87,8 @@ class SinkStates:
 
     def read(self, sink: str, slice_types: Sequence[str] | None, wanted: Sequence[WantedShip]) -> list[ShipState]:
         """Where each stands, in one snapshot; only slices of these types, or all."""
-        if self._engine.dialect == "postgres":
-            rows = self._engine.all(
-                "ship_states",
-                sink=sink,
-                slice_types=None if slice_types is None else Texts(slice_types),
-                tenants=Integers([each.tenant for each in wanted]),
-                types=Texts([each.entity.type for each in wanted]),
-                keys=Texts([each.entity.id for each in wanted]),
-                places=Texts([each.place for each in wanted]),
-                doc_ids=Texts([each.doc_id for each in wanted]),
-            )
-        else:
-            asked = [[each.tenant, *each.entity, each.place, each.doc_id] for each in wanted]
-            chosen = None if slice_types is None else json.dumps(list(slice_types))
-            rows = self._engine.all("ship_states", sink=sink, slice_types=chosen, wanted=json.dumps(asked))
+        asked = [(each.tenant, *each.entity, each.place, each.doc_id) for each in wanted]
+        rows = self._engine.all("ship_states", sink=sink, slice_types=slice_types, wanted=asked)
         found = [ShipState(None, None, 0, None)] * len(wanted)
         before = -1
         for row in rows:
@@ -119,18 +104,8 @@ class SinkStates:
     def take(self, sink: str, wanted: Sequence[tuple[WantedShip, ShipState]], *, now_us: int) -> list[int]:
         """Whose each of these documents is: nobody's become those of these entities. No document may be named twice."""
         ordered = sorted(wanted, key=lambda each: each[0][2:])
-        if self._engine.dialect == "postgres":
-            given: dict[str, Any] = {
-                "places": Texts([want.place for want, _ in ordered]),
-                "doc_ids": Texts([want.doc_id for want, _ in ordered]),
-                "tenants": Integers([want.tenant for want, _ in ordered]),
-                "entities": Integers([state.number for _, state in ordered]),
-                "versions": Integers([state.version for _, state in ordered]),
-            }
-        else:
-            rows = [[want.place, want.doc_id, want.tenant, state.number, state.version] for want, state in ordered]
-            given = {"documents": json.dumps(rows)}
-        found = self._engine.write(lambda tx: tx.all("take_documents", sink=sink, now=now_us, **given))
+        rows = [(want.place, want.doc_id, want.tenant, state.number, state.version) for want, state in ordered]
+        found = self._engine.write(lambda tx: tx.all("take_documents", sink=sink, now=now_us, documents=rows))
         owners = {(row[0], row[1]): int(row[2]) for row in found}
         return [owners[want.place, want.doc_id] for want, _ in wanted]
 
@@ -150,34 +125,8 @@ def record_shipped(tx: Transaction, rows: Sequence[ShippedRow], *, now_us: int) 
     known = sorted((row for row in rows if row.outcome != "refused"), key=lambda row: row[2:5])
     if not known:
         return
-    if tx.dialect == "postgres":
-        tx.execute(
-            "record_shipped",
-            now=now_us,
-            sinks=Texts([row.sink for row in known]),
-            places=Texts([row.place for row in known]),
-            doc_ids=Texts([row.doc_id for row in known]),
-            tenants=Integers([row.tenant for row in known]),
-            entities=Integers([row.entity for row in known]),
-            versions=Integers([row.version for row in known]),
-            ship_seqs=Integers([row.ship_seq for row in known]),
-            deleted=Integers([int(row.deleted) for row in known]),
-        )
-    else:
-        tx.execute_many(
-            "record_shipped",
-            [
-                (
-                    row.sink,
-                    row.place,
-                    row.doc_id,
-                    row.tenant,
-                    row.entity,
-                    row.version,
-                    row.ship_seq,
-                    int(row.deleted),
-                    now_us,
-                )
-                for row in known
-            ],
-        )
+    documents = [
+        (row.sink, row.place, row.doc_id, row.tenant, row.entity, row.version, row.ship_seq, int(row.deleted))
+        for row in known
+    ]
+    tx.execute("record_shipped", now=now_us, documents=documents)

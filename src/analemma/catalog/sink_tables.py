@@ -11,11 +11,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
-from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
-from analemma.catalog.statements import Dialect, Statement, parse
+from analemma.catalog.sql import Dialect, Statement, parse
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -110,8 +109,7 @@ class SqliteSinkTable:
             return set()
         statement = self._statements["upsert_document"]
         assert statement.parameters == SinkRow._fields
-        bound = map(itemgetter(*statement.positions), rows)
-        changed = connection.executemany(statement.sql, bound).rowcount
+        changed = connection.executemany(statement.sql, (statement.bind(list(row)) for row in rows)).rowcount
         if changed == len(rows):
             return set()
         return {row.doc_id for row in rows if self._held(connection, row.doc_id) > row.ship_seq}
@@ -128,8 +126,8 @@ class SqliteSinkTable:
 
     def _run(self, connection: sqlite3.Connection, name: str, **parameters: Any) -> sqlite3.Cursor:
         statement = self._statements[name]
-        values = [parameters[statement.parameters[position]] for position in statement.positions]
-        return connection.execute(statement.sql, values)
+        values = [parameters[parameter] for parameter in statement.parameters]
+        return connection.execute(statement.sql, statement.bind(values))
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -205,7 +203,7 @@ class PostgresSinkTable:
         statement = self._statements[name]
         values = [parameters[parameter] for parameter in statement.parameters]
         with self._psycopg.RawCursor(connection) as cursor:
-            return {row[0] for row in cursor.execute(statement.sql.encode(), values).fetchall()}
+            return {row[0] for row in cursor.execute(statement.sql.encode(), statement.bind(values)).fetchall()}
 
     def _connected(self) -> Any:
         if self._connection is None:
@@ -288,7 +286,7 @@ def _quoted(table: str) -> str:
 @cache
 def _load(dialect: Dialect, quoted_table: str) -> dict[str, Statement]:
     """The statements for one table. An identifier cannot be a parameter, so it stands in their text."""
-    file = resources.files("analemma.catalog") / "sql" / "foreign" / f"sink_table.{dialect}.sql"
+    file = resources.files("analemma.catalog") / "sql" / "foreign" / "sink_table.sql"
     text = file.read_text(encoding="utf-8").replace(_STANDS_FOR_TABLE, quoted_table)
     return parse(text, dialect, source=file.name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -167,18 +166,8 @@ class Slices:
         """What there is of each, in one round trip."""
         if not wanted:
             return []
-        if self._engine.dialect == "postgres":
-            rows = self._engine.all(
-                "wanted_slices",
-                tenant=self._tenant,
-                types=Texts([each.place.type for each in wanted]),
-                keys=Texts([each.place.id for each in wanted]),
-                slice_types=Texts([each.type for each in wanted]),
-                versions=Integers([each.version for each in wanted]),
-            )
-        else:
-            asked = [[each.place.type, each.place.id, each.type, each.version] for each in wanted]
-            rows = self._engine.all("wanted_slices", tenant=self._tenant, wanted=json.dumps(asked))
+        asked = [(each.place.type, each.place.id, each.type, each.version) for each in wanted]
+        rows = self._engine.all("wanted_slices", tenant=self._tenant, wanted=asked)
         found = [FoundSlice(None, 0, None)] * len(wanted)
         for at, number, compile_seq, version, revision, *content in rows:
             there = None if version is None else SliceRow(wanted[at].type, version, revision, *content)
@@ -310,7 +299,7 @@ def _in_one_statement(
 def _in_steps(tx: Transaction, tenant: TenantId, write: CompileWrite, now_us: int) -> bool:
     row = write.row
     # guard: compile.joined.sqlite
-    if write.joined and tx.one("compiles_since", read=json.dumps(write.joined)) is not None:
+    if write.joined and tx.one("compiles_since", read=write.joined) is not None:
         return False
     moved = tx.execute(
         "move_compiled",
@@ -334,7 +323,7 @@ def _in_steps(tx: Transaction, tenant: TenantId, write: CompileWrite, now_us: in
     if write.slices:
         tx.execute_many("add_slice", [(write.number, *each) for each in write.slices])
     if write.entries is not None:
-        entries = json.dumps([[each.type, each.value, each.target or 0] for each in write.entries])
+        entries = [[each.type, each.value, each.target or 0] for each in write.entries]
         tx.execute("drop_index_entries", entity=write.number, entries=entries)
         if write.entries:
             tx.execute(

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.file_lock import PATIENCE_S, TIMEOUT_S, FileLock
+from analemma.catalog.sql import Dialect
 from analemma.catalog.sqlite_connections import SqliteConnector, Synchronous, sync_directory, sync_file
 from analemma.catalog.sqlite_errors import lost_in_a_fork
 from analemma.catalog.sqlite_fork import identify, lose, refuse_lost, watch
@@ -19,7 +20,6 @@ from analemma.catalog.sqlite_queue import Request
 from analemma.catalog.sqlite_readers import SqliteReaders
 from analemma.catalog.sqlite_transaction import SqliteTransaction
 from analemma.catalog.sqlite_writer import LOG_LIMIT_BYTES, SqliteWriter
-from analemma.catalog.statements import Dialect
 from analemma.errors import Unavailable
 
 Result = TypeVar("Result")

@@ -9,10 +9,10 @@ from collections import Counter
 from typing import Literal
 
 from analemma.catalog.file_lock import FileLock
+from analemma.catalog.sql import load
 from analemma.catalog.sqlite_errors import translate
 from analemma.catalog.sqlite_transaction import SqliteTransaction
 from analemma.catalog.sqlite_types import ColumnTypes
-from analemma.catalog.statements import load
 from analemma.errors import Unavailable
 
 Synchronous = Literal["full", "normal"]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from analemma.catalog.engine import Row
+from analemma.catalog.sql import Dialect, Statement
 from analemma.catalog.sqlite_errors import lost_in_a_fork, translate, translate_commit
 from analemma.catalog.sqlite_types import ColumnTypes
-from analemma.catalog.statements import Dialect, Statement
 from analemma.errors import Internal
 
 
@@ -40,6 +40,8 @@ class SqliteTransaction:
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         try:
+            if not self._statements[name].sql:
+                return []
             # Fetched to the end at once: a half-read statement would hold its snapshot.
             cursor = self._run(name, parameters)
             rows = cursor.fetchall()
@@ -51,16 +53,15 @@ class SqliteTransaction:
 
     def execute(self, name: str, /, **parameters: Any) -> int:
         try:
-            return self._run(name, parameters).rowcount
+            return self._run(name, parameters).rowcount if self._statements[name].sql else 0
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
             raise translate(exc, self._database) from exc
 
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
         statement = self._statements[name]
         self._counts[name] += 1
-        positions = statement.positions
-        if len(positions) != len(statement.parameters):
-            rows = ([row[position] for position in positions] for row in rows)
+        if statement.binds is not None:
+            rows = (statement.bind(list(row)) for row in rows)
         try:
             return self.connection.executemany(statement.sql, rows).rowcount
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
@@ -117,9 +118,7 @@ class SqliteTransaction:
                 f"{name} takes {', '.join(names) or 'nothing'}; it was given {', '.join(parameters) or 'nothing'}"
             )
         values = [parameters[name] for name in names]
-        if len(statement.positions) != len(names):
-            values = [values[position] for position in statement.positions]
-        return self.connection.execute(statement.sql, values)
+        return self.connection.execute(statement.sql, values if statement.binds is None else statement.bind(values))
 
 
 class _Abandoned:

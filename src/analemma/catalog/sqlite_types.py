@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from analemma.catalog.engine import Row
-from analemma.catalog.statements import Statement
+from analemma.catalog.sql import Statement
 from analemma.errors import Corrupt
 
 _TABLE = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)", re.IGNORECASE)

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import orjson
-
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.names import check_key, check_part, check_texts
@@ -177,8 +175,8 @@ class ThreadRows:
             if last is None:
                 return
             chosen = {**place, "target": target}
-            tx.execute("copy_line", **chosen, checkpoints=orjson.dumps([*line, last.checkpoint]).decode())
-            tx.execute("copy_line_writes", **chosen, checkpoints=orjson.dumps(line).decode())
+            tx.execute("copy_line", **chosen, checkpoints=[*line, last.checkpoint])
+            tx.execute("copy_line_writes", **chosen, checkpoints=line)
             for *written, writer in tx.all("writes_of_writers", **place, checkpoint=last.checkpoint):
                 if writer in known:
                     tx.execute("add_write", **self.write_columns(target, fence.branch, Written._make(written)))
@@ -299,7 +297,7 @@ class ThreadRows:
 
     def of_runs(self, runs: Sequence[str]) -> list[CheckpointRow]:
         """Every checkpoint that one of these runs made."""
-        wanted = orjson.dumps(list(runs)).decode()
+        wanted = list(runs)
         rows = self._engine.all("checkpoints_of_runs", tenant=self._tenant, owner=self._owner, runs=wanted)
         return [_checkpoint(row) for row in rows]
 
@@ -357,8 +355,8 @@ class ThreadRows:
         rows = self._engine.all(
             "writes_to_channels",
             **self.key(thread, branch),
-            checkpoints=orjson.dumps(list(checkpoints)).decode(),
-            channels=orjson.dumps(list(channels)).decode(),
+            checkpoints=list(checkpoints),
+            channels=list(channels),
         )
         return sorted(map(Written._make, rows), key=_order)
 
@@ -367,9 +365,8 @@ class ThreadRows:
         check_part(target, "thread id")
 
         def copy(tx: Transaction) -> None:
-            if self._engine.dialect == "postgres":
-                # Of two copies into one thread, the second sees the first. Where there is one writer it does anyway.
-                tx.one("hold_thread", **self._thread(target))
+            # Of two copies into one thread, the second sees the first.
+            tx.all("hold_thread", **self._thread(target))
             if tx.one("thread_exists", **self._thread(target)) is not None:
                 raise Conflict(f"thread {target!r} exists already", hint="delete it first, or copy to a new one")
             tx.execute("copy_checkpoints", **self._thread(thread), target=target)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.arrays import Texts
 from analemma.catalog.engine import Engine, Row
 from analemma.catalog.port import TenantId
 
@@ -70,8 +68,8 @@ class ViewRows:
             "view_by_keys",
             tenant=self._tenant,
             entity_type=entity_type,
-            keys=self._texts(keys),
-            slice_types=self._texts(slice_types),
+            keys=keys,
+            slice_types=slice_types,
             version=version,
         )
         return {entity.key: entity for entity in _grouped(rows)}
@@ -88,7 +86,7 @@ class ViewRows:
             low=low,
             high=high,
             limit=limit,
-            slice_types=self._texts(slice_types),
+            slice_types=slice_types,
         )
         return _grouped(rows)
 
@@ -104,7 +102,7 @@ class ViewRows:
             value=value,
             after=after,
             limit=limit,
-            slice_types=self._texts(slice_types),
+            slice_types=slice_types,
         )
         return _grouped(rows)
 
@@ -129,16 +127,13 @@ class ViewRows:
         """How many entities are served as they were compiled by other rules than these, by the fingerprint of those;
         what is deleted is not counted. It costs what it finds."""
         rows = self._engine.all(
-            "served_by_rules", tenant=self._tenant, entity_type=entity_type, skipped=self._texts(sorted(skipped))
+            "served_by_rules", tenant=self._tenant, entity_type=entity_type, skipped=sorted(skipped)
         )
         return {row[0]: row[1] for row in rows}
 
     def _count(self, name: str, **parameters: Any) -> int:
         row = self._engine.one(name, tenant=self._tenant, **parameters)
         return 0 if row is None else int(row[0])
-
-    def _texts(self, texts: Sequence[str]) -> Any:
-        return Texts(texts) if self._engine.dialect == "postgres" else json.dumps(list(texts))
 
 
 def _bounds(prefix: str, after: str | None) -> tuple[str, str]:

@@ -3,13 +3,11 @@ operation."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from typing import Any, Literal
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.arrays import Blobs
 from analemma.catalog.bodies import add_bodies, replace_bodies
 from analemma.catalog.collecting import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.collecting_sessions import SessionId, Sessions
@@ -240,7 +238,7 @@ class SqlWorkspaces:
 
     def spare_unit(self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str) -> None:
         """An archive is somebody's again: should it be nobody's later, that counts from then."""
-        tx.execute("drop_archive_marks", tenant=tenant, units=json.dumps([f"{workspace}/{op_id}/"]))
+        tx.execute("drop_archive_marks", tenant=tenant, units=[f"{workspace}/{op_id}/"])
 
     def claim_unit(self, tenant: TenantId, workspace: str, op_id: str) -> bool:
         """Give an archive to the collector, durably, unless its workspace needs it; whether it is the collector's."""
@@ -282,7 +280,7 @@ class SqlWorkspaces:
 
         def write(tx: Transaction) -> int:
             self._sessions.touch(tx, tenant, session)
-            present = {row[0] for row in tx.all("present_blocks", tenant=tenant, **self._chosen(_ids(blocks)))}
+            present = {row[0] for row in tx.all("present_blocks", tenant=tenant, ids=_ids(blocks))}
             add_bodies(tx, tenant, blocks, uploads)
             replaced = [row for row in blocks if row.id in again and row.id in present and row.body is not None]
             replace_bodies(tx, tenant, replaced)
@@ -293,17 +291,12 @@ class SqlWorkspaces:
 
     def block_places(self, tenant: TenantId, blocks: Sequence[BlockId]) -> dict[BlockId, tuple[UploadId | None, int]]:
         """Where those of the blocks lie that are stored: in which upload, and where there they end."""
-        rows = self._engine.all("present_blocks", tenant=tenant, **self._chosen(blocks))
+        rows = self._engine.all("present_blocks", tenant=tenant, ids=blocks)
         return {block: (upload, end or 0) for block, upload, end in rows}
 
     def abandon_session(self, tenant: TenantId, session: SessionId) -> None:
         """Nothing of it is to stay."""
         self._engine.execute("close_session", tenant=tenant, id=session)
-
-    def _chosen(self, ids: Sequence[BlockId]) -> dict[str, Any]:
-        if self._engine.dialect == "postgres":
-            return {"ids": Blobs(ids)}
-        return {"ids": b"".join(ids), "count": len(ids)}
 
     def close_session(self, tx: Transaction, tenant: TenantId, session: SessionId) -> None:
         """In the transaction that keeps the archive; Conflict if the session was given up."""

@@ -200,7 +200,7 @@ class BatchCompiler:
     def _ask(self, items: Sequence[Item], failed: dict[int, Exception]) -> list[tuple[Item, CompileStart, Asking]]:
         parts, ruleset = self.parts, self.contracts.ruleset(self.entity_type)
         versions = {item.entity.number: item.version for item in items}
-        starts = read_starts(parts.engine, parts.tenant, parts.engine.dialect, versions)
+        starts = read_starts(parts.engine, parts.tenant, versions)
         try:
             parts.documents.read_ahead([each.document for each in starts.values() if each.document is not None])
         except (Corrupt, NotFound):

@@ -93,9 +93,7 @@ class DryRunner:
         parts, contracts = self._parts, self._parts.contracts()
         choice: EntityChoice = choice_of(call.scope, call.kind, call.type, contracts)
         limit = call.options.page
-        entities = scope_page(
-            parts.engine, parts.engine.dialect, parts.tenant, choice, first=call.first, last=call.last, limit=limit
-        )
+        entities = scope_page(parts.engine, parts.tenant, choice, first=call.first, last=call.last, limit=limit)
         counts = Counts()
         samples: list[Sample] = []
         for entity in entities:

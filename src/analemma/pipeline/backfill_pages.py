@@ -144,7 +144,6 @@ class _Page:
         parts, shard = self._parts, self._shard
         return scope_page(
             parts.engine,
-            parts.engine.dialect,
             parts.tenant,
             choice,
             first=max(shard.first, number + whole),

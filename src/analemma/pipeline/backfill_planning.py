@@ -59,15 +59,15 @@ def make_plan(parts: TenantParts, scope: BackfillScope, kind: BackfillKind, opti
     samples: list[Sample] = []
     with parts.engine.transaction() as tx:
         for level, each in enumerate(scope_types(scope, kind, contracts)):
-            choice, dialect = choice_of(scope, kind, each, contracts), parts.engine.dialect
-            there = scope_counts(tx, dialect, parts.tenant, choice)
+            choice = choice_of(scope, kind, each, contracts)
+            there = scope_counts(tx, parts.tenant, choice)
             wanted = max(1, min(SHARDS, -(-there.entities // options.page)))
-            ranges = scope_ranges(tx, dialect, parts.tenant, choice, wanted)
+            ranges = scope_ranges(tx, parts.tenant, choice, wanted)
             shards += [NewShard(level, each, first, last, count, START) for first, last, count in ranges]
             types.append(_type_plan(scope, kind, contracts, each, there, sum(count for _, _, count in ranges)))
             if ranges and len(samples) < SAMPLES:
                 first, last = ranges[0][0], ranges[-1][1]
-                page = scope_page(tx, dialect, parts.tenant, choice, first=first, last=last, limit=SAMPLES)
+                page = scope_page(tx, parts.tenant, choice, first=first, last=last, limit=SAMPLES)
                 samples += [Sample(str(EntityKey(each, parts.name, one.key)), _why(one, scope)) for one in page]
     plan = BackfillPlan(
         kind,

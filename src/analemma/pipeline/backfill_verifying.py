@@ -131,9 +131,7 @@ class _Page:
         """What there is to say of it."""
         parts, contracts = self._parts, self._parts.contracts()
         choice = choice_of(call.scope, BackfillKind.RAW_TO_SLICE, call.type, contracts)
-        entities = scope_page(
-            parts.engine, parts.engine.dialect, parts.tenant, choice, first=call.first, last=call.last, limit=call.page
-        )
+        entities = scope_page(parts.engine, parts.tenant, choice, first=call.first, last=call.last, limit=call.page)
         problems: list[Problem] = []
         versions = slices = 0
         for entity in entities:

@@ -167,7 +167,7 @@ class PageCompiler:
         self, page: Page, contracts: ContractSet, rows: Sequence[DependantRow]
     ) -> list[tuple[DependantRow, CompileStart, Asking]]:
         versions = {row.number: row.newest_compiled for row in rows if row.newest_compiled is not None}
-        starts = read_starts(self._engine, self._tenant, self._engine.dialect, versions)
+        starts = read_starts(self._engine, self._tenant, versions)
         self._read_ahead(starts.values())
         asked: list[tuple[DependantRow, CompileStart, Asking]] = []
         for row in rows:

@@ -11,7 +11,7 @@ import psycopg
 from tests.ports.entry_points.catalog import load, load_migrations
 
 
-def test_both_dialects_have_the_same_migrations() -> None:
+def test_both_databases_have_the_same_migrations() -> None:
     sqlite, postgres = ([(each.number, each.name) for each in load_migrations(name)] for name in ("sqlite", "postgres"))
     assert sqlite == postgres
     assert [number for number, _ in sqlite] == list(range(1, len(sqlite) + 1))
@@ -20,9 +20,11 @@ def test_both_dialects_have_the_same_migrations() -> None:
 def test_sqlite_understands_every_statement(migrated_directory: Path) -> None:
     wrong = {}
     with closing(sqlite3.connect(migrated_directory / "catalog.db")) as connection:
-        for statement in load("sqlite").values():
+        # One that only waits for others does nothing here.
+        for statement in (each for each in load("sqlite").values() if each.sql):
+            values = [None] * len(statement.binds or statement.parameters)
             try:
-                connection.execute(f"EXPLAIN {statement.sql}", [None] * len(statement.positions)).fetchall()
+                connection.execute(f"EXPLAIN {statement.sql}", values).fetchall()
             except sqlite3.OperationalError as exc:
                 # What makes this table is run where there is none.
                 if "table migration already exists" not in str(exc):

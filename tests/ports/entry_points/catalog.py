@@ -4,6 +4,6 @@ from analemma.catalog.opening import open_catalog as open_catalog
 from analemma.catalog.port import KernelCatalog as KernelCatalog
 from analemma.catalog.port import TenantId as TenantId
 from analemma.catalog.port import UploadId as UploadId
+from analemma.catalog.sql import load as load
+from analemma.catalog.sql import load_migrations as load_migrations
 from analemma.catalog.sqlite import SqliteEngine as SqliteEngine
-from analemma.catalog.statements import load as load
-from analemma.catalog.statements import load_migrations as load_migrations

@@ -56,3 +56,56 @@ WHERE archive_unit.tenant = :tenant AND archive_unit.state = 'kept'
         AND archive_mark.unit = archive_unit.workspace || '/' || archive_unit.op_id || '/'
   )
 LIMIT :limit
+
+-- archive_gc_hold --
+-- Nobody takes the lease before this transaction ends.
+SELECT pass FROM archive_gc WHERE tenant = :tenant AND holder IS NOT NULL FOR SHARE  -- guard: unit.held.lock.postgres
+
+-- add_archive_marks --
+-- A mark stays what it was, unless it is from a time that has not come: then a clock was wrong.
+INSERT INTO archive_mark (tenant, unit, first_orphan_detected, pass)
+SELECT :tenant, wanted.unit, :now, :pass FROM rows(:units) AS wanted (unit text) WHERE true
+ON CONFLICT (tenant, unit) DO UPDATE SET first_orphan_detected = excluded.first_orphan_detected, pass = excluded.pass
+WHERE archive_mark.first_orphan_detected > excluded.first_orphan_detected
+
+-- drop_archive_marks --
+-- Of units that are somebody's again, or gone.
+DELETE FROM archive_mark WHERE tenant = :tenant AND unit = ANY (:units::text[])
+
+-- due_archive_marks --
+-- Those of the units whose mark is old enough, and an earlier pass's.
+SELECT unit FROM archive_mark
+WHERE tenant = :tenant AND unit = ANY (:units::text[]) AND first_orphan_detected <= :since AND pass < :pass
+ORDER BY unit
+
+-- known_units --
+-- Those of these, each as (workspace, op_id), that were ever begun here.
+SELECT archive_unit.workspace, archive_unit.op_id
+FROM rows(:units) AS wanted (workspace text, op_id text)
+[sqlite] CROSS JOIN archive_unit
+[sqlite]     ON archive_unit.tenant = :tenant AND archive_unit.workspace = wanted.workspace AND archive_unit.op_id = wanted.op_id
+[postgres] -- OFFSET 0: each is looked up by itself, also before the database has counted the rows and would rather read them all.
+[postgres] CROSS JOIN LATERAL (
+[postgres]     SELECT workspace, op_id FROM archive_unit AS known
+[postgres]     WHERE known.tenant = :tenant AND known.workspace = wanted.workspace AND known.op_id = wanted.op_id
+[postgres]     OFFSET 0
+[postgres] ) AS archive_unit
+
+-- kept_for_nobody --
+-- Those of these, each as (workspace, op_id), that are kept, and that no workspace needs.
+SELECT archive_unit.workspace, archive_unit.op_id
+FROM rows(:units) AS wanted (workspace text, op_id text)
+[sqlite] CROSS JOIN archive_unit
+[sqlite]     ON archive_unit.tenant = :tenant AND archive_unit.workspace = wanted.workspace AND archive_unit.op_id = wanted.op_id
+[postgres] -- OFFSET 0 as above.
+[postgres] CROSS JOIN LATERAL (
+[postgres]     SELECT * FROM archive_unit AS known
+[postgres]     WHERE known.tenant = :tenant AND known.workspace = wanted.workspace AND known.op_id = wanted.op_id
+[postgres]     OFFSET 0
+[postgres] ) AS archive_unit
+WHERE archive_unit.state = 'kept'
+  AND NOT EXISTS (
+      SELECT 1 FROM workspace
+      WHERE workspace.tenant = archive_unit.tenant AND workspace.id = archive_unit.workspace
+        AND workspace.deleted_at IS NULL AND archive_unit.op_id IN (workspace.op_id, workspace.archive_op)
+  )

@@ -102,3 +102,64 @@ VALUES (:backfill, :shard, :step, :place, :entity, :kind, :reason)
 -- All versions of an entity, oldest first.
 SELECT version FROM raw WHERE entity = :entity ORDER BY version
 
+-- backfill_counts --
+-- What a type has within a scope: entities, those never compiled, those whose newest version is not compiled, those compiled by other rules
+-- than `fingerprint`, the bytes of their newest versions, and how many have been compiled. `ids` NULL is all.
+[sqlite] SELECT count(*), coalesce(sum(found.newest_compiled IS NULL), 0), coalesce(sum(found.newest_compiled < found.newest_raw), 0),
+[sqlite]        coalesce(sum(found.fingerprint <> :fingerprint), 0), coalesce(sum(found.size), 0), coalesce(sum(found.newest_compiled IS NOT NULL), 0)
+[postgres] SELECT count(*), count(*) FILTER (WHERE found.newest_compiled IS NULL), count(*) FILTER (WHERE found.newest_compiled < found.newest_raw),
+[postgres]        count(*) FILTER (WHERE found.fingerprint <> :fingerprint::text), coalesce(sum(found.size), 0)::bigint, count(*) FILTER (WHERE found.newest_compiled IS NOT NULL)
+FROM (
+    SELECT entity.newest_raw, entity.newest_compiled, raw.size, (
+        SELECT compile.fingerprint FROM compile
+        WHERE compile.entity = entity.id AND compile.version = entity.newest_compiled ORDER BY compile.revision DESC LIMIT 1
+    ) AS fingerprint
+    FROM entity JOIN raw ON raw.entity = entity.id AND raw.version = entity.newest_raw
+    WHERE entity.tenant = :tenant AND entity.type = :type AND entity.key >= :low AND entity.key < :high
+      AND (:ids::text[] IS NULL OR entity.key = ANY (:ids::text[]))
+) AS found
+
+-- backfill_ranges --
+-- The entities of a scope in ranges of about the same count: first and last number, and how many. With `stale`, only those that were not
+-- compiled by the rules of this fingerprint from their newest version; with `compiled`, only those that were compiled at all.
+SELECT min(placed.id), max(placed.id), count(*)
+FROM (
+    SELECT entity.id, ntile(:ranges::integer) OVER (ORDER BY entity.id) AS range
+    FROM entity
+    WHERE entity.tenant = :tenant AND entity.type = :type AND entity.key >= :low AND entity.key < :high AND entity.newest_raw IS NOT NULL
+      AND (:ids::text[] IS NULL OR entity.key = ANY (:ids::text[]))
+      AND (NOT :compiled::boolean OR entity.newest_compiled IS NOT NULL)
+      AND (NOT :stale::boolean OR entity.newest_compiled IS NULL OR entity.newest_compiled <> entity.newest_raw OR :fingerprint::text <> (
+          SELECT compile.fingerprint FROM compile
+          WHERE compile.entity = entity.id AND compile.version = entity.newest_compiled ORDER BY compile.revision DESC LIMIT 1
+      ) OR (entity.serving_version <> entity.newest_compiled AND :fingerprint::text <> (
+          SELECT compile.fingerprint FROM compile
+          WHERE compile.entity = entity.id AND compile.version = entity.serving_version ORDER BY compile.revision DESC LIMIT 1
+      )))
+) AS placed
+GROUP BY placed.range ORDER BY placed.range
+
+-- backfill_page --
+-- A page of the entities of a scope, by number, from one number to another. The conditions are those of `backfill_ranges`.
+SELECT entity.id, entity.key, entity.newest_raw, entity.newest_compiled, entity.serving_version, entity.ship_seq, entity.compile_seq
+FROM entity
+[sqlite] WHERE entity.tenant = :tenant AND entity.id >= :first AND entity.id <= :last AND +entity.type = :type
+[sqlite]   AND +entity.key >= :low AND +entity.key < :high AND entity.newest_raw IS NOT NULL
+[postgres] WHERE entity.tenant = :tenant AND entity.id >= :first AND entity.id <= :last AND entity.type = :type
+[postgres]   AND entity.key >= :low AND entity.key < :high AND entity.newest_raw IS NOT NULL
+  AND (:ids::text[] IS NULL OR entity.key = ANY (:ids::text[]))
+  AND (NOT :compiled::boolean OR entity.newest_compiled IS NOT NULL)
+  AND (NOT :stale::boolean OR entity.newest_compiled IS NULL OR entity.newest_compiled <> entity.newest_raw OR :fingerprint::text <> (
+      SELECT compile.fingerprint FROM compile
+      WHERE compile.entity = entity.id AND compile.version = entity.newest_compiled ORDER BY compile.revision DESC LIMIT 1
+  ) OR (entity.serving_version <> entity.newest_compiled AND :fingerprint::text <> (
+      SELECT compile.fingerprint FROM compile
+      WHERE compile.entity = entity.id AND compile.version = entity.serving_version ORDER BY compile.revision DESC LIMIT 1
+  )))
+ORDER BY entity.id LIMIT :limit
+
+-- stored_entries --
+-- All index entries of entities, with what must agree with the entity's own row.
+SELECT entry.entity, entry.index_type, entry.value, target.type, target.key, entry.tenant, entry.entity_type, entry.waiting
+FROM index_entry AS entry LEFT JOIN entity AS target ON target.id = entry.target
+WHERE entry.entity = ANY (:entities::bigint[])

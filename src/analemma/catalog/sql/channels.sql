@@ -28,3 +28,115 @@ SELECT channel, CAST(sum(next_seq - 1 - done_seq) AS bigint), count(*),
 FROM lane
 WHERE channel > '' AND (parked OR due_at IS NOT NULL) AND tenant = coalesce(:tenant, tenant)
 GROUP BY channel
+
+-- due_channels [sqlite] --
+-- Channels that have something to deliver now and do not rest, and how often in a row each could not deliver. Walks from one channel to the
+-- next, whatever they hold.
+WITH RECURSIVE named (name) AS (
+    SELECT min(channel) FROM lane WHERE due_at IS NOT NULL AND NOT parked AND channel > ''
+    UNION ALL
+    SELECT (SELECT min(channel) FROM lane WHERE due_at IS NOT NULL AND NOT parked AND channel > named.name)
+    FROM named WHERE named.name IS NOT NULL
+)
+SELECT named.name, coalesce(channel.failures, 0)
+FROM named LEFT JOIN channel ON channel.name = named.name
+WHERE named.name IS NOT NULL AND coalesce(channel.rest_until, 0) <= :now
+  AND EXISTS (
+      SELECT 1 FROM lane
+      WHERE lane.channel = named.name AND lane.due_at IS NOT NULL AND NOT lane.parked AND lane.due_at <= :now
+        AND (lane.lease_until IS NULL OR lane.lease_until <= :now) AND lane.tenant = coalesce(:tenant, lane.tenant)
+  )
+
+-- due_channels [postgres] --
+-- Channels that have something to deliver now and do not rest, and how often in a row each could not deliver: the function is in
+-- migration 0015.
+SELECT * FROM analemma_due_channels(:now::bigint, :tenant::bigint)
+
+-- rest_channel [sqlite] --
+-- Has all workers leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; answers for how long. What others
+-- say of it while it rests is the same failure once more.
+INSERT INTO channel (name, rest_until, failures, since, reason)
+VALUES (:name, :now + max(min(:longest, :base), :asked), 1, :now, :reason)
+ON CONFLICT (name) DO UPDATE
+SET rest_until = CASE
+        WHEN channel.rest_until > :now THEN max(channel.rest_until, :now + :asked)
+        ELSE :now + max(min(:longest, :base << min(channel.failures, 30)), :asked)
+        END,
+    failures = channel.failures + CASE WHEN channel.rest_until > :now THEN 0 ELSE 1 END,
+    reason = excluded.reason, since = coalesce(channel.since, excluded.since)
+RETURNING rest_until - :now
+
+-- rest_channel [postgres] --
+-- Has all workers leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; answers for how long. What others
+-- say of it while it rests is the same failure once more.
+INSERT INTO channel AS held (name, rest_until, failures, since, reason)
+VALUES (:name, :now::bigint + greatest(least(:longest::bigint, :base::bigint), :asked::bigint), 1, :now::bigint, :reason)
+ON CONFLICT (name) DO UPDATE
+SET rest_until = CASE
+        WHEN held.rest_until > :now::bigint THEN greatest(held.rest_until, :now::bigint + :asked::bigint)
+        ELSE :now::bigint
+            + greatest(least(:longest::bigint, :base::bigint << least(held.failures, 30)::integer), :asked::bigint)
+        END,
+    failures = held.failures + CASE WHEN held.rest_until > :now::bigint THEN 0 ELSE 1 END,
+    reason = excluded.reason, since = coalesce(held.since, excluded.since)
+RETURNING rest_until - :now::bigint
+
+-- hasten_channel [sqlite] --
+-- Whatever of a channel waits for another try is due now, unless a worker has it.
+UPDATE lane SET due_at = :now, retry_at = NULL
+WHERE channel = :name AND due_at IS NOT NULL AND NOT parked AND due_at > :now AND lease_until IS NULL
+
+-- hasten_channel [postgres] --
+-- Whatever of a channel waits for another try is due now, unless a worker has it.
+WITH waiting AS MATERIALIZED (
+    SELECT tenant, aggregatetype, aggregateid FROM lane
+    WHERE channel = :name AND due_at IS NOT NULL AND NOT parked AND due_at > :now::bigint AND lease_until IS NULL
+    ORDER BY tenant, aggregatetype, aggregateid
+    FOR NO KEY UPDATE
+)
+UPDATE lane SET due_at = :now::bigint, retry_at = NULL
+FROM waiting
+WHERE lane.tenant = waiting.tenant AND lane.aggregatetype = waiting.aggregatetype AND lane.aggregateid = waiting.aggregateid
+
+-- take_turn [sqlite] --
+-- The next time at which a channel with a rate may deliver, having reserved `duration` from then on; answers how long to wait for it.
+INSERT INTO channel (name, next_at) VALUES (:name, :now + :duration)
+ON CONFLICT (name) DO UPDATE SET next_at = max(channel.next_at, :now) + :duration
+RETURNING next_at - :duration - :now
+
+-- take_turn [postgres] --
+-- The next time at which a channel with a rate may deliver, having reserved `duration` from then on; answers how long to wait for it.
+INSERT INTO channel AS held (name, next_at) VALUES (:name, :now::bigint + :duration::bigint)
+ON CONFLICT (name) DO UPDATE SET next_at = greatest(held.next_at, :now::bigint) + :duration::bigint
+RETURNING next_at - :duration::bigint - :now::bigint
+
+-- held_lanes --
+-- The places, from 0, of those of these lanes that are held under these fences until then at least.
+SELECT given.place - 1
+FROM rows(:lanes) WITH ORDINALITY AS given (tenant bigint, aggregatetype text, aggregateid text, fence bigint, place)
+CROSS JOIN lane
+WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype AND lane.aggregateid = given.aggregateid
+  AND lane.fence = given.fence AND lane.lease_until >= :until::bigint
+
+-- blame_next [sqlite] --
+-- Counts an attempt against the next row of a lane in which a worker died.
+UPDATE outbox SET status = 'PENDING', attempts = attempts + 1, failure_reason = :reason
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+
+-- blame_lanes [postgres] --
+-- Counts an attempt against the next row of each of these lanes, in which a worker died; from now on they are suspect.
+WITH held AS MATERIALIZED (
+    SELECT lane.tenant, lane.aggregatetype, lane.aggregateid, lane.done_seq + 1 AS seq
+    FROM unnest(:tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[]) AS given (tenant, aggregatetype, aggregateid, fence)
+    JOIN lane ON lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype AND lane.aggregateid = given.aggregateid
+        AND lane.fence = given.fence
+    ORDER BY lane.tenant, lane.aggregatetype, lane.aggregateid
+    FOR NO KEY UPDATE OF lane
+), marked AS (
+    UPDATE lane SET suspect = true FROM held
+    WHERE lane.tenant = held.tenant AND lane.aggregatetype = held.aggregatetype AND lane.aggregateid = held.aggregateid
+)
+UPDATE outbox SET status = 'PENDING', attempts = outbox.attempts + 1, failure_reason = :reason
+FROM held
+WHERE outbox.tenant = held.tenant AND outbox.aggregatetype = held.aggregatetype AND outbox.aggregateid = held.aggregateid
+  AND outbox.seq = held.seq

@@ -125,3 +125,85 @@ DELETE FROM session WHERE touched_at < :before  -- guard: session.touched
 -- session_count --
 -- How many writers need several transactions now.
 SELECT count(*) FROM session
+
+-- database_now --
+-- Microseconds since 1970-01-01Z; SQLite counts milliseconds.
+SELECT analemma_now()
+
+-- gc_hold_lease --
+-- Nobody takes the lease before this transaction ends.
+SELECT pass FROM gc FOR SHARE
+
+-- gc_clear_dooms [sqlite] --
+-- Blocks that are needed are not about to go.
+DELETE FROM doom
+WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
+
+-- gc_clear_dooms [postgres] --
+-- Blocks that are needed are not about to go. One that a commit holds is that commit's.
+WITH held AS (
+    SELECT id FROM block
+    WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND doomed IS NOT NULL
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE block SET doomed = NULL FROM held
+WHERE block.tenant = :tenant AND block.id = held.id AND block.doomed IS NOT NULL
+
+-- gc_doom [sqlite] --
+-- Blocks that nothing in the snapshot leads to, and that are there; those that are doomed already keep their number.
+INSERT INTO doom (tenant, id, pass)
+SELECT block.tenant, block.id, :pass
+FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
+ON CONFLICT (tenant, id) DO NOTHING
+
+-- gc_doom [postgres] --
+-- Blocks that nothing in the snapshot leads to; those that are doomed already keep their number.
+WITH held AS (
+    SELECT id FROM block
+    WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND doomed IS NULL
+    ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE block SET doomed = :pass FROM held
+WHERE block.tenant = :tenant AND block.id = held.id AND block.doomed IS NULL
+
+-- gc_delete [sqlite] --
+-- Those that an earlier pass doomed, if that is still so. Answers the stored bytes of each.
+DELETE FROM block
+WHERE tenant = :tenant AND id IN (
+    -- guard: gc.delete.sqlite
+    SELECT doom.id
+    FROM doom WHERE doom.tenant = :tenant AND doom.id = ANY (:ids::bytea[]) AND doom.pass < :limit
+)
+RETURNING coalesce(object_length, length(body))
+
+-- gc_delete [postgres] --
+-- Those that an earlier pass doomed, if that is still so. Answers the stored bytes of each. One that a commit holds is about to be
+-- spared, and is left to the next pass.
+WITH held AS (
+    SELECT id FROM block
+    -- guard: gc.delete.postgres
+    WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND doomed < :limit
+    ORDER BY id FOR UPDATE SKIP LOCKED
+)
+DELETE FROM block USING held
+WHERE block.tenant = :tenant AND block.id = held.id AND block.doomed < :limit
+RETURNING coalesce(block.object_length, length(block.body))
+
+-- gc_drop_dooms [sqlite] --
+-- Of the blocks that `gc_delete` deleted, in the same transaction: a doom must not wait for a block that is stored anew.
+DELETE FROM doom
+WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND pass < :limit
+
+-- scan_doomed [sqlite] --
+-- Every doomed block, in the order of ids.
+SELECT id, pass FROM doom WHERE tenant = :tenant AND id > :after ORDER BY id LIMIT :limit
+
+-- scan_doomed [postgres] --
+-- Doomed blocks in the order of ids, from an index that has nothing else.
+SELECT id, doomed FROM block WHERE tenant = :tenant AND doomed IS NOT NULL AND id > :after ORDER BY id LIMIT :limit
+
+-- deletion_facts --
+-- What deleting these would free, by the object that they lie in.
+SELECT upload, count(*), sum(coalesce(object_length, length(body)))::bigint
+FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
+GROUP BY upload

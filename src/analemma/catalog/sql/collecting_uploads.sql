@@ -113,8 +113,12 @@ DELETE FROM gc_failure WHERE state = 'dead' AND visible_at < :before
 -- Oldest first.
 SELECT id, tenant, upload, kind, state, attempts, visible_at, created_at, error FROM gc_failure ORDER BY id LIMIT :limit
 
--- failure_counts --
+-- failure_counts [sqlite] --
 -- How many wait, and how many are dead.
 SELECT coalesce(sum(CASE WHEN state = 'waiting' THEN 1 ELSE 0 END), 0),
        coalesce(sum(CASE WHEN state = 'dead' THEN 1 ELSE 0 END), 0)
 FROM gc_failure
+
+-- failure_counts [postgres] --
+-- How many wait, and how many are dead.
+SELECT count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'dead') FROM gc_failure

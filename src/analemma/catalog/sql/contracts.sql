@@ -20,3 +20,7 @@ ON CONFLICT (id, version) DO UPDATE SET
     body = excluded.body,
     checksum = excluded.checksum,
     loaded_at = excluded.loaded_at
+
+-- hold_contracts [lock] --
+-- One at a time loads contracts, until the end of the transaction. Readers do not wait.
+SELECT pg_advisory_xact_lock(7022364301936815)

@@ -54,3 +54,269 @@ DELETE FROM index_entry WHERE entity = :entity AND waiting = 2
 -- settle_entries --
 -- The entries of the version that is served now.
 UPDATE index_entry SET waiting = 0 WHERE entity = :entity AND waiting = 1
+
+-- add_deploy --
+-- A new deploy with the states that it went through; no row back means that its idempotency key is taken.
+[postgres] WITH added AS (
+    INSERT INTO deploy
+        (tenant, id, entity, version, created, state, compiling, ship, cutover, event, idempotency_key, fingerprint, created_at, updated_at)
+    VALUES
+        (:tenant, :id, :entity, :version, :created, :state, :compiling, :ship, :cutover, :event, :idempotency_key, :fingerprint, :now, :now)
+    ON CONFLICT DO NOTHING
+    RETURNING number
+[postgres] ), steps AS (
+[postgres]     INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
+[postgres]     SELECT added.number, step.place, step.before, step.state, 1, NULL, :now
+[postgres]     FROM added CROSS JOIN unnest(:step_befores::text[], :step_states::text[]) WITH ORDINALITY AS step (before, state, place)
+[postgres] )
+[postgres] SELECT number FROM added
+
+-- list_deploys --
+-- A page of deploys, newest first, of those that match.
+SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
+       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
+       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
+FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+WHERE deploy.number < :before AND (:tenant::integer IS NULL OR deploy.tenant = :tenant)
+  AND (:state::text IS NULL OR deploy.state = :state) AND (:entity::bigint IS NULL OR deploy.entity = :entity)
+  AND (:type::text IS NULL OR entity.type = :type)
+ORDER BY deploy.number DESC LIMIT :limit
+
+-- keep_waiting_entries [sqlite] --
+-- The entries that only the other version has now.
+UPDATE index_entry SET waiting = :other
+WHERE entity = :entity AND waiting = 0 AND (index_type, value, coalesce(target, 0)) NOT IN (
+    SELECT entry.type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
+)
+
+-- share_waiting_entries [sqlite] --
+-- The entries that both versions have now.
+UPDATE index_entry SET waiting = 0
+WHERE entity = :entity AND waiting = :other AND (index_type, value, coalesce(target, 0)) IN (
+    SELECT entry.type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
+)
+
+-- drop_waiting_entries [sqlite] --
+-- Entries that only this version had, and has no longer.
+DELETE FROM index_entry
+WHERE entity = :entity AND waiting = :own AND (index_type, value, coalesce(target, 0)) NOT IN (
+    SELECT entry.type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
+)
+
+-- add_waiting_entries [sqlite] --
+-- Entries that this version has and the other one has not.
+INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target, waiting)
+SELECT :tenant, :entity_type, entry.type, entry.value, :entity, nullif(entry.target, 0), :own
+FROM rows(:entries) AS entry (type text, value text, target bigint)
+WHERE true
+ON CONFLICT DO NOTHING
+
+-- part_entries [postgres] --
+-- The entries of one of two versions, the newest compiled one (`own` is 1, `other` 2) or the served one (the other way round): those of both
+-- have 0 from now on, its own `own`, those of the other one only `other`. Each row is
+-- touched by one of the steps only.
+WITH given AS MATERIALIZED (
+    SELECT entry.type AS index_type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
+), dropped AS (
+    DELETE FROM index_entry
+    WHERE entity = :entity AND waiting = :own
+      AND (index_type, value, coalesce(target, 0)) NOT IN (SELECT given.index_type, given.value, given.target FROM given)
+), marked AS (
+    UPDATE index_entry SET waiting = :other - waiting
+    WHERE entity = :entity AND waiting <> :own
+      AND (waiting = :other) = ((index_type, value, coalesce(target, 0)) IN (SELECT given.index_type, given.value, given.target FROM given))
+)
+INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target, waiting)
+SELECT :tenant, :entity_type, given.index_type, given.value, :entity, nullif(given.target, 0), :own FROM given
+ON CONFLICT DO NOTHING
+
+-- deploying_entities --
+-- Those of these entities that have deploys which wait for sinks.
+SELECT DISTINCT entity FROM deploy
+WHERE finished_at IS NULL AND state = 'SINKING' AND entity = ANY (:entities::bigint[]) ORDER BY entity
+
+-- hold_served --
+-- Nobody else moves what is served until the transaction ends.
+-- guard: deploy.served.lock.postgres
+SELECT id, newest_compiled, serving_version, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR NO KEY UPDATE
+
+-- waiting_deploys --
+-- The deploys of entities that wait for sinks, those of older versions first. Held: of two sinks that answer at the same moment, the second sees the first.
+SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
+       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
+       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
+FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+WHERE deploy.entity = ANY (:entities::bigint[]) AND deploy.finished_at IS NULL AND deploy.state = 'SINKING'
+ORDER BY deploy.entity, deploy.version, deploy.number
+FOR UPDATE OF deploy
+
+-- move_deploy [sqlite] --
+-- Compare-and-set; no row touched means that somebody else moved it first.
+UPDATE deploy
+SET state = :state, attempt = :attempt, event = :event, ship_seq = :ship_seq, served = :served, superseded_by = :superseded_by,
+    error = :error, report = :report, updated_at = :now, finished_at = :finished_at
+-- guard: deploy.attempt.sqlite
+WHERE number = :number AND state = :before AND attempt = :before_attempt  -- guard: deploy.state.sqlite
+
+-- add_deploy_step [sqlite] --
+-- One transition, behind those that there are.
+INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
+SELECT :deploy, coalesce(max(place), 0) + 1, :before, :state, :attempt, :reason, :at FROM deploy_step WHERE deploy = :deploy
+
+-- forget_deploy_sinks [sqlite] --
+-- What an earlier attempt asked and was not answered is not waited for any more.
+DELETE FROM deploy_sink WHERE deploy = :deploy AND state <> 'ANSWERED'
+
+-- add_deploy_sink [sqlite] --
+-- A sink that was asked, perhaps once more.
+INSERT INTO deploy_sink (deploy, rule, state, ship_seq, answered_seq, reason, asked_at, answered_at)
+VALUES (:deploy, :rule, 'WAITING', :ship_seq, NULL, NULL, :asked_at, NULL)
+ON CONFLICT (deploy, rule) DO UPDATE
+SET state = 'WAITING', ship_seq = excluded.ship_seq, answered_seq = NULL, reason = NULL, asked_at = excluded.asked_at, answered_at = NULL
+
+-- advance_deploy [postgres] --
+-- Compare-and-set, with the states that it goes through and the sinks that it asks; no row back means that somebody else moved it first. With
+-- `forget`, what an earlier attempt asked and was not answered is not waited for any more.
+WITH moved AS (
+    UPDATE deploy
+    SET state = :state, attempt = :attempt, event = :event, ship_seq = :ship_seq, served = :served, superseded_by = :superseded_by,
+        error = :error, report = :report, updated_at = :now, finished_at = :finished_at
+    -- guard: deploy.attempt.postgres
+    WHERE number = :number AND state = :before AND attempt = :before_attempt  -- guard: deploy.state.postgres
+    RETURNING number
+), steps AS (
+    INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
+    SELECT moved.number, step.place + (SELECT coalesce(max(known.place), 0) FROM deploy_step AS known WHERE known.deploy = moved.number),
+           step.before, step.state, :attempt, step.reason, :now
+    FROM moved CROSS JOIN unnest(:step_befores::text[], :step_states::text[], :step_reasons::text[])
+        WITH ORDINALITY AS step (before, state, reason, place)
+), forgotten AS (
+    DELETE FROM deploy_sink USING moved
+    WHERE deploy_sink.deploy = moved.number AND :forget::boolean AND deploy_sink.state <> 'ANSWERED'
+      AND deploy_sink.rule <> ALL (:rules::text[])
+), asked AS (
+    INSERT INTO deploy_sink (deploy, rule, state, ship_seq, answered_seq, reason, asked_at, answered_at)
+    SELECT moved.number, wanted.rule, 'WAITING', :ship_seq, NULL, NULL, :now, NULL
+    FROM moved CROSS JOIN unnest(:rules::text[]) AS wanted (rule)
+    ON CONFLICT (deploy, rule) DO UPDATE
+    SET state = 'WAITING', ship_seq = excluded.ship_seq, answered_seq = NULL, reason = NULL, asked_at = excluded.asked_at, answered_at = NULL
+)
+SELECT number FROM moved
+
+-- answer_deploy_sinks [sqlite] --
+-- A sink has what these deploys wait for, or something newer.
+UPDATE deploy_sink SET state = 'ANSWERED', answered_seq = :seq, reason = :reason, answered_at = :now
+WHERE rule = :rule AND ship_seq <= :seq AND state = 'WAITING'
+  AND deploy IN (SELECT number FROM deploy WHERE entity = :entity AND finished_at IS NULL)
+
+-- answer_deploy_sinks [postgres] --
+-- Sinks have what deploys wait for, or something newer; or will not take it.
+UPDATE deploy_sink
+SET state = CASE WHEN given.refused = 1 THEN 'FAILED' ELSE 'ANSWERED' END,
+    answered_seq = CASE WHEN given.refused = 1 THEN deploy_sink.answered_seq ELSE given.seq END,
+    reason = given.reason, answered_at = :now
+FROM unnest(:entities::bigint[], :rules::text[], :seqs::bigint[], :refused::bigint[], :reasons::text[])
+        AS given (entity, rule, seq, refused, reason)
+    JOIN deploy ON deploy.entity = given.entity AND deploy.finished_at IS NULL
+WHERE deploy_sink.deploy = deploy.number AND deploy_sink.rule = given.rule AND deploy_sink.ship_seq <= given.seq  -- guard: deploy.answered.postgres
+  AND deploy_sink.state = 'WAITING'
+
+-- fail_deploy_sinks [sqlite] --
+-- A sink will not take what these deploys wait for.
+UPDATE deploy_sink SET state = 'FAILED', reason = :reason, answered_at = :now
+WHERE rule = :rule AND ship_seq <= :seq AND state = 'WAITING'
+  AND deploy IN (SELECT number FROM deploy WHERE entity = :entity AND finished_at IS NULL)
+
+-- sinks_of_deploys --
+-- The sinks that deploys wait for, or waited for.
+SELECT deploy, rule, state, ship_seq, answered_seq, reason, asked_at, answered_at FROM deploy_sink
+WHERE deploy = ANY (:deploys::bigint[]) ORDER BY deploy, rule
+
+-- finish_deploys [postgres] --
+-- Deploys that are held and whose sinks have all answered, if nothing else of them changes.
+WITH moved AS (
+    UPDATE deploy SET state = 'DONE', updated_at = :now, finished_at = :now
+    WHERE number = ANY (:numbers::bigint[]) AND state = 'SINKING'
+    RETURNING number, attempt
+)
+INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
+SELECT moved.number, 1 + (SELECT coalesce(max(known.place), 0) FROM deploy_step AS known WHERE known.deploy = moved.number),
+       'SINKING', 'DONE', moved.attempt, NULL, :now
+FROM moved
+
+-- lanes_left --
+-- Of these lanes, which have events that are not delivered, whether one of them stopped it, and what is first.
+SELECT lane.aggregateid, lane.next_seq - 1 > lane.done_seq, lane.parked, outbox.id, outbox.failure_reason,
+       coalesce(outbox.attempts, 0), CASE WHEN lane.retry_at IS NOT NULL AND NOT lane.parked THEN lane.due_at END
+FROM lane LEFT JOIN outbox ON outbox.tenant = lane.tenant AND outbox.aggregatetype = lane.aggregatetype
+    AND outbox.aggregateid = lane.aggregateid AND outbox.seq = lane.done_seq + 1
+WHERE lane.tenant = :tenant AND lane.aggregatetype = :aggregatetype AND lane.aggregateid = ANY (:ids::text[])
+
+-- slices_that_differ --
+-- Those of these slices that are something else at one version than at another, if they were anything there.
+SELECT kind.type FROM rows(:types) AS kind (type text)
+WHERE (
+    SELECT hash FROM slice WHERE entity = :entity AND slice.type = kind.type AND version <= :before::bigint
+    ORDER BY version DESC, revision DESC LIMIT 1
+[sqlite] ) IS NOT (
+[postgres] ) IS DISTINCT FROM (
+    SELECT hash FROM slice WHERE entity = :entity AND slice.type = kind.type AND version <= :version
+    ORDER BY version DESC, revision DESC LIMIT 1
+)
+[sqlite] ORDER BY kind.type
+[postgres] ORDER BY kind.type COLLATE "C"
+
+-- move_served [sqlite] --
+-- Another version is served: whoever read slices to join them has to read again.
+UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1, served_rules = (
+    SELECT compile.fingerprint FROM compile
+        JOIN raw ON raw.entity = compile.entity AND raw.version = compile.version AND raw.root IS NOT NULL
+    WHERE compile.entity = :entity AND compile.version = :version ORDER BY compile.revision DESC LIMIT 1
+)
+WHERE id = :entity
+
+-- serve_version [postgres] --
+-- Another version is served, with its entries only: whoever read slices to join them has to read again.
+WITH moved AS (
+    UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1, served_rules = (
+        SELECT compile.fingerprint FROM compile
+            JOIN raw ON raw.entity = compile.entity AND raw.version = compile.version AND raw.root IS NOT NULL
+        WHERE compile.entity = :entity AND compile.version = :version ORDER BY compile.revision DESC LIMIT 1
+    )
+    WHERE id = :entity
+), left_over AS (
+    DELETE FROM index_entry WHERE entity = :entity AND waiting = 2
+)
+UPDATE index_entry SET waiting = 0 WHERE entity = :entity AND waiting = 1
+
+-- drop_deploys [sqlite] --
+-- Those that are over, and were over before: a retry that came between keeps one.
+DELETE FROM deploy WHERE number = ANY (:numbers::bigint[]) AND finished_at < :before RETURNING number
+
+-- drop_deploys [postgres] --
+-- Those that are over, and were over before: a retry that came between keeps one.
+WITH gone AS (
+    DELETE FROM deploy WHERE number = ANY (:numbers::bigint[]) AND finished_at < :before RETURNING number  -- guard: deploy.kept.postgres
+), sinks AS (
+    DELETE FROM deploy_sink USING gone WHERE deploy_sink.deploy = gone.number
+), steps AS (
+    DELETE FROM deploy_step USING gone WHERE deploy_step.deploy = gone.number
+)
+SELECT number FROM gone
+
+-- drop_deploy_sinks [sqlite] --
+-- Those of deploys that housekeeping deletes.
+DELETE FROM deploy_sink WHERE deploy = ANY (:numbers::bigint[])
+
+-- drop_deploy_steps [sqlite] --
+-- Those of deploys that housekeeping deletes.
+DELETE FROM deploy_step WHERE deploy = ANY (:numbers::bigint[])
+
+-- unfinished_deploys --
+-- The newest deploy of each of these entities, unless it is done.
+SELECT deploy.number, deploy.tenant, tenant.name, deploy.id, deploy.entity, entity.type, entity.key, deploy.version, deploy.created, deploy.state, deploy.compiling,
+       deploy.ship, deploy.cutover, deploy.attempt, deploy.event, deploy.ship_seq, deploy.served, deploy.superseded_by, deploy.error,
+       deploy.report, deploy.idempotency_key, deploy.fingerprint, deploy.created_at, deploy.updated_at, deploy.finished_at
+FROM deploy JOIN entity ON entity.id = deploy.entity JOIN tenant ON tenant.id = deploy.tenant
+WHERE deploy.number IN (SELECT max(newest.number) FROM deploy AS newest WHERE newest.entity = ANY (:entities::bigint[]) GROUP BY newest.entity)
+  AND deploy.state <> 'DONE'

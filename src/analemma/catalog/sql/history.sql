@@ -34,14 +34,21 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
 ORDER BY version DESC LIMIT :limit
 
 -- history_decided --
--- Versions of a branch on which this was decided last, newest first; of one segment, execution or time where these are asked for.
+-- As in history.sql, but each version is looked up by its id: a plan made from old statistics would as soon read all versions of the branch.
 SELECT manifest.id, manifest.owner, manifest.workflow, manifest.branch, manifest.version, manifest.parent, manifest.root,
        manifest.created_at, manifest.execution, manifest.segment, manifest.message
-FROM decision JOIN manifest
-    ON manifest.tenant = decision.tenant AND manifest.id = decision.manifest AND manifest.version = decision.version
-    AND manifest.owner = decision.owner AND manifest.workflow = decision.workflow AND manifest.branch = decision.branch
+[sqlite] FROM decision JOIN manifest
+[sqlite]     ON manifest.tenant = decision.tenant AND manifest.id = decision.manifest AND manifest.version = decision.version
+[sqlite]     AND manifest.owner = decision.owner AND manifest.workflow = decision.workflow AND manifest.branch = decision.branch
+[postgres] FROM decision CROSS JOIN LATERAL (
+[postgres]     SELECT * FROM manifest AS found
+[postgres]     WHERE found.tenant = decision.tenant AND found.id = decision.manifest
+[postgres]     OFFSET 0
+[postgres] ) AS manifest
 WHERE decision.tenant = :tenant AND decision.owner = :owner AND decision.workflow = :workflow
   AND decision.branch = :branch AND decision.version < :before_version AND decision.decision = :decision
+[postgres]   AND manifest.version = decision.version AND manifest.owner = decision.owner AND manifest.workflow = decision.workflow
+[postgres]   AND manifest.branch = decision.branch
   AND (CAST(:execution AS text) IS NULL OR manifest.execution = :execution)
   AND (CAST(:segment AS bigint) IS NULL OR manifest.segment = :segment)
   AND manifest.created_at >= :since AND manifest.created_at < :until

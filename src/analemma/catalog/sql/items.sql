@@ -85,3 +85,31 @@ DELETE FROM item
 WHERE tenant = :tenant AND space = :space AND expires_at <= :now AND key IN (
     SELECT key FROM item WHERE tenant = :tenant AND space = :space AND expires_at <= :now ORDER BY place LIMIT :limit
 )
+
+-- hold_space --
+-- Nobody else changes items of this namespace until the transaction ends.
+SELECT id, newest FROM item_space WHERE tenant = :tenant AND namespace = :namespace FOR UPDATE
+
+-- items_of_spaces --
+-- All items of small namespaces.
+SELECT space, place, key, value, created_at, updated_at, expires_at FROM item
+WHERE tenant = :tenant AND space = ANY (:spaces::bigint[]) AND (expires_at IS NULL OR expires_at > :now)
+ORDER BY space, place
+
+-- vectors_of_spaces --
+-- All vectors of small namespaces.
+SELECT space, place, dimensions, vectors FROM item
+WHERE tenant = :tenant AND space = ANY (:spaces::bigint[]) AND vectors IS NOT NULL
+
+-- space_numbers [sqlite] --
+-- Numbers for namespaces that may be new. There is one writer, so nobody else takes them.
+WITH RECURSIVE turn (number) AS (
+    SELECT 1
+    UNION ALL
+    SELECT number + 1 FROM turn WHERE number < :count
+)
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'item_space'), 0) + number FROM turn
+
+-- space_numbers [postgres] --
+-- Numbers for namespaces that may be new.
+SELECT nextval(pg_get_serial_sequence('item_space', 'id')) FROM generate_series(1, :count)

@@ -18,3 +18,15 @@ SELECT max(number) FROM migration
 -- record_migration --
 -- In the same transaction as the migration itself.
 INSERT INTO migration (number, name, checksum, applied_at) VALUES (:number, :name, :checksum, :applied_at)
+
+-- migration_table_exists [sqlite] --
+-- A database without it is new.
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'
+
+-- migration_table_exists [postgres] --
+-- A schema without it is new.
+SELECT 1 WHERE to_regclass('migration') IS NOT NULL
+
+-- lock_migrations [lock] --
+-- One at a time per database, until the end of the transaction (a session lock would not survive PgBouncer).
+SELECT pg_advisory_xact_lock(7022364301936814)

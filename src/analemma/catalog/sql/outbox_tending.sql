@@ -90,3 +90,20 @@ UPDATE outbox
 SET status = 'DEAD', attempts = :attempts,
     failure_reason = coalesce(CAST(:failure AS text), failure_reason, 'failed') || '; ' || CAST(:reason AS text)
 WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+
+-- housekeep_outbox --
+-- Deletes a batch of rows that were settled long enough ago, oldest first. What is not settled has no processed_at and stays.
+-- A minute more, where the index is used: the producer's clock may be ahead.
+DELETE FROM outbox
+[sqlite] WHERE rowid IN (
+[sqlite]     SELECT rowid FROM outbox
+[sqlite]     WHERE created_at < max(:processed_before, :dead_before) + 60000000
+[postgres] WHERE ctid = ANY (ARRAY (
+[postgres]     SELECT ctid FROM outbox
+[postgres]     WHERE created_at < greatest(:processed_before::bigint, :dead_before::bigint) + 60000000
+      AND ((status = 'PROCESSED' AND processed_at <= :processed_before) OR (status = 'DEAD' AND processed_at <= :dead_before))
+    ORDER BY created_at
+    LIMIT :limit
+[sqlite] )
+    FOR UPDATE SKIP LOCKED
+[postgres] ))

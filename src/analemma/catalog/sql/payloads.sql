@@ -85,3 +85,49 @@ WHERE NOT EXISTS (SELECT 1 FROM above WHERE status NOT IN ('COMPLETED', 'CANCELL
       SELECT 1 FROM run
       WHERE tenant = :tenant AND owner = :owner AND status IN ('PENDING', 'RUNNING', 'WAITING_HUMAN') AND created_at <= used.us
   )))
+
+-- leases --
+-- Those of the ids that exist.
+SELECT id, owner, workflow, execution, root, size, field, created_at, released_at, renewed_at,
+       released_at IS NULL AND renewed_at < analemma_now() - :unused::bigint
+FROM payload WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
+
+-- hold_leases --
+-- Those of the leases that are live, and stay so until the transaction ends: releasing waits for this lock. And whether each was not used
+-- for a while.
+SELECT id, renewed_at < analemma_now() - :unused::bigint FROM payload
+WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND released_at IS NULL  -- guard: lease.held
+ORDER BY id
+FOR SHARE  -- guard: lease.held.lock.postgres
+
+-- share_execution [lock] --
+-- Leases of an execution are written by any number at once, but not while it is ended: whoever ends it waits for them, and sees them.
+SELECT pg_advisory_xact_lock_shared(  -- guard: execution.shared.postgres
+    hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer)
+)
+
+-- hold_execution [lock] --
+-- The other side of it.
+SELECT pg_advisory_xact_lock(  -- guard: execution.held.postgres
+    hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer)
+)
+
+-- hold_leases_of_execution [lock] --
+-- The live leases of an execution, in the order in which everybody locks leases: from now on nobody renews or passes them on.
+SELECT id FROM payload
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution AND released_at IS NULL
+ORDER BY id
+FOR UPDATE  -- guard: lease.ended.postgres
+
+-- renew_leases --
+-- Somebody uses them. Locked in the order in which everybody locks leases.
+UPDATE payload SET renewed_at = analemma_now()
+WHERE tenant = :tenant AND id IN (
+    SELECT id FROM payload WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND released_at IS NULL ORDER BY id FOR UPDATE
+)
+
+-- add_lease --
+-- A pointer's right to its tree. Its id is random, so one that is there was written by the same request.
+INSERT INTO payload (tenant, id, owner, workflow, execution, root, size, field, created_at, renewed_at)
+VALUES (:tenant, :id, :owner, :workflow, :execution, :root, :size, :field, :created_at, analemma_now())
+ON CONFLICT (tenant, id) DO NOTHING

@@ -123,3 +123,257 @@ SELECT max(seq) FROM run_segment WHERE run = :run AND incarnation = :incarnation
 -- run_children --
 -- The runs that one has begun and that go on, with the keys that say which of its incarnations did.
 SELECT number, idempotency_key FROM run WHERE parent = :run AND ended_at IS NULL ORDER BY number
+
+-- add_run --
+-- A run, beside the commit of the version that it begins with. No row touched means that its execution or its key is taken. One that is left to
+-- others has all of its time when one of them takes it.
+INSERT INTO run (tenant, execution, owner, workflow, branch, name, document, born, head, status, position, options, incarnation, fence, holder,
+                 due_at, deadline, time_limit, begun_at, idempotency_key, fingerprint, queue, priority, created_at, updated_at, parent)
+SELECT :tenant, :execution, :owner, :workflow, :branch, :name, :document, :manifest, :manifest, :status, :position, :options, :incarnation, 1,
+       :holder::text, analemma_now() + :due_in,
+       CASE WHEN :status <> 'PENDING' THEN analemma_now() + :limit::bigint END, :limit::bigint, CASE WHEN :status <> 'PENDING' THEN analemma_now() END, :key::text, :fingerprint, :queue, :priority,
+       analemma_now(), analemma_now(), :parent::bigint
+WHERE true ON CONFLICT DO NOTHING
+
+-- advance_run --
+-- Where a run stands after a segment, and what the segment came to. Compare-and-set on the fence: no row touched means that the run is
+-- somebody else's, or was cancelled, and nothing that was to go with it may stay.
+[postgres] WITH moved AS (
+    UPDATE run
+    SET position = :position, head = :head, status = :status, waiting = :waiting::text, error = :error::text, incarnation = :incarnation,
+        fence = fence + :raised, holder = CASE WHEN :kept = 1 THEN holder END,
+        due_at = CASE WHEN :kept = 1 AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
+        updated_at = analemma_now(),
+        ended_at = CASE WHEN :over = 1 THEN analemma_now() END
+    -- guard: run.status
+    WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.fence
+[postgres]     RETURNING 1
+[postgres] )
+[postgres] INSERT INTO run_segment
+[postgres]     (run, incarnation, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at)
+[postgres] SELECT :run, :incarnation, :seq, :segment, :place, :iteration, :before, :segment_status, :input, :output, :attempts, :segment_error::text,
+[postgres]        analemma_now() - :took, analemma_now()
+[postgres] FROM moved
+[postgres] ON CONFLICT (run, incarnation, seq) DO UPDATE
+[postgres] SET segment = excluded.segment, place = excluded.place, iteration = excluded.iteration, position = excluded.position, status = excluded.status,
+[postgres]     input = excluded.input, output = excluded.output, attempts = run_segment.attempts + excluded.attempts, error = excluded.error,
+[postgres]     ended_at = excluded.ended_at
+[postgres] RETURNING 1
+
+-- put_run_segment [sqlite] --
+-- What a segment came to; tried again, in the place of what it came to before.
+INSERT INTO run_segment
+    (run, incarnation, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at)
+VALUES (:run, :incarnation, :seq, :segment, :place, :iteration, :before, :segment_status, :input, :output, :attempts, :segment_error,
+       (SELECT us FROM moment) - :took, (SELECT us FROM moment))
+ON CONFLICT (run, incarnation, seq) DO UPDATE
+SET segment = excluded.segment, place = excluded.place, iteration = excluded.iteration, position = excluded.position, status = excluded.status,
+    input = excluded.input, output = excluded.output, attempts = run_segment.attempts + excluded.attempts, error = excluded.error,
+    ended_at = excluded.ended_at
+
+-- commit_run [postgres] --
+-- `commit_plain` and `advance_run` in one: a version that a segment of a run made, where the run stands, and what the segment came to. When the
+-- run is somebody else's, analemma_abort undoes the rest. The same locks in the same order, the run's behind all others.
+WITH moved AS (
+    UPDATE head
+    SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
+    WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+      -- guard: head.run.postgres
+      AND manifest = :expected_manifest AND version = :expected_version
+      AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
+      AND NOT (:unless_pending::boolean AND EXISTS (  -- guard: pending.run.postgres
+          SELECT FROM ledger
+          WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
+      ))
+    RETURNING 1
+), held AS MATERIALIZED (
+    SELECT id FROM manifest
+    WHERE tenant = :tenant AND id = ANY (:bases::bytea[]) AND EXISTS (SELECT FROM moved)
+    ORDER BY id
+    FOR KEY SHARE
+), based AS MATERIALIZED (
+    SELECT FROM moved
+    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true  -- guard: base.run.postgres
+               ELSE analemma_abort('AN001', (
+                   SELECT min(encode(base, 'hex')) FROM unnest(:bases::bytea[]) AS base
+                   WHERE NOT EXISTS (SELECT FROM held WHERE held.id = base)
+               )) END
+), stored AS (
+    INSERT INTO block (tenant, id, size, codec, body, links)
+    SELECT :tenant, emitted.*
+    FROM based CROSS JOIN unnest(
+        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
+        :block_links::bytea[]
+    ) AS emitted
+    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.run.postgres
+    RETURNING id, xmax = 0 AS fresh
+), added_manifest AS (
+    INSERT INTO manifest
+        (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
+    SELECT :tenant, :manifest, :owner, :workflow, :branch, :version, :parent::bytea, :root, :created_at,
+           :execution::text, :segment::bigint, :message::text
+    FROM based
+), added_journal AS (
+    INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
+    SELECT :tenant, :owner, :workflow, :branch, :record_seq, :record_kind, :record_manifest::bytea, :record_body,
+           :record_hash, :record_time
+    FROM based
+), advanced AS (
+    UPDATE run
+    SET position = :run_position, head = :run_head, status = :run_status, waiting = :run_waiting::text, error = :run_error::text,
+        incarnation = :run_incarnation, fence = fence + :run_raised, holder = CASE WHEN :run_kept = 1 THEN holder END,
+        due_at = CASE WHEN :run_kept = 1 AND :run_due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :run_due_in::bigint END,
+        updated_at = analemma_now(),
+        ended_at = CASE WHEN :run_over = 1 THEN analemma_now() END
+    WHERE number = :run_run AND fence = :run_fence AND status IN ('RUNNING', :run_from_status)  -- guard: run.fence.commit.postgres
+      AND EXISTS (SELECT FROM based) AND (SELECT count(*) FROM stored) >= 0
+    RETURNING 1
+), recorded AS (
+    INSERT INTO run_segment
+        (run, incarnation, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at)
+    SELECT :run_run, :run_incarnation, :run_seq, :run_segment, :run_place, :run_iteration, :run_before,
+           :run_segment_status, :run_input, :run_output, :run_attempts, :run_segment_error::text, analemma_now() - :run_took, analemma_now()
+    FROM advanced
+    ON CONFLICT (run, incarnation, seq) DO UPDATE
+    SET segment = excluded.segment, place = excluded.place, iteration = excluded.iteration, position = excluded.position, status = excluded.status,
+        input = excluded.input, output = excluded.output, attempts = run_segment.attempts + excluded.attempts, error = excluded.error,
+        ended_at = excluded.ended_at
+)
+SELECT
+    CASE WHEN NOT EXISTS (SELECT FROM moved) THEN false
+         WHEN EXISTS (SELECT FROM advanced) THEN true
+         ELSE analemma_abort('AN003', 'advance_run') END,
+    (SELECT array_agg(id) FROM stored WHERE fresh), NULL, NULL, NULL
+
+-- move_run --
+-- The same without a segment: a run is cancelled, begins again, or waits for its next try.
+UPDATE run
+SET position = :position, head = :head, status = :status, waiting = :waiting::text, error = :error::text, incarnation = :incarnation,
+    fence = fence + :raised, holder = CASE WHEN :kept = 1 THEN holder END,
+    due_at = CASE WHEN :kept = 1 AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
+    updated_at = analemma_now(),
+    ended_at = CASE WHEN :over = 1 THEN analemma_now() END
+WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.moved
+
+-- restart_deadline --
+-- The run as a whole has so long from now on; `late`: only if its time is over.
+UPDATE run SET deadline = analemma_now() + :limit
+WHERE number = :run AND deadline IS NOT NULL AND (:late = 0 OR deadline <= analemma_now())
+
+-- claim_run --
+-- Take a run: one that nobody holds, whose holder's lease is over, or whose holder is known to be gone. `failed`: also one that failed.
+UPDATE run
+SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease, status = 'RUNNING', error = NULL, ended_at = NULL,
+    begun_at = coalesce(begun_at, analemma_now()), deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
+WHERE number = :run AND (status IN ('PENDING', 'RUNNING') OR (status = 'FAILED' AND :failed = 1))
+  AND (holder IS NULL OR due_at <= analemma_now() OR holder = :gone::text)  -- guard: run.claimed
+RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
+
+-- claim_due_runs --
+-- Take runs of no queue that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
+UPDATE run
+SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
+    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, begun_at = coalesce(begun_at, analemma_now()),
+    deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
+WHERE number IN (
+    SELECT number FROM run
+    -- As a query of its own the time is asked for once, and is a condition of the index.
+    WHERE due_at <= (SELECT analemma_now()) AND tenant = coalesce(:tenant::integer, tenant)
+      AND queue = '' AND status IN ('PENDING', 'RUNNING', 'WAITING_HUMAN')
+    ORDER BY due_at LIMIT :limit
+    FOR UPDATE SKIP LOCKED  -- guard: run.due.postgres
+)
+RETURNING tenant, number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
+          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
+
+-- renew_run --
+-- No row touched means that it is somebody else's, or was cancelled.
+UPDATE run SET due_at = analemma_now() + :lease
+-- guard: run.renewed.holder
+WHERE number = :run AND fence = :fence AND holder IS NOT NULL AND status = 'RUNNING'  -- guard: run.renewed
+
+-- release_run --
+-- Give it back as it is, for whoever looks next.
+UPDATE run SET holder = NULL, due_at = analemma_now() + :due_in
+WHERE number = :run AND fence = :fence AND holder IS NOT NULL  -- guard: run.released
+
+-- begin_effect --
+-- Somebody is about to do it, by whoever has the fence. No row touched means that the run is somebody else's, or was cancelled, or that it was
+-- done: what was done stays done. Answers which attempt it is.
+INSERT INTO effect (run, incarnation, key, state, attempts, begun_at)
+SELECT :run, :incarnation, :key, 'intent', 1, analemma_now()
+-- guard: effect.begun.lock.postgres
+WHERE true AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)  -- guard: effect.begun
+ON CONFLICT (run, incarnation, key) DO UPDATE
+SET state = 'intent', attempts = effect.attempts + 1 WHERE effect.state <> 'done'  -- guard: effect.done
+RETURNING attempts
+
+-- end_effect --
+-- What it came to, by whoever has the fence. That it did not happen only the last who began can say: another may be at it.
+UPDATE effect SET state = :state, result = :result::bytea, body = :body::bytea,
+    ended_at = analemma_now()
+WHERE run = :run AND incarnation = :incarnation AND key = :key AND state <> 'done'
+  AND (:state::text = 'done' OR attempts = :attempt)
+[postgres]   -- guard: effect.ended.lock.postgres
+  AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)  -- guard: effect.ended
+[postgres] RETURNING 1
+
+-- put_effect --
+-- One that needs no beginning, in the place of whatever is known of it.
+INSERT INTO effect (run, incarnation, key, state, result, body, attempts, begun_at, ended_at)
+SELECT :run, :incarnation, :key, :state, :result::bytea, :body::bytea, 1, analemma_now(), analemma_now()
+[postgres] -- guard: effect.noted.lock.postgres
+WHERE true AND EXISTS (SELECT 1 FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE)  -- guard: effect.noted
+ON CONFLICT (run, incarnation, key) DO UPDATE
+SET state = excluded.state, result = excluded.result, body = excluded.body, ended_at = excluded.ended_at WHERE effect.state <> 'done'
+[postgres] RETURNING 1
+
+-- hold_run --
+-- No row means that the run is somebody else's, or was cancelled; a row, that it stays ours until the transaction ends.
+SELECT number FROM run WHERE number = :run AND fence = :fence AND status = 'RUNNING' FOR SHARE  -- guard: run.held
+
+-- hold_parent --
+-- A run that is about to begin another stays its holder's until that is there. No row touched means that it is somebody else's, or was cancelled.
+-- guard: run.parent.lock.postgres
+UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = 'RUNNING'  -- guard: run.parent
+
+-- wake_parent [sqlite] --
+-- The run that waits for one that has ended, beside its end. Before it in every transaction: whoever waits is locked before whom it waits for.
+UPDATE run SET due_at = (SELECT us FROM moment)
+WHERE number = :run AND holder IS NULL AND status = 'RUNNING' AND waiting LIKE '{"kind":"subflow"%'
+
+-- wake_parent [postgres] --
+-- The run that waits for one that has ended, beside its end. Before it in every transaction: whoever waits is locked before whom it waits for,
+-- also one that does not wait yet: it begins to when this has committed, and then sees the end.
+UPDATE run
+SET due_at = CASE WHEN holder IS NULL AND status = 'RUNNING' AND waiting LIKE '{"kind":"subflow"%' THEN analemma_now() ELSE due_at END
+WHERE number = :run
+
+-- look_at_child --
+-- A run that begins to wait for another, which may have ended since it was looked at.
+UPDATE run SET due_at = analemma_now()
+WHERE number = :run AND EXISTS (SELECT 1 FROM run AS child WHERE child.number = :child AND child.ended_at IS NOT NULL)  -- guard: run.child
+
+-- cancel_children --
+-- The runs that one has begun and waits for, when it is cancelled; up to a number, which those that are begun from now on are above.
+UPDATE run
+SET status = 'CANCELLED', fence = fence + 1, holder = NULL, due_at = NULL, waiting = NULL, error = NULL,
+    updated_at = analemma_now(), ended_at = analemma_now()
+WHERE parent = :run AND number <= :last AND ended_at IS NULL
+RETURNING number, owner, workflow, branch
+
+-- run_of_key --
+-- The run that was born under an idempotency key. The key counts for as long as the run goes on, keys are kept after its end, its first
+-- version is there, or it is that by which a run knows one that it began.
+SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
+       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
+FROM run WHERE tenant = :tenant AND idempotency_key = :key
+  AND (ended_at IS NULL OR ended_at > analemma_now() - :keep OR parent IS NOT NULL
+       OR EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = run.tenant AND manifest.id = run.born))
+
+-- drop_old_run_key --
+-- A key that counts no more is in the way of no new run.
+UPDATE run SET idempotency_key = NULL
+WHERE tenant = :tenant AND idempotency_key = :key AND ended_at <= analemma_now() - :keep AND parent IS NULL
+  AND NOT EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = run.tenant AND manifest.id = run.born)

@@ -4,19 +4,19 @@
 INSERT INTO thread_checkpoint
     (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas,
      writer)
-SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, :run, :metadata_kind, :metadata,
-       :alias, :deltas, :writer
-WHERE (:base IS NULL OR EXISTS (
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, :run::text, :metadata_kind,
+       :metadata, :alias::text, :deltas::text, :writer::text
+WHERE (:base::bytea IS NULL OR EXISTS (
     SELECT 1 FROM thread_checkpoint
-    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent
-      AND manifest = :base
-)) AND (:fence IS NULL OR NOT EXISTS (
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent::text
+      AND manifest = :base::bytea
+)) AND (:fence::text IS NULL OR NOT EXISTS (
     SELECT 1 FROM (
         SELECT checkpoint, writer FROM thread_checkpoint
         WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
         ORDER BY checkpoint DESC LIMIT 1
     ) AS newest
-    WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence
+    WHERE newest.checkpoint <> :read::text AND coalesce(newest.writer, '') <> :fence::text
 ))
 ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
 SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
@@ -36,13 +36,75 @@ WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence  -- g
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
 INSERT INTO thread_checkpoint
     (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
-SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, NULL, :metadata_kind, :metadata,
-       :alias, :deltas
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, NULL, :metadata_kind, :metadata,
+       :alias::text, :deltas::text
 WHERE EXISTS (
     SELECT 1 FROM head
     WHERE tenant = :tenant AND owner = :owner AND workflow = :thread AND branch = :branch AND manifest = :manifest
+    FOR SHARE
 )
 ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO NOTHING
+
+-- checkpoints_of_runs --
+-- Every checkpoint that one of these runs made.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
+FROM thread_checkpoint
+WHERE run = ANY (:runs::text[]) AND owner = :owner AND tenant = :tenant
+
+-- ancestors --
+-- The checkpoints from which one comes, nearest first, from a given one on.
+WITH RECURSIVE line (checkpoint, parent, manifest, distance) AS (
+    SELECT checkpoint, parent, manifest, 1::bigint FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
+    UNION ALL
+    SELECT next.checkpoint, next.parent, next.manifest, line.distance + 1
+    FROM line JOIN thread_checkpoint AS next
+        ON next.tenant = :tenant AND next.owner = :owner AND next.thread = :thread AND next.branch = :branch
+        AND next.checkpoint = line.parent
+    WHERE line.distance < :limit
+)
+SELECT checkpoint, parent, manifest FROM line ORDER BY distance
+
+-- writes_to_channels --
+-- What tasks wrote to some channels on top of some checkpoints.
+SELECT checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
+FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND checkpoint = ANY (:checkpoints::text[])
+  AND channel = ANY (:channels::text[])
+
+-- hold_thread [lock] --
+-- Whoever makes a thread by copying is the only one to do so, until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended(:owner::text || '/' || :thread::text || '/thread', :tenant::integer))
+
+-- copy_checkpoints --
+-- All checkpoints of a thread, for another. They are held meanwhile, so that what they keep is kept without a gap.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
+FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+[postgres] ORDER BY branch, checkpoint
+FOR SHARE
+
+-- copy_line --
+-- Some checkpoints of a namespace, for another thread, held meanwhile.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
+FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND checkpoint = ANY (:checkpoints::text[])
+[postgres] ORDER BY checkpoint
+FOR SHARE
+
+-- copy_line_writes --
+-- What was written on top of some checkpoints of a namespace, for another thread.
+INSERT INTO thread_write
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+SELECT tenant, owner, :target, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
+FROM thread_write
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+  AND checkpoint = ANY (:checkpoints::text[])
 
 -- point_checkpoint --
 -- The same state in another version: compare-and-set.
@@ -222,8 +284,12 @@ WHERE head.tenant = :tenant AND head.owner = :owner AND NOT EXISTS (
 )
 
 -- drop_checkpoints_of_branch --
--- Every checkpoint of a namespace.
-DELETE FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
+-- Every checkpoint of a namespace, in the order of their keys, as everyone who holds several of them.
+DELETE FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint IN (
+    SELECT checkpoint FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch ORDER BY checkpoint FOR UPDATE
+)
 
 -- drop_writes_of_branch --
 -- Every write of a namespace that is on top of a stored checkpoint.
@@ -236,8 +302,12 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 )
 
 -- drop_checkpoints_of_thread --
--- Every checkpoint of a thread.
-DELETE FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+-- Every checkpoint of a thread, in the same order.
+DELETE FROM thread_checkpoint
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND (branch, checkpoint) IN (
+    SELECT branch, checkpoint FROM thread_checkpoint
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread ORDER BY branch, checkpoint FOR UPDATE
+)
 
 -- drop_writes_of_thread --
 -- Every write of a thread.

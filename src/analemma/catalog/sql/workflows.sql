@@ -1,7 +1,7 @@
 -- set_workflow --
 -- What is NULL stays as it is.
 UPDATE workflow
-SET name = coalesce(:name, name), status = coalesce(:status, status), updated_at = :now
+SET name = coalesce(:name::text, name), status = coalesce(:status::text, status), updated_at = :now
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow
 
 -- workflow --
@@ -40,3 +40,35 @@ SELECT manifest.id, manifest.owner, manifest.workflow, manifest.branch, manifest
        manifest.created_at, manifest.execution, manifest.segment, manifest.message
 FROM branch JOIN manifest ON manifest.tenant = branch.tenant AND manifest.id = branch.first_manifest
 WHERE branch.tenant = :tenant AND branch.parent = :id
+
+-- workflows --
+-- A page of an owner's workflows, by id, which never changes: a rename between two pages moves nothing.
+WITH page AS MATERIALIZED (
+    SELECT * FROM workflow
+[sqlite]     WHERE tenant = :tenant AND owner = :owner AND workflow > :after
+[postgres]     WHERE tenant = :tenant AND owner = :owner AND workflow > :after COLLATE "C"
+      AND substr(name, 1, length(:name_prefix::text)) = :name_prefix::text
+      AND (:status::text IS NULL OR status = :status::text)
+[sqlite]     ORDER BY workflow LIMIT :limit
+[postgres]     ORDER BY workflow COLLATE "C" LIMIT :limit
+)
+SELECT page.workflow, page.name, page.status, page.created_at, page.updated_at,
+       manifest.id, manifest.branch, manifest.version, manifest.segment, manifest.created_at
+FROM page JOIN manifest ON manifest.tenant = page.tenant AND manifest.id = (
+    SELECT head.manifest FROM head
+    WHERE head.tenant = page.tenant AND head.owner = page.owner AND head.workflow = page.workflow
+    ORDER BY head.branch <> 'main', head.branch LIMIT 1
+)
+[sqlite] ORDER BY page.workflow
+[postgres] ORDER BY page.workflow COLLATE "C"
+
+-- add_workflow [sqlite] --
+-- A workflow begins with its first branch; later branches find it there.
+INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
+VALUES (:tenant, :owner, :workflow, :workflow, 'IDLE', :created_at, :created_at)
+ON CONFLICT DO NOTHING
+
+-- add_branch [sqlite] --
+-- How the branch began.
+INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
+VALUES (:tenant, :owner, :workflow, :branch, :first_manifest, :parent, :created_at)

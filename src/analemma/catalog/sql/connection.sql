@@ -1,85 +1,105 @@
--- begin_write --
+-- begin_write [sqlite] --
 -- Takes the write lock at once: a transaction that began by reading could only fail when it came to write.
 BEGIN IMMEDIATE
 
--- begin_read --
+-- begin_write [postgres] --
+-- READ COMMITTED: the commit protocol locks rows in an order that makes it enough, and never fails to serialize.
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE
+
+-- begin_read [sqlite] --
 -- The snapshot is taken by the first statement that follows.
 BEGIN
 
+-- begin_read [postgres] --
+-- One snapshot for the whole transaction.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY
+
+-- begin_snapshot [postgres] --
+-- One snapshot for the whole transaction, which fails if it writes a row that was changed since.
+BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE
+
+-- take_time [postgres] --
+-- Between its statements this transaction may wait as long as it likes: it holds nobody up.
+SET LOCAL idle_in_transaction_session_timeout = 0
+
+-- commit_durably [postgres] --
+-- This transaction's COMMIT returns when it is on disk, whatever the server is set to. Settings that ask for more stay.
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
+
 -- commit_transaction --
--- Returns when the write-ahead log is on disk (with synchronous = FULL).
+-- Returns when the server has it on disk, or as its synchronous_commit says.
 COMMIT
 
 -- rollback_transaction --
 -- Everything since BEGIN.
 ROLLBACK
 
--- open_savepoint --
+-- open_savepoint [sqlite] --
 -- One request of a shared transaction begins.
 SAVEPOINT request
 
--- keep_savepoint --
+-- keep_savepoint [sqlite] --
 -- The request is in; it becomes durable with the shared COMMIT.
 RELEASE request
 
--- drop_savepoint --
+-- drop_savepoint [sqlite] --
 -- The request failed; what it wrote goes, what the others wrote stays.
 ROLLBACK TO request
 
--- use_wal --
+-- use_wal [sqlite] --
 -- Readers never wait for the writer, nor the writer for readers; a commit is one append and one fsync.
 PRAGMA journal_mode = WAL
 
--- synchronous_full --
+-- synchronous_full [sqlite] --
 -- A commit that returned survives a power cut: the log is fsynced by every commit.
 PRAGMA synchronous = FULL
 
--- synchronous_normal --
+-- synchronous_normal [sqlite] --
 -- A commit survives kill -9, but a power cut may take back the newest ones; never corrupts.
 PRAGMA synchronous = NORMAL
 
--- synchronous_level --
+-- synchronous_level [sqlite] --
 -- What commits do now. Not the pragma itself, which a prepared statement answers as it was when it was prepared.
 SELECT synchronous FROM pragma_synchronous
 
--- enforce_foreign_keys --
+-- enforce_foreign_keys [sqlite] --
 -- Off by default in SQLite, per connection.
 PRAGMA foreign_keys = ON
 
--- checkpoint_every --
+-- checkpoint_every [sqlite] --
 -- Pages of log between checkpoints: 16 MB. The default 4 MB writes the same hot index pages back four times as often.
 PRAGMA wal_autocheckpoint = 4000
 
--- limit_idle_log --
+-- limit_idle_log [sqlite] --
 -- After a burst the log file shrinks back to this when it is next reset: 64 MB.
 PRAGMA journal_size_limit = 67108864
 
--- temporary_in_memory --
+-- temporary_in_memory [sqlite] --
 -- Savepoints keep old pages in a temporary file otherwise, one system call each.
 PRAGMA temp_store = MEMORY
 
--- cache_for_writing --
+-- cache_for_writing [sqlite] --
 -- 32 MB of pages: block ids are random, so every commit touches index pages all over; the default 2 MB reads them anew each time.
 PRAGMA cache_size = -32768
 
--- leave_free_pages_alone --
+-- leave_free_pages_alone [sqlite] --
 -- Some systems build SQLite so that it fills every page that becomes free with zeros, and logs it: deleting then writes as much as storing
 -- did. What was deleted is overwritten where a page is written anyway, and by what comes next; erasing for good is what keys are for.
 PRAGMA secure_delete = FAST
 
--- refuse_writes --
+-- refuse_writes [sqlite] --
 -- Connections of the reading pool cannot write, whatever they are handed.
 PRAGMA query_only = ON
 
--- truncate_log --
+-- truncate_log [sqlite] --
 -- Copies the whole log back and empties it; waits for readers of old snapshots as long as the busy timeout allows.
 PRAGMA wal_checkpoint(TRUNCATE)
 
--- probe --
+-- probe [sqlite] --
 -- Cheap proof that the file is a database and can be read.
 PRAGMA schema_version
 
--- declared_columns --
+-- declared_columns [sqlite] --
 -- Every column of every table, with the type that the schema declares.
 SELECT t.name AS table_name, c.name AS column_name, upper(c.type) AS declared
 FROM sqlite_schema AS t JOIN pragma_table_info(t.name) AS c

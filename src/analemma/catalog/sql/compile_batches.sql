@@ -1,11 +1,30 @@
--- compile_starts --
+-- compile_starts [sqlite] --
+-- What compiling a version of each of some entities begins with: as compile_start, for many.
+-- The cross join keeps SQLite from going through all entities of the tenant for each.
+SELECT entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq,
+       chosen.version, chosen.hash, chosen.schema_id, chosen.schema_version, chosen.root,
+       base.version, base.revision, base.ruleset_id, base.ruleset_version, base.fingerprint, base.dependencies,
+       before.hash, before.schema_id, before.schema_version, before.root,
+       entity.serving_version, entity.ship_seq
+FROM rows(:wanted) AS wanted (id bigint, version bigint)
+    CROSS JOIN entity ON entity.id = wanted.id AND +entity.tenant = :tenant
+    LEFT JOIN raw AS chosen ON chosen.entity = entity.id AND chosen.version = wanted.version
+    LEFT JOIN compile AS base
+        ON base.entity = entity.id AND (base.version, base.revision) = (
+            SELECT latest.version, latest.revision FROM compile AS latest
+            WHERE latest.entity = entity.id AND latest.version <= chosen.version
+            ORDER BY latest.version DESC, latest.revision DESC LIMIT 1
+        )
+    LEFT JOIN raw AS before ON before.entity = entity.id AND before.version = base.version
+
+-- compile_starts [postgres] --
 -- What compiling a version of each of some entities begins with: as compile_start, for many.
 SELECT entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq,
        chosen.version, chosen.hash, chosen.schema_id, chosen.schema_version, chosen.root,
        base.version, base.revision, base.ruleset_id, base.ruleset_version, base.fingerprint, base.dependencies,
        before.hash, before.schema_id, before.schema_version, before.root,
        entity.serving_version, entity.ship_seq
-FROM unnest((SELECT :entities::bigint[]), (SELECT :versions::bigint[])) AS wanted (id, version)
+FROM rows(:wanted) AS wanted (id bigint, version bigint)
     JOIN LATERAL (SELECT * FROM entity WHERE entity.id = wanted.id AND entity.tenant = :tenant LIMIT 1) AS entity ON true
     LEFT JOIN LATERAL (
         SELECT version, hash, schema_id, schema_version, root FROM raw
@@ -29,7 +48,7 @@ SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]
 -- Entities that are about to be compiled.
 SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR NO KEY UPDATE  -- guard: batch.compiled.lock.postgres
 
--- write_compiles --
+-- write_compiles [postgres] --
 -- The rows of many compiles, whose entities are held.
 WITH made AS MATERIALIZED (
     SELECT * FROM unnest(
@@ -57,7 +76,7 @@ SELECT * FROM unnest(
     :slice_hashes::bytea[], :slice_roots::bytea[], :slice_tombstones::text[], :slice_details::text[]
 ) AS made
 
--- replace_index_entries --
+-- replace_index_entries [postgres] --
 -- All entries of an entity, in place of those that it had.
 WITH dropped AS (
     DELETE FROM index_entry

@@ -1,8 +1,20 @@
--- set_timeouts --
+-- set_timeouts [postgres] --
 -- For this connection: how long a statement may take, and how long it may wait for others.
 SELECT set_config('statement_timeout', :timeout, false), set_config('lock_timeout', :timeout, false)
 
--- create_sink_table --
+-- create_sink_table [sqlite] --
+-- Makes the table, with the guard beside each document.
+CREATE TABLE IF NOT EXISTS "sink_table" (
+    doc_id TEXT NOT NULL PRIMARY KEY,
+    ship_seq INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    entity_key TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    deleted INTEGER NOT NULL,
+    body TEXT
+)
+
+-- create_sink_table [postgres] --
 -- Makes the table, with the guard beside each document.
 CREATE TABLE IF NOT EXISTS "sink_table" (
     doc_id text COLLATE "C" PRIMARY KEY,
@@ -14,7 +26,24 @@ CREATE TABLE IF NOT EXISTS "sink_table" (
     body jsonb
 )
 
--- upsert_documents --
+-- upsert_document [sqlite] --
+-- Writes a document that is not older than what is there; no row changes if it is. Its parameters are a SinkRow.
+INSERT INTO "sink_table" AS held (doc_id, ship_seq, tenant, entity_key, version, body, deleted)
+VALUES (:doc_id, :ship_seq, :tenant, :entity_key, :version, :body, :body IS NULL)
+ON CONFLICT (doc_id) DO UPDATE SET
+    ship_seq = excluded.ship_seq, tenant = excluded.tenant, entity_key = excluded.entity_key,
+    version = excluded.version, deleted = excluded.deleted, body = excluded.body
+WHERE excluded.ship_seq >= held.ship_seq  -- guard: table.older.sqlite
+
+-- remove_document [sqlite] --
+-- Deletes a document that is not newer than the delete.
+DELETE FROM "sink_table" WHERE doc_id = :doc_id AND ship_seq <= :ship_seq  -- guard: table.removed.sqlite
+
+-- find_ship_seq [sqlite] --
+-- What a document's guard is.
+SELECT ship_seq FROM "sink_table" WHERE doc_id = :doc_id
+
+-- upsert_documents [postgres] --
 -- Writes what is not older than what is there; gives back the ids that were written. In the order of ids, so that two
 -- writers wait for each other and not each for the other.
 INSERT INTO "sink_table" AS held (doc_id, ship_seq, tenant, entity_key, version, deleted, body)
@@ -29,7 +58,7 @@ ON CONFLICT (doc_id) DO UPDATE SET
 WHERE excluded.ship_seq >= held.ship_seq  -- guard: table.older.postgres
 RETURNING doc_id
 
--- remove_documents --
+-- remove_documents [postgres] --
 -- Deletes what is not newer than the delete; gives back the ids of what is newer, and stays.
 WITH given AS MATERIALIZED (
     SELECT doc_id, ship_seq FROM unnest(:doc_ids::text[], :ship_seqs::bigint[]) AS given (doc_id, ship_seq)
@@ -42,6 +71,10 @@ WITH given AS MATERIALIZED (
 )
 SELECT doc_id FROM found WHERE is_newer
 
--- check_sink_table --
+-- check_sink_table [sqlite] --
+-- Fails unless the table has the columns; finds nothing.
+SELECT doc_id, ship_seq, tenant, entity_key, version, deleted, body FROM "sink_table" WHERE 0
+
+-- check_sink_table [postgres] --
 -- Fails unless the table has the columns; finds nothing.
 SELECT doc_id, ship_seq, tenant, entity_key, version, deleted, body FROM "sink_table" WHERE false

@@ -1,4 +1,4 @@
--- commit --
+-- commit [postgres] --
 -- Everything a commit does, in one statement. Each step reads from the one before it, which fixes the order of the locks: the set of
 -- branches (if one begins), head, lanes, bases, blocks, uploads. When the head had moved `won` is empty and nothing at all is written; when a base or an upload is gone,
 -- analemma_abort undoes the rest.
@@ -127,7 +127,7 @@ SELECT
     seen.fingerprint, seen.manifest, seen.receipt
 FROM (SELECT) AS answer LEFT JOIN seen ON true
 
--- commit_plain --
+-- commit_plain [postgres] --
 -- `commit` for the everyday case, at half its cost: the branch exists, blocks are inline, one journal record, and no events, uploads
 -- or idempotency key. The same locks in the same order.
 WITH moved AS (
@@ -176,3 +176,36 @@ WITH moved AS (
     FROM based
 )
 SELECT EXISTS (SELECT FROM moved), (SELECT array_agg(id) FROM stored WHERE fresh), NULL, NULL, NULL
+
+-- move_head [sqlite] --
+-- Compare-and-set; no row touched means that someone else moved the head first, or (with unless_pending) that deltas wait to move it.
+UPDATE head
+SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+  -- guard: head.sqlite
+  AND manifest = :expected_manifest AND version = :expected_version
+  AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip  -- guard: head.journal.sqlite
+  AND NOT (:unless_pending AND EXISTS (  -- guard: pending.sqlite
+      SELECT 1 FROM ledger
+      WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
+  ))
+
+-- create_head [sqlite] --
+-- No row touched means that the branch exists already.
+INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
+VALUES (:tenant, :owner, :workflow, :branch, :manifest, :version, :journal_seq, :journal_tip)
+ON CONFLICT DO NOTHING
+
+-- base_exists [sqlite] --
+-- A manifest whose blocks are linked without being emitted must still be there.
+SELECT 1 FROM manifest WHERE tenant = :tenant AND id = :id
+
+-- add_manifest [sqlite] --
+-- The row of the new version.
+INSERT INTO manifest (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
+VALUES (:tenant, :id, :owner, :workflow, :branch, :version, :parent, :root, :created_at, :execution, :segment, :message)
+
+-- add_journal [sqlite] --
+-- The new links of the branch's hash chain.
+INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
+VALUES (:tenant, :owner, :workflow, :branch, :seq, :kind, :manifest, :body, :hash, :created_at)

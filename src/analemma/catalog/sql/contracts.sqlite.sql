@@ -1,3 +1,0 @@
--- hold_contracts --
--- There is one writer, so nobody else loads contracts until the transaction ends.
-SELECT 1
