@@ -9,10 +9,10 @@ from typing import Any
 
 import libipld
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
+from analemma.canon.types import standard_registry
 from bench.harness import Row, alternate
 
 ONE_BLOCK = "one block, encoded and hashed whole"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import analemma
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.state.deltas import DeltaUpdate
 from analemma.state.versions import Commit
 from bench.contenders.base import Contender, disk_bytes

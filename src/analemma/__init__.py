@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from analemma.bag.rings import RingPolicy as RingPolicy
     from analemma.bag.state_bag import SmartStateBag as SmartStateBag
     from analemma.canon.identity import BlockId as BlockId
-    from analemma.canon.registry import Tagged as Tagged
-    from analemma.canon.tree import Operation as Operation
+    from analemma.canon.trees import Operation as Operation
+    from analemma.canon.types import Tagged as Tagged
     from analemma.catalog.deploy_states import DeployState as DeployState
     from analemma.catalog.port import BranchKey as BranchKey
     from analemma.contracts.contract_set import ContractSet as ContractSet
@@ -95,7 +95,7 @@ _PLACES = {
     "Health": ("analemma.sinks.port", "Health"),
     "HydratedState": ("analemma.bag.hydration", "HydratedState"),
     "Kernel": ("analemma.state.kernel", "Kernel"),
-    "Operation": ("analemma.canon.tree", "Operation"),
+    "Operation": ("analemma.canon.trees", "Operation"),
     "Parcel": ("analemma.sinks.batching", "Parcel"),
     "Proposal": ("analemma.state.committer", "Proposal"),
     "Result": ("analemma.flows.handlers", "Result"),
@@ -112,7 +112,7 @@ _PLACES = {
     "SinkSettings": ("analemma.sinks.settings", "SinkSettings"),
     "SmartStateBag": ("analemma.bag.state_bag", "SmartStateBag"),
     "Stats": ("analemma.app", "Stats"),
-    "Tagged": ("analemma.canon.registry", "Tagged"),
+    "Tagged": ("analemma.canon.types", "Tagged"),
     "Tenant": ("analemma.app", "Tenant"),
     "Ticket": ("analemma.state.tickets", "Ticket"),
     "Version": ("analemma.state.versions", "Version"),

@@ -16,8 +16,7 @@ from analemma.blocks.metrics import MeteredStore, ObjectMetrics
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.retry import RetryStore
 from analemma.blocks.urls import open_objects
-from analemma.canon.registry import TypeRegistry
-from analemma.canon.standard_types import standard_registry
+from analemma.canon.types import TypeRegistry, standard_registry
 from analemma.catalog.object_place import BESIDE, catalog_beside, hold_to_place, known_objects, object_place
 from analemma.catalog.object_place import MEMORY as IN_MEMORY
 from analemma.catalog.opening import database_path, open_catalog

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analemma.app import App, open_app
-from analemma.canon.source import NodeCache
-from analemma.canon.tree import Trees
+from analemma.canon.read import NodeCache
+from analemma.canon.trees import Trees
 from analemma.catalog.backfills import Backfills
 from analemma.catalog.opening import database_path
 from analemma.catalog.port import TenantId

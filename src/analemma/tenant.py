@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
-from analemma.canon.source import NodeCache
-from analemma.canon.tree import Trees
+from analemma.canon.read import NodeCache
+from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
 from analemma.state.announcing import Announcer
 from analemma.state.applying import Applier
-from analemma.state.block_store import BlockStore
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer
 from analemma.state.manifests import Manifest, decode_manifest

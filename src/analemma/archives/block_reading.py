@@ -28,9 +28,9 @@ from analemma.archives.index_blocks import (
 from analemma.archives.jobs import Job
 from analemma.archives.metas import Meta, damaged
 from analemma.archives.tar_reading import truncated
+from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
 from analemma.errors import Corrupt
-from analemma.state.block_store import BlockStore
 
 BATCH_BYTES = 16 << 20
 BLOCKS_AHEAD = 64

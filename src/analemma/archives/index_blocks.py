@@ -26,7 +26,7 @@ from analemma.canon.nodes import (
     head_bytes,
     long_block,
 )
-from analemma.canon.wire import SPECIALS, decode, encode
+from analemma.canon.values import SPECIALS, decode, encode
 from analemma.errors import AnalemmaError, Corrupt
 
 FORMAT = 1

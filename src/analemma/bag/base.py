@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from analemma.canon.identity import BlockId
-from analemma.canon.parts import Parts
 from analemma.canon.pointer import Path
+from analemma.canon.read import Parts
 
 T = TypeVar("T")
 

@@ -11,16 +11,14 @@ from analemma.bag.placeholders import NotLoaded, never_changes
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
 from analemma.bag.tracking import Tracked
-from analemma.canon.aligning import Gap
-from analemma.canon.editing import Operation
+from analemma.canon.align import Gap
+from analemma.canon.build import MAXIMUM_DEPTH, Packer
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.packing import MAXIMUM_DEPTH, Packer
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.reading import MISSING, container_kind
-from analemma.canon.registry import TypeRegistry
-from analemma.canon.standard_types import standard_registry
-from analemma.canon.stored import Stored
-from analemma.canon.wire import decode, encode, is_special
+from analemma.canon.read import MISSING, container_kind
+from analemma.canon.types import TypeRegistry, standard_registry
+from analemma.canon.values import Stored, decode, encode, is_special
 from analemma.errors import AnalemmaError, Invalid
 
 Places = list[tuple[Tracked, Path]]

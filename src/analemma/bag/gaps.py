@@ -8,8 +8,8 @@ from itertools import compress, count
 from operator import is_not
 from typing import Any
 
-from analemma.canon.aligning import Gap, align
-from analemma.canon.runs import Runs
+from analemma.canon.align import Gap, align
+from analemma.canon.edit import Runs
 
 
 def shell_gaps(runs: Runs, length: int) -> list[Gap]:

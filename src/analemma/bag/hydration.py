@@ -10,13 +10,12 @@ from typing import Any, Protocol, TypeVar
 
 from analemma.bag.payload_pointers import Pointer, check_names
 from analemma.bag.tracking import plain_copy
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import child_id, follow
-from analemma.canon.reading import Reader, locate
-from analemma.canon.source import NodeSource
-from analemma.canon.tree import Trees
-from analemma.canon.wire import Wire, encode
+from analemma.canon.read import NodeSource, Reader, locate
+from analemma.canon.trees import Trees
+from analemma.canon.values import Wire, encode
 from analemma.catalog.payloads import LeaseId, PayloadCatalog, released
 from analemma.catalog.port import TenantId
 from analemma.errors import Corrupt

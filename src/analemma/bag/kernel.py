@@ -16,12 +16,12 @@ from analemma.bag.rebasing import ByPlace, Roots, follow, rebase, separate
 from analemma.bag.settling import settle
 from analemma.bag.state_bag import SmartStateBag
 from analemma.bag.tracked_dict import TrackedDict
+from analemma.canon.build import MAXIMUM_DEPTH
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.packing import MAXIMUM_DEPTH
-from analemma.canon.parts import Parts
 from analemma.canon.pointer import Path
-from analemma.canon.tree import Edited, Operation, Trees
+from analemma.canon.read import Parts
+from analemma.canon.trees import Edited, Operation, Trees
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_metadata, check_name

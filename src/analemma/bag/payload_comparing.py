@@ -12,8 +12,8 @@ from analemma.bag.fields import FieldPolicy
 from analemma.bag.hydration import FieldChanges, HydratedState, Origin, Part, Unloaded
 from analemma.bag.payload_json import Encoded, Encoder
 from analemma.canon.pointer import format_pointer
-from analemma.canon.tree import Edited, Trees
-from analemma.canon.wire import encode
+from analemma.canon.trees import Edited, Trees
+from analemma.canon.values import encode
 from analemma.errors import Invalid
 
 

@@ -22,15 +22,15 @@ from analemma.bag.payload_pointers import (
 )
 from analemma.bag.temperature import Temperatures
 from analemma.bag.tracking import Tracked
+from analemma.blocks.store import BlockStore
+from analemma.canon.build import LONGEST_KEY
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.packing import LONGEST_KEY
-from analemma.canon.tree import Edited, Trees
+from analemma.canon.trees import Edited, Trees
 from analemma.catalog.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseRequest, PayloadCatalog
 from analemma.catalog.port import BranchKey, TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Internal, Invalid, Limit
-from analemma.state.block_store import BlockStore
 
 STATE_NAME_BYTES = 16
 DELETED_SHARE = 4

@@ -18,11 +18,11 @@ import json
 from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple
 
-from analemma.canon.packing import LARGEST_INT, LONGEST_KEY, MAXIMUM_DEPTH, SMALLEST_INT, Packer
+from analemma.canon.build import LARGEST_INT, LONGEST_KEY, MAXIMUM_DEPTH, SMALLEST_INT, Packer
 from analemma.canon.pointer import format_pointer
-from analemma.canon.reading import UnknownTypes
-from analemma.canon.registry import RESERVED_NAMES, Tagged, TypeRegistry
-from analemma.canon.stored import StandIn
+from analemma.canon.read import UnknownTypes
+from analemma.canon.types import RESERVED_NAMES, Tagged, TypeRegistry
+from analemma.canon.values import StandIn
 from analemma.errors import AnalemmaError, Invalid, Limit
 
 POINTER_KEY = "__pointer__"

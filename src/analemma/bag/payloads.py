@@ -35,16 +35,15 @@ from analemma.bag.payload_workers import memory_limit_mb, worker_count
 from analemma.bag.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
 from analemma.bag.selective import ReadRouter, pick
 from analemma.bag.temperature import Temperatures
+from analemma.blocks.store import BlockStore
 from analemma.canon.identity import parse_block_id
-from analemma.canon.reading import MISSING
-from analemma.canon.source import NodeSource
-from analemma.canon.tree import Trees
+from analemma.canon.read import MISSING, NodeSource
+from analemma.canon.trees import Trees
 from analemma.catalog.payloads import Lease, LeaseId, PayloadCatalog
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
 from analemma.state.arguments import check_name, check_segment, check_unicode
-from analemma.state.block_store import BlockStore
 from analemma.state.kernel import Kernel
 from analemma.state.kernel_base import field_path
 from analemma.state.manifests import decode_manifest

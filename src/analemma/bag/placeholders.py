@@ -12,7 +12,7 @@ from decimal import Decimal
 from sys import getrefcount
 from typing import Any, NoReturn
 
-from analemma.canon.wire import Wire
+from analemma.canon.values import Wire
 from analemma.errors import Corrupt
 
 SCALARS = frozenset({str, int, float, bool, type(None)})

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analemma.bag.tracked_dict import TrackedDict
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
 from analemma.state.merge_strategies import Strategies
 from analemma.state.merging import ABSENT, Clash, Comparison, compare, refusal, resolve
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analemma.canon.pointer import Path, list_index
-from analemma.canon.reading import MISSING
+from analemma.canon.read import MISSING
 from analemma.clock import Clock
 from analemma.errors import Invalid
 

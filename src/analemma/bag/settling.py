@@ -15,9 +15,9 @@ from analemma.bag.placeholders import NotLoaded, held_elsewhere, never_changes
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import ListShell, TrackedList
 from analemma.bag.tracking import Tracked
-from analemma.canon.aligning import Gap
+from analemma.canon.align import Gap
 from analemma.canon.identity import BlockId
-from analemma.canon.reading import MISSING
+from analemma.canon.read import MISSING
 
 
 def settle(bag: TrackedDict, changes: Changes, manifest: BlockId, root: BlockId) -> None:

@@ -9,7 +9,7 @@ from analemma.bag.changes import find_changes, notice_moves
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracking import Tracked
 from analemma.canon.identity import BlockId
-from analemma.canon.wire import Link, decode, link_wire
+from analemma.canon.values import Link, decode, link_wire
 from analemma.catalog.port import BranchKey
 from analemma.state.deltas import DeltaUpdate
 from analemma.state.versions import Commit

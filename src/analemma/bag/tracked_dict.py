@@ -9,9 +9,8 @@ from typing import Any
 from analemma.bag.base import Base
 from analemma.bag.placeholders import SCALARS, NotLoaded, shallow
 from analemma.bag.tracking import MAKERS, SLOTS, Tracked
-from analemma.canon.parts import Content
-from analemma.canon.reading import MISSING
-from analemma.canon.wire import (
+from analemma.canon.read import MISSING, Content
+from analemma.canon.values import (
     Wire,
     is_special,
     read_special,

@@ -18,10 +18,10 @@ from analemma.bag.base import Base
 from analemma.bag.gaps import loaded_gaps, new_place, shell_gaps
 from analemma.bag.placeholders import NotLoaded, shallow
 from analemma.bag.tracking import MAKERS, SLOTS, Tracked, open_values
-from analemma.canon.aligning import Gap
-from analemma.canon.parts import Content
-from analemma.canon.runs import Runs
-from analemma.canon.wire import Wire, is_special, read_special
+from analemma.canon.align import Gap
+from analemma.canon.edit import Runs
+from analemma.canon.read import Content
+from analemma.canon.values import Wire, is_special, read_special
 
 FEW = 256
 """A slice of a shell up to this long is worked on item by item; for a longer one the list is read."""

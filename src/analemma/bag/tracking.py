@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from analemma.bag.base import Base, Place
 from analemma.bag.placeholders import NotLoaded, never_changes
-from analemma.canon.packing import MAXIMUM_DEPTH
-from analemma.canon.parts import Content
-from analemma.canon.reading import container_kind
-from analemma.canon.stored import StandIn, Stored
-from analemma.canon.wire import Wire, encode
+from analemma.canon.build import MAXIMUM_DEPTH
+from analemma.canon.read import Content, container_kind
+from analemma.canon.values import StandIn, Stored, Wire, encode
 from analemma.errors import Corrupt, Invalid
 
 SLOTS = (

@@ -108,7 +108,7 @@ def history_place(version: Version) -> str:
 
 def block_to_json(data: bytes) -> dict[str, Any]:
     """What a block's bytes say: a manifest's fields, or a tree node with its links (`$link`) and tagged values."""
-    from analemma.canon.wire import decode
+    from analemma.canon.values import decode
 
     decoded = decode(data)
     if len(decoded) == 3:
@@ -134,7 +134,7 @@ def _is_marked(wire: Any) -> bool:
 
 def _wire(wire: Any) -> Any:
     from analemma.canon.identity import CID_PREFIX
-    from analemma.canon.wire import is_special, read_special
+    from analemma.canon.values import is_special, read_special
 
     if isinstance(wire, bytes):
         return {LINK: wire[4:].hex()} if wire.startswith(CID_PREFIX) else to_json(wire[1:])
@@ -157,7 +157,7 @@ def _tagged(name: str, value: Any, **more: Any) -> dict[str, Any]:
 
 
 def _tagged_value(value: Any) -> dict[str, Any]:
-    from analemma.canon.registry import Tagged
+    from analemma.canon.types import Tagged
 
     if isinstance(value, Tagged):
         return _tagged(value.name, to_json(value.payload))

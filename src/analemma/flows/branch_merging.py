@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.pointer import Path, format_pointer
 from analemma.errors import Conflict
 from analemma.flows.working_state import WorkingState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.catalog.effects import Blocks, EffectRow, settle_effect
 from analemma.catalog.port import RowChange

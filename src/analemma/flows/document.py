@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Trees, no_blocks
+from analemma.canon.trees import Trees, no_blocks
+from analemma.canon.types import standard_registry
 from analemma.flows.nodes import AnyNode, Count
 from analemma.flows.parts import (
     Description,

@@ -11,9 +11,10 @@ from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote
 
+from analemma.blocks.store import BlockStore
 from analemma.canon.canonical_json import canonical_json
 from analemma.canon.identity import BlockId, block_id
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
 from analemma.catalog.effects import Blocks, EffectRow, EffectRows
 from analemma.catalog.engine import Transaction
 from analemma.catalog.port import BranchKey, OutboxEvent
@@ -23,7 +24,6 @@ from analemma.errors import Corrupt, Invalid, OutcomeUnknown
 from analemma.flows.context import Chance, Facts, OnUnknown, Settle
 from analemma.flows.runs import EFFECT, FIND_OUT, Waiting
 from analemma.flows.store_errors import StoreErrors
-from analemma.state.block_store import BlockStore
 from analemma.tracing import current_trace
 
 INLINE_BYTES: Final = 8192

@@ -11,11 +11,10 @@ from contextlib import ExitStack
 from math import ceil
 from typing import Any, Final
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.parts import Parts
-from analemma.canon.reading import MISSING, container_kind
-from analemma.canon.wire import is_special, read_special
+from analemma.canon.read import MISSING, Parts, container_kind
+from analemma.canon.values import is_special, read_special
 from analemma.catalog.run_records import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable
 from analemma.executors.pools import ThreadCalls

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import TenantId
@@ -20,7 +21,6 @@ from analemma.flows.runs import Waiting
 from analemma.flows.segment_running import ReadyNode, SegmentRunner
 from analemma.flows.segments import Plan, Segment
 from analemma.flows.walking import Position
-from analemma.state.block_store import BlockStore
 
 if TYPE_CHECKING:
     from analemma.flows.remote_tasks import Elsewhere

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from analemma.bag.kernel import BagKernel
-from analemma.canon.editing import Edited
+from analemma.canon.edit import Edited
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.pointer import format_pointer
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, OutboxEvent, RowChange
 from analemma.catalog.run_records import FencedOut
 from analemma.errors import Conflict, Denied, Expired, Invalid, NotFound

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.tree import Edited, Trees
+from analemma.canon.trees import Edited, Trees
 from analemma.catalog.port import OutboxEvent
 from analemma.errors import AnalemmaError, Corrupt
 

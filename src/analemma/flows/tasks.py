@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.effects import Blocks, EffectRows

@@ -9,18 +9,16 @@ from analemma.bag.base import BagStore
 from analemma.bag.changes import find_changes
 from analemma.bag.rings import ALWAYS_EXCLUDED, RESERVED_PREFIXES, RING_RESTRICTIONS, visible_fields
 from analemma.bag.state_bag import SmartStateBag
-from analemma.canon.editing import Edited, Operation
+from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.parts import Parts
 from analemma.canon.pointer import format_pointer
-from analemma.canon.reading import MISSING, locate
-from analemma.canon.source import NodeSource
-from analemma.canon.stored import Stored
-from analemma.canon.tree import Trees
-from analemma.canon.wire import (
+from analemma.canon.read import MISSING, NodeSource, Parts, locate
+from analemma.canon.trees import Trees
+from analemma.canon.values import (
     DEEPEST_CONTENT,
     Link,
+    Stored,
     Wire,
     link_wire,
 )

@@ -13,7 +13,7 @@ from analemma.canon.nodes import (
     is_tree_node,
     node_links,
 )
-from analemma.canon.wire import LINKS
+from analemma.canon.values import LINKS
 
 READ_BATCH = 256
 """Nodes read at once: a few megabytes."""

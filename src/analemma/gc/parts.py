@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from analemma.blocks.store import BlockStore
 from analemma.catalog.collecting import Collecting
 from analemma.catalog.collecting_uploads import CollectingUploads
 from analemma.clock import Clock
 from analemma.gc.brakes import BrakeLimits
 from analemma.gc.uploads import UploadCollector
-from analemma.state.block_store import BlockStore
 from analemma.state.object_ownership import ObjectOwnership
 from analemma.state.retention import BranchExpiry, ExpiryPlan
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.tree import Edited
-from analemma.canon.wire import Wire
+from analemma.canon.trees import Edited
+from analemma.canon.values import Wire
 from analemma.catalog.port import BranchKey, Head, ManifestRow
 from analemma.catalog.threads import CheckpointRow, ThreadRows
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound

@@ -16,9 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from analemma.canon.identity import BlockId
-from analemma.canon.stored import Stored
-from analemma.canon.tree import Operation
-from analemma.canon.wire import Wire
+from analemma.canon.trees import Operation
+from analemma.canon.values import Stored, Wire
 from analemma.errors import Corrupt
 from analemma.langgraph.channels import Channel, Splice, join
 

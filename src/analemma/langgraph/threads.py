@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 from analemma.app import App, Tenant
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.parts import Parts
-from analemma.canon.reading import MISSING, locate
-from analemma.canon.source import NodeSource
-from analemma.canon.tree import Edited
-from analemma.canon.wire import (
+from analemma.canon.read import MISSING, NodeSource, Parts, locate
+from analemma.canon.trees import Edited
+from analemma.canon.values import (
     Link,
     Wire,
     is_special,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from analemma.blocks.store import Carried
 from analemma.catalog.backfills import BackfillEntity, Counts, StoredEntry, raw_versions, stored_entries
 from analemma.catalog.compile_batches import find_overtaken, read_starts, write_compiles
 from analemma.catalog.engine import Statements, Transaction
@@ -20,7 +21,6 @@ from analemma.pipeline.compile_inputs import Asking
 from analemma.pipeline.events import SHIP_REQUESTED
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.incremental import Compiled, CompileMode
-from analemma.state.block_store import Carried
 
 PASSING: Final = (Unavailable, Timeout, OutcomeUnknown)
 """Not the fault of the entity at which they happen: the page is tried again."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analemma.canon.tree import Trees
+from analemma.blocks.store import BlockStore
+from analemma.canon.trees import Trees
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.catalog.slices import Slices
@@ -17,7 +18,6 @@ from analemma.pipeline.documents import DocumentReader
 from analemma.pipeline.events import DEFERRED_PRIORITY, Events
 from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.slicing.entity_key import EntityKey
-from analemma.state.block_store import BlockStore
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from analemma.blocks.store import BlockStore, Carried
 from analemma.catalog.backfills import StoredEntry, stored_entries
 from analemma.catalog.engine import Engine
 from analemma.catalog.entities import EntityPlace, add_placeholders
@@ -23,7 +24,6 @@ from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import BuiltSlice, TombstoneReason
 from analemma.slicing.incremental import Compiled
 from analemma.slicing.indexing import IndexEntry
-from analemma.state.block_store import BlockStore, Carried
 
 
 class CompileWriting:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from analemma.canon.canonical_json import canonical_json, parse_json
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
 from analemma.catalog.slices import StoredDocument
 from analemma.errors import Corrupt, Invalid
 from analemma.slicing.changes import Document

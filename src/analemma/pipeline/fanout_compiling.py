@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from analemma.blocks.store import BlockStore, Carried
 from analemma.catalog.compile_batches import find_overtaken, read_starts, write_compiles
 from analemma.catalog.dependants import DependantRow
 from analemma.catalog.engine import Engine, Transaction
@@ -26,7 +27,6 @@ from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.incremental import CompileMode
 from analemma.slicing.tsid import Version, format_version
-from analemma.state.block_store import BlockStore, Carried
 
 PASSING = (Unavailable, Timeout, Conflict, OutcomeUnknown)
 """Not the fault of the entity at which they happen: the whole page is tried again."""

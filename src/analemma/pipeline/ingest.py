@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from analemma.blocks.store import BlockStore
 from analemma.canon.nodes import Block
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
 from analemma.catalog.engine import Transaction
 from analemma.catalog.entities import EntityPlace
 from analemma.catalog.port import BlockRow, BranchKey, OutboxEvent
@@ -23,7 +24,6 @@ from analemma.pipeline.events import Events
 from analemma.pipeline.versions import Versions, parse_stored_version
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.tsid import Version, format_version
-from analemma.state.block_store import BlockStore
 from analemma.tracing import span
 
 BATCH: Final = 100

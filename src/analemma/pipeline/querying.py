@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import Any, Final
 
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
 from analemma.catalog.view_rows import EntityRow, ViewRows
 from analemma.clock import moment
 from analemma.contracts.contract_set import ContractSet

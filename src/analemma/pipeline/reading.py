@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
 from analemma.catalog.entities import MAXIMUM_VERSION, EntityPlace
 from analemma.catalog.slices import SliceRow, Slices, WantedSlice
 from analemma.errors import Corrupt, NotFound

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any, Final
 
-from analemma.canon.editing import Edited
-from analemma.canon.tree import Trees
+from analemma.canon.edit import Edited
+from analemma.canon.trees import Trees
 
 KEPT: Final = 64
 """Each of one block, so that they take little."""

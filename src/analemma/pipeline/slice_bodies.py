@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.bodies import emit_blocks, replace_bodies
@@ -13,7 +14,6 @@ from analemma.catalog.port import TenantId
 from analemma.pipeline.recent_trees import RecentTrees
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.incremental import Compiled
-from analemma.state.block_store import BlockStore
 
 log = logging.getLogger("analemma.pipeline")
 

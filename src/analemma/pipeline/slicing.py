@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from analemma.canon.tree import Trees
+from analemma.blocks.store import BlockStore, Carried
+from analemma.canon.trees import Trees
 from analemma.catalog.backfills import StoredEntry
 from analemma.catalog.cutover import HeldEntity
 from analemma.catalog.engine import Engine, Transaction
@@ -37,7 +38,6 @@ from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import TombstoneReason
 from analemma.slicing.incremental import Compiled, CompileMode, compile_entity
 from analemma.slicing.tsid import Version, format_version
-from analemma.state.block_store import BlockStore, Carried
 from analemma.tracing import span
 
 ATTEMPTS: Final = 100

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from analemma.blocks.store import BlockStore
 from analemma.canon.canonical_json import canonical_json
 from analemma.canon.identity import BlockId
-from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
+from analemma.canon.types import standard_registry
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.outbox_lanes import preceded
 from analemma.catalog.port import BranchKey, TenantId
@@ -29,7 +30,6 @@ from analemma.pipeline.ingest import IngestWorkflow
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.state_documents import StateDocument, StateFacts, build_document, needed_paths
 from analemma.state.announcing import POLL_S
-from analemma.state.block_store import BlockStore
 from analemma.state.manifests import Manifest, decode_manifest
 from analemma.tracing import span
 

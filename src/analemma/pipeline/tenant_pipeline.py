@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from analemma.canon.tree import Trees
+from analemma.blocks.store import BlockStore
+from analemma.canon.trees import Trees
 from analemma.catalog.deploys import DeployRows
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import TenantId
@@ -24,7 +25,6 @@ from analemma.pipeline.ship_requests import ShipRequests
 from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.pipeline.state_sources import StateSourceWorkflow
 from analemma.pipeline.versions import Versions
-from analemma.state.block_store import BlockStore
 
 
 class TenantPipeline:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from analemma.canon.canonical_json import canonical_json
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.registry import Tagged
+from analemma.canon.types import Tagged
 from analemma.contracts.models import BuildRule, EntitySchema, PassThrough, StateSource
 from analemma.contracts.paths import Pattern, parse_path
 from analemma.contracts.private_fields import is_private

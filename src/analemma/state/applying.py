@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from analemma.blocks.store import BlockStore, Carried
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block, node_link_ids
-from analemma.canon.source import Loaded, NodeCache
-from analemma.canon.tree import Edited, Trees
+from analemma.canon.read import Loaded, NodeCache
+from analemma.canon.trees import Edited, Trees
 from analemma.catalog.ledger_port import BranchSettlement, LedgerCatalog, PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable
-from analemma.state.block_store import BlockStore, Carried
 from analemma.state.committer import Committer, Draft, Proposal, check_proposal
 from analemma.state.deltas import apply_update
 from analemma.state.manifests import Manifest, decode_manifest

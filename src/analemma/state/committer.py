@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from analemma.blocks.store import BlockStore, Carried
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.tree import Edited
-from analemma.canon.wire import Wire
+from analemma.canon.trees import Edited
+from analemma.canon.values import Wire
 from analemma.catalog.port import (
     BranchKey,
     CommitRequest,
@@ -24,7 +25,6 @@ from analemma.catalog.port import (
 from analemma.clock import Clock, Entropy
 from analemma.state.announcing import Announcing
 from analemma.state.arguments import branch_key, check_message, check_name, check_segment
-from analemma.state.block_store import BlockStore, Carried
 from analemma.state.journal import COMMITTED, next_record
 from analemma.state.manifests import Manifest, encode_manifest
 from analemma.state.receipts import Receipt, decode_receipt, encode_receipt

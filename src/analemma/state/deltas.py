@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
-from analemma.canon.tree import Edited, Trees
+from analemma.canon.trees import Edited, Trees
 from analemma.errors import Invalid, NotFound
 
 

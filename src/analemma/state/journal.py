@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.canon.wire import decode, encode
+from analemma.canon.values import decode, encode
 from analemma.catalog.port import BranchKey, Head, JournalRow
 from analemma.errors import Corrupt
 

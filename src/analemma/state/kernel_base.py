@@ -7,14 +7,14 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from analemma.blocks.store import BlockStore, Carried
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, parse_pointer
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, ExpiredRow, Head, KernelCatalog, ManifestRow, TenantId
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.state.arguments import check_version
-from analemma.state.block_store import BlockStore, Carried
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer, Outcome, Proposal
 from analemma.state.injections import PlaceSegment

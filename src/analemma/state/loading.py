@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.tree import Operation
+from analemma.canon.trees import Operation
 from analemma.catalog.port import BranchKey, ExpiredRow, ManifestRow, Verdict
 from analemma.errors import Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId, block_id, to_cid
 from analemma.canon.nodes import Block
-from analemma.canon.wire import (
+from analemma.canon.values import (
     Link,
     Wire,
     decode,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NewType, get_args
 
-from analemma.canon.aligning import align
+from analemma.canon.align import align
 from analemma.canon.pointer import Path, parse_pointer
-from analemma.canon.registry import TypeRegistry
+from analemma.canon.types import TypeRegistry
 from analemma.errors import Invalid
 from analemma.state.three_way import ABSENT, UNDECIDED, hashes, merge_by_key
 

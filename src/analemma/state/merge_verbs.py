@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.reading import MISSING, container_kind, locate, step
-from analemma.canon.source import NodeSource, Walk
-from analemma.canon.tree import Edited, Operation
+from analemma.canon.read import MISSING, NodeSource, Walk, container_kind, locate, step
+from analemma.canon.trees import Edited, Operation
 from analemma.catalog.port import BranchKey, Head, ManifestRow
 from analemma.errors import Invalid, NotFound
 from analemma.state.ancestry import MERGED, Ancestor, Ancestry

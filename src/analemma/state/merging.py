@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.registry import TypeRegistry
-from analemma.canon.standard_types import standard_registry
+from analemma.canon.types import TypeRegistry, standard_registry
 from analemma.errors import Conflict
 from analemma.state.merge_strategies import Strategies, Strategy, decide
 from analemma.state.reserved_fields import is_reserved

@@ -12,14 +12,14 @@ from hashlib import sha256
 from typing import Any
 
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
-from analemma.canon.editing import OPERATIONS, Operation
+from analemma.canon.build import Packer, check_new_key
+from analemma.canon.edit import OPERATIONS, Operation
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import Block
-from analemma.canon.packing import Packer, check_new_key
 from analemma.canon.pointer import check_path
-from analemma.canon.registry import TypeRegistry
-from analemma.canon.tree import Trees
-from analemma.canon.wire import (
+from analemma.canon.trees import Trees
+from analemma.canon.types import TypeRegistry
+from analemma.canon.values import (
     Wire,
     decode,
     encode,

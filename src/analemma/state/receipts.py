@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analemma.canon.identity import BlockId
-from analemma.canon.wire import decode, encode
+from analemma.canon.values import decode, encode
 from analemma.catalog.port import BranchKey
 from analemma.errors import Corrupt
 

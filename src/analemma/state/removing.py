@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from hashlib import sha256
 
-from analemma.canon.wire import encode
+from analemma.canon.values import encode
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import BranchKey, Head, RowChange
 from analemma.catalog.removing import RemovalRequest, remove_branches

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from analemma.canon.identity import BlockId
-from analemma.canon.reading import MISSING, locate
-from analemma.canon.source import NodeSource
+from analemma.canon.read import MISSING, NodeSource, locate
 from analemma.catalog.port import BranchKey, Expire, ManifestRow, RetentionRow
 from analemma.catalog.threads import CheckpointRow
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound

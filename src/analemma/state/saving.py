@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
+from analemma.canon.build import Packer
 from analemma.canon.identity import BlockId, parse_block_id
-from analemma.canon.packing import Packer
 from analemma.canon.pointer import Path, check_path
-from analemma.canon.tree import Edited
-from analemma.canon.wire import encode
+from analemma.canon.trees import Edited
+from analemma.canon.values import encode
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, HeadMoved, Invalid
 from analemma.state.arguments import branch_key, check_metadata, check_name

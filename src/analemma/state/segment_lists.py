@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import Block
-from analemma.canon.wire import (
+from analemma.canon.values import (
     Link,
     Wire,
     decode,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.tree import Edited
+from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, ManifestRow
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import branch_key

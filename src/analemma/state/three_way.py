@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from analemma.canon.aligning import Gap, align
-from analemma.canon.editing import Operation, build
+from analemma.canon.align import Gap, align
+from analemma.canon.edit import Operation, build
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.registry import TypeRegistry
+from analemma.canon.types import TypeRegistry
 from analemma.errors import Invalid
 from analemma.state.reserved_fields import is_reserved
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from analemma.canon.identity import BlockId, parse_block_id
-from analemma.canon.tree import Edited
+from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, ManifestRow, RowChange
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid
 from analemma.state.arguments import branch_key

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import block_links
-from analemma.canon.standard_types import standard_registry
-from analemma.canon.tree import Trees
+from analemma.canon.trees import Trees
+from analemma.canon.types import standard_registry
 from analemma.catalog.port import (
     BranchKey,
     Head,
@@ -25,7 +26,6 @@ from analemma.catalog.port import (
     UploadId,
 )
 from analemma.errors import AnalemmaError, Corrupt
-from analemma.state.block_store import BlockStore
 from analemma.state.branch_rows import absent_tags, compare_rows, compare_versions, misplaced_marks, read_rows
 from analemma.state.journal import read_record
 from analemma.state.manifests import Manifest, decode_manifest, manifest_links

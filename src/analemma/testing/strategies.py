@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from analemma.canon.editing import Operation
+from analemma.canon.edit import Operation
 from analemma.canon.identity import CID_PREFIX
 from analemma.canon.pointer import Path
 

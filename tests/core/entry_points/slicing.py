@@ -1,7 +1,7 @@
 """Names the pure parts of slicing: keys and versions of entities, what a document is compiled to, what other contracts
 would make of it, and what a state becomes as a document."""
 
-from analemma.canon.registry import Tagged as Tagged
+from analemma.canon.types import Tagged as Tagged
 from analemma.slicing.entity_key import parse_entity_key as parse_entity_key
 from analemma.slicing.incremental import Predecessor as Predecessor
 from analemma.slicing.incremental import compile_entity as compile_entity

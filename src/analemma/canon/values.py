@@ -12,6 +12,7 @@ and bytes carry a leading 0x00, because encoders take bytes that parse as a CID 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import libipld
@@ -160,3 +161,25 @@ def too_deep(block: BlockId | None = None) -> Corrupt:
     where = "a block" if block is None else f"block {block.hex()}"
     facts = {} if block is None else {"block": block.hex()}
     return Corrupt(f"{where} is nested deeper than {DEEPEST_CONTENT}", **facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Content of a stored tree, to be put somewhere else without being read.
+
+    An edit links to its blocks without emitting them, so whoever commits the result holds on to a version that has
+    them. No state gives one out, and nothing but an edit takes one."""
+
+    wire: Wire
+    nesting: int
+    """Containers inside containers that it holds, at most: where it stands must leave room for them."""
+
+
+class StandIn:
+    """A container that is stored as the plain one it stands for."""
+
+    __slots__ = ()
+
+    def to_plain(self) -> Any:
+        """All of it as plain dicts and lists."""
+        raise NotImplementedError

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from analemma.canon.diffing import diff
-from analemma.canon.editing import Edited, Operation, build, edit
+from analemma.canon.build import Packer
+from analemma.canon.diff import diff
+from analemma.canon.edit import Edited, Operation, build, edit
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     Block,
@@ -16,12 +17,10 @@ from analemma.canon.nodes import (
     decode_node,
     is_tree_node,
 )
-from analemma.canon.packing import Packer
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
-from analemma.canon.reading import MISSING, Reader, UnknownTypes, locate, read_paths
-from analemma.canon.registry import TypeRegistry
-from analemma.canon.source import Fetch, NodeCache, NodeSource
-from analemma.canon.wire import (
+from analemma.canon.read import MISSING, Fetch, NodeCache, NodeSource, Reader, UnknownTypes, locate, read_paths
+from analemma.canon.types import TypeRegistry
+from analemma.canon.values import (
     Wire,
     decode,
     encode,
@@ -41,7 +40,7 @@ def no_blocks(blocks: Sequence[BlockId]) -> NoReturn:
 class Trees:
     """Values as trees of blocks. Nothing is stored here: what is new is handed back in `Edited.blocks`.
 
-    >>> from analemma.canon.standard_types import standard_registry
+    >>> from analemma.canon.types import standard_registry
     >>> made = Trees(no_blocks, standard_registry()).build({"n": 1})
     >>> made.root.kind, made.root.count, len(made.blocks)
     ('map', 1, 1)

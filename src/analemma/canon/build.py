@@ -6,27 +6,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from analemma.canon.chunking import INLINE_BYTES, find_cut, text_cuts
 from analemma.canon.nodes import (
+    INLINE_BYTES,
     Block,
     Entry,
-    Parts,
+    NodeParts,
     child_link,
     content_block,
+    find_cut,
     index_block,
     index_entry,
     leaf_block,
     long_block,
+    text_cuts,
 )
 from analemma.canon.pointer import format_pointer
-from analemma.canon.registry import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
-from analemma.canon.stored import StandIn, Stored
-from analemma.canon.wire import (
+from analemma.canon.types import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
+from analemma.canon.values import (
     DEEPEST_CONTENT,
     LINKS,
     SPECIALS,
     Kind,
     Link,
+    StandIn,
+    Stored,
     Wire,
     encode,
     encode_stored,
@@ -44,7 +47,7 @@ LONGEST_KEY = 65_536
 """Keys stand whole in every index node above them, so they cannot be cut like values."""
 
 Emit = Callable[[Block], None]
-EmitParts = Callable[[Block, Parts], None]
+EmitParts = Callable[[Block, NodeParts], None]
 
 
 class Packed(NamedTuple):

@@ -13,7 +13,7 @@ from analemma.blocks.port import ObjectStore
 from analemma.blocks.uploads import object_metadata, upload_pack
 from analemma.canon.identity import BlockId, verify_block
 from analemma.canon.nodes import Block, block_links
-from analemma.canon.tree import check_block
+from analemma.canon.trees import check_block
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound

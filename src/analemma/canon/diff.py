@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
-from analemma.canon.aligning import Gap, align
-from analemma.canon.editing import Operation
+from analemma.canon.align import Gap, align
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     Child,
@@ -18,10 +18,9 @@ from analemma.canon.nodes import (
     follow,
 )
 from analemma.canon.pointer import Path
-from analemma.canon.reading import MISSING, Reader, UnknownTypes, container_kind, root_link
-from analemma.canon.registry import TypeRegistry
-from analemma.canon.source import Fetch, NodeSource
-from analemma.canon.wire import (
+from analemma.canon.read import MISSING, Fetch, NodeSource, Reader, UnknownTypes, container_kind, root_link
+from analemma.canon.types import TypeRegistry
+from analemma.canon.values import (
     DEEPEST_CONTENT,
     Wire,
     encode_stored,

@@ -1,0 +1,799 @@
+"""Stored trees, from the nodes up: fetched level by level, followed along paths, and put together as Python values."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import (
+    HIGHEST_LEVEL,
+    Block,
+    Child,
+    Entry,
+    Node,
+    NodeParts,
+    broken_promise,
+    child_id,
+    decode_node,
+    follow,
+    keeps_promise,
+    node_entries,
+    node_from_parts,
+    node_link_ids,
+    node_links,
+)
+from analemma.canon.pointer import Path, list_index
+from analemma.canon.types import Tagged, TypeRegistry
+from analemma.canon.values import (
+    DEEPEST_CONTENT,
+    LINKS,
+    Kind,
+    Link,
+    SortKey,
+    Wire,
+    is_special,
+    link_wire,
+    read_special,
+    sort_key,
+    too_deep,
+    wire_links,
+)
+from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
+
+if TYPE_CHECKING:
+    from analemma.canon.trees import Trees
+
+Fetch = Callable[[Sequence[BlockId]], Mapping[BlockId, bytes]]
+"""Gives the verified bytes of every block asked for, or raises. Called once per level, however many blocks that is."""
+
+R = TypeVar("R")
+Walk = Generator[BlockId, Node, R]
+"""A descent that asks for one node at a time; many of them run together, sharing each round's fetch."""
+
+CACHED_NODES = 256
+"""Nodes that a cache keeps: about a megabyte of blocks, at most eight, and about four times that decoded."""
+
+
+class Loaded:
+    """A node that was decoded or made, with what has been worked out about it since."""
+
+    __slots__ = ("_entries", "_ids", "_links", "length", "node")
+
+    def __init__(
+        self,
+        node: Node,
+        length: int,
+        entries: Sequence[Entry] | None = None,
+        ids: Sequence[BlockId] | None = None,
+        links: Sequence[Link] | None = None,
+    ) -> None:
+        self.node = node
+        self.length = length
+        self._entries = entries
+        self._ids = ids
+        self._links = links
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """The node's entries as they would be written again; not to be changed."""
+        if self._entries is None:
+            self._entries = node_entries(self.node)
+        return self._entries
+
+    @property
+    def ids(self) -> Sequence[BlockId]:
+        """The blocks that an index node links to."""
+        if self._ids is None:
+            self._ids = node_link_ids(self.node)
+        return self._ids
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """The links inside the content of a leaf."""
+        if self._links is None:
+            self._links = node_links(self.node)
+        return self._links
+
+
+class NodeCache:
+    """The lists and maps that edits met or made lately: an edit usually starts where the one before it ended.
+
+    What is here was verified when it was fetched or is what we made ourselves. It says nothing about what is stored:
+    an edit comes here only for what its own base leads to."""
+
+    def __init__(self, most: int = CACHED_NODES) -> None:
+        self._most = most
+        # Each of the calls below is one step of the interpreter, so threads need no lock.
+        self._loaded: OrderedDict[BlockId, Loaded] = OrderedDict()
+
+    def get(self, block: BlockId) -> Loaded | None:
+        """A node that is here."""
+        loaded = self._loaded.get(block)
+        if loaded is not None:
+            try:
+                self._loaded.move_to_end(block)
+            except KeyError:
+                # Gone between the two; what was found is as good as it was.
+                pass
+        return loaded
+
+    def put(self, block: BlockId, loaded: Loaded) -> None:
+        """Keep a node, in place of those that were not asked for the longest."""
+        if loaded.node.kind in ("list", "map"):
+            self._loaded[block] = loaded
+            if len(self._loaded) > self._most:
+                self._loaded.popitem(last=False)
+
+
+class NodeSource:
+    """Decoded nodes, fetched at most once. `known` grows with every id seen in a fetched node: all of them are
+    reachable from the roots this source was asked about.
+
+    Every link inside content that was seen is held against its target when that is fetched, so whoever takes a link at
+    its word (its kind, its count) is told of a lie before acting on it. Index entries are checked by who follows
+    them."""
+
+    def __init__(self, fetch: Fetch, cache: NodeCache | None = None) -> None:
+        self._fetch = fetch
+        self._cache = cache
+        self._loaded: dict[BlockId, Loaded] = {}
+        self._promised: dict[BlockId, Link] = {}
+        self._parts: dict[BlockId, NodeParts] = {}
+        self._expected: Callable[[], object] | None = None
+        self.made: dict[BlockId, Block] = {}
+        self.known: set[BlockId] = set()
+
+    def expect(self, walks: Callable[[], Iterable[Walk[object]]]) -> None:
+        """Name the descents that are to come: at the first node that has to be fetched, all of them are run, so that
+        each level costs one fetch. While every node is at hand they cost nothing."""
+        self._expected = lambda: self.run(walks())
+
+    def add(self, block: Block) -> None:
+        """Make a new block readable; nothing is stored. Corrupt when it links to something that was neither made nor
+        seen: a node it took content from has links that its flags deny."""
+        if not self.known.issuperset(block.links):
+            for link in block.links:
+                if link not in self.known and link not in self.made:
+                    raise Corrupt(f"a block has a link to {link.hex()} that its flags deny", block=link.hex())
+        self.made[block.id] = block
+
+    def add_parts(self, block: Block, parts: NodeParts) -> None:
+        """Tell of what a new block was made, so that reading it needs no decoding."""
+        self._parts[block.id] = parts
+
+    def accept(self, links: Sequence[Link]) -> None:
+        """Know these as well, although no node that was met has them: whoever names them holds on to their trees."""
+        self._remember(links)
+
+    def keep(self, blocks: Iterable[BlockId]) -> None:
+        """Leave these new nodes, and those that were met, to the cache; nothing more is expected."""
+        # The descents know the values that were put, and those belong to the caller alone again.
+        self._expected = None
+        if self._cache is not None:
+            for block in blocks:
+                if block in self._parts:
+                    self._cache.put(block, self._made(self.made[block]))
+
+    def get(self, block: BlockId) -> Node:
+        """One node."""
+        return self.loaded(block).node
+
+    def loaded(self, block: BlockId) -> Loaded:
+        """One node with what is known about it."""
+        ready = self._ready(block)
+        if ready is None:
+            self._load([block])
+            ready = self._loaded[block]
+        return ready
+
+    def get_many(self, blocks: Iterable[BlockId]) -> dict[BlockId, Node]:
+        """These nodes, with one fetch for all that are new."""
+        wanted = dict.fromkeys(blocks)
+        missing = [block for block in wanted if self._ready(block) is None]
+        if missing:
+            self._load(missing)
+        return {block: self._loaded[block].node for block in wanted}
+
+    def length(self, block: BlockId) -> int:
+        """Bytes of a block that was fetched or made before."""
+        made = self.made.get(block)
+        return self._loaded[block].length if made is None else len(made.data)
+
+    def run(self, walks: Iterable[Walk[R]]) -> list[R]:
+        """Run descents in step, so that each level costs one fetch for all of them."""
+        results: dict[int, R] = {}
+        waiting: list[tuple[int, Walk[R], BlockId]] = []
+        total = 0
+        for total, walk in enumerate(walks, 1):
+            self._advance(total - 1, walk, None, waiting, results)
+        while waiting:
+            round_, waiting = waiting, []
+            nodes = self.get_many([block for _, _, block in round_])
+            for number, walk, block in round_:
+                self._advance(number, walk, nodes[block], waiting, results)
+        return [results[number] for number in range(total)]
+
+    def _advance(
+        self,
+        number: int,
+        walk: Walk[R],
+        node: Node | None,
+        waiting: list[tuple[int, Walk[R], BlockId]],
+        results: dict[int, R],
+    ) -> None:
+        """Let a descent go on as far as the nodes that are here lead it."""
+        try:
+            while True:
+                block = next(walk) if node is None else walk.send(node)
+                ready = self._ready(block)
+                if ready is None:
+                    waiting.append((number, walk, block))
+                    return
+                node = ready.node
+        except StopIteration as stop:
+            results[number] = stop.value
+
+    def _ready(self, block: BlockId) -> Loaded | None:
+        loaded = self._loaded.get(block)
+        if loaded is not None:
+            return loaded
+        made = self.made.get(block)
+        if made is not None:
+            return self._made(made)
+        if self._cache is not None and (loaded := self._cache.get(block)) is not None:
+            self._meet(block, loaded)
+        return loaded
+
+    def _made(self, block: Block) -> Loaded:
+        loaded = self._loaded.get(block.id)
+        if loaded is None:
+            parts = self._parts.get(block.id)
+            if parts is None:
+                loaded = Loaded(decode_node(block.id, block.data), len(block.data))
+            else:
+                loaded = Loaded(node_from_parts(parts), len(block.data), parts[3], block.links, parts[4])
+            self._loaded[block.id] = loaded
+        return loaded
+
+    def _load(self, blocks: Sequence[BlockId]) -> None:
+        if self._expected is not None:
+            run, self._expected = self._expected, None
+            run()
+            blocks = [block for block in blocks if block not in self._loaded]
+            if not blocks:
+                return
+        fetched = self._fetch(blocks)
+        for block in blocks:
+            loaded = Loaded(decode_node(block, fetched[block]), len(fetched[block]))
+            self._meet(block, loaded)
+            if self._cache is not None:
+                self._cache.put(block, loaded)
+
+    def _meet(self, block: BlockId, loaded: Loaded) -> None:
+        """Learn what a node says, and hold it against what was said of it."""
+        node = loaded.node
+        self.known.add(block)
+        promised = self._promised.get(block)
+        if promised is not None and not keeps_promise(promised, node):
+            raise broken_promise(block)
+        self._loaded[block] = loaded
+        if node.level:
+            self.known.update(loaded.ids)
+        elif node.flags & LINKS:
+            self._remember(loaded.links)
+
+    def _remember(self, links: Sequence[Link]) -> None:
+        for link in links:
+            # Of two links to one block that differ, at least one lies.
+            if self._promised.setdefault(link.id, link) != link:
+                raise broken_promise(link.id)
+            target = self._loaded.get(link.id)
+            if target is not None and not keeps_promise(link, target.node):
+                raise broken_promise(link.id)
+        self.known.update([link.id for link in links])
+
+
+LARGEST_READ_BYTES = 4 * 2**30
+"""Bytes of blocks, repeats counted each time, that one read may put together."""
+MOST_ROUNDS = (DEEPEST_CONTENT + 2) * (HIGHEST_LEVEL + 1)
+"""Fetches that the deepest value needs when each of its containers is the highest tree."""
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+UnknownTypes = Literal["refuse", "keep"]
+
+
+class Missing:
+    """Nothing stands at the path."""
+
+
+MISSING = Missing()
+
+
+class Reader:
+    """Reads whole trees: first every block, level by level, then the value is put together.
+
+    Between the two, every link is held against the block it leads to: kind, level, count, last key and size. The size
+    is what makes a read finite in practice. A few blocks that each name the next one twice stand for a value of any
+    length; but as every size is the block's own plus those below it, the size of the root is, once all are found to
+    agree, the exact number of bytes to be decoded, and it is known before the first of them is."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        registry: TypeRegistry,
+        unknown: UnknownTypes = "refuse",
+        *,
+        largest_bytes: int = LARGEST_READ_BYTES,
+    ) -> None:
+        self._fetch = fetch
+        self._registry = registry
+        self._unknown = unknown
+        self._largest_bytes = largest_bytes
+        self._bytes: dict[BlockId, bytes] = {}
+        self._nodes: dict[BlockId, Node] = {}
+        self._sizes: dict[BlockId, int] = {}
+
+    def read(self, root: BlockId) -> Any:
+        """The value of this tree."""
+        self._load([root])
+        self._check_size([root])
+        return self._tree(root, 0)
+
+    def read_many(self, roots: Sequence[BlockId]) -> list[Any]:
+        """The values of these trees, in their order; one fetch per level of the deepest."""
+        self._load(roots)
+        self._check_size(roots)
+        return [self._tree(root, 0) for root in roots]
+
+    def read_wires(self, wires: Sequence[Wire]) -> list[Any]:
+        """The values of these pieces of content."""
+        links = [link for wire in wires for link in wire_links(wire)]
+        self._load([link.id for link in links])
+        for link in links:
+            # A root that is asked for as a whole comes as a link of size 0, since nothing led to it.
+            if not keeps_promise(link, self._peek(link.id)) or link.size not in (0, self._sizes[link.id]):
+                raise broken_promise(link.id)
+        self._check_size([link.id for link in links])
+        return [self._top(wire) for wire in wires]
+
+    def _load(self, blocks: Iterable[BlockId]) -> None:
+        # Names of their own: the loop runs once for each block of a state.
+        bytes_, nodes, sizes = self._bytes, self._nodes, self._sizes
+        frontier = [block for block in dict.fromkeys(blocks) if block not in bytes_]
+        indexes: list[Node] = []
+        linked: list[Link] = []
+        rounds = 0
+        while frontier:
+            if (rounds := rounds + 1) > MOST_ROUNDS:
+                raise too_deep(frontier[0])
+            fetched = self._fetch(frontier)
+            following: dict[BlockId, None] = {}
+            for block in frontier:
+                data = bytes_[block] = fetched[block]
+                node = nodes[block] = decode_node(block, data)
+                size = len(data)
+                if node[2] & LINKS:
+                    if node.level:
+                        indexes.append(node)
+                        size += sum([child[2] for child in node.body])
+                        following.update(dict.fromkeys([child[0][4:] for child in node.body]))
+                    else:
+                        links = node_links(node)
+                        linked += links
+                        size += sum([link.size for link in links])
+                        following.update(dict.fromkeys([link.id for link in links]))
+                sizes[block] = size
+            frontier = [block for block in following if block not in bytes_]
+        self._check_links(indexes, linked)
+
+    def _check_links(self, indexes: Sequence[Node], linked: Sequence[Link]) -> None:
+        sizes = self._sizes
+        for parent in indexes:
+            blocks = [child[0][4:] for child in parent.body]
+            nodes = [self._nodes.get(block) or self._peek(block) for block in blocks]
+            kinds, levels, flags, _, counts = zip(*nodes, strict=True)
+            entries = [[child[1], child[2], child[3] & LINKS] for child in parent.body]
+            found = [
+                [count, sizes[block], flag & LINKS] for count, block, flag in zip(counts, blocks, flags, strict=True)
+            ]
+            if entries != found or {*kinds} != {parent.kind} or {*levels} != {parent.level - 1} or parent.kind == "map":
+                # Slower, and knows which of them it is.
+                for child, node in zip(parent.body, nodes, strict=True):
+                    if child[2] != sizes[child_id(child)]:
+                        raise broken_promise(child_id(child))
+                    follow(parent, child, node)
+        for link in linked:
+            if link.kind == "value" or link.size != sizes[link.id] or not keeps_promise(link, self._peek(link.id)):
+                raise broken_promise(link.id)
+
+    def _check_size(self, blocks: Sequence[BlockId]) -> None:
+        total = sum([self._sizes[block] for block in blocks])
+        if total > self._largest_bytes:
+            raise Limit(
+                f"the value takes {total} bytes of blocks, and one read may take {self._largest_bytes}",
+                hint="read parts of it by their paths",
+                bytes=total,
+            )
+
+    def _peek(self, block: BlockId) -> Node:
+        node = self._nodes.get(block)
+        return decode_node(block, self._bytes[block]) if node is None else node
+
+    def _take(self, block: BlockId) -> Node:
+        # The decoded node is handed out once; a block that occurs again is decoded again, so that no two places of a
+        # value share one mutable container.
+        node = self._nodes.pop(block, None)
+        return decode_node(block, self._bytes[block]) if node is None else node
+
+    # What follows calls itself at most three times per level of nesting: the deepest value has to fit on the stack of
+    # a program that has used up half of it. So trees are flattened in loops, and tags around tags are unwrapped in one.
+
+    def _tree(self, block: BlockId, depth: int) -> Any:
+        """The value of a tree whose blocks are loaded; `depth` is how many containers it stands in."""
+        node = self._take(block)
+        leaves = [node]
+        while leaves[0].level:
+            leaves = [self._take(child[0][4:]) for parent in leaves for child in parent.body]
+        kind = node.kind
+        if kind == "text":
+            return "".join([leaf.body for leaf in leaves])
+        if kind == "bytes":
+            return b"".join([leaf.body[1:] for leaf in leaves])
+        if kind == "value":
+            return self._plain(node.body, depth) if node.flags else node.body
+        if depth >= DEEPEST_CONTENT:
+            raise too_deep(block)
+        if kind == "list":
+            items: list[Any] = []
+            for leaf in leaves:
+                inner = self._items(leaf.body, depth + 1) if leaf.flags else leaf.body
+                if node is leaf:
+                    return inner
+                items += inner
+            return items
+        fields: dict[str, Any] = {}
+        last_key: str | None = None
+        for leaf in leaves:
+            body = leaf.body
+            if node is not leaf:
+                if last_key is not None and sort_key(next(iter(body))) <= sort_key(last_key):
+                    raise Corrupt(f"block {block.hex()} is a map out of order", block=block.hex())
+                last_key = next(reversed(body))
+            inner_fields = self._fields(body, depth + 1) if leaf.flags else body
+            if node is leaf:
+                return inner_fields
+            fields |= inner_fields
+        return fields
+
+    def _items(self, wires: list[Wire], depth: int) -> list[Any]:
+        items: list[Any] = []
+        for wire in wires:
+            cls = type(wire)
+            if cls in _SCALARS:
+                items.append(wire)
+            elif cls is bytes and wire[:1] == b"\0":
+                # As below; lists of many bytes are worth the line.
+                items.append(wire[1:])
+            else:
+                items.append(self._plain(wire, depth))
+        return items
+
+    def _fields(self, wires: dict[str, Wire], depth: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for key, wire in wires.items():
+            fields[key] = wire if type(wire) in _SCALARS else self._plain(wire, depth)
+        return fields
+
+    def _top(self, wire: Wire) -> Any:
+        """The value of content that stands in nothing: the only place where a link may lead to a lone scalar."""
+        link = read_special(wire).link if is_special(wire) else None
+        return self._plain(wire, 0) if link is None else self._tree(link.id, 0)
+
+    def _plain(self, wire: Wire, depth: int) -> Any:
+        cls = type(wire)
+        if cls is dict and is_special(wire):
+            return self._special(wire, depth)
+        if cls is dict or cls is list:
+            if depth >= DEEPEST_CONTENT:
+                raise too_deep()
+            return self._fields(wire, depth + 1) if cls is dict else self._items(wire, depth + 1)
+        if cls is bytes:
+            if wire[:1] != b"\0":
+                raise Corrupt("a block holds bytes without their marker")
+            return wire[1:]
+        return wire
+
+    def _special(self, wire: Wire, depth: int) -> Any:
+        names: list[str] = []
+        while True:
+            link, tag = read_special(wire)
+            if link is not None:
+                if link.id not in self._bytes:
+                    raise Corrupt("a block holds a link that its flags do not tell of")
+                value = self._tree(link.id, depth)
+                break
+            name, wire = cast("tuple[str, Wire]", tag)
+            if name == "float":
+                if wire != "-0.0":
+                    raise Corrupt("a block holds a malformed tag")
+                value = -0.0
+                break
+            if name == "map":
+                if depth >= DEEPEST_CONTENT:
+                    raise too_deep()
+                value = {"": self._plain(wire, depth + 1)}
+                break
+            depth += 1 if names else 0
+            if depth > DEEPEST_CONTENT:
+                raise too_deep()
+            names.append(name)
+            if not is_special(wire):
+                value = self._plain(wire, depth)
+                break
+        for name in reversed(names):
+            value = self._decoded(name, value)
+        return value
+
+    def _decoded(self, name: str, payload: Any) -> Any:
+        codec = self._registry.for_name(name)
+        if codec is None:
+            if self._unknown == "keep":
+                return Tagged(name, payload)
+            raise Invalid(
+                f"the state holds a value of type {name!r}, which this program has not registered",
+                hint="import and register the class, or read with unknown_types='keep'",
+                type=name,
+            )
+        try:
+            return codec.decode(payload)
+        except AnalemmaError:
+            raise
+        except Exception as exc:
+            raise Corrupt(f"a stored {name!r} cannot be read: {exc}") from exc
+
+
+def root_link(block: BlockId, node: Node) -> Link:
+    """A root seen as the link that would lead to it, except for its size: that is 0, for not known."""
+    return Link(block, node.kind, node.length, 0, bool(node.flags & LINKS))
+
+
+def locate(root: BlockId, path: Path) -> Walk[Wire | Missing]:
+    """Find what stands at a path, as stored form."""
+    node = yield root
+    wire: Wire = link_wire(root_link(root, node))
+    for token in path:
+        wire = yield from step(wire, token)
+        if wire is MISSING:
+            return MISSING
+    return wire
+
+
+def step(wire: Wire, token: str) -> Walk[Wire | Missing]:
+    """Find one field or item of a container; MISSING when it has none, or is no container."""
+    if type(wire) is dict:
+        if not is_special(wire):
+            return wire.get(token, MISSING)
+        link, tag = read_special(wire)
+        if link is not None:
+            # Entered even if the link itself says that nothing can be there: only the target tells a lie from the
+            # truth.
+            node = yield link.id
+            if not keeps_promise(link, node):
+                raise broken_promise(link.id)
+            if node.kind == "map":
+                return (yield from _field_below(node, token))
+            if node.kind == "list":
+                try:
+                    index = list_index(token, node.length)
+                except (IndexError, Invalid):
+                    return MISSING
+                return (yield from _item_below(node, index))
+        if tag is not None and tag[0] == "map":
+            return tag[1] if token == "" else MISSING
+    elif type(wire) is list:
+        try:
+            return wire[list_index(token, len(wire))]
+        except (IndexError, Invalid):
+            return MISSING
+    return MISSING
+
+
+def find_field(root: BlockId, key: str) -> Walk[Wire | Missing]:
+    """Find a field in a map's tree."""
+    node = yield root
+    if node.kind != "map":
+        raise broken_promise(root)
+    return (yield from _field_below(node, key))
+
+
+def find_item(root: BlockId, index: int) -> Walk[Wire]:
+    """Find an item in a list's tree, which has that many."""
+    node = yield root
+    if node.kind != "list" or not 0 <= index < node.length:
+        raise broken_promise(root)
+    return (yield from _item_below(node, index))
+
+
+def _field_below(node: Node, key: str) -> Walk[Wire | Missing]:
+    while node.level:
+        child = node.body[child_position(node, key)]
+        node = follow(node, child, (yield child_id(child)))
+    return node.body.get(key, MISSING)
+
+
+def _item_below(node: Node, index: int) -> Walk[Wire]:
+    # The counts of a node add up to its own and each is its child's, so the index is always found.
+    while node.level:
+        for child in node.body:
+            if index < child[1]:
+                break
+            index -= child[1]
+        node = follow(node, child, (yield child_id(child)))
+    return node.body[index]
+
+
+def child_position(node: Node, key: str) -> int:
+    """Which child holds this key, or would: the first whose last key is not below it, else the last."""
+    position = bisect_left(node.body, sort_key(key), key=_child_order)
+    return min(position, len(node.body) - 1)
+
+
+def _child_order(child: Child) -> SortKey:
+    # `sort_key`, spelled out: a search asks for several of them.
+    key = child[4]
+    return (len(key) if key.isascii() else len(key.encode()), key)
+
+
+def container_kind(wire: Wire) -> Kind | None:
+    """`list` or `map` for what a path can go through, None for everything else."""
+    if type(wire) is list:
+        return "list"
+    if type(wire) is not dict:
+        return None
+    if not is_special(wire):
+        return "map"
+    link, tag = read_special(wire)
+    if link is not None:
+        return link.kind if link.kind in ("list", "map") else None
+    return "map" if tag is not None and tag[0] == "map" else None
+
+
+def read_paths(
+    root: BlockId, paths: Sequence[Path], fetch: Fetch, registry: TypeRegistry, unknown: UnknownTypes = "refuse"
+) -> list[Any]:
+    """What stands at each path (MISSING where nothing does); only the blocks on the way and below are fetched."""
+    source = NodeSource(fetch)
+    wires = source.run(locate(root, path) for path in paths)
+    found = [wire for wire in wires if wire is not MISSING]
+    values = iter(Reader(fetch, registry, unknown).read_wires(found))
+    return [wire if wire is MISSING else next(values) for wire in wires]
+
+
+Content = list[Wire] | dict[str, Wire]
+"""The items or fields of a container, each in stored form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Reads a stored tree piece by piece: one field, some items, or a container without what its items link to.
+
+    Everything here is given and gives stored form (wires). Wires are shared with caches: whoever takes one leaves it as
+    it is."""
+
+    trees: Trees
+
+    def at(self, root: BlockId, path: Path) -> Wire | Missing:
+        """What stands at a path of a whole tree; MISSING if nothing does."""
+        return self._source().run([locate(root, path)])[0]
+
+    def field(self, container: Wire, key: str) -> Wire | Missing:
+        """One field of a map; MISSING if it has none of that name."""
+        return self._source().run([step(container, key)])[0]
+
+    def items(self, container: Wire, indexes: Iterable[int]) -> list[Wire]:
+        """Some items of a list, which has that many; the descents share their fetches."""
+        found = self._source().run(step(container, str(index)) for index in indexes)
+        link = _link(container)
+        if link is not None and any(wire is MISSING for wire in found):
+            raise broken_promise(link.id)
+        return found
+
+    def is_small(self, container: Wire) -> bool:
+        """Whether all of a container stands in one place: inline, or in a single leaf."""
+        link = _link(container)
+        return link is None or self._root(link, self._source()).level == 0
+
+    def contents(self, containers: Sequence[Wire]) -> list[Content]:
+        """The fields or items of each of these containers, without what they link to; one fetch per level for all."""
+        source = self._source()
+        links = {number: link for number, wire in enumerate(containers) if (link := _link(wire)) is not None}
+        source.get_many([link.id for link in links.values()])
+        levels = {number: [self._root(link, source)] for number, link in links.items()}
+        while deeper := {number: nodes for number, nodes in levels.items() if nodes[0].level}:
+            children = source.get_many(
+                [child_id(child) for nodes in deeper.values() for node in nodes for child in node.body]
+            )
+            for number, nodes in deeper.items():
+                levels[number] = [
+                    follow(node, child, children[child_id(child)]) for node in nodes for child in node.body
+                ]
+        return [
+            _joined(links[number], levels[number]) if number in links else _inline(wire)
+            for number, wire in enumerate(containers)
+        ]
+
+    def values(self, wires: Sequence[Wire]) -> list[Any]:
+        """The values of these wires, with everything below them."""
+        return Reader(self.trees.fetch, self.trees.registry, self.trees.unknown).read_wires(wires)
+
+    def nesting(self, wire: Wire) -> int:
+        """How many containers inside containers there are; reads all that is linked, and makes no values of it. At
+        most one more than can be stored."""
+        deepest = 0
+        inner: list[tuple[Wire, int]] = [(wire, 0)]
+        while inner:
+            linked: dict[BlockId, tuple[Wire, int]] = {}
+            while inner:
+                wire, depth = inner.pop()
+                if container_kind(wire) is None:
+                    link, tag = read_special(wire) if is_special(wire) else (None, None)
+                    if tag is not None:
+                        # As in packing: tags around tags count.
+                        inner.append((tag[1], depth + is_special(tag[1])))
+                        deepest = max(deepest, depth)
+                    continue
+                deepest = max(deepest, depth + 1)
+                if deepest > DEEPEST_CONTENT:
+                    return deepest
+                link = _link(wire)
+                if link is None:
+                    inner += [(part, depth + 1) for part in _parts(_inline(wire))]
+                elif depth >= linked.get(link.id, (wire, 0))[1]:
+                    # The same block at several depths is walked at the deepest of this round.
+                    linked[link.id] = (wire, depth)
+            contents = self.contents([wire for wire, _ in linked.values()])
+            for (_, depth), content in zip(linked.values(), contents, strict=True):
+                inner += [(part, depth + 1) for part in _parts(content)]
+        return deepest
+
+    def _source(self) -> NodeSource:
+        return NodeSource(self.trees.fetch, self.trees.nodes)
+
+    def _root(self, link: Link, source: NodeSource) -> Node:
+        node = source.get(link.id)
+        if not keeps_promise(link, node):
+            raise broken_promise(link.id)
+        return node
+
+
+def _link(wire: Wire) -> Link | None:
+    return read_special(wire).link if is_special(wire) else None
+
+
+def _parts(content: Content) -> Iterable[Wire]:
+    return content if type(content) is list else content.values()  # type: ignore[union-attr]
+
+
+def _inline(wire: Wire) -> Content:
+    """The content of a container that stands inline; one of the two may be the user's own dict {"": value}."""
+    if is_special(wire):
+        tag = read_special(wire).tag
+        assert tag is not None
+        return {"": tag[1]}
+    return wire  # type: ignore[no-any-return]
+
+
+def _joined(link: Link, leaves: Sequence[Node]) -> Content:
+    if len(leaves) == 1:
+        return leaves[0].body  # type: ignore[no-any-return]
+    if link.kind == "list":
+        return [wire for leaf in leaves for wire in leaf.body]
+    fields = {key: wire for leaf in leaves for key, wire in leaf.body.items()}
+    order = [sort_key(key) for leaf in leaves for key in (next(iter(leaf.body)), next(reversed(leaf.body)))]
+    if len(fields) != link.count or sorted(order) != order:
+        raise broken_promise(link.id)
+    return fields
