@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -10,6 +11,8 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +50,8 @@ class PostgresServer:
             self._original = clone_of
             if clone_of is not None:
                 clone_of.back_up(self._folder / "data", standby)
-            self._server: Any = get_server(self._folder / "data", cleanup_mode="stop")
+            with _alone():
+                self._server: Any = get_server(self._folder / "data", cleanup_mode="stop")
         self.url: str = self._server.get_uri()
         self._watch = subprocess.Popen(
             [sys.executable, "-c", _WATCH, str(self._server.get_pid()), str(self._folder)], stdin=subprocess.PIPE
@@ -170,6 +174,15 @@ def memory_folder() -> str | None:
 
 def _database_of(url: str) -> str:
     return str(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No other test process starts a server meanwhile: started by root, the first on a machine adds a system user,
+    and one that starts beside it would find half of that user."""
+    with open(Path(tempfile.gettempdir()) / "analemma-postgres.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def postgres_missing() -> str | None:
