@@ -31,7 +31,6 @@ from analemma.bag.payload_pointers import (
     parse_pointer_form,
     said_by,
 )
-from analemma.bag.payload_workers import memory_limit_mb, worker_count
 from analemma.bag.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
 from analemma.bag.selective import ReadRouter, pick
 from analemma.bag.temperature import Temperatures
@@ -43,6 +42,7 @@ from analemma.catalog.payloads import Lease, LeaseId, PayloadCatalog
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
+from analemma.machine import reader_count
 from analemma.state.arguments import check_name, check_segment, check_unicode
 from analemma.state.kernel import Kernel
 from analemma.state.kernel_base import field_path
@@ -99,7 +99,7 @@ class Payloads:
             blocks,
             trees,
             Encoder(trees.registry),
-            PartReader(catalog, tenant, trees, lambda: worker_count(memory_limit_mb())),
+            PartReader(catalog, tenant, trees, reader_count),
             Temperatures(),
             clock,
             entropy,

@@ -1,3 +1,3 @@
 """Names what payloads ask of the machine: how much memory this process may use."""
 
-from analemma.bag.payload_workers import memory_limit_mb as memory_limit_mb
+from analemma.machine import memory_limit_mb as memory_limit_mb
