@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import random
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
-from analemma.errors import Corrupt
+from analemma.errors import Conflict, Corrupt
+
+MOST_TRIES = 1000
+"""Whoever builds on what is newest loses to others now and then; so often in a row nobody does."""
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
@@ -48,6 +53,22 @@ def moment(at_us: int) -> dt.datetime:
         return _EPOCH + dt.timedelta(microseconds=at_us)
     except OverflowError as exc:
         raise Corrupt(f"{at_us} microseconds since 1970 are no time", hint="restore the row from a backup") from exc
+
+
+def attempts(
+    clock: Clock, trouble: str, *, hint: str = "save less often, or from fewer places", most: int = MOST_TRIES
+) -> Iterator[int]:
+    """For whoever may find that somebody else was faster: the numbers of the attempts, from 0, with a pause between
+    them once that has happened again and again. Conflict, which says the trouble, when all of them are used up.
+
+    >>> next(attempts(SystemClock(), "the branch changes too fast"))
+    0
+    """
+    for attempt in range(most):
+        yield attempt
+        if attempt > 3:
+            clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
+    raise Conflict(trouble, hint=hint)
 
 
 class Entropy(Protocol):

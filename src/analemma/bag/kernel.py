@@ -27,7 +27,7 @@ from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Inv
 from analemma.state.arguments import branch_key, check_metadata, check_name
 from analemma.state.committer import Proposal
 from analemma.state.kernel import Kernel
-from analemma.state.kernel_base import CURRENT_HEAD, MAIN, MOST_TRIES, place, too_fast
+from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
 from analemma.state.merge_strategies import Strategies, Strategy
 from analemma.state.versions import Commit, commit_of
 
@@ -235,7 +235,7 @@ class BagKernel(Kernel):
         key = branch_key(owner_id, workflow_id, branch)
         request = _Request(key, False, execution_id, segment_id, idempotency_key, message, metadata, is_update=True)
         fingerprint = self._update_fingerprint(request)
-        for attempt in range(MOST_TRIES):
+        for _ in self._attempts(key):
             known = None if idempotency_key is None else self._known_commit(key, idempotency_key, fingerprint)
             if known is not None:
                 return known
@@ -249,8 +249,7 @@ class BagKernel(Kernel):
             else:
                 with suppress(HeadMoved):
                     return self._save_session(bag, request)
-            self._back_off(attempt)
-        raise too_fast(key)
+        raise AssertionError("unreachable")
 
     @contextmanager
     def _session(self, request: _Request) -> Iterator[SmartStateBag]:

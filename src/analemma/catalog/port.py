@@ -6,6 +6,7 @@ A backend that is not SQL implements `KernelCatalog` and passes `analemma.testin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Protocol
 
@@ -353,6 +354,9 @@ class KernelCatalog(Protocol):
 
     def tenant(self, name: str) -> TenantId:
         """The tenant of this name, made if there is none."""
+
+    def snapshot(self) -> AbstractContextManager[KernelCatalog]:
+        """The catalog as it is when the block begins, only to be read: whoever compares rows with each other."""
 
     def read_blocks(self, tenant: TenantId, ids: Sequence[BlockId]) -> dict[BlockId, BlockRow]:
         """Those of the blocks that exist; one round trip for any number."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.commits import AFTER_COMMIT, BEFORE_TRANSACTION, KEY_KEEP_US, check_request, find_key, read_head
-from analemma.catalog.engine import Row, Transaction
+from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.ledger import SqlLedger
 from analemma.catalog.names import check_part, check_tenant, check_texts
 from analemma.catalog.object_place import elsewhere
@@ -129,6 +131,14 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
             found = self.find_tenant(name)
             assert found is not None
         return found
+
+    @contextmanager
+    def snapshot(self) -> Iterator[SqlCatalog]:
+        with self.engine.transaction() as tx:
+            seen = copy.copy(self)
+            # What reads asks its engine for statements, and for nothing else.
+            seen.engine = cast(Engine, tx)
+            yield seen
 
     def find_tenant(self, name: str) -> TenantId | None:
         """The tenant of this name, if there is one."""

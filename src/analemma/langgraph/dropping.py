@@ -3,7 +3,7 @@ left as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from analemma.canon.identity import BlockId
@@ -12,10 +12,10 @@ from analemma.canon.trees import Edited
 from analemma.canon.values import Wire
 from analemma.catalog.port import BranchKey, Head, ManifestRow
 from analemma.catalog.threads import CheckpointRow, ThreadRows
+from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.snapshots import from_value, slot, to_value
 from analemma.state.committer import Proposal
-from analemma.state.kernel_base import MOST_TRIES
 from analemma.state.removing import Removing
 from analemma.state.retention import BATCH, Retention
 from analemma.state.time_machine import ROLLED_BACK
@@ -55,6 +55,11 @@ class Dropping(Retention, Removing):
         """Remove a thread with everything that it has, tagged and pinned or not, in one transaction."""
         self._remove_workflow(self.owner, thread, self.rows.drop_thread(thread))
 
+    def tries(self) -> Iterator[int]:
+        """The attempts of whoever removes something."""
+        trouble = "the thread changes too fast to remove anything"
+        return attempts(self._clock, trouble, hint="stop its writers, and try again")
+
     def settled_head(self, key: BranchKey) -> Head | None:
         """Where a branch stands, once everything that was accepted for it is applied."""
         return self._head_after_pending(key)
@@ -71,7 +76,7 @@ class Dropping(Retention, Removing):
         """Let versions of a branch expire, moving the head to what is kept if it is one of them; whether the branch was
         removed instead, with its rows, since nothing of it stays."""
         key, staying = plan.key, plan.staying
-        for _ in range(MOST_TRIES):
+        for _ in self.tries():
             head = self._catalog.head(self._tenant, key)
             if head is None:
                 return False
@@ -106,7 +111,7 @@ class Dropping(Retention, Removing):
             except NotFound:
                 # Somebody has removed the branch: nothing is left to expire.
                 return False
-        raise Conflict("the thread changes too fast to remove anything", hint="stop its writers, and try again")
+        raise AssertionError("unreachable")
 
     def _remove_planned(self, plan: DropPlan, planned: Head) -> None:
         """Remove a branch with all its rows, if it still has what was planned with."""

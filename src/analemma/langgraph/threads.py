@@ -20,6 +20,7 @@ from analemma.canon.values import (
 )
 from analemma.catalog.port import BranchKey, Head, RowChange
 from analemma.catalog.threads import Ancestor, CheckpointRow, Fence, ThreadRows, id_of_version
+from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.langgraph.channels import Channel, Cut, Dumps, cut
 from analemma.langgraph.dropping import Dropping, back_to
@@ -39,7 +40,7 @@ from analemma.langgraph.snapshots import (
 )
 from analemma.state.committer import Proposal
 from analemma.state.journal import COMMITTED
-from analemma.state.kernel_base import CURRENT_HEAD, MOST_TRIES
+from analemma.state.kernel_base import CURRENT_HEAD
 from analemma.state.time_machine import FORKED
 
 Loads = Callable[[tuple[str, bytes]], Any]
@@ -116,7 +117,8 @@ class Threads(Dropping):
         """Store a checkpoint: its version, journal record, head and row become visible together. HeadMoved, and nothing
         is stored, if another run has passed the one that stores it."""
         self.rows.check(new.place.thread, new.place.branch, new.id)
-        for _ in range(MOST_TRIES):
+        trouble = f"the parent of checkpoint {new.id} changes too fast"
+        for _ in attempts(self._clock, trouble, hint="try again"):
             base = self._base(new, serializer.loads)
             try:
                 return self._save_on(base, new, serializer, fence)
@@ -132,7 +134,7 @@ class Threads(Dropping):
                 if isinstance(exc, Expired):
                     return self._save_on(None, new, serializer, fence)
                 self._known.forget((new.place.thread, new.place.branch, new.parent or ""))
-        raise Conflict(f"the parent of checkpoint {new.id} changes too fast", hint="try again")
+        return None
 
     def read(self, manifest: BlockId, loads: Loads) -> Snapshot:
         """What a version holds, verified if it was not at hand; Corrupt if that is no checkpoint."""

@@ -18,7 +18,6 @@ from analemma.langgraph.dropping import DropPlan
 from analemma.langgraph.snapshots import Serialized, loads_of
 from analemma.langgraph.threads import Threads
 from analemma.state.checkpoint_lines import needed_by
-from analemma.state.kernel_base import MOST_TRIES
 
 PAGE = 1000
 COUNTERS = "counters_since_delta_snapshot"
@@ -108,7 +107,7 @@ class Walker:
 
     def _drop(self, planning: Callable[[], DropPlan], plan: DropPlan | None = None) -> None:
         """Do what was planned, planning anew when somebody was faster."""
-        for _ in range(MOST_TRIES):
+        for _ in self._threads.tries():
             chosen = planning() if plan is None else plan
             if not chosen.gone and not chosen.kept:
                 return
@@ -117,7 +116,6 @@ class Walker:
                 return
             except HeadMoved:
                 plan = None
-        raise Conflict("the thread changes too fast to remove anything", hint="stop its writers, and try again")
 
     def _look(self, thread: str, branch: str) -> tuple[Head | None, list[CheckpointRow]]:
         """Where a namespace stands, and all its checkpoints. In this order: what comes to be meanwhile is newer than

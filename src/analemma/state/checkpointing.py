@@ -16,16 +16,14 @@ from contextlib import contextmanager
 from analemma.catalog.ledger_port import Delta, LedgerCatalog, LedgerEntry
 from analemma.catalog.ledger_queue import LedgerQueue
 from analemma.catalog.port import BranchKey, TenantId
-from analemma.clock import Clock, Entropy
-from analemma.errors import AnalemmaError, Conflict, Invalid
+from analemma.clock import Clock, Entropy, attempts
+from analemma.errors import AnalemmaError, Invalid
 from analemma.state.applying import Applier, Pass
 from analemma.state.tickets import Ticket
 
 SECRET_BYTES = 16
 MOST_BRANCHES = 64
 """Branches that one transaction of the thread takes up."""
-MOST_TRIES = 1000
-"""So often in a row someone else may be faster on one branch."""
 GATHER_S = 0.002
 """The thread waits so long after it was woken: what others enter meanwhile shares the transaction."""
 IDLE_S = 2.0
@@ -141,7 +139,9 @@ class Checkpoints:
             through = self.ledger.newest_pending(self._tenant, key)
             if through is None:
                 return True
-        for attempt in range(MOST_TRIES):
+        for _ in attempts(
+            self._clock, "a branch changes too fast to apply what is pending", hint="save from fewer places"
+        ):
             if self._is_late(deadline):
                 return False
             with self._claimed([key], deadline) as claimed:
@@ -153,9 +153,7 @@ class Checkpoints:
                 raise exc
             if done.settled == done.seen and not done.more:
                 return True
-            if done.settled == 0 and attempt > 3:
-                self._clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
-        raise Conflict("a branch changes too fast to apply what is pending", hint="save from fewer places")
+        raise AssertionError("unreachable")
 
     def close(self, timeout_s: float) -> None:
         """Stop the thread, and apply what it was asked for and had not done, as far as that is possible in time. What

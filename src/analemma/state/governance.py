@@ -12,10 +12,10 @@ from analemma.canon.identity import parse_block_id
 from analemma.catalog.names import check_part
 from analemma.catalog.port import JournalRow, PutDecision, Verdict
 from analemma.clock import moment
-from analemma.errors import Conflict, Corrupt, Invalid, NotFound
+from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_verdict
 from analemma.state.journal import DECIDED, read_record
-from analemma.state.kernel_base import MAIN, MOST_TRIES, place
+from analemma.state.kernel_base import MAIN, place
 from analemma.state.recording import Note, Recording, check_text
 from analemma.state.time_machine import Rollback, TimeMachine
 from analemma.state.versions import Commit, Version, version_of
@@ -80,22 +80,20 @@ class Governance(TimeMachine, Recording):
         """The newest version whose newest decision is `approved`; NotFound if there is none. Costs the same however
         many versions and decisions there are."""
         key = branch_key(owner_id, workflow_id, branch)
-        for _ in range(MOST_TRIES):
-            head = self._head(key)
-            rows = self._catalog.history(self._tenant, key, decision="approved", limit=1)
-            if not rows:
-                raise NotFound(f"{place(key)} has no approved version", hint="record a decision with decide()")
+        with self._catalog.snapshot() as seen:
+            rows = seen.history(self._tenant, key, decision="approved", limit=1)
             # The row only finds the version. What counts is the journal's record, whose hash is checked.
-            records = self._catalog.decisions(self._tenant, key, rows[0].id)
-            if records and _decision(records[-1]).decision == "approved":
-                return version_of(rows[0])
-            if self._head(key) == head:
-                raise Corrupt(
-                    f"version {rows[0].version} of {place(key)} is listed as approved, and its journal says otherwise",
-                    hint="run verify",
-                    manifest=rows[0].id.hex(),
-                )
-        raise Conflict(f"{place(key)} is decided on too fast to tell which version is safe", hint="try again later")
+            records = seen.decisions(self._tenant, key, rows[0].id) if rows else []
+        if not rows:
+            self._head(key)
+            raise NotFound(f"{place(key)} has no approved version", hint="record a decision with decide()")
+        if not records or _decision(records[-1]).decision != "approved":
+            raise Corrupt(
+                f"version {rows[0].version} of {place(key)} is listed as approved, and its journal says otherwise",
+                hint="run verify",
+                manifest=rows[0].id.hex(),
+            )
+        return version_of(rows[0])
 
     @overload
     def rollback_to_last_safe(

@@ -3,8 +3,8 @@ newest."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from analemma.blocks.store import BlockStore, Carried
@@ -12,8 +12,8 @@ from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, parse_pointer
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, ExpiredRow, Head, KernelCatalog, ManifestRow, TenantId
-from analemma.clock import Clock
-from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound
+from analemma.clock import Clock, attempts
+from analemma.errors import AnalemmaError, Corrupt, Expired, HeadMoved, NotFound
 from analemma.state.arguments import check_version
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer, Outcome, Proposal
@@ -23,9 +23,6 @@ from analemma.state.manifests import Manifest, decode_manifest
 T = TypeVar("T")
 
 MAIN = "main"
-MOST_TRIES = 1000
-"""A save without a stated predecessor builds on whatever is newest; so often in a row someone else may be faster."""
-
 REMEMBERED_MANIFESTS = 256
 """Decoded manifests that a kernel keeps: a few hundred bytes each, and what they say can never change."""
 REMEMBERED_HEADS = 1024
@@ -101,22 +98,17 @@ class KernelBase:
             if outcome is not None:
                 return outcome
             self._own_heads.pop(key, None)
-        for attempt in range(MOST_TRIES):
+        for attempt in self._attempts(key):
             head = self._head_after_pending(key) if attempt == 0 else self._catalog.head(self._tenant, key)
             if not isinstance(expected, CurrentHead) and (None if head is None else head.manifest) != expected:
                 raise _moved(key, expected, head)
-            try:
+            # A journal record alone (a tag, a decision) moves the tip but not the manifest: that is no conflict either.
+            with suppress(HeadMoved):
                 return self._committed(head, self._committer.commit(propose(head), carried))
-            except HeadMoved:
-                # A journal record alone (a tag, a decision) moves the tip but not the manifest: that is no conflict
-                # either.
-                self._back_off(attempt)
-        raise too_fast(key)
+        raise AssertionError("unreachable")
 
-    def _back_off(self, attempt: int) -> None:
-        """Wait a moment if somebody else was faster again and again."""
-        if attempt > 3:
-            self._clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
+    def _attempts(self, key: BranchKey) -> Iterator[int]:
+        return attempts(self._clock, f"{place(key)} changes too fast to save")
 
     def _guessed_head(self, key: BranchKey, expected: BlockId | CurrentHead | None) -> Head | None:
         """Where a branch stands if nobody else works on it: where the last commit from here left it. The commit
@@ -217,11 +209,6 @@ def expired(gone: ExpiredRow) -> Expired:
         version=gone.version,
         expired_at_us=gone.expired_at_us,
     )
-
-
-def too_fast(key: BranchKey) -> Conflict:
-    """What whoever was never fast enough is told."""
-    return Conflict(f"{place(key)} changes too fast to save", hint="save less often, or from fewer places")
 
 
 def field_path(name: str) -> Path:

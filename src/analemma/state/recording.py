@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.catalog.names import check_texts
 from analemma.catalog.port import BranchKey, Effect, JournalRow, RecordRequest
+from analemma.clock import attempts
 from analemma.errors import Conflict, HeadMoved, Invalid
 from analemma.state.journal import next_record
-from analemma.state.kernel_base import MOST_TRIES, KernelBase, place
+from analemma.state.kernel_base import KernelBase, place
 
 TEXT_LIMIT = 10_000
 """Longest message or reason: the journal is kept for ever and read from the beginning."""
@@ -37,7 +37,7 @@ class Recording(KernelBase):
         """Append what `propose(now_us)` says, asking again until nobody was faster; None: there is nothing to do.
 
         A commit on the branch moves the tip under us all the time, and changes nothing that a record says."""
-        for attempt in range(MOST_TRIES):
+        for _ in attempts(self._clock, f"{place(key)} changes too fast to record anything"):
             # Before what the proposal reads: then the compare-and-set covers that too.
             head = self._head(key)
             now_us = self._clock.now_us()
@@ -53,11 +53,7 @@ class Recording(KernelBase):
             except Conflict:
                 if not again_on_conflict:
                     raise
-            if attempt > 3:
-                self._clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
-        raise Conflict(
-            f"{place(key)} changes too fast to record anything", hint="save less often, or from fewer places"
-        )
+        raise AssertionError("unreachable")
 
 
 def check_text(text: str | None, what: str) -> None:

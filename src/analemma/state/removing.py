@@ -3,16 +3,17 @@ collection."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 from analemma.canon.values import encode
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import BranchKey, Head, RowChange
 from analemma.catalog.removing import RemovalRequest, remove_branches
-from analemma.errors import Conflict, HeadMoved
-from analemma.state.kernel_base import MOST_TRIES, KernelBase, place
+from analemma.clock import attempts
+from analemma.errors import HeadMoved
+from analemma.state.kernel_base import KernelBase, place
 
 FORMAT = 1
 KIND = "removal"
@@ -26,17 +27,15 @@ class Removing(KernelBase):
     def _remove_workflow(self, owner: str, workflow: str, rows: Sequence[RowChange] = ()) -> int:
         """Remove a workflow with all its branches, and change other rows with them, in one transaction; how many
         branches there were."""
-        for attempt in range(MOST_TRIES):
+        trouble = f"{place(BranchKey(owner, workflow))} changes too fast to be removed"
+        for _ in attempts(self._clock, trouble, hint="stop its writers"):
             names = [row.branch for row in self._catalog.branches(self._tenant, owner, workflow)]
             found = [self._head_after_pending(BranchKey(owner, workflow, name)) for name in names]
             heads = tuple(head for head in found if head is not None)
-            try:
+            with suppress(HeadMoved):
                 self._remove_at(owner, workflow, heads, rows, whole=True)
                 return len(heads)
-            except HeadMoved:
-                if attempt > 3:
-                    self._clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
-        raise Conflict(f"{place(BranchKey(owner, workflow))} changes too fast to be removed", hint="stop its writers")
+        raise AssertionError("unreachable")
 
     def _remove_at(
         self, owner: str, workflow: str, heads: tuple[Head, ...], rows: Sequence[RowChange], *, whole: bool = False

@@ -9,11 +9,12 @@ from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, NodeSource, locate
 from analemma.catalog.port import BranchKey, Expire, ManifestRow, RetentionRow
 from analemma.catalog.threads import CheckpointRow
+from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_name
 from analemma.state.checkpoint_lines import all_rows, needed_by
 from analemma.state.journal import EXPIRED
-from analemma.state.kernel_base import MAIN, MOST_TRIES, place
+from analemma.state.kernel_base import MAIN, place
 from analemma.state.recording import Note, Recording
 from analemma.state.versions import Version, version_of
 
@@ -121,7 +122,8 @@ class Retention(Recording):
         policy = self.get_retention(owner_id=owner_id, workflow_id=workflow_id)
         now_us = self._clock.now_us() if now_us is None else _check_time(now_us)
         gone: list[Version] = []
-        for _ in range(MOST_TRIES):
+        trouble = f"{place(key)} is tagged and pinned too fast to expire anything"
+        for _ in attempts(self._clock, trouble, hint="try again later"):
             plan = self._plan_expiry(key, policy, now_us)
             if dry_run:
                 return plan
@@ -137,7 +139,7 @@ class Retention(Recording):
             except Conflict:
                 # A version was tagged, pinned or expired since we looked.
                 continue
-        raise Conflict(f"{place(key)} is tagged and pinned too fast to expire anything", hint="try again later")
+        raise AssertionError("unreachable")
 
     def expire_all(self, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]:
         """Do `expire` on every branch of every workflow of the tenant that has a policy, or whose owner has one; tells

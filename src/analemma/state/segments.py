@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, ManifestRow
+from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import branch_key
 from analemma.state.committer import Outcome, Proposal
@@ -22,8 +23,6 @@ from analemma.state.segment_lists import Segment, SegmentList, decode_segments, 
 CONFIGURED = "configured"
 SEGMENT_INJECTED = "segment_injected"
 WRAPPED = "segment_config"
-MOST_LOOKS: Final = 100
-"""So often in a row a run may have moved on while a segment was injected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +208,14 @@ class Segments(KernelBase):
 
     def _commit_where_it_stands(self, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
         """Commit while the run stands where the proposal saw it; look again if it has moved."""
-        for _ in range(MOST_LOOKS):
+        trouble = f"the run on {place(key)} moves too fast"
+        for _ in attempts(self._clock, trouble, hint="try again, or inject further behind", most=100):
             try:
                 return self._commit(key, CURRENT_HEAD, propose)
             except Conflict as exc:
                 if exc.facts.get("statement") != HOLD_PLACE:
                     raise
-        raise Conflict(f"the run on {place(key)} moves too fast", hint="try again, or inject further behind")
+        raise AssertionError("unreachable")
 
     def _read_entries(self, manifest_id: BlockId, listed: SegmentList) -> list[dict[str, Any]]:
         def read(segment: Segment) -> dict[str, Any]:

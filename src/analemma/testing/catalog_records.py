@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +94,18 @@ class CatalogRecordsSuite:
         assert catalog.versions_after(tenant, KEY, after_version=0) == rows
         assert catalog.versions_after(tenant, KEY, after_version=2, limit=2) == rows[2:4]
         assert catalog.versions_after(tenant, KEY, after_version=5) == []
+
+    def test_a_snapshot_shows_nothing_that_came_later(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        (first,) = _line(catalog, tenant, 1)
+        with ThreadPoolExecutor(1) as pool, catalog.snapshot() as seen:
+            assert seen.head(tenant, KEY) == first.head
+            committing = pool.submit(catalog.commit, make_request(tenant, first.head))
+            wait([committing], timeout=0.2)  # A store in memory has one connection: there it waits for the block's end.
+            assert seen.head(tenant, KEY) == first.head
+            assert [row.version for row in seen.history(tenant, KEY)] == [1]
+            assert [row.seq for row in seen.journal(tenant, KEY)] == [1]
+        committing.result()
+        assert [row.version for row in catalog.history(tenant, KEY)] == [2, 1]
 
     def test_a_record_moves_the_tip_and_nothing_else(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second = _line(catalog, tenant, 2)
