@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from analemma.blocks.cache import BlockCache
@@ -17,6 +18,7 @@ from analemma.canon.trees import check_block
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound
+from analemma.machine import reader_count
 
 _new_tuple = tuple.__new__
 
@@ -262,8 +264,7 @@ class BlockStore:
                 elif upload is not None:
                     packs.setdefault(upload, []).append(row)
             found |= decode_blocks(inline)
-            for upload, packed in packs.items():
-                found.update(self._read_pack(upload, packed))
+            found |= self._read_packs(packs)
         for block in blocks:
             if block not in found:
                 raise Corrupt(
@@ -273,6 +274,16 @@ class BlockStore:
                     missing=True,
                 )
         return found
+
+    def _read_packs(self, packs: Mapping[UploadId, Sequence[BlockRow]]) -> dict[BlockId, bytes]:
+        """What lies in these packs; several are read at a time, since each read waits for an answer of its own."""
+        if len(packs) < 2:
+            return dict(chain.from_iterable(self._read_pack(*pack).items() for pack in packs.items()))
+        from concurrent.futures import ThreadPoolExecutor  # Takes a while to load, and most programs never come here.
+
+        with ThreadPoolExecutor(min(len(packs), reader_count()), thread_name_prefix="analemma-packs") as executor:
+            read = executor.map(self._read_pack, packs.keys(), packs.values())
+            return dict(chain.from_iterable(part.items() for part in read))
 
     def _read_pack(self, upload: UploadId, rows: Sequence[BlockRow]) -> dict[BlockId, bytes]:
         if self._objects is None:
