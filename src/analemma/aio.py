@@ -2,6 +2,9 @@
 
 The library is synchronous, because SQLite is; here an await waits for a thread of our own instead of blocking the event
 loop. Cancelling an await abandons the wait, never the transaction: one that has begun runs to its end in its thread.
+Hooks, steps, and functions that are told of progress are called in such a thread; `async def` steps in an event loop of
+their own there. What a bag or a hydrated state reads later, it reads in the thread that asks it: name in `load_fields`
+what will be needed. A backfill that runs has a thread until it is done: pause it from another task.
 
 >>> import asyncio
 >>> import analemma.aio
@@ -11,115 +14,274 @@ loop. Cancelling an await abandons the wait, never the transaction: one that has
 ...         return await app.kernel.load_state(saved.manifest_id)
 >>> asyncio.run(main())
 {'n': 1}
+
+Every part of a store has a face here that is derived from its class: a verb becomes a coroutine, an iterator an async
+iterator, a context manager an async context manager, a part another face. What type checkers are told of them is in
+`aio_faces.pyi`, which a test compares.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
+import inspect
+import itertools
 import os
-from collections.abc import Callable, Generator
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from analemma.aio_kernel import AsyncKernel
-from analemma.aio_threads import Hopping, Threads, default_threads, hop
-from analemma.app import App, Stats, Tenant, open_app
-from analemma.bag.payloads import Payloads
-from analemma.errors import Invalid
+from analemma.app import App, Tenant, open_app
+from analemma.clock import until
+from analemma.errors import Invalid, Unavailable
 from analemma.settings import Settings
 
 if TYPE_CHECKING:
-    from analemma.aio_archives import AsyncArchives
-    from analemma.aio_flows import AsyncFlows
-    from analemma.aio_pipeline import (
-        AsyncBackfills,
-        AsyncContracts,
-        AsyncDeploys,
-        AsyncEntity,
-        AsyncFanouts,
-        AsyncSinks,
-        AsyncView,
-    )
-    from analemma.pipeline.backfill import Backfill, BackfillPlan, Kind, Scope
+    from analemma.aio_faces import AppFace, AsyncEntity, AsyncView, ContractsFace, DeploysFace, FlowsFace, TenantFace
+    from analemma.aio_faces import AsyncKernel as AsyncKernel
+    from analemma.aio_faces import AsyncPayloads as AsyncPayloads
+    from analemma.contracts.contract_set import ContractSet
+    from analemma.flows.runs import Run
+    from analemma.pipeline.deploy_records import Deploy
 
 __all__ = ["AsyncApp", "AsyncKernel", "AsyncPayloads", "AsyncTenant", "Threads", "default_threads", "open"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+Target = TypeVar("Target", covariant=True)
 
-class AsyncPayloads(Hopping[Payloads]):
-    """The verbs on payloads as coroutines. What `hydrate` gives reads the store on first access, in whatever thread
-    that is: name what will be needed in `load_fields`."""
-
-    dehydrate = hop(Payloads.dehydrate)
-    filter_event_payload = hop(Payloads.filter_event_payload)
-    hydrate = hop(Payloads.hydrate)
-    leases = hop(Payloads.leases)
-    load_fields_selective = hop(Payloads.load_fields_selective)
-    release = hop(Payloads.release)
+PARTS = (
+    *("default", "kernel", "payloads", "archives", "flows", "queues", "schedules"),
+    *("contracts", "deploys", "sinks", "fanouts", "backfills"),
+)
+"""Attributes whose values have verbs, and a face of their own."""
 
 
-class AsyncTenant(Hopping[Tenant]):
+def default_threads() -> int:
+    """How many verbs run at once, unless told otherwise: they wait more than they compute."""
+    return min(32, (os.cpu_count() or 1) + 4)
+
+
+class Threads:
+    """A bounded number of threads, in which the verbs run."""
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise Invalid(f"{size} threads", hint="use at least one")
+        self._executor = ThreadPoolExecutor(size, thread_name_prefix="analemma-aio")
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Run it in a thread and wait for it. Cancelled before its turn, it does not run; after, it runs to its end."""
+        return await asyncio.wrap_future(self.submit(call))
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run it in a thread, with the context variables of here."""
+        try:
+            return self._executor.submit(contextvars.copy_context().run, call)
+        except RuntimeError as exc:
+            # As the verbs themselves say it; or the machine has no thread left.
+            raise Unavailable(f"no thread takes this any more: {exc}", hint="open the store again") from exc
+
+    def finish(self) -> None:
+        """Wait for everything that was asked for, and take nothing more."""
+        self._executor.shutdown(wait=True)
+
+
+class Async(Generic[Target]):
+    """The async face of one part of a store. Its verbs have the parameters of the part's."""
+
+    def __init__(self, target: Target, threads: Threads) -> None:
+        self._target = target
+        self._threads = threads
+
+
+if not TYPE_CHECKING:
+    AppFace = ContractsFace = DeploysFace = FlowsFace = TenantFace = Async
+
+
+def hop(verb: Callable[Concatenate[Target, P], T]) -> Callable[Concatenate[Async[Target], P], Coroutine[Any, Any, T]]:
+    """The verb as a coroutine that waits for a thread."""
+
+    @functools.wraps(verb)
+    async def awaited(self: Async[Target], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._threads.run(functools.partial(verb, self._target, *args, **kwargs))
+
+    return awaited
+
+
+def stream(
+    verb: Callable[Concatenate[Target, P], Iterator[T]],
+) -> Callable[Concatenate[Async[Target], P], AsyncIterator[T]]:
+    """The verb as an async iterator, which begins when it is first asked for something. It has a thread of its own:
+    whoever waits for hours must not keep others from saving."""
+
+    @functools.wraps(verb)
+    async def iterated(self: Async[Target], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
+        wanted: queue.SimpleQueue[Future[list[T]] | None] = queue.SimpleQueue()
+        stopped = threading.Event()
+        make = functools.partial(verb, self._target, *args, **kwargs)
+        serve = functools.partial(contextvars.copy_context().run, _serve, make, wanted, stopped)
+        # A daemon: a program that ends must not wait for what it waits for.
+        threading.Thread(target=serve, name=f"analemma-{verb.__name__}", daemon=True).start()
+        try:
+            while items := await _next(wanted):
+                yield items[0]
+        finally:
+            stopped.set()
+            wanted.put(None)
+
+    return iterated
+
+
+async def _next(wanted: queue.SimpleQueue[Future[list[T]] | None]) -> list[T]:
+    asked: Future[list[T]] = Future()
+    wanted.put(asked)
+    return await asyncio.wrap_future(asked)
+
+
+def _serve(
+    make: Callable[[], Iterator[T]], wanted: queue.SimpleQueue[Future[list[T]] | None], stopped: threading.Event
+) -> None:
+    """Take one step of the iterator for each future; nothing in it means that the iterator has ended."""
+    items: Iterator[T] | None = None
+    with until(stopped):
+        while (asked := wanted.get()) is not None:
+            if not asked.set_running_or_notify_cancel():
+                continue
+            try:
+                items = make() if items is None else items
+                asked.set_result(list(itertools.islice(items, 1)))
+            except BaseException as exc:
+                asked.set_exception(exc)
+        if isinstance(items, Generator):
+            items.close()
+
+
+def manage(
+    verb: Callable[Concatenate[Target, P], AbstractContextManager[T]],
+) -> Callable[Concatenate[Async[Target], P], AbstractAsyncContextManager[T]]:
+    """The verb as an async context manager, whose beginning and end wait for threads."""
+
+    @functools.wraps(verb)
+    def managed(self: Async[Target], /, *args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T]:
+        return _managed(self._threads, verb(self._target, *args, **kwargs))
+
+    return managed
+
+
+@asynccontextmanager
+async def _managed(threads: Threads, manager: AbstractContextManager[T]) -> AsyncIterator[T]:
+    value = await threads.run(manager.__enter__)
+    try:
+        yield value
+    except BaseException as exc:
+        if not await threads.run(functools.partial(manager.__exit__, type(exc), exc, exc.__traceback__)):
+            raise
+    else:
+        await threads.run(functools.partial(manager.__exit__, None, None, None))
+
+
+def member(of: type, name: str) -> Any:
+    """What a face has for a public attribute of a class; None for what is no business of coroutines."""
+    found = inspect.getattr_static(of, name, None)
+    if name in PARTS:
+        return property(lambda self: face(getattr(self._target, name), name, self._threads), doc=found.__doc__)
+    if name in inspect.get_annotations(of):
+        return property(lambda self: getattr(self._target, name))
+    return wrapper(found)(found) if inspect.isfunction(found) else None
+
+
+def wrapper(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes a verb one of the async face, by what it says that it gives."""
+    gives = str(inspect.signature(verb).return_annotation).partition("[")[0]
+    return stream if gives == "Iterator" else manage if gives == "AbstractContextManager" else hop
+
+
+@functools.cache
+def face_class(of: type, name: str) -> type[Async[Any]]:
+    """The face of a class, which is called after the attribute where it is found."""
+    cls = OURS.get(name) or type(f"Async{name.capitalize()}", (Async,), {"__doc__": of.__doc__})
+    for each in sorted({*dir(of), *inspect.get_annotations(of)}):
+        if each.startswith("_"):
+            continue
+        if not hasattr(cls, each):
+            if (found := member(of, each)) is not None:
+                setattr(cls, each, found)
+        elif (mine := getattr(cls, each)).__doc__ is None:
+            mine.__doc__ = getattr(of, each).__doc__
+    return cls
+
+
+def face(part: Any, name: str, threads: Threads) -> Any:
+    """The face of a part."""
+    return face_class(part.__class__, name)(part, threads)
+
+
+class AsyncContracts(ContractsFace):
+    """The contracts of an open store."""
+
+    async def current(self) -> ContractSet:
+        """What applies now, at most a second behind what other processes load; NotFound if there is nothing."""
+        return await self._threads.run(lambda: self._target.current)
+
+
+class AsyncDeploys(DeploysFace):
+    """The deploys of one tenant, or of all."""
+
+    async def await_(self, id: str, *, until: str = "done", timeout_s: float | None = 30.0) -> Deploy:
+        # Not a thread that waits: many tasks may wait at a time, and threads are few.
+        from analemma.pipeline.deploys import FIRST_PAUSE_S, LONGEST_PAUSE_S, check_waiting, is_reached, late
+
+        check_waiting(until, timeout_s)
+        begun, pause_s = time.monotonic(), FIRST_PAUSE_S
+        while True:
+            found = await self.get(id)
+            if is_reached(found.state, until):
+                return found
+            left_s = LONGEST_PAUSE_S if timeout_s is None else begun + timeout_s - time.monotonic()
+            if left_s <= 0:
+                raise late(found, until, timeout_s or 0.0, (await self.explain(id)).waits_for)
+            await asyncio.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+class AsyncFlows(FlowsFace):
+    """One tenant's runs."""
+
+    async def read(self, run: Run) -> Run:
+        """Read the state and the segments of a run, so that asking it for them does not wait for the store."""
+        await self._threads.run(lambda: (run.state, run.segments))
+        return run
+
+
+class AsyncTenant(TenantFace):
     """One tenant's part of an open store."""
-
-    def __init__(self, tenant: Tenant, threads: Threads) -> None:
-        super().__init__(tenant, threads)
-        self.name = tenant.name
-        self.kernel = AsyncKernel(tenant.kernel, threads)
-        self.payloads = AsyncPayloads(tenant.payloads, threads)
-
-    ingest = hop(Tenant.ingest)
-    ingest_many = hop(Tenant.ingest_many)
-    deploy = hop(Tenant.deploy)
-    ship = hop(Tenant.ship)
-    delete = hop(Tenant.delete)
-    compile = hop(Tenant.compile)
-    slices = hop(Tenant.slices)
-    state_sources = hop(Tenant.state_sources)
-    source_problems = hop(Tenant.source_problems)
-    backfill_sources = hop(Tenant.backfill_sources)
-
-    @property
-    def deploys(self) -> AsyncDeploys:
-        """This tenant's deploys."""
-        from analemma.aio_pipeline import AsyncDeploys
-
-        return AsyncDeploys(self._target.deploys, self._threads)
-
-    @property
-    def archives(self) -> AsyncArchives:
-        """This tenant's workspaces, and their archives."""
-        from analemma.aio_archives import AsyncArchives
-
-        return AsyncArchives(self._target.archives, self._threads)
-
-    @property
-    def flows(self) -> AsyncFlows:
-        """This tenant's runs of workflows."""
-        from analemma.aio_flows import AsyncFlows
-
-        return AsyncFlows(self._target.flows, self._threads)
 
     def view(self, view_id: str, version: str | None = None) -> AsyncView:
         """One view, whose verbs are coroutines; whether there is such a view shows when it is asked."""
-        from analemma.aio_pipeline import AsyncView
         from analemma.pipeline.querying import EntityView
 
-        return AsyncView(EntityView(self._target.views, view_id, version), self._threads)
+        view: AsyncView = face(EntityView(self._target.views, view_id, version), "view", self._threads)
+        return view
 
     def entity(self, entity_type: str, entity_id: str) -> AsyncEntity:
         """One entity, whose verbs are coroutines."""
-        from analemma.aio_pipeline import AsyncEntity
+        entity: AsyncEntity = face(self._target.entity(entity_type, entity_id), "entity", self._threads)
+        return entity
 
-        return AsyncEntity(self._target.entity(entity_type, entity_id), self._threads)
 
-
-class AsyncApp:
+class AsyncApp(AppFace):
     """A store, open from `async with` or `await` until it is closed. For one event loop."""
 
     def __init__(self, opener: Callable[[], App], threads: int | None = None) -> None:
         self._opener = opener
         self._threads = Threads(default_threads() if threads is None else threads)
         self._app: App | None = None
-        self._default: AsyncTenant | None = None
 
     async def __aenter__(self) -> AsyncApp:
         return await self._open()
@@ -137,89 +299,12 @@ class AsyncApp:
             raise Invalid("the store is not open", hint="use `async with analemma.aio.open(...) as app`")
         return self._app
 
-    @property
-    def kernel(self) -> AsyncKernel:
-        """The state kernel of the default tenant."""
-        return self.default.kernel
-
-    @property
-    def payloads(self) -> AsyncPayloads:
-        """The payloads of the default tenant."""
-        return self.default.payloads
-
-    @property
-    def archives(self) -> AsyncArchives:
-        """The workspaces of the default tenant, and their archives."""
-        return self.default.archives
-
-    @property
-    def flows(self) -> AsyncFlows:
-        """The runs of the default tenant."""
-        return self.default.flows
-
-    @property
-    def contracts(self) -> AsyncContracts:
-        """The contracts of the store; `current` is a coroutine here too."""
-        from analemma.aio_pipeline import AsyncContracts
-
-        return AsyncContracts(self.sync.contracts, self._threads)
-
-    @property
-    def deploys(self) -> AsyncDeploys:
-        """The deploys of all tenants."""
-        from analemma.aio_pipeline import AsyncDeploys
-
-        return AsyncDeploys(self.sync.deploys, self._threads)
-
-    @property
-    def sinks(self) -> AsyncSinks:
-        """The sinks of all tenants."""
-        from analemma.aio_pipeline import AsyncSinks
-
-        return AsyncSinks(self.sync.sinks, self._threads)
-
-    @property
-    def fanouts(self) -> AsyncFanouts:
-        """The fanouts of all tenants."""
-        from analemma.aio_pipeline import AsyncFanouts
-
-        return AsyncFanouts(self.sync.fanouts, self._threads)
-
-    @property
-    def backfills(self) -> AsyncBackfills:
-        """The backfills of all tenants."""
-        from analemma.aio_pipeline import AsyncBackfills
-
-        return AsyncBackfills(self.sync.backfills, self._threads)
-
-    async def backfill(
-        self, scope: Scope = None, *, kind: Kind = "raw_to_slice", dry_run: bool = False, **options: Any
-    ) -> Backfill | BackfillPlan:
-        """Compile, or ship, all entities of a scope again, or replay its dead letters: durably, each entity once. With
-        `dry_run`, only what would change."""
-        if dry_run:
-            return await self.backfills.plan(scope, kind, **options)
-        return await self.backfills.execute(scope, kind, **options)
-
-    @property
-    def default(self) -> AsyncTenant:
-        """The tenant that the settings name."""
-        if self._default is None:
-            self._default = AsyncTenant(self.sync.default, self._threads)
-        return self._default
+    _target = sync
 
     async def tenant(self, name: str) -> AsyncTenant:
         """One tenant's part of the store, made if it is new."""
-        tenant = await self._threads.run(lambda: self.sync.tenant(name))
-        return AsyncTenant(tenant, self._threads)
-
-    async def stats(self, tenant: str | None = None) -> Stats:
-        """How many blocks there are, what they hold and what they take."""
-        return await self._threads.run(lambda: self.sync.stats(tenant))
-
-    async def info(self) -> dict[str, str | int]:
-        """Where everything is, without secrets."""
-        return await self._threads.run(self.sync.info)
+        tenant: AsyncTenant = face(await self._threads.run(lambda: self.sync.tenant(name)), "default", self._threads)
+        return tenant
 
     async def close(self) -> None:
         """Wait for what was asked for, also by awaits that were cancelled, then give everything back."""
@@ -258,16 +343,44 @@ def open(
     threads: int | None = None,
 ) -> AsyncApp:
     """As `analemma.open`, for `async with` or `await`; at most so many `threads` work at once."""
-    options: dict[str, Any] = {
-        "objects": objects,
-        "settings": settings,
-        "migrate": migrate,
-        "create": create,
-        "objects_moved": objects_moved,
-    }
-    return AsyncApp(lambda: open_app(where, **options), threads)
+    opener = functools.partial(
+        open_app,
+        where,
+        objects=objects,
+        settings=settings,
+        migrate=migrate,
+        create=create,
+        objects_moved=objects_moved,
+    )
+    return AsyncApp(opener, threads)
 
 
 def _close_opened(opening: Future[App]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
+
+
+OURS: dict[str, type[Async[Any]]] = {
+    "app": AsyncApp,
+    "default": AsyncTenant,
+    "contracts": AsyncContracts,
+    "deploys": AsyncDeploys,
+    "flows": AsyncFlows,
+}
+"""Faces that have something that their part has not, or has in another way."""
+
+for _of, _name in ((App, "app"), (Tenant, "default")):
+    face_class(_of, _name)
+
+
+def __getattr__(name: str) -> Any:
+    # Derived when they are first used, as their parts are.
+    if name == "AsyncKernel":
+        from analemma.bag.kernel import BagKernel
+
+        return face_class(BagKernel, "kernel")
+    if name == "AsyncPayloads":
+        from analemma.bag.payloads import Payloads
+
+        return face_class(Payloads, "payloads")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

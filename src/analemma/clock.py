@@ -5,8 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from analemma.errors import Conflict, Corrupt
@@ -40,7 +43,27 @@ class SystemClock:
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+        if (stopped := _stopped.get()) is None:
+            time.sleep(seconds)
+        elif stopped.wait(seconds):
+            raise Stopped
+
+
+class Stopped(Exception):
+    """Ends a sleep, and with it what nobody waits for any more."""
+
+
+_stopped: ContextVar[threading.Event | None] = ContextVar("analemma_stopped", default=None)
+
+
+@contextmanager
+def until(stopped: threading.Event) -> Iterator[None]:
+    """Inside the block, a sleep of the machine's clock ends with Stopped once this is set."""
+    token = _stopped.set(stopped)
+    try:
+        yield
+    finally:
+        _stopped.reset(token)
 
 
 def moment(at_us: int) -> dt.datetime:

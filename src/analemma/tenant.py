@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 class Tenant:
     """One isolation boundary: its own rows, blocks and deduplication."""
 
+    name: str
+
     def __init__(self, app: App, name: str) -> None:
         self.name = name
         self.id = app.catalog.tenant(name)

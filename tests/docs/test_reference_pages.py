@@ -20,6 +20,7 @@ import analemma
 from analemma import errors
 from tests.cli.command_line import CODES, at
 from tests.declared_failpoints import declared_failpoints
+from tests.docs import aio_faces
 from tests.docs.pages import DOCS, ROOT, markdown_files, shown, table_rows
 from tests.stores import local
 
@@ -55,6 +56,12 @@ def test_pages_that_a_program_writes_are_current(tmp_path: Path, monkeypatch: py
             old.append(f"run: python -m {writer[1]} {shown(page)}")
     assert old == []
     assert len(list(tmp_path.iterdir())) >= 5
+
+
+def test_type_checkers_are_told_of_every_verb_that_can_be_awaited() -> None:
+    told = Path(analemma.aio.__file__).with_name("aio_faces.pyi")
+    command = f"python -m {aio_faces.__name__} {shown(told)}"
+    assert told.read_text(encoding="utf-8") == aio_faces.stub(), f"run: {command}"
 
 
 def test_every_error_is_on_its_page() -> None:

@@ -54,6 +54,8 @@ class EntityVerbs(Protocol):
 class Entity:
     """`shop.entity("BOOK", "978")`: the tenant's verbs without saying each time which entity."""
 
+    key: EntityKey
+
     def __init__(self, verbs: EntityVerbs, key: EntityKey) -> None:
         self.key = key
         self._verbs = verbs

@@ -336,6 +336,8 @@ class EntityView:
 
     `get`, `many`, `range`, `search` and `count` are those of `QueryViewWorkflow`."""
 
+    id: str
+
     def __init__(self, workflow: QueryViewWorkflow, view_id: str, version: str | None) -> None:
         self.id = view_id
         self._workflow = workflow

@@ -1,0 +1,277 @@
+"""What `analemma.aio` derives, for type checkers. Written by `python -m tests.docs.aio_faces`."""
+
+from typing import Any, Literal, overload
+
+from analemma.aio import Async, AsyncContracts, AsyncDeploys, AsyncFlows, AsyncTenant, hop, manage, stream
+from analemma.app import App
+from analemma.archives.archives import Archives
+from analemma.bag.kernel import BagKernel
+from analemma.bag.payloads import Payloads
+from analemma.bag.state_bag import SmartStateBag
+from analemma.flows.flows import Flows
+from analemma.flows.queueing import Queues
+from analemma.flows.scheduling import Schedules
+from analemma.pipeline.backfill import Backfill, BackfillJobs, BackfillPlan, Kind, Scope
+from analemma.pipeline.contract_store import Contracts
+from analemma.pipeline.deploys import Deploys
+from analemma.pipeline.entity_handle import Entity
+from analemma.pipeline.fanouts import Fanouts
+from analemma.pipeline.querying import EntityView
+from analemma.pipeline.sinks import Sinks
+from analemma.slicing.entity_key import EntityKey
+from analemma.state.time_machine import Rollback
+from analemma.state.versions import Commit
+from analemma.tenant import Tenant
+
+class AppFace(Async[App]):
+    adopt_objects = hop(App.adopt_objects)
+    archives: AsyncArchives
+    @overload
+    async def backfill(
+        self, scope: Scope = None, *, kind: Kind = 'raw_to_slice', dry_run: Literal[True], **options: Any
+    ) -> BackfillPlan: ...
+    @overload
+    async def backfill(
+        self, scope: Scope = None, *, kind: Kind = 'raw_to_slice', dry_run: Literal[False] = False, **options: Any
+    ) -> Backfill: ...
+    backfills: AsyncBackfills
+    collector = hop(App.collector)
+    contracts: AsyncContracts
+    default: AsyncTenant
+    deploys: AsyncDeploys
+    detach_objects = hop(App.detach_objects)
+    fanouts: AsyncFanouts
+    flows: AsyncFlows
+    info = hop(App.info)
+    kernel: AsyncKernel
+    objects_owner = hop(App.objects_owner)
+    on_shipped = hop(App.on_shipped)
+    open_deploys = hop(App.open_deploys)
+    payloads: AsyncPayloads
+    run_worker = hop(App.run_worker)
+    sinks: AsyncSinks
+    stats = hop(App.stats)
+    tenant_names = hop(App.tenant_names)
+    worker = hop(App.worker)
+
+class AsyncView(Async[EntityView]):
+    count = hop(EntityView.count)
+    every = stream(EntityView.every)
+    get = hop(EntityView.get)
+    id: str
+    many = hop(EntityView.many)
+    range = hop(EntityView.range)
+    search = hop(EntityView.search)
+
+class AsyncEntity(Async[Entity]):
+    compile = hop(Entity.compile)
+    delete = hop(Entity.delete)
+    deploy = hop(Entity.deploy)
+    ingest = hop(Entity.ingest)
+    key: EntityKey
+    slices = hop(Entity.slices)
+
+class AsyncArchives(Async[Archives]):
+    adopt = hop(Archives.adopt)
+    archive = hop(Archives.archive)
+    create = hop(Archives.create)
+    delete = hop(Archives.delete)
+    gc_is_due = hop(Archives.gc_is_due)
+    gc_plan = hop(Archives.gc_plan)
+    gc_run = hop(Archives.gc_run)
+    get = hop(Archives.get)
+    list = stream(Archives.list)
+    on_start = hop(Archives.on_start)
+    on_stop = hop(Archives.on_stop)
+    purge = hop(Archives.purge)
+    reconcile = hop(Archives.reconcile)
+    recover = hop(Archives.recover)
+    restore = hop(Archives.restore)
+    start = hop(Archives.start)
+    stop = hop(Archives.stop)
+    undelete = hop(Archives.undelete)
+    unit = hop(Archives.unit)
+
+class AsyncBackfills(Async[BackfillJobs]):
+    cancel = hop(BackfillJobs.cancel)
+    create = hop(BackfillJobs.create)
+    execute = hop(BackfillJobs.execute)
+    get = hop(BackfillJobs.get)
+    list = hop(BackfillJobs.list)
+    needed = hop(BackfillJobs.needed)
+    pause = hop(BackfillJobs.pause)
+    plan = hop(BackfillJobs.plan)
+    resume = hop(BackfillJobs.resume)
+    run = hop(BackfillJobs.run)
+    verify = hop(BackfillJobs.verify)
+
+class ContractsFace(Async[Contracts]):
+    fresh = hop(Contracts.fresh)
+    get = hop(Contracts.get)
+    list = hop(Contracts.list)
+    load = hop(Contracts.load)
+
+class TenantFace(Async[Tenant]):
+    archives: AsyncArchives
+    backfill_sources = hop(Tenant.backfill_sources)
+    close = hop(Tenant.close)
+    compile = hop(Tenant.compile)
+    delete = hop(Tenant.delete)
+    deploy = hop(Tenant.deploy)
+    deploys: AsyncDeploys
+    flows: AsyncFlows
+    head = hop(Tenant.head)
+    ingest = hop(Tenant.ingest)
+    ingest_many = hop(Tenant.ingest_many)
+    kernel: AsyncKernel
+    manifest = hop(Tenant.manifest)
+    name: str
+    payloads: AsyncPayloads
+    ship = hop(Tenant.ship)
+    slices = hop(Tenant.slices)
+    source_problems = hop(Tenant.source_problems)
+    state_sources = hop(Tenant.state_sources)
+    verify = hop(Tenant.verify)
+
+class DeploysFace(Async[Deploys]):
+    explain = hop(Deploys.explain)
+    get = hop(Deploys.get)
+    housekeep = hop(Deploys.housekeep)
+    list = hop(Deploys.list)
+    retry = hop(Deploys.retry)
+
+class AsyncFanouts(Async[Fanouts]):
+    alerts = hop(Fanouts.alerts)
+    get = hop(Fanouts.get)
+    housekeep = hop(Fanouts.housekeep)
+    list = hop(Fanouts.list)
+    resume = hop(Fanouts.resume)
+    status = hop(Fanouts.status)
+
+class FlowsFace(Async[Flows]):
+    approve = hop(Flows.approve)
+    cancel = hop(Flows.cancel)
+    close = hop(Flows.close)
+    forget = hop(Flows.forget)
+    get = hop(Flows.get)
+    queues: AsyncQueues
+    recorded = hop(Flows.recorded)
+    register = hop(Flows.register)
+    rerun = hop(Flows.rerun)
+    resume = hop(Flows.resume)
+    run = hop(Flows.run)
+    runs = hop(Flows.runs)
+    schedules: AsyncSchedules
+    start = hop(Flows.start)
+    work_on = hop(Flows.work_on)
+
+class AsyncKernel(Async[BagKernel]):
+    blame = hop(BagKernel.blame)
+    branches = hop(BagKernel.branches)
+    checkpoint_async = hop(BagKernel.checkpoint_async)
+    children = hop(BagKernel.children)
+    create_manifest = hop(BagKernel.create_manifest)
+    decide = hop(BagKernel.decide)
+    decisions = hop(BagKernel.decisions)
+    diff = hop(BagKernel.diff)
+    expire = hop(BagKernel.expire)
+    expire_all = hop(BagKernel.expire_all)
+    fork = hop(BagKernel.fork)
+    get_manifest = hop(BagKernel.get_manifest)
+    get_retention = hop(BagKernel.get_retention)
+    get_workflow = hop(BagKernel.get_workflow)
+    history = hop(BagKernel.history)
+    inject_dynamic_segment = hop(BagKernel.inject_dynamic_segment)
+    last_safe_manifest = hop(BagKernel.last_safe_manifest)
+    list_workflows = hop(BagKernel.list_workflows)
+    load_fields = hop(BagKernel.load_fields)
+    @overload
+    async def load_latest_state(
+        self, *, workflow_id: str, owner_id: str, execution_id: str | None = None, branch: str = 'main', lazy:
+        Literal[False] = False
+    ) -> dict[str, Any]: ...
+    @overload
+    async def load_latest_state(
+        self, *, workflow_id: str, owner_id: str, execution_id: str | None = None, branch: str = 'main', lazy:
+        Literal[True]
+    ) -> SmartStateBag: ...
+    load_segment_manifest = hop(BagKernel.load_segment_manifest)
+    @overload
+    async def load_state(
+        self, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[False] = False
+    ) -> dict[str, Any]: ...
+    @overload
+    async def load_state(
+        self, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[True]
+    ) -> SmartStateBag: ...
+    load_state_with_consistency = hop(BagKernel.load_state_with_consistency)
+    load_workflow_config = hop(BagKernel.load_workflow_config)
+    merge = hop(BagKernel.merge)
+    pin = hop(BagKernel.pin)
+    pins = hop(BagKernel.pins)
+    @overload
+    async def rollback_to_last_safe(
+        self, *, workflow_id: str, owner_id: str, branch: str = 'main', preview: Literal[False] = False,
+        previous_manifest_id: str | None = None, deep: bool = False
+    ) -> Commit: ...
+    @overload
+    async def rollback_to_last_safe(
+        self, *, workflow_id: str, owner_id: str, branch: str = 'main', preview: Literal[True], previous_manifest_id:
+        str | None = None, deep: bool = False
+    ) -> Rollback: ...
+    @overload
+    async def rollback_to_version(
+        self, *, workflow_id: str, owner_id: str, version: int, branch: str = 'main', preview: Literal[False] = False,
+        previous_manifest_id: str | None = None, deep: bool = False
+    ) -> Commit: ...
+    @overload
+    async def rollback_to_version(
+        self, *, workflow_id: str, owner_id: str, version: int, branch: str = 'main', preview: Literal[True],
+        previous_manifest_id: str | None = None, deep: bool = False
+    ) -> Rollback: ...
+    save = hop(BagKernel.save)
+    save_state_delta = hop(BagKernel.save_state_delta)
+    session = manage(BagKernel.session)
+    set_retention = hop(BagKernel.set_retention)
+    set_workflow = hop(BagKernel.set_workflow)
+    tag = hop(BagKernel.tag)
+    tags = hop(BagKernel.tags)
+    ticket = hop(BagKernel.ticket)
+    unpin = hop(BagKernel.unpin)
+    untag = hop(BagKernel.untag)
+    update = hop(BagKernel.update)
+    verify = hop(BagKernel.verify)
+    verify_manifest_integrity = hop(BagKernel.verify_manifest_integrity)
+    verify_segment_config = hop(BagKernel.verify_segment_config)
+    wait_for = hop(BagKernel.wait_for)
+    watch = stream(BagKernel.watch)
+
+class AsyncPayloads(Async[Payloads]):
+    dehydrate = hop(Payloads.dehydrate)
+    filter_event_payload = hop(Payloads.filter_event_payload)
+    hydrate = hop(Payloads.hydrate)
+    leases = hop(Payloads.leases)
+    load_fields_selective = hop(Payloads.load_fields_selective)
+    release = hop(Payloads.release)
+
+class AsyncSinks(Async[Sinks]):
+    health = hop(Sinks.health)
+    list = hop(Sinks.list)
+    wake = hop(Sinks.wake)
+
+class AsyncQueues(Async[Queues]):
+    get = hop(Queues.get)
+    list = hop(Queues.list)
+    remove = hop(Queues.remove)
+    set = hop(Queues.set)
+
+class AsyncSchedules(Async[Schedules]):
+    add = hop(Schedules.add)
+    get = hop(Schedules.get)
+    list = hop(Schedules.list)
+    pause = hop(Schedules.pause)
+    remove = hop(Schedules.remove)
+    resume = hop(Schedules.resume)
+    run_now = hop(Schedules.run_now)
+    tend = hop(Schedules.tend)
+    tend_one = hop(Schedules.tend_one)
