@@ -3,6 +3,7 @@ once, and keeps it open. Also how backfills are put together, here and there, an
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def store_place(app: App) -> StorePlace:
         url = f"sqlite:///{path}" if "://" in url else str(path.parent if Path(url).is_dir() else path)
     if objects is not None and "://" not in objects:
         objects = str(Path(objects).absolute())
-    return StorePlace(url, objects, app.settings.model_dump_json())
+    return StorePlace(url, objects, json.dumps(vars(app.settings)))
 
 
 class _Opened:
@@ -90,7 +91,7 @@ class _Opened:
             # Open databases do not survive a fork.
             self._process, self._apps, self._parts = os.getpid(), {}, {}
         if place not in self._apps:
-            settings = Settings.model_validate_json(place.settings)
+            settings = Settings(**json.loads(place.settings))
             self._apps[place] = open_app(place.url, objects=place.objects, settings=settings, create=False)
         return self._apps[place]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVa
 import typer
 
 from analemma.errors import Invalid, NotFound
+from analemma.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
     from analemma.app import App
@@ -147,7 +148,6 @@ def open_store(
 ) -> App:
     """Open the store that the options and the settings name; `any_type`, to show values of classes not known here."""
     import analemma
-    from analemma.settings import Settings
 
     given: dict[str, Any] = {"url": url, "objects": objects, "tenant": tenant}
     if any_type:
@@ -173,7 +173,7 @@ def one_place(where: str | None, url: str | None) -> str | None:
 def _check_tenant(app: App) -> None:
     name = app.settings.tenant
     # The default one needs no beginning: in a store where nothing was saved yet, there is nothing in it.
-    if name != type(app.settings).model_fields["tenant"].default and app.catalog.find_tenant(name) is None:
+    if name != SETTINGS["tenant"].default and app.catalog.find_tenant(name) is None:
         raise NotFound(
             f"there is no tenant {name!r}", hint="check --tenant; saving something begins a tenant", tenant=name
         )
