@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from analemma.state.deltas import DeltaUpdate as DeltaUpdate
     from analemma.state.kernel import Kernel as Kernel
     from analemma.state.merge_strategies import by_key as by_key
-    from analemma.state.receipts import decode_receipt as decode_receipt
-    from analemma.state.receipts import encode_receipt as encode_receipt
+    from analemma.state.records import decode_receipt as decode_receipt
+    from analemma.state.records import encode_receipt as encode_receipt
     from analemma.state.tickets import Ticket as Ticket
     from analemma.state.versions import Commit as Commit
     from analemma.state.versions import Version as Version
@@ -118,8 +118,8 @@ _PLACES = {
     "Version": ("analemma.state.versions", "Version"),
     "WorkflowProblems": ("analemma.flows.problems", "WorkflowProblems"),
     "by_key": ("analemma.state.merge_strategies", "by_key"),
-    "decode_receipt": ("analemma.state.receipts", "decode_receipt"),
-    "encode_receipt": ("analemma.state.receipts", "encode_receipt"),
+    "decode_receipt": ("analemma.state.records", "decode_receipt"),
+    "encode_receipt": ("analemma.state.records", "encode_receipt"),
     "lambda_handler": ("analemma.payload_functions", "lambda_handler"),
     "load_contracts": ("analemma.contracts.loading", "load_contracts"),
     "load_workflow": ("analemma.flows.loading", "load_workflow"),

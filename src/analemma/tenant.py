@@ -15,7 +15,7 @@ from analemma.state.announcing import Announcer
 from analemma.state.applying import Applier
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer
-from analemma.state.manifests import Manifest, decode_manifest
+from analemma.state.records import Manifest, decode_manifest
 
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
 # the collector, nor a collector for payloads.

@@ -46,7 +46,7 @@ from analemma.machine import reader_count
 from analemma.state.arguments import check_name, check_segment, check_unicode
 from analemma.state.kernel import Kernel
 from analemma.state.kernel_base import field_path
-from analemma.state.manifests import decode_manifest
+from analemma.state.records import decode_manifest
 
 WRAPPERS = ("state_data", "state_bag")
 """Keys under which orchestrators hand a state over, when the event itself is no payload."""

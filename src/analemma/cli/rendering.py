@@ -18,7 +18,7 @@ from analemma.errors import Corrupt, Invalid
 if TYPE_CHECKING:
     from analemma.state.governance import Decision
     from analemma.state.marking import Pin, Tag
-    from analemma.state.receipts import Receipt
+    from analemma.state.records import Receipt
     from analemma.state.versions import Commit, Version
     from analemma.state.workflows import Branch, Workflow
 
@@ -62,14 +62,14 @@ def on_one_line(value: Any) -> str:
 
 def commit_fields(commit: Commit) -> dict[str, Any]:
     """A commit for programs. `receipt` is worth keeping elsewhere: it proves later what the store must still show."""
-    from analemma.state.receipts import encode_receipt
+    from analemma.state.records import encode_receipt
 
     return {**commit, "receipt": encode_receipt(commit.receipt).hex()}
 
 
 def parse_receipt(text: str) -> Receipt:
     """Read a receipt as `commit_fields` writes it."""
-    from analemma.state.receipts import decode_receipt
+    from analemma.state.records import decode_receipt
 
     try:
         return decode_receipt(bytes.fromhex(text))

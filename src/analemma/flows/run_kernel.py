@@ -26,10 +26,8 @@ from analemma.flows.working_state import WorkingState
 from analemma.state.committer import Outcome, Proposal
 from analemma.state.deltas import DeltaUpdate, apply_update
 from analemma.state.kernel_base import CURRENT_HEAD, place
-from analemma.state.manifests import Manifest
+from analemma.state.records import CONFIGURED, FORKED, ROLLED_BACK, Manifest
 from analemma.state.segment_lists import SegmentList, encode_segments
-from analemma.state.segments import CONFIGURED
-from analemma.state.time_machine import FORKED, ROLLED_BACK
 
 CACHED_PLANS: Final = 100
 CACHED_S: Final = 300.0

@@ -16,9 +16,9 @@ from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.snapshots import from_value, slot, to_value
 from analemma.state.committer import Proposal
+from analemma.state.records import ROLLED_BACK
 from analemma.state.removing import Removing
 from analemma.state.retention import BATCH, Retention
-from analemma.state.time_machine import ROLLED_BACK
 from analemma.state.versions import version_of
 
 

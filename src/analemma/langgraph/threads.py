@@ -39,9 +39,8 @@ from analemma.langgraph.snapshots import (
     to_value,
 )
 from analemma.state.committer import Proposal
-from analemma.state.journal import COMMITTED
 from analemma.state.kernel_base import CURRENT_HEAD
-from analemma.state.time_machine import FORKED
+from analemma.state.records import COMMITTED, FORKED
 
 Loads = Callable[[tuple[str, bytes]], Any]
 """A serializer's `loads_typed`."""

@@ -30,7 +30,7 @@ from analemma.pipeline.ingest import IngestWorkflow
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.state_documents import StateDocument, StateFacts, build_document, needed_paths
 from analemma.state.announcing import POLL_S
-from analemma.state.manifests import Manifest, decode_manifest
+from analemma.state.records import Manifest, decode_manifest
 from analemma.tracing import span
 
 log = logging.getLogger("analemma.pipeline")

@@ -8,10 +8,7 @@ from typing import Literal
 
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.catalog.port import BranchKey, KernelCatalog, ManifestRow, TenantId
-from analemma.state.journal import read_record
-
-MERGED = "merged"
-"""The journal's kind for a merge; its fact `from` names the manifest that was merged in."""
+from analemma.state.records import MERGED, read_record
 
 PAGE = 200
 MOST_VERSIONS = 100_000

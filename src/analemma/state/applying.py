@@ -15,9 +15,8 @@ from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable
 from analemma.state.committer import Committer, Draft, Proposal, check_proposal
 from analemma.state.deltas import apply_update
-from analemma.state.manifests import Manifest, decode_manifest
 from analemma.state.pending_deltas import PendingDelta, unpack_delta
-from analemma.state.receipts import encode_receipt
+from analemma.state.records import Manifest, decode_manifest, encode_receipt
 from analemma.state.tickets import write_failure
 
 MOST_ENTRIES = 128

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from analemma.state.arguments import branch_key
 from analemma.state.kernel_base import MAIN, KernelBase
-from analemma.state.receipts import Receipt
+from analemma.state.records import Receipt
 from analemma.state.verifying import Report, Verifier
 
 

@@ -25,9 +25,15 @@ from analemma.catalog.port import (
 from analemma.clock import Clock, Entropy
 from analemma.state.announcing import Announcing
 from analemma.state.arguments import branch_key, check_message, check_name, check_segment
-from analemma.state.journal import COMMITTED, next_record
-from analemma.state.manifests import Manifest, encode_manifest
-from analemma.state.receipts import Receipt, decode_receipt, encode_receipt
+from analemma.state.records import (
+    COMMITTED,
+    Manifest,
+    Receipt,
+    decode_receipt,
+    encode_manifest,
+    encode_receipt,
+    next_record,
+)
 
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 

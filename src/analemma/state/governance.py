@@ -14,9 +14,9 @@ from analemma.catalog.port import JournalRow, PutDecision, Verdict
 from analemma.clock import moment
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_verdict
-from analemma.state.journal import DECIDED, read_record
 from analemma.state.kernel_base import MAIN, place
 from analemma.state.recording import Note, Recording, check_text
+from analemma.state.records import DECIDED, read_record
 from analemma.state.time_machine import Rollback, TimeMachine
 from analemma.state.versions import Commit, Version, version_of
 

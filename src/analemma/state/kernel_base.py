@@ -18,7 +18,7 @@ from analemma.state.arguments import check_version
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer, Outcome, Proposal
 from analemma.state.injections import PlaceSegment
-from analemma.state.manifests import Manifest, decode_manifest
+from analemma.state.records import Manifest, decode_manifest
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from analemma.catalog.port import DropPin, DropTag, PinRow, PutPin, PutTag, TagR
 from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_unicode
-from analemma.state.journal import PINNED, TAGGED, UNPINNED, UNTAGGED
 from analemma.state.kernel_base import MAIN
 from analemma.state.recording import Note, Recording, check_text
+from analemma.state.records import PINNED, TAGGED, UNPINNED, UNTAGGED
 
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}")
 # What would be taken for a version or for a manifest where either may be typed.

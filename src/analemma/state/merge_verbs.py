@@ -13,13 +13,13 @@ from analemma.canon.read import MISSING, NodeSource, Walk, container_kind, locat
 from analemma.canon.trees import Edited, Operation
 from analemma.catalog.port import BranchKey, Head, ManifestRow
 from analemma.errors import Invalid, NotFound
-from analemma.state.ancestry import MERGED, Ancestor, Ancestry
+from analemma.state.ancestry import Ancestor, Ancestry
 from analemma.state.arguments import branch_key, check_name
 from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, KernelBase, place
-from analemma.state.manifests import Manifest
 from analemma.state.merge_strategies import ABSENT, Strategies, Strategy
 from analemma.state.merging import Clash, Comparison, Resolution, compare, refusal, resolve
+from analemma.state.records import MERGED, Manifest
 from analemma.state.reserved_fields import is_reserved
 from analemma.state.versions import Commit, commit_of
 

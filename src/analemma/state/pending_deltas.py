@@ -21,17 +21,14 @@ from analemma.canon.trees import Trees
 from analemma.canon.types import TypeRegistry
 from analemma.canon.values import (
     Wire,
-    decode,
-    encode,
     wire_flags,
 )
 from analemma.catalog.ledger_port import Delta
 from analemma.errors import Corrupt, Invalid, Limit
 from analemma.state.arguments import check_metadata
 from analemma.state.deltas import DeltaUpdate
+from analemma.state.records import decode_record, encode_record, marked, unmarked
 
-FORMAT = 1
-KIND = "delta"
 LARGEST_BYTES = MAX_BLOCK_BYTES
 """Of one delta in the ledger, before compression: it is read as a whole when it is applied."""
 
@@ -77,9 +74,9 @@ def pack_delta(
         "execution": execution,
         "segment": segment,
         "message": message,
-        "blocks": [b"\0" + block.data for block in made.values()],
+        "blocks": [marked(block.data) for block in made.values()],
     }
-    data = bytes(encode([KIND, FORMAT, fields]))
+    data = encode_record("delta", fields)
     if len(data) > LARGEST_BYTES:
         raise Limit(
             f"the delta has {len(data)} bytes, and a pending one may have {LARGEST_BYTES}",
@@ -94,29 +91,26 @@ def unpack_delta(delta: Delta) -> PendingDelta:
     data = decompress(delta.codec, delta.body, delta.size)
     if sha256(data).digest() != delta.digest:
         raise Corrupt("a delta in the ledger does not match its hash", hint="restore the catalog from a backup")
-    try:
-        kind, number, fields = decode(data)
-        if kind != KIND or number != FORMAT:
-            raise ValueError(f"kind {kind!r}, format {number!r}")
-        blocks = {block_id(raw[1:]): raw[1:] for raw in fields["blocks"]}
-        trees = Trees(lambda wanted: {block: blocks[block] for block in wanted}, _NO_TYPES, "keep")
-        metadata: Wire = None
-        described: tuple[Block, ...] = ()
-        if fields["metadata"] is not None:
-            # Packed again, which gives the same bytes: that tells which of the blocks are the metadata's.
-            metadata, described = trees.pack(_value(trees, fields["metadata"]))
-        return PendingDelta(
-            DeltaUpdate(
-                tuple(Operation(op, tuple(path), _value(trees, wire)) for op, path, wire in fields["operations"])
-            ),
-            metadata,
-            described,
-            fields["execution"],
-            fields["segment"],
-            fields["message"],
-        )
-    except (ValueError, TypeError, KeyError) as exc:
-        raise Corrupt(f"a delta in the ledger cannot be read: {exc}") from exc
+    return decode_record("delta", data, _pending, "a delta in the ledger cannot be read")
+
+
+def _pending(fields: Any) -> PendingDelta:
+    blocks = {block_id(raw): raw for raw in map(unmarked, fields["blocks"])}
+    trees = Trees(lambda wanted: {block: blocks[block] for block in wanted}, _NO_TYPES, "keep")
+    metadata: Wire = None
+    described: tuple[Block, ...] = ()
+    if fields["metadata"] is not None:
+        # Packed again, which gives the same bytes: that tells which of the blocks are the metadata's.
+        metadata, described = trees.pack(_value(trees, fields["metadata"]))
+    operations = [Operation(op, tuple(path), _value(trees, wire)) for op, path, wire in fields["operations"]]
+    return PendingDelta(
+        DeltaUpdate(tuple(operations)),
+        metadata,
+        described,
+        fields["execution"],
+        fields["segment"],
+        fields["message"],
+    )
 
 
 def _pack_operation(operation: Operation, packer: Packer) -> list[Any]:

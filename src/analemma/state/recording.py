@@ -11,8 +11,8 @@ from analemma.catalog.names import check_texts
 from analemma.catalog.port import BranchKey, Effect, JournalRow, RecordRequest
 from analemma.clock import attempts
 from analemma.errors import Conflict, HeadMoved, Invalid
-from analemma.state.journal import next_record
 from analemma.state.kernel_base import KernelBase, place
+from analemma.state.records import next_record
 
 TEXT_LIMIT = 10_000
 """Longest message or reason: the journal is kept for ever and read from the beginning."""

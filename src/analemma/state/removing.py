@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
 
-from analemma.canon.values import encode
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import BranchKey, Head, RowChange
 from analemma.catalog.removing import RemovalRequest, remove_branches
 from analemma.clock import attempts
 from analemma.errors import HeadMoved
 from analemma.state.kernel_base import KernelBase, place
-
-FORMAT = 1
-KIND = "removal"
+from analemma.state.records import encode_record, marked
 
 
 class Removing(KernelBase):
@@ -63,8 +60,8 @@ def _record(owner: str, workflow: str, heads: Sequence[Head], at_us: int) -> byt
         "workflow": workflow,
         "at": at_us,
         "branches": [
-            [head.key.branch, head.version, b"\0" + head.manifest, head.journal_seq, b"\0" + head.journal_tip]
+            [head.key.branch, head.version, marked(head.manifest), head.journal_seq, marked(head.journal_tip)]
             for head in heads
         ],
     }
-    return bytes(encode([KIND, FORMAT, fields]))
+    return encode_record("removal", fields)

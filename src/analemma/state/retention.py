@@ -13,9 +13,9 @@ from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_name
 from analemma.state.checkpoint_lines import all_rows, needed_by
-from analemma.state.journal import EXPIRED
 from analemma.state.kernel_base import MAIN, place
 from analemma.state.recording import Note, Recording
+from analemma.state.records import EXPIRED
 from analemma.state.versions import Version, version_of
 
 SECOND_US = 1_000_000

@@ -17,8 +17,7 @@ from analemma.state.arguments import branch_key, check_metadata, check_name
 from analemma.state.committer import Proposal
 from analemma.state.deltas import DeltaUpdate, apply_update, read_delta
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase
-from analemma.state.manifests import Manifest
-from analemma.state.receipts import decode_receipt
+from analemma.state.records import Manifest, decode_receipt
 from analemma.state.versions import Commit, commit_of
 
 

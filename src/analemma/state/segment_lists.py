@@ -7,22 +7,17 @@ when it was given, or None."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import Block
 from analemma.canon.values import (
     Link,
     Wire,
-    decode,
-    encode,
     link_wire,
-    read_special,
     wire_links,
 )
-from analemma.errors import AnalemmaError, Corrupt
-
-FORMAT = 1
-KIND = "segments"
+from analemma.state.records import decode_record, encode_record, read_link
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +39,17 @@ class SegmentList:
 def encode_segments(listed: SegmentList) -> Block:
     """The block of a segment list."""
     pairs = [[link_wire(segment.config), segment.entry] for segment in listed.segments]
-    data = encode([KIND, FORMAT, {"hash_version": listed.hash_version, "segments": pairs}])
+    data = encode_record("segments", {"hash_version": listed.hash_version, "segments": pairs})
     links = [link.id for pair in pairs for wire in pair for link in wire_links(wire)]
     return Block(block_id(data), data, tuple(links))
 
 
 def decode_segments(block: BlockId, data: bytes) -> SegmentList:
     """Read a segment list's verified bytes."""
-    try:
-        kind, number, fields = decode(data)
-        if kind != KIND or number != FORMAT:
-            raise ValueError(f"kind {kind!r}, format {number!r}")
-        return SegmentList(
-            tuple(Segment(_link(wire), entry) for wire, entry in fields["segments"]), fields["hash_version"]
-        )
-    except (ValueError, TypeError, KeyError, AnalemmaError) as exc:
-        raise Corrupt(f"block {block.hex()} is not a list of segments: {exc}", block=block.hex()) from exc
+    name = block.hex()
+    return decode_record("segments", data, _listed, f"block {name} is not a list of segments", block=name)
 
 
-def _link(wire: Wire) -> Link:
-    link = read_special(wire).link
-    if link is None:
-        raise ValueError("a segment without configuration")
-    return link
+def _listed(fields: Any) -> SegmentList:
+    segments = tuple(Segment(read_link(wire), entry) for wire, entry in fields["segments"])
+    return SegmentList(segments, fields["hash_version"])

@@ -17,11 +17,9 @@ from analemma.state.arguments import branch_key
 from analemma.state.committer import Outcome, Proposal
 from analemma.state.injections import HOLD_PLACE, Injection, Placed
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase, place
-from analemma.state.manifests import Manifest
+from analemma.state.records import CONFIGURED, SEGMENT_INJECTED, Manifest
 from analemma.state.segment_lists import Segment, SegmentList, decode_segments, encode_segments
 
-CONFIGURED = "configured"
-SEGMENT_INJECTED = "segment_injected"
 WRAPPED = "segment_config"
 
 

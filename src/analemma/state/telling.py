@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.state.journal import DECIDED, EXPIRED, PINNED, TAGGED, UNPINNED, UNTAGGED
+from analemma.state.records import DECIDED, EXPIRED, PINNED, TAGGED, UNPINNED, UNTAGGED
 
 TagPlace = tuple[str, BlockId]
 """A tag's name, and a manifest that it is or was on."""

@@ -12,7 +12,7 @@ import orjson
 from analemma import errors
 from analemma.catalog.ledger_port import TicketRow
 from analemma.errors import AnalemmaError, Corrupt, Invalid
-from analemma.state.receipts import decode_receipt
+from analemma.state.records import decode_receipt
 from analemma.state.versions import Commit
 
 TicketStatus = Literal["pending", "committed", "failed"]

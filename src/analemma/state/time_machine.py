@@ -14,12 +14,9 @@ from analemma.state.arguments import branch_key
 from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
 from analemma.state.loading import Loading
-from analemma.state.manifests import manifest_links
+from analemma.state.records import FORKED, ROLLED_BACK, manifest_links
 from analemma.state.verifying import Verifier
 from analemma.state.versions import Commit, commit_of
-
-ROLLED_BACK = "rolled_back"
-FORKED = "forked"
 
 
 @dataclass(frozen=True, slots=True)

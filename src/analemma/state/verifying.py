@@ -27,9 +27,7 @@ from analemma.catalog.port import (
 )
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.branch_rows import absent_tags, compare_rows, compare_versions, misplaced_marks, read_rows
-from analemma.state.journal import read_record
-from analemma.state.manifests import Manifest, decode_manifest, manifest_links
-from analemma.state.receipts import Receipt
+from analemma.state.records import Manifest, Receipt, decode_manifest, manifest_links, read_record
 from analemma.state.telling import TagPlace, Told
 
 PAGE = 1000

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from analemma.catalog.port import ManifestRow
 from analemma.clock import moment
 from analemma.state.committer import Outcome
-from analemma.state.receipts import Receipt
+from analemma.state.records import Receipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,19 @@
+"""What the kernel stores of versions, as bytes."""
+
+from __future__ import annotations
+
+from analemma.canon.values import Link as Link
+from analemma.catalog.port import BranchKey as BranchKey
+from analemma.catalog.port import Head as Head
+from analemma.state.records import Manifest as Manifest
+from analemma.state.records import Receipt as Receipt
+from analemma.state.records import decode_manifest as decode_manifest
+from analemma.state.records import decode_receipt as decode_receipt
+from analemma.state.records import encode_manifest as encode_manifest
+from analemma.state.records import encode_receipt as encode_receipt
+from analemma.state.records import next_record as next_record
+from analemma.state.records import read_record as read_record
+from analemma.state.segment_lists import Segment as Segment
+from analemma.state.segment_lists import SegmentList as SegmentList
+from analemma.state.segment_lists import decode_segments as decode_segments
+from analemma.state.segment_lists import encode_segments as encode_segments
