@@ -17,6 +17,8 @@ from analemma.errors import Invalid
 VARIABLE = "ANALEMMA_FAILPOINT"
 
 NAMES: dict[str, str] = {}
+STEPS: dict[str, str] = {}
+"""Those before the steps of procedures (`catalog/procedures.py`), which are called after them, and what follows."""
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 """What can happen to a process at a failpoint."""

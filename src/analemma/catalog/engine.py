@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -34,6 +34,10 @@ class Transaction(Statements, Protocol):
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
         """Run it for each row, in the order in which the SQL first names its parameters; rows touched in all."""
 
+    def call(self, name: str, given: Any, /) -> list[Any] | None:
+        """Do a procedure of `catalog/sql` with what is given; its answer, if it has one. Refused, if it is not as the
+        procedure expects: then the transaction must be undone."""
+
     def script(self, sql: str, /) -> None:
         """Run a migration: several statements, no parameters."""
 
@@ -63,6 +67,12 @@ class Engine(Statements, Protocol):
 
         With `lazy`, a loss of power may take it back, and with it all that was written later: for those who cannot
         outlive that, so that it makes a difference on SQLite only."""
+
+    def missing_functions(self, found: Mapping[str, str]) -> list[str]:
+        """Functions that procedures need and that are not among those which the database has."""
+
+    def function_changes(self, found: Mapping[str, str]) -> list[str]:
+        """What makes the functions that are missing, and drops those that nobody needs."""
 
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""

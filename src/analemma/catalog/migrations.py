@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.sql import MigrationScript, load_migrations
@@ -12,14 +13,17 @@ from analemma.errors import Corrupt, Unavailable
 def migrate(
     engine: Engine, *, now_us: int, apply: bool = True, scripts: tuple[MigrationScript, ...] | None = None
 ) -> list[str]:
-    """Apply what is missing and name it; with `apply` False, raise if anything is missing."""
+    """Apply what is missing and name it, and make the functions that are missing; with `apply` False, raise if anything
+    is missing."""
     scripts = load_migrations(engine.dialect) if scripts is None else scripts
-    pending = plan(scripts, _applied(engine))
-    if not pending:
+    found = _found(engine)
+    pending, functions = plan(scripts, found.applied), engine.missing_functions(found.functions)
+    if not pending and not functions:
         return []
     if not apply:
+        what = f"{len(pending)} migration" if pending else f"{len(functions)} function"
         raise Unavailable(
-            f"the database schema lacks {len(pending)} migration{'s' if len(pending) > 1 else ''}",
+            f"the database schema lacks {what}{'s' if len(pending or functions) > 1 else ''}",
             hint="run `analemma migrate`",
         )
 
@@ -27,12 +31,15 @@ def migrate(
         tx.all("lock_migrations")
         tx.execute("create_migration_table")
         # Again, now that nobody else can: another process may have been first.
-        missing = plan(scripts, _applied(tx))
+        found = _found(tx)
+        missing = plan(scripts, found.applied)
         for script in missing:
             tx.script(script.sql)
             tx.execute(
                 "record_migration", number=script.number, name=script.name, checksum=checksum(script), applied_at=now_us
             )
+        for change in engine.function_changes(found.functions):
+            tx.script(change)
         return [f"{script.number:04}_{script.name}" for script in missing]
 
     with engine.transaction(write=True) as tx:
@@ -62,7 +69,18 @@ def checksum(script: MigrationScript) -> str:
     return hashlib.sha256(script.sql.encode()).hexdigest()
 
 
-def _applied(source: Statements) -> dict[int, str]:
-    if source.one("migration_table_exists") is None:
-        return {}
-    return {number: seen for number, _, seen in source.all("applied_migrations")}
+class _Found(NamedTuple):
+    """What a database has."""
+
+    applied: dict[int, str]
+    """The checksum of each migration, by its number."""
+    functions: dict[str, str]
+    """What is said of each function, by its name."""
+
+
+def _found(source: Statements) -> _Found:
+    rows = [] if source.one("migration_table_exists") is None else source.all("applied_migrations")
+    return _Found(
+        {number: seen for number, _, seen in rows if number is not None},
+        {name: said or "" for number, name, said in rows if number is None},
+    )

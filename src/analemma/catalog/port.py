@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
@@ -288,55 +288,26 @@ class PolicyRow:
     policy: RetentionRow
 
 
-@dataclass(frozen=True, slots=True)
-class PutTag:
-    """Set a tag: a new one, or one that is still on `moved_from`."""
+class ExpiringVersion(NamedTuple):
+    """A version that is to go: not another one of its number, as a branch may have been removed and begun again."""
 
-    tag: TagRow
-    moved_from: BlockId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DropTag:
-    """Remove a tag that is still on this manifest."""
-
-    name: str
-    manifest: BlockId
-
-
-@dataclass(frozen=True, slots=True)
-class PutPin:
-    """Pin a version, or replace the reason for which it is pinned."""
-
-    pin: PinRow
-
-
-@dataclass(frozen=True, slots=True)
-class DropPin:
-    """Remove the pin of a version."""
-
-    manifest: BlockId
-
-
-@dataclass(frozen=True, slots=True)
-class Expire:
-    """Remove versions of the branch: all of them, and none that is the head, tagged or pinned by now, or another
-    version of the same number: a branch may have been removed and begun again."""
-
-    versions: tuple[int, ...]
-    manifests: tuple[BlockId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PutDecision:
-    """Make this the newest decision on a version, by which it is found."""
-
-    manifest: BlockId
     version: int
-    decision: Verdict
+    id: BlockId
 
 
-Effect = PutTag | DropTag | PutPin | DropPin | PutDecision | Expire
+Noting = Literal[
+    "append_record", "add_tag", "move_tag", "drop_tag", "put_pin", "drop_pin", "put_decision", "expire_versions"
+]
+"""What a record does beside being there, most to the version that it names:
+
+- `add_tag`: puts the tag `name`, which is free, on it, with a `message`.
+- `move_tag`: the same with one that is still on `moved_from`.
+- `drop_tag`: takes away the tag `name`, which is still on it.
+- `put_pin`, `drop_pin`: it must not expire, for a `reason`, or may again.
+- `put_decision`: the newest decision on it, which is of this `version`, by which it is found.
+- `expire_versions`: removes the `expired` versions of the branch (`ExpiringVersion`), all or none: none that is the
+  head, tagged or pinned by now.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +317,9 @@ class RecordRequest:
     tenant: TenantId
     expected: Head
     record: JournalRow
-    effect: Effect | None = None
+    procedure: Noting = "append_record"
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the procedure takes, by name."""
 
 
 class KernelCatalog(Protocol):
@@ -423,8 +396,8 @@ class KernelCatalog(Protocol):
 
     def append(self, request: RecordRequest) -> None:
         """Add a record behind the journal's tip, and do what it tells of, durably. Raises and changes nothing:
-        HeadMoved (the head or the tip is another by now), Expired (the record's manifest is gone), Conflict (the
-        effect is not possible any more: look again), Unavailable, OutcomeUnknown."""
+        HeadMoved (the head or the tip is another by now), Expired (the record's manifest is gone), Conflict (what it
+        tells of is not possible any more: look again), Unavailable, OutcomeUnknown."""
 
     def versions_after(
         self, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100

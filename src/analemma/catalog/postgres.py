@@ -7,13 +7,14 @@ import random
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
+from analemma.catalog import functions
 from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.postgres_errors import not_a_url, outcome_unknown, translate_connecting
 from analemma.catalog.postgres_pool import Connection, Loan, PostgresPool
@@ -129,6 +130,12 @@ class PostgresEngine:
         """A connection outside of the pool, for one that listens or notifies."""
         connection = self._connect()
         return DedicatedConnection(connection, self.statements_on(connection))
+
+    def missing_functions(self, found: Mapping[str, str]) -> list[str]:
+        return functions.missing(found)
+
+    def function_changes(self, found: Mapping[str, str]) -> list[str]:
+        return functions.changes(found)
 
     def close(self) -> None:
         self.pool.close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import psycopg
 import psycopg_pool
 
+from analemma.catalog import functions
 from analemma.catalog.commits import missing_base, missing_upload, other_rows
+from analemma.catalog.procedures import Refused
 from analemma.errors import (
     AnalemmaError,
     Conflict,
@@ -112,6 +114,9 @@ def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:
             return missing_base(exc.diag.message_primary or "")
         case "AN002":
             return missing_upload()
+        case functions.REFUSED_STATE:
+            detail = exc.diag.message_detail
+            return Refused(exc.diag.message_primary or "", None if detail is None else int(detail))
         case "AN003":
             return other_rows(exc.diag.message_primary or "", 0, 1)
         case "57014":

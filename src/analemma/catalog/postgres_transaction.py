@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 
 from analemma.catalog.engine import Row
+from analemma.catalog.functions import functions
 from analemma.catalog.postgres_errors import rolled_back, translate
 from analemma.catalog.sql import Dialect, Statement, load
 from analemma.errors import AnalemmaError
@@ -57,6 +58,16 @@ class PostgresTransaction:
         except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
             raise self._failed(exc) from exc
         return cursor.rowcount
+
+    def call(self, name: str, given: Any, /) -> list[Any] | None:
+        self._counts[name] += 1
+        function = functions()[name]
+        try:
+            row = self._connection.execute(function.call, function.bind(given), binary=True).fetchone()
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise self._failed(exc) from exc
+        assert row is not None
+        return None if not function.answers else row[0] or []
 
     def script(self, sql: str, /) -> None:
         try:

@@ -5,29 +5,17 @@ tags and pins after reading the head is still true when its record is written.""
 
 from __future__ import annotations
 
-from typing import Any, assert_never
+from types import SimpleNamespace
+from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.commits import read_head
-from analemma.catalog.engine import Row, Statements, Transaction
+from analemma.catalog.engine import Engine, Row, Statements, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.names import check_part, check_texts
-from analemma.catalog.port import (
-    BranchKey,
-    DropPin,
-    DropTag,
-    Expire,
-    ExpiredRow,
-    Head,
-    ManifestRow,
-    PinRow,
-    PutDecision,
-    PutPin,
-    PutTag,
-    RecordRequest,
-    TagRow,
-    TenantId,
-)
-from analemma.errors import Conflict, Expired, HeadMoved, Invalid
+from analemma.catalog.port import BranchKey, ExpiredRow, Head, ManifestRow, PinRow, RecordRequest, TagRow, TenantId
+from analemma.catalog.procedures import Refused
+from analemma.errors import AnalemmaError, Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare, hit
 
 BEFORE_TRANSACTION = declare("record.before_transaction", "a record is made, and nothing of it is written")
@@ -39,101 +27,45 @@ EXPIRE_AFTER_COMMIT = declare("expire.after_commit", "the versions are gone, but
 
 def check_record(request: RecordRequest) -> None:
     """Raise Invalid for what no database should be asked to store."""
-    check_texts((request.record.kind,))
-    effect = request.effect
-    if isinstance(effect, PutTag):
-        check_part(effect.tag.name, "tag")
-        check_texts((effect.tag.message,))
-    elif isinstance(effect, PutPin):
-        check_texts((effect.pin.reason,))
-    elif isinstance(effect, Expire) and request.expected.version in effect.versions:
+    details = request.details
+    check_texts((request.record.kind, details.get("message"), details.get("reason")))
+    if "name" in details:
+        check_part(details["name"], "tag")
+    if request.expected.version in (gone.version for gone in details.get("expired", ())):
         raise Invalid("the head cannot expire")
 
 
-def append_record(tx: Transaction, request: RecordRequest) -> None:
-    """Write the record and its effect, or raise and leave it to the transaction to undo the rest."""
-    expected, record = request.expected, request.record
-    branch = branch_columns(request.tenant, expected.key)
-    moved = tx.execute(
-        "move_tip",
-        **branch,
-        manifest=expected.manifest,
-        version=expected.version,
-        journal_seq=record.seq,
-        journal_tip=record.hash,
-        expected_journal_seq=expected.journal_seq,
-        expected_journal_tip=expected.journal_tip,
-    )
-    if moved != 1:
-        raise _tip_moved(expected, read_head(tx, request.tenant, expected.key))
-    # guard: mark.version_exists
-    if record.manifest is not None and tx.one("version_exists", **branch, id=record.manifest) is None:
-        raise Expired(f"manifest {record.manifest.hex()} has expired", manifest=record.manifest.hex())
-    _apply(tx, request, branch)
-    tx.execute(
-        "add_record",
-        **branch,
-        seq=record.seq,
-        kind=record.kind,
-        manifest=record.manifest,
-        body=record.body,
-        hash=record.hash,
-        created_at=record.created_at_us,
-    )
-    hit(EXPIRE_BEFORE_COMMIT if isinstance(request.effect, Expire) else RECORD_BEFORE_COMMIT)
+def append_record(engine: Engine, request: RecordRequest) -> None:
+    """Write the record and what it tells of, durably, or raise and change nothing."""
+    expires = request.procedure == "expire_versions"
+    given = SimpleNamespace(tenant=request.tenant, expected=request.expected, record=request.record, **request.details)
+
+    def write(tx: Transaction) -> None:
+        tx.call(request.procedure, given)
+        hit(EXPIRE_BEFORE_COMMIT if expires else RECORD_BEFORE_COMMIT)
+
+    hit(BEFORE_TRANSACTION)
+    try:
+        send(lambda: engine.write(write), happened=lambda: _is_appended(engine, request), lost=None)
+    except Refused as refused:
+        raise _refusal(engine, request, refused) from None
+    hit(EXPIRE_AFTER_COMMIT if expires else RECORD_AFTER_COMMIT)
 
 
-def is_appended(source: Statements, request: RecordRequest) -> bool:
-    """Whether the record is there: asked when the answer to writing it was lost."""
+def _is_appended(source: Statements, request: RecordRequest) -> bool:
+    """Whether the record is there: its hash covers everything about it."""
     row = source.one("record_at", **branch_columns(request.tenant, request.expected.key), seq=request.record.seq)
     return row is not None and row[0] == request.record.hash
 
 
-def _apply(tx: Transaction, request: RecordRequest, branch: dict[str, Any]) -> None:
-    tenant, key, effect = request.tenant, request.expected.key, request.effect
-    workflow = {"tenant": tenant, "owner": key.owner, "workflow": key.workflow}
-    match effect:
-        case None:
-            return
-        case PutTag(tag, moved_from):
-            row = {
-                **branch,
-                "name": tag.name,
-                "manifest": tag.manifest,
-                "message": tag.message,
-                "created_at": tag.created_at_us,
-            }
-            if moved_from is None:
-                done = tx.execute("add_tag", **row)
-            else:
-                done = tx.execute("move_tag", **row, expected_manifest=moved_from)
-        case DropTag(name, manifest):
-            done = tx.execute("drop_tag", **workflow, name=name, manifest=manifest)
-        case PutPin(pin):
-            done = tx.execute(
-                "put_pin", **branch, manifest=pin.manifest, reason=pin.reason, created_at=pin.created_at_us
-            )
-        case DropPin(manifest):
-            done = tx.execute("drop_pin", tenant=tenant, manifest=manifest)
-        case PutDecision(manifest, version, decision):
-            done = tx.execute("put_decision", **branch, manifest=manifest, version=version, decision=decision)
-        case Expire():
-            done = _expire(tx, effect, branch, request.record.created_at_us)
-        case _:
-            assert_never(effect)
-    if done == 0:
-        raise Conflict("the tag, the pin or the versions are not as they were", hint="look again")
-
-
-def _expire(tx: Transaction, effect: Expire, branch: dict[str, Any], now_us: int) -> int:
-    """How many versions went: all of them, or none."""
-    chosen = {**branch, "versions": effect.versions}
-    held = {row[0] for row in tx.all("hold_versions", **chosen)}
-    # guard: expiry.held
-    if held != set(effect.manifests) or tx.all("protected_versions", **chosen):  # guard: expiry.protected
-        return 0
-    tx.execute("remember_expired", **chosen, expired_at=now_us)
-    return tx.execute("drop_versions", **chosen)
+def _refusal(source: Statements, request: RecordRequest, refused: Refused) -> AnalemmaError:
+    if refused.refusal == "head_moved":
+        return _tip_moved(request.expected, read_head(source, request.tenant, request.expected.key))
+    if refused.refusal == "version_gone":
+        assert request.record.manifest is not None
+        manifest = request.record.manifest.hex()
+        return Expired(f"manifest {manifest} has expired", manifest=manifest)
+    return Conflict("the tag, the pin or the versions are not as they were", hint="look again")
 
 
 def manifest_row(row: Row) -> ManifestRow:

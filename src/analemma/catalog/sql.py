@@ -11,21 +11,24 @@ as PostgreSQL spells it. What SQLite runs follows from rules, which `parse` appl
 - A line that begins with `[sqlite]` or `[postgres]` is that database's alone.
 - `-- name [sqlite] --` is SQLite's statement of that name, whether or not PostgreSQL has one, too.
 - `-- name [lock] --` only waits for others; on SQLite, where one writes at a time, it does nothing.
+
+Between the statements stand procedures, which begin with their parameters in parentheses (see `procedures`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from analemma.catalog.arrays import Blobs, Column, Integers, Texts
+from analemma.catalog.procedures import Procedure, is_procedure, parse_procedure
 from analemma.errors import Internal
 
 Dialect = Literal["sqlite", "postgres"]
@@ -73,12 +76,32 @@ class Statement:
         return [values[place] if convert is None else convert(values[place]) for place, convert in self.binds]
 
 
+class _Piece(NamedTuple):
+    """A statement or a procedure, as its file has it, without what is only another database's."""
+
+    name: str
+    purpose: str
+    body: str
+    only: str | None
+
+
 def parse(text: str, dialect: Dialect, *, source: str = "") -> dict[str, Statement]:
     """The statements of one file, as one database takes them."""
+    found: dict[str, Statement] = {}
+    for piece in _pieces(text, dialect, source):
+        if is_procedure(piece.body):
+            continue
+        if piece.name in found:
+            raise Internal(f"{source}: {piece.name} is defined twice")
+        body = "" if piece.only == LOCK and dialect == "sqlite" else piece.body
+        found[piece.name] = _TRANSLATE[dialect](piece.name, piece.purpose, body)
+    return found
+
+
+def _pieces(text: str, dialect: Dialect, source: str) -> Iterator[_Piece]:
     pieces = _NAME.split(text)
     if pieces[0].strip():
         raise Internal(f"{source}: SQL before the first '-- name --'")
-    found: dict[str, Statement] = {}
     for name, only, block in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
         lines = block.strip().splitlines()
         body_at = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
@@ -86,14 +109,9 @@ def parse(text: str, dialect: Dialect, *, source: str = "") -> dict[str, Stateme
             raise Internal(f"{source}: {name} does not say what it is for")
         if only != LOCK and _is_others(only, dialect, source):
             continue
-        if name in found:
-            raise Internal(f"{source}: {name} is defined twice")
         purpose = " ".join(line.removeprefix("--").strip() for line in lines[:body_at])
         body = "\n".join(_own(lines[body_at:], dialect, source)).strip().rstrip(";")
-        if only == LOCK and dialect == "sqlite":
-            body = ""
-        found[name] = _TRANSLATE[dialect](name, purpose, body)
-    return found
+        yield _Piece(name, purpose, body, only)
 
 
 def _own(lines: list[str], dialect: Dialect, source: str) -> list[str]:
@@ -245,14 +263,41 @@ def _places(values: Any) -> str:
 def load(dialect: Dialect) -> Mapping[str, Statement]:
     """Every statement, by name, as one database takes them."""
     found: dict[str, Statement] = {}
-    for file in sorted(_folder().iterdir(), key=lambda entry: entry.name):
-        if not file.name.endswith(".sql"):
-            continue
-        for name, statement in parse(file.read_text(encoding="utf-8"), dialect, source=file.name).items():
+    for file, text in _files():
+        for name, statement in parse(text, dialect, source=file).items():
             if name in found:
-                raise Internal(f"{file.name}: {name} is already defined in another file")
+                raise Internal(f"{file}: {name} is already defined in another file")
             found[name] = statement
     return found
+
+
+@cache
+def load_procedures(dialect: Dialect) -> Mapping[str, Procedure]:
+    """Every procedure, by name, with the steps of one database. Declares their failpoints."""
+    pieces = {
+        piece.name: piece
+        for file, text in _files()
+        for piece in _pieces(text, dialect, file)
+        if is_procedure(piece.body)
+    }
+    found: dict[str, Procedure] = {}
+
+    def find(name: str) -> Procedure:
+        if name not in found:
+            piece = pieces[name]
+            found[name] = parse_procedure(name, piece.purpose, piece.body, find)
+        return found[name]
+
+    for name in pieces:
+        find(name)
+    return found
+
+
+@cache
+def _files() -> list[tuple[str, str]]:
+    """Name and text of each file, in order."""
+    files = sorted(_folder().iterdir(), key=lambda entry: entry.name)
+    return [(file.name, file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".sql")]
 
 
 @dataclass(frozen=True, slots=True)

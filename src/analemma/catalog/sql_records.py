@@ -9,7 +9,6 @@ from analemma.catalog.port import (
     BranchKey,
     BranchRow,
     BranchStart,
-    Expire,
     ExpiredRow,
     JournalRow,
     ManifestRow,
@@ -23,21 +22,15 @@ from analemma.catalog.port import (
     WorkflowStatus,
 )
 from analemma.catalog.records import (
-    BEFORE_TRANSACTION,
-    EXPIRE_AFTER_COMMIT,
-    RECORD_AFTER_COMMIT,
     append_record,
     branch_columns,
     check_record,
     expired_row,
-    is_appended,
     manifest_row,
     pin_row,
     tag_row,
 )
 from analemma.clock import Clock
-from analemma.errors import AnalemmaError, OutcomeUnknown
-from analemma.failpoints import hit
 
 NEWEST = (1 << 63) - 1
 OWNER_WIDE = ""
@@ -52,18 +45,7 @@ class SqlRecords:
 
     def append(self, request: RecordRequest) -> None:
         check_record(request)
-        hit(BEFORE_TRANSACTION)
-        try:
-            self.engine.write(lambda tx: append_record(tx, request))
-        except OutcomeUnknown as unknown:
-            # Only the answer was lost if the record is there: its hash covers everything about it.
-            try:
-                appended = is_appended(self.engine, request)
-            except AnalemmaError as exc:
-                raise unknown from exc
-            if not appended:
-                raise
-        hit(EXPIRE_AFTER_COMMIT if isinstance(request.effect, Expire) else RECORD_AFTER_COMMIT)
+        append_record(self.engine, request)
 
     def versions_after(
         self, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100

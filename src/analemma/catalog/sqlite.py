@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, TypeVar
 
@@ -96,6 +96,12 @@ class SqliteEngine:
             # The commit is in the log, or the log was copied back, and flushed, since then.
             sync_file(f"{self.path}-wal")
         return result
+
+    def missing_functions(self, found: Mapping[str, str]) -> list[str]:
+        return []
+
+    def function_changes(self, found: Mapping[str, str]) -> list[str]:
+        return []
 
     def close(self) -> None:
         with self._changing:

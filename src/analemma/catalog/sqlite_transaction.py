@@ -11,6 +11,7 @@ from analemma.catalog.engine import Row
 from analemma.catalog.sql import Dialect, Statement
 from analemma.catalog.sqlite_errors import lost_in_a_fork, translate, translate_commit
 from analemma.catalog.sqlite_types import ColumnTypes
+from analemma.catalog.steps import steps
 from analemma.errors import Internal
 
 
@@ -64,6 +65,12 @@ class SqliteTransaction:
             rows = (statement.bind(list(row)) for row in rows)
         try:
             return self.connection.executemany(statement.sql, rows).rowcount
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise translate(exc, self._database) from exc
+
+    def call(self, name: str, given: Any, /) -> list[Any] | None:
+        try:
+            return steps()[name].run(self.connection, given, self._counts)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
             raise translate(exc, self._database) from exc
 

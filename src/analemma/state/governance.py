@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 
 from analemma.canon.identity import parse_block_id
 from analemma.catalog.names import check_part
-from analemma.catalog.port import JournalRow, PutDecision, Verdict
+from analemma.catalog.port import JournalRow, Verdict
 from analemma.clock import moment
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_verdict
@@ -61,8 +61,8 @@ class Governance(TimeMachine, Recording):
             "reason": reason,
             "actor": actor,
         }
-        effect = PutDecision(row.id, row.version, decision)
-        record = self._record(row.key, lambda _: Note(DECIDED, row.id, facts, effect))
+        note = Note(DECIDED, row.id, facts, "put_decision", {"version": row.version, "decision": decision})
+        record = self._record(row.key, lambda _: note)
         assert record is not None
         return _decision(record)
 

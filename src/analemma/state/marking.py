@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from analemma.catalog.names import check_texts
-from analemma.catalog.port import DropPin, DropTag, PinRow, PutPin, PutTag, TagRow
+from analemma.catalog.port import PinRow, TagRow
 from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_unicode
@@ -56,7 +56,7 @@ class Marking(Recording):
         row = self._row(manifest_id, owner_id)
         key = row.key
 
-        def propose(now_us: int) -> Note | None:
+        def propose(_: int) -> Note | None:
             there = self._catalog.tag(self._tenant, key.owner, key.workflow, name)
             if there is not None and not force:
                 if there.manifest == row.id:
@@ -69,8 +69,10 @@ class Marking(Recording):
                 )
             moved_from = None if there is None else there.manifest
             facts = {"tag": name, "message": message, "moved_from": None if moved_from is None else moved_from.hex()}
-            tag = TagRow(name, key, row.id, row.version, message, now_us)
-            return Note(TAGGED, row.id, facts, PutTag(tag, moved_from))
+            details = {"name": name, "message": message}
+            if moved_from is None:
+                return Note(TAGGED, row.id, facts, "add_tag", details)
+            return Note(TAGGED, row.id, facts, "move_tag", {**details, "moved_from": moved_from})
 
         self._record(key, propose)
         return self._tag(key.owner, key.workflow, name)
@@ -85,7 +87,7 @@ class Marking(Recording):
         def propose(_: int) -> Note:
             if self._tag_row(owner_id, workflow_id, name).manifest != there.manifest:
                 raise Conflict(f"the tag {name} was moved meanwhile", hint="look where it is now", tag=name)
-            return Note(UNTAGGED, there.manifest, {"tag": name}, DropTag(name, there.manifest))
+            return Note(UNTAGGED, there.manifest, {"tag": name}, "drop_tag", {"name": name})
 
         self._record(there.key, propose)
 
@@ -103,7 +105,7 @@ class Marking(Recording):
         def propose(now_us: int) -> Note:
             nonlocal pin
             pin = PinRow(row.key, row.id, row.version, reason, now_us)
-            return Note(PINNED, row.id, {"reason": reason}, PutPin(pin))
+            return Note(PINNED, row.id, {"reason": reason}, "put_pin", {"reason": reason})
 
         self._record(row.key, propose)
         assert pin is not None
@@ -112,7 +114,7 @@ class Marking(Recording):
     def unpin(self, manifest_id: str, *, owner_id: str) -> None:
         """Let a version expire again; NotFound if it is not pinned."""
         row = self._row(manifest_id, owner_id)
-        note = Note(UNPINNED, row.id, {}, DropPin(row.id))
+        note = Note(UNPINNED, row.id, {}, "drop_pin")
         try:
             self._record(row.key, lambda _: note, again_on_conflict=False)
         except Conflict as exc:

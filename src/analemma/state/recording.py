@@ -8,7 +8,7 @@ from typing import Any
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.names import check_texts
-from analemma.catalog.port import BranchKey, Effect, JournalRow, RecordRequest
+from analemma.catalog.port import BranchKey, JournalRow, Noting, RecordRequest
 from analemma.clock import attempts
 from analemma.errors import Conflict, HeadMoved, Invalid
 from analemma.state.kernel_base import KernelBase, place
@@ -25,7 +25,9 @@ class Note:
     kind: str
     manifest: BlockId | None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    effect: Effect | None = None
+    procedure: Noting = "append_record"
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the procedure takes, by name."""
 
 
 class Recording(KernelBase):
@@ -46,7 +48,7 @@ class Recording(KernelBase):
                 return None
             record = next_record(key, head, kind=note.kind, manifest=note.manifest, at_us=now_us, facts=note.facts)
             try:
-                self._catalog.append(RecordRequest(self._tenant, head, record, note.effect))
+                self._catalog.append(RecordRequest(self._tenant, head, record, note.procedure, note.details))
                 return record
             except HeadMoved:
                 pass

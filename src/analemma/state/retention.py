@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, NodeSource, locate
-from analemma.catalog.port import BranchKey, Expire, ManifestRow, RetentionRow
+from analemma.catalog.port import BranchKey, ExpiringVersion, ManifestRow, RetentionRow
 from analemma.catalog.threads import CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
@@ -256,8 +256,8 @@ class Retention(Recording):
             "manifests": [version.manifest_id for version in batch],
             "versions": [version.version for version in batch],
         }
-        manifests = tuple(BlockId(bytes.fromhex(version.manifest_id)) for version in batch)
-        note = Note(EXPIRED, None, facts, Expire(tuple(version.version for version in batch), manifests))
+        expired = [ExpiringVersion(each.version, BlockId(bytes.fromhex(each.manifest_id))) for each in batch]
+        note = Note(EXPIRED, None, facts, "expire_versions", {"expired": expired})
         self._record(key, lambda _: note, again_on_conflict=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,16 +14,11 @@ from analemma.catalog.port import (
     BranchKey,
     BranchStart,
     CommitRequest,
-    DropPin,
-    DropTag,
-    Expire,
+    ExpiringVersion,
     Head,
     KernelCatalog,
     PinRow,
     PolicyRow,
-    PutDecision,
-    PutPin,
-    PutTag,
     RecordRequest,
     RetentionRow,
     TagRow,
@@ -122,7 +117,7 @@ class CatalogRecordsSuite:
             other: Any = bytes(32) if field in ("journal_tip", "manifest") else getattr(second.head, field) + 1
             wrong = replace(second.head, **{field: other})
             with pytest.raises(HeadMoved) as caught:
-                catalog.append(make_record(tenant, wrong, PutPin(_pin(first)), manifest=first.manifest.id))
+                catalog.append(make_record(tenant, wrong, "put_pin", manifest=first.manifest.id, reason="why"))
             assert caught.value.found == second.head, field
             assert catalog.head(tenant, KEY) == second.head
             assert len(catalog.journal(tenant, KEY)) == 2 and catalog.pins(tenant, KEY.owner, KEY.workflow) == []
@@ -138,34 +133,39 @@ class CatalogRecordsSuite:
 
     def test_tags_are_compared_and_set(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second = _line(catalog, tenant, 2)
-        tag, moved = _tag(first, "good"), _tag(second, "good")
-        head = self._append(catalog, make_record(tenant, second.head, PutTag(tag), manifest=first.manifest.id))
+        tagging = _tagging(tenant, second.head, "add_tag", first)
+        head = self._append(catalog, tagging)
+        tag = TagRow("good", KEY, first.manifest.id, 1, "why", tagging.record.created_at_us)
         assert catalog.tag(tenant, KEY.owner, KEY.workflow, "good") == tag
         for refused in (
-            PutTag(moved),
-            PutTag(moved, moved_from=second.manifest.id),
-            DropTag("good", second.manifest.id),
-            DropTag("other", first.manifest.id),
+            _tagging(tenant, head, "add_tag", second),
+            _tagging(tenant, head, "move_tag", second, moved_from=second.manifest.id),
+            make_record(tenant, head, "drop_tag", manifest=second.manifest.id, name="good"),
+            make_record(tenant, head, "drop_tag", manifest=first.manifest.id, name="other"),
         ):
             with pytest.raises(Conflict) as caught:
-                catalog.append(make_record(tenant, head, refused))
+                catalog.append(refused)
             assert caught.value.kind == "conflict"
             assert catalog.head(tenant, KEY) == head
-        head = self._append(catalog, make_record(tenant, head, PutTag(moved, moved_from=first.manifest.id)))
+        moving = _tagging(tenant, head, "move_tag", second, moved_from=first.manifest.id)
+        head = self._append(catalog, moving)
+        moved = replace(tag, manifest=second.manifest.id, version=2, created_at_us=moving.record.created_at_us)
         assert catalog.tags(tenant, KEY.owner, KEY.workflow) == [moved]
-        self._append(catalog, make_record(tenant, head, DropTag("good", second.manifest.id)))
+        self._append(catalog, make_record(tenant, head, "drop_tag", manifest=second.manifest.id, name="good"))
         assert catalog.tags(tenant, KEY.owner, KEY.workflow) == []
 
     def test_pins_come_and_go(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         (first,) = _line(catalog, tenant, 1)
-        pin = _pin(first)
-        head = self._append(catalog, make_record(tenant, first.head, PutPin(pin)))
-        head = self._append(catalog, make_record(tenant, head, PutPin(replace(pin, reason="other"))))
-        assert catalog.pins(tenant, KEY.owner, KEY.workflow) == [replace(pin, reason="other")]
-        head = self._append(catalog, make_record(tenant, head, DropPin(first.manifest.id)))
+        head = first.head
+        for reason in ("why", "other"):
+            pinning = make_record(tenant, head, "put_pin", manifest=first.manifest.id, reason=reason)
+            head = self._append(catalog, pinning)
+            pin = PinRow(KEY, first.manifest.id, 1, reason, pinning.record.created_at_us)
+            assert catalog.pins(tenant, KEY.owner, KEY.workflow) == [pin]
+        head = self._append(catalog, make_record(tenant, head, "drop_pin", manifest=first.manifest.id))
         assert catalog.pins(tenant, KEY.owner, KEY.workflow) == []
         with pytest.raises(Conflict):
-            catalog.append(make_record(tenant, head, DropPin(first.manifest.id)))
+            catalog.append(make_record(tenant, head, "drop_pin", manifest=first.manifest.id))
 
     def test_nothing_runs_where_nothing_was_begun(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         _line(catalog, tenant, 1)
@@ -189,8 +189,15 @@ class CatalogRecordsSuite:
         head = line[-1].head
         decided: list[tuple[int, Verdict]] = [(1, "approved"), (3, "approved"), (4, "rejected"), (3, "escalated")]
         for version, decision in [*decided, (5, "approved"), (2, "approved")]:
-            effect = PutDecision(line[version - 1].manifest.id, version, decision)
-            record = make_record(tenant, head, effect, kind="decided", manifest=effect.manifest)
+            record = make_record(
+                tenant,
+                head,
+                "put_decision",
+                kind="decided",
+                manifest=line[version - 1].manifest.id,
+                version=version,
+                decision=decision,
+            )
             head = self._append(catalog, record)
         rows = [request.manifest for request in line]
         assert catalog.history(tenant, KEY, decision="approved") == [rows[4], rows[1], rows[0]]
@@ -204,13 +211,13 @@ class CatalogRecordsSuite:
         assert catalog.history(tenant, KEY, decision="escalated") == [rows[2]]
         assert catalog.history(tenant, KEY, decision="pending") == []
         assert catalog.history(catalog.tenant("other"), KEY, decision="approved") == []
-        self._append(catalog, make_record(tenant, head, _expiry(*line[:2]), kind="expired"))
+        self._append(catalog, _expiry(tenant, head, *line[:2]))
         assert catalog.history(tenant, KEY, decision="approved") == [rows[4]]
 
     def test_expired_versions_are_remembered(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second, third = _line(catalog, tenant, 3)
         before = catalog.stats(tenant).blocks
-        request = make_record(tenant, third.head, _expiry(first, second), kind="expired")
+        request = _expiry(tenant, third.head, first, second)
         self._append(catalog, request)
         assert [row.version for row in catalog.history(tenant, KEY)] == [3]
         assert catalog.manifest(tenant, first.manifest.id) is None
@@ -229,19 +236,22 @@ class CatalogRecordsSuite:
 
     def test_what_something_needs_does_not_expire(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second, third, fourth = _line(catalog, tenant, 4)
-        head = self._append(catalog, make_record(tenant, fourth.head, PutTag(_tag(first, "good"))))
-        head = self._append(catalog, make_record(tenant, head, PutPin(_pin(second))))
-        absent = Expire((3, 9), (third.manifest.id, fourth.manifest.id))
-        another = Expire((3,), (second.manifest.id,))
-        for effect in (_expiry(first), _expiry(second), _expiry(first, third), absent, another):
+        head = self._append(catalog, _tagging(tenant, fourth.head, "add_tag", first))
+        head = self._append(catalog, make_record(tenant, head, "put_pin", manifest=second.manifest.id, reason=None))
+        absent = [ExpiringVersion(3, third.manifest.id), ExpiringVersion(9, fourth.manifest.id)]
+        another = [ExpiringVersion(3, second.manifest.id)]
+        for request in (
+            *(_expiry(tenant, head, *gone) for gone in ((first,), (second,), (first, third))),
+            *(make_record(tenant, head, "expire_versions", expired=gone) for gone in (absent, another)),
+        ):
             with pytest.raises(Conflict):
-                catalog.append(make_record(tenant, head, effect))
+                catalog.append(request)
         with pytest.raises(Invalid):
-            catalog.append(make_record(tenant, head, _expiry(third, fourth)))
+            catalog.append(_expiry(tenant, head, third, fourth))
         assert catalog.head(tenant, KEY) == head
         assert [row.version for row in catalog.history(tenant, KEY)] == [4, 3, 2, 1]
         assert catalog.expired(tenant, third.manifest.id) is None
-        self._append(catalog, make_record(tenant, head, _expiry(third)))
+        self._append(catalog, _expiry(tenant, head, third))
 
     def test_a_commit_and_the_expiry_of_its_base_do_not_both_win_silently(
         self, catalog: KernelCatalog, tenant: TenantId
@@ -265,7 +275,7 @@ class CatalogRecordsSuite:
 
             def expire(head: Head = second.head, gone: CommitRequest = first, start: threading.Barrier = start) -> None:
                 start.wait()
-                catalog.append(make_record(tenant, head, _expiry(gone)))
+                catalog.append(_expiry(tenant, head, gone))
 
             with ThreadPoolExecutor(2) as pool:
                 forked, expired = pool.submit(commit), pool.submit(expire)
@@ -332,16 +342,12 @@ def _line(catalog: KernelCatalog, tenant: TenantId, count: int) -> list[CommitRe
     return requests
 
 
-def _expiry(*requests: CommitRequest) -> Expire:
-    rows = [request.manifest for request in requests]
-    return Expire(tuple(row.version for row in rows), tuple(row.id for row in rows))
+def _expiry(tenant: TenantId, head: Head, *requests: CommitRequest) -> RecordRequest:
+    expired = [ExpiringVersion(request.manifest.version, request.manifest.id) for request in requests]
+    return make_record(tenant, head, "expire_versions", kind="expired", expired=expired)
 
 
-def _tag(request: CommitRequest, name: str) -> TagRow:
-    manifest = request.manifest
-    return TagRow(name, KEY, manifest.id, manifest.version, "why", 2_000_000)
-
-
-def _pin(request: CommitRequest) -> PinRow:
-    manifest = request.manifest
-    return PinRow(KEY, manifest.id, manifest.version, None, 2_000_000)
+def _tagging(
+    tenant: TenantId, head: Head, how: Literal["add_tag", "move_tag"], of: CommitRequest, **details: Any
+) -> RecordRequest:
+    return make_record(tenant, head, how, manifest=of.manifest.id, name="good", message="why", **details)

@@ -13,10 +13,10 @@ from analemma.catalog.port import (
     BlockRow,
     BranchKey,
     CommitRequest,
-    Effect,
     Head,
     JournalRow,
     ManifestRow,
+    Noting,
     OutboxEvent,
     RecordRequest,
     TenantId,
@@ -76,17 +76,18 @@ def make_event(name: str, aggregate: str = "default:ann/report", **columns: Any)
 def make_record(
     tenant: TenantId,
     expected: Head,
-    effect: Effect | None = None,
+    procedure: Noting = "append_record",
     *,
     kind: str = "noted",
     manifest: BlockId | None = None,
+    **details: Any,
 ) -> RecordRequest:
     """The record that follows `expected`; `after(request)` is the head it leaves."""
     body = b"journal" + os.urandom(16)
     record = JournalRow(
         expected.journal_seq + 1, kind, manifest, body, hashlib.sha256(body).digest(), 2_000_000 + expected.journal_seq
     )
-    return RecordRequest(tenant, expected, record, effect)
+    return RecordRequest(tenant, expected, record, procedure, details)
 
 
 def after(request: RecordRequest) -> Head:

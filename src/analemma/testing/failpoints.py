@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import analemma
 from analemma import failpoints
+from analemma.catalog.sql import load_procedures
 from analemma.errors import Invalid, Timeout
 from analemma.failpoints import VARIABLE as VARIABLE
 from analemma.failpoints import arm as arm
@@ -42,7 +43,15 @@ def names() -> dict[str, str]:
         except ImportError:
             if not module.name.startswith(OPTIONAL):
                 raise
+    load_procedures("sqlite")
     return dict(sorted(failpoints.NAMES.items()))
+
+
+def steps() -> dict[str, str]:
+    """The failpoints inside of the store's transactions, before each of their statements: what follows. They are passed
+    on SQLite only, and change with the statements."""
+    load_procedures("sqlite")
+    return dict(sorted(failpoints.STEPS.items()))
 
 
 def variable(name: str, *, time: int = 1, then: Literal["kill", "stop"] = "kill") -> dict[str, str]:
@@ -148,6 +157,6 @@ def paused(name: str, function: Callable[[], T], *, time: int = 1, timeout_s: fl
 
 
 def _known(name: str) -> str:
-    if name not in failpoints.NAMES and name not in names():
+    if name not in failpoints.NAMES and name not in names() and name not in steps():
         raise Invalid(f"there is no failpoint {name}", hint="analemma.testing.failpoints.names() lists them")
     return name

@@ -7,8 +7,15 @@ from contextlib import closing
 from pathlib import Path
 
 import psycopg
+import pytest
 
-from tests.ports.entry_points.catalog import load, load_migrations
+import analemma
+from analemma.errors import Unavailable
+from tests.ports.entry_points.catalog import load, load_migrations, steps
+from tests.stores import Store
+
+FUNCTIONS = "SELECT proname FROM pg_proc WHERE proname LIKE 'analemma_do_%'"
+LOST = f"{FUNCTIONS} AND proname LIKE 'analemma_do_append_record_%'"
 
 
 def test_both_databases_have_the_same_migrations() -> None:
@@ -30,6 +37,31 @@ def test_sqlite_understands_every_statement(migrated_directory: Path) -> None:
                 if "table migration already exists" not in str(exc):
                     wrong[statement.name] = str(exc)
     assert wrong == {}
+
+
+def test_sqlite_understands_every_step_of_every_procedure(migrated_directory: Path) -> None:
+    with closing(sqlite3.connect(migrated_directory / "catalog.db")) as connection:
+        for name, procedure in steps().items():
+            for sql, values in procedure.statements():
+                assert connection.execute(f"EXPLAIN {sql}", [None] * values).fetchall(), (name, sql)
+
+
+def test_functions_that_two_newer_releases_do_not_use_are_dropped(migrated_url: str) -> None:
+    """A program of another release keeps its own beside ours."""
+    with psycopg.connect(migrated_url, autocommit=True) as connection:
+        for release in ("0.0.8", "0.0.9"):
+            name = f"analemma_do_other_{release.replace('.', '')}"
+            connection.execute(f"CREATE FUNCTION {name}() RETURNS void LANGUAGE sql AS ''".encode())
+            connection.execute(f"COMMENT ON FUNCTION {name}() IS '{release}'".encode())
+        (ours,) = connection.execute(LOST).fetchone() or ("",)
+        connection.execute(f"DROP FUNCTION {ours}".encode())
+        with pytest.raises(Unavailable, match=r"lacks 1 function .*analemma migrate"):
+            analemma.open(migrated_url, migrate=False)
+        Store(migrated_url).open().close()
+        analemma.open(migrated_url, migrate=False).close()
+        kept = {row[0] for row in connection.execute(FUNCTIONS)}
+    assert ours in kept
+    assert {name for name in kept if "other" in name} == {"analemma_do_other_009"}
 
 
 def test_postgres_understands_every_statement(migrated_url: str) -> None:

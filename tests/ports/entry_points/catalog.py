@@ -7,3 +7,4 @@ from analemma.catalog.port import UploadId as UploadId
 from analemma.catalog.sql import load as load
 from analemma.catalog.sql import load_migrations as load_migrations
 from analemma.catalog.sqlite import SqliteEngine as SqliteEngine
+from analemma.catalog.steps import steps as steps

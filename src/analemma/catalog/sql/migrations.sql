@@ -8,8 +8,12 @@ CREATE TABLE IF NOT EXISTS migration (
 )
 
 -- applied_migrations --
--- In order.
-SELECT number, name, checksum FROM migration ORDER BY number
+-- In order. On PostgreSQL with the functions of every release that is in use, which have no number, and what says which releases use each.
+SELECT number, name, checksum FROM migration
+[postgres] UNION ALL
+[postgres] SELECT NULL, proname::text, obj_description(oid, 'pg_proc') FROM pg_proc
+[postgres] WHERE proname LIKE 'analemma\_do\_%' AND pg_function_is_visible(oid)
+ORDER BY number
 
 -- schema_version --
 -- The newest migration.

@@ -1,0 +1,199 @@
+"""Procedures: what a transaction does, as a list of statements with expectations, one source for both databases.
+
+A procedure stands in a file of `sql/` beside the statements, and begins with its parameters in parentheses:
+
+    -- move_head --
+    -- Compare-and-set of a head, and the records that tell of it.
+    (tenant bigint, expected.version bigint, head.version bigint, records[] (seq bigint, body bytea), uploads[] bytea)
+
+    UPDATE head SET version = :head.version WHERE tenant = :tenant AND version = :expected.version
+    => 1 or head_moved;
+
+    each records:
+    INSERT INTO journal (tenant, seq, body) VALUES (:tenant, :records.seq, :records.body);
+
+- Parameters are attributes of the object that is given, `a.b` is attribute `b` of its attribute `a`. `NAME[] (...)` is
+  a table: a list of objects, whose attributes are the columns, or of plain values. With `by id` before its columns a
+  database with many writers takes its rows in that order: it is an order of locks.
+- `each NAME:` does a step for each row of a table.
+- `=> 1 or NAME`: a step that touches or finds another number of rows refuses the whole, which is undone: `Refused`.
+- `=> new COLUMN` behind an INSERT: that column of the rows that were not there is the answer. `each NAME left:` is for
+  the other rows, right behind it.
+- `include NAME;` does the steps of another procedure at that place, and takes its parameters along.
+- `passes NAME: what has happened;` is a failpoint with a name of its own. Before every other step there is one that is
+  called after the procedure and the number of the step.
+
+PostgreSQL runs a procedure as a function, in one round trip. Its name ends in the hash of its source, so that programs
+of two releases can share a database. SQLite runs the steps one by one, and only there the failpoints are passed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from analemma.errors import Conflict, Internal, OutcomeUnknown
+from analemma.failpoints import STEPS, declare
+
+_TABLE = re.compile(r"(\w+)\[\](?: by (\w+))? (?:\(([^)]*)\)|(\w+))")
+_EACH = re.compile(r"each (\w+)( left)?:\s*")
+_EXPECTED = re.compile(r"^=> (?:(?P<rows>\d+) or (?P<refusal>\w+)|new (?P<new>\w+))\s*$", re.MULTILINE)
+_PASSES = re.compile(r"passes ([\w.]+): (.*)", re.DOTALL)
+_END = re.compile(r";[ \t]*(?:--[^\n]*)?$", re.MULTILINE)
+ITSELF = ""
+"""The column of a table of plain values."""
+
+
+class Refused(Conflict):
+    """A procedure found other rows than it expects, and nothing of it was done."""
+
+    def __init__(self, refusal: str, row: int | None = None) -> None:
+        super().__init__(f"refused: {refusal}", hint="look again", refusal=refusal)
+        self.refusal = refusal
+        self.row = row
+        """Which row of the step's table was refused, from 0; None: the step has none."""
+        self.doubt: OutcomeUnknown | None = None
+        """Set if it was sent twice: what became of the first is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A parameter that is a list."""
+
+    columns: Mapping[str, str]
+    """The type of each, by the path of its attribute."""
+    order: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement of a procedure, as it is written for one database."""
+
+    sql: str
+    each: str | None = None
+    left: bool = False
+    rows: int | None = None
+    refusal: str | None = None
+    new: str | None = None
+    passes: str | None = None
+
+
+class Parameter(NamedTuple):
+    """A scalar, or a column of the table whose rows a step is done for."""
+
+    table: str | None
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Procedure:
+    """What one transaction does."""
+
+    name: str
+    purpose: str
+    scalars: Mapping[str, str]
+    tables: Mapping[str, Table]
+    steps: tuple[Step, ...]
+
+    def path(self, step: Step, name: str) -> Parameter:
+        """What a name in a step stands for."""
+        table, _, column = name.partition(".")
+        if step.each is not None and table == step.each and column in self.tables[table].columns:
+            return Parameter(table, column)
+        if name not in self.scalars:
+            raise Internal(f"{self.name} has no parameter {name}")
+        return Parameter(None, name)
+
+    def failpoint(self, number: int) -> str:
+        """What is passed before a step."""
+        return self.steps[number].passes or f"{self.name}.{number + 1}"
+
+
+def is_procedure(body: str) -> bool:
+    """Whether it is one, and not a statement."""
+    return body.startswith("(")
+
+
+def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Procedure]) -> Procedure:
+    """The procedure of this text; `find` gives those that it includes."""
+    heading, rest = _parameters(body)
+    tables = {
+        table: Table(
+            {ITSELF: plain} if plain else dict(_pairs(columns)),
+            order or None,
+        )
+        for table, order, columns, plain in _TABLE.findall(heading)
+    }
+    scalars = dict(_pairs(_TABLE.sub("", heading)))
+    steps: list[Step] = []
+    for text in filter(None, map(str.strip, _END.split(rest))):
+        sql = _uncommented(text)
+        if sql.startswith("include "):
+            other = find(sql.removeprefix("include ").strip())
+            scalars = {**other.scalars, **scalars}
+            tables = {**other.tables, **tables}
+            steps += other.steps
+        elif (found := _PASSES.fullmatch(sql)) is not None:
+            steps.append(Step("", passes=declare(found[1], " ".join(found[2].split()))))
+        elif sql:
+            steps.append(_step(text))
+    made = Procedure(name, purpose, scalars, tables, tuple(steps))
+    STEPS.update((made.failpoint(at), f"next: {_uncommented(step.sql)}") for at, step in enumerate(steps) if step.sql)
+    return made
+
+
+def _step(text: str) -> Step:
+    # Comments before it would hide how it begins.
+    begins = next(at for at, line in _lines(text) if not line.startswith("--"))
+    text = text[begins:]
+    each = _EACH.match(text)
+    if each is not None:
+        text = text[each.end() :]
+    expected = _EXPECTED.search(text)
+    if expected is None:
+        return Step(text.strip(), each and each[1], bool(each and each[2]))
+    sql = text[: expected.start()].strip()
+    rows = None if expected["rows"] is None else int(expected["rows"])
+    return Step(sql, each and each[1], bool(each and each[2]), rows, expected["refusal"], expected["new"])
+
+
+def _parameters(body: str) -> tuple[str, str]:
+    """The text of the parameters, and what follows."""
+    depth = 0
+    for at, char in enumerate(body):
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return " ".join(body[1:at].split()), body[at + 1 :]
+    raise Internal("the parameters of a procedure do not end")
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, kind = pair.split()
+        yield name, kind
+
+
+def _uncommented(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    at = 0
+    for line in text.splitlines(keepends=True):
+        yield at, line
+        at += len(line)
+
+
+def picker(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What makes a tuple of these attributes of an object."""
+    if paths == [ITSELF]:
+        return lambda row: (row,)
+    if len(paths) > 1:
+        return attrgetter(*paths)
+    if not paths:
+        return lambda row: ()
+    get = attrgetter(paths[0])
+    return lambda row: (get(row),)
