@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analemma.app_pipeline import AppPipeline
 from analemma.blocks.cache import BlockCache, BodyCache, CacheStack
-from analemma.blocks.metrics import MeteredStore, ObjectMetrics
+from analemma.blocks.hardened import Hardened, ObjectMetrics
 from analemma.blocks.port import ObjectStore
-from analemma.blocks.retry import RetryStore
 from analemma.blocks.urls import open_objects
 from analemma.canon.types import TypeRegistry, standard_registry
 from analemma.catalog.object_place import BESIDE, catalog_beside, hold_to_place, known_objects, object_place
@@ -376,8 +375,9 @@ class App(AppPipeline):
         return ObjectOwnership(rows, objects, place, self._entropy, inside=inside)
 
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
-        return RetryStore(
-            MeteredStore(objects, self.object_metrics, clock=self._clock),
+        return Hardened(
+            objects,
+            self.object_metrics,
             tries=self.settings.object_retries,
             first_wait_s=self.settings.object_retry_base_s,
             clock=self._clock,

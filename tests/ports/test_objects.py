@@ -7,9 +7,10 @@ import re
 import socket
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -17,12 +18,14 @@ import pytest
 from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown, Unavailable
 from analemma.testing.objects import METADATA, FailingStore, ObjectStoreSuite
 from tests.ports.entry_points.objects import (
+    Hardened,
     LocalStore,
     MemoryStore,
-    MeteredStore,
+    ObjectInfo,
     ObjectMetrics,
     ObjectStore,
-    RetryStore,
+    check_key,
+    check_prefix,
     is_transient,
     open_objects,
 )
@@ -52,7 +55,76 @@ class TestWrapped(ObjectStoreSuite):
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[ObjectStore]:
-        store = RetryStore(MeteredStore(FailingStore(LocalStore(tmp_path / "objects")), ObjectMetrics()))
+        store = Hardened(FailingStore(LocalStore(tmp_path / "objects")), ObjectMetrics())
+        yield store
+        store.close()
+
+
+class FolderStore:
+    """A store that has all methods of its own, as all had to before: it keeps everything below a folder of another."""
+
+    def __init__(self, store: ObjectStore, folder: str) -> None:
+        self.store = store
+        self.folder = check_key(folder)
+        self.supports_tags = store.supports_tags
+
+    def put(self, key: str, data: bytes, *, metadata: Any = None, if_absent: bool = False) -> None:
+        self.store.put(self.inner(key), data, metadata=metadata, if_absent=if_absent)
+
+    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Any = None) -> None:
+        self.store.put_stream(self.inner(key), chunks, metadata=metadata)
+
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        self.store.replace(self.inner(key), data, expected=expected)
+
+    def get(self, key: str) -> bytes:
+        return self.store.get(self.inner(key))
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self.store.get_range(self.inner(key), offset, length)
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return self.store.get_ranges(self.inner(key), ranges)
+
+    def open_read(self, key: str) -> Iterator[bytes]:
+        return self.store.open_read(self.inner(key))
+
+    def head(self, key: str) -> ObjectInfo | None:
+        info = self.store.head(self.inner(key))
+        return None if info is None else self.outer(info)
+
+    def delete(self, key: str) -> None:
+        self.store.delete(self.inner(key))
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        self.store.delete_many([self.inner(key) for key in keys])
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder = check_prefix(prefix)
+        for info in self.store.list(f"{self.folder}/{folder}" if folder else self.folder):
+            yield self.outer(info)
+
+    def tag(self, key: str, tags: Any) -> None:
+        self.store.tag(self.inner(key), tags)
+
+    def health(self) -> None:
+        self.store.health()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def inner(self, key: str) -> str:
+        return f"{self.folder}/{check_key(key)}"
+
+    def outer(self, info: ObjectInfo) -> ObjectInfo:
+        return ObjectInfo(info.key.removeprefix(f"{self.folder}/"), info.size, info.modified_us, info.metadata)
+
+
+@pytest.mark.deep("stores of other people, which none of ours is like")
+class TestAllMethodsOfItsOwn(ObjectStoreSuite):
+    @pytest.fixture
+    def store(self) -> Iterator[FolderStore]:
+        store = FolderStore(MemoryStore(), "below/here")
         yield store
         store.close()
 
@@ -229,7 +301,7 @@ class TestLostAnswers:
     ) -> None:
         proxied, direct = stores
         losses.extend(lost)
-        RetryStore(proxied, first_wait_s=0.01).put("k/x", b"mine", if_absent=True)
+        Hardened(proxied, first_wait_s=0.01).put("k/x", b"mine", if_absent=True)
         assert losses == [] and direct.get("k/x") == b"mine"
 
     def test_a_retried_put_still_sees_that_someone_else_was_first(
@@ -239,7 +311,7 @@ class TestLostAnswers:
         direct.put("k/x", b"them")
         losses.append("answer")
         with pytest.raises(Conflict):
-            RetryStore(proxied, first_wait_s=0.01).put("k/x", b"mine", if_absent=True)
+            Hardened(proxied, first_wait_s=0.01).put("k/x", b"mine", if_absent=True)
         assert direct.get("k/x") == b"them"
 
 

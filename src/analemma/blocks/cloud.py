@@ -1,6 +1,6 @@
 """Objects in S3 (and what speaks its protocol), Google Cloud Storage or Azure, through obstore.
 
-Requests are made once: trying again is the business of `retry.RetryStore`, which can tell a lost answer from a
+Requests are made once: trying again is the business of `hardened.Hardened`, which can tell a lost answer from a
 conflict. Streams are the exception, because nobody can replay them: obstore retries their parts, pages and pieces.
 """
 
@@ -17,13 +17,13 @@ from analemma.blocks.cloud_errors import translate
 from analemma.blocks.listing import in_key_order
 from analemma.blocks.port import (
     ObjectInfo,
+    ObjectStore,
+    Pieces,
+    Ranges,
     check_key,
     check_metadata,
-    check_prefix,
-    check_range,
     missing,
     quote_metadata,
-    replaced_by_another,
     settle_existing,
     short_read,
 )
@@ -45,8 +45,10 @@ _DELETE_BATCH = 1000
 _RANGE_PAST_END = 416
 
 
-class CloudStore:
+class CloudStore(ObjectStore):
     """An object store in a bucket, or below a prefix of one."""
+
+    supports_tags = False
 
     def __init__(self, client: Client, patient: Client, *, place: str, supports_tags: bool) -> None:
         """`client` makes each request once, `patient` retries; `place` names the store without secrets."""
@@ -63,7 +65,7 @@ class CloudStore:
         return f"CloudStore({self.place!r})"
 
     def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        attributes = _attributes(metadata)
+        attributes = _attributes(check_metadata(metadata))
         with self._translating(check_key(key), writing=True):
             try:
                 # One request, not parts: only a single request can be conditional, and the wrapper retries it.
@@ -80,8 +82,7 @@ class CloudStore:
                 pass
         settle_existing(self, key, data)
 
-    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
-        check_key(key)
+    def _write(self, key: str, chunks: Iterable[bytes], metadata: dict[str, str], *, if_absent: bool) -> bool:
         attributes = _attributes(metadata)
         source = _Source(chunks)
         first = source.take(PART_BYTES)
@@ -98,41 +99,33 @@ class CloudStore:
                     chunk_size=PART_BYTES,
                     max_concurrency=PARTS_AT_ONCE,
                 )
+        return True
 
-    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+    def _replace(self, key: str, data: bytes, expected: bytes) -> bytes | None:
         try:
-            with self._translating(check_key(key)):
+            with self._translating(key):
                 found = self._obstore.get(self._client, key)
                 held, meta, attributes = bytes(found.bytes()), found.meta, found.attributes
         except NotFound:
-            raise replaced_by_another(key) from None
+            return None
         if held != expected:
-            if held == data:
-                return
-            raise replaced_by_another(key)
+            return held
         with self._translating(key, writing=True):
             try:
                 self._obstore.put(
                     self._client, key, data, attributes=attributes, mode=_version(meta), use_multipart=False
                 )
-                return
+                return held
             except (self._obstore.exceptions.PreconditionError, FileNotFoundError):
                 pass
         # Of two requests that meet, some stores refuse both; what is there now says whether ours was one too many.
-        if self.get(key) != data:
-            raise replaced_by_another(key)
+        now = self.get(key)
+        return now if now == data else None
 
-    def get(self, key: str) -> bytes:
-        with self._translating(check_key(key)):
-            return bytes(self._obstore.get(self._client, key).bytes())
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self.get_ranges(key, [(offset, length)])[0]
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        check_key(key)
-        for offset, length in ranges:
-            check_range(offset, length)
+    def _read(self, key: str, ranges: Ranges | None) -> Pieces:
+        if ranges is None:
+            with self._translating(key):
+                return [bytes(self._obstore.get(self._client, key).bytes())]
         # An empty range is an error to obstore, but it still must not hide that the object is missing.
         asked = [(offset, length) for offset, length in ranges if length]
         if not asked and self.head(key) is None:
@@ -149,18 +142,12 @@ class CloudStore:
                     lengths=[length for _, length in asked],
                     coalesce=0,
                 )
-        answers = iter(read)
-        result = []
-        for offset, length in ranges:
-            data = bytes(next(answers)) if length else b""
-            if len(data) != length:
-                raise short_read(key, offset, length, len(data))
-            result.append(data)
-        return result
+        answers = map(bytes, read)
+        return [next(answers) if length else b"" for _, length in ranges]
 
-    def open_read(self, key: str) -> Iterator[bytes]:
+    def _stream(self, key: str) -> Iterator[bytes]:
         # By ranges of one version: each piece has its own timeout and retry, and no overwrite can splice two objects.
-        with self._translating(check_key(key)):
+        with self._translating(key):
             meta = self._obstore.head(self._patient, key)
         for offset in range(0, meta["size"], READ_CHUNK_BYTES):
             end = min(offset + READ_CHUNK_BYTES, meta["size"])
@@ -171,21 +158,17 @@ class CloudStore:
                 raise short_read(key, offset, end - offset, len(piece))
             yield piece
 
-    def head(self, key: str) -> ObjectInfo | None:
+    def _head(self, key: str) -> ObjectInfo | None:
         try:
-            result = self._head(key)
+            result = self._describe(key)
         except KeyError:
             return None
         metadata = {name: unquote(value) for name, value in result.attributes.items() if name.islower()}
         return _info(key, result.meta, metadata)
 
-    def delete(self, key: str) -> None:
-        with self._translating(check_key(key)), contextlib.suppress(FileNotFoundError):
-            self._obstore.delete(self._client, key)
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        checked = iter([check_key(key) for key in keys])
-        while batch := list(itertools.islice(checked, _DELETE_BATCH)):
+    def _remove(self, keys: Sequence[str]) -> None:
+        for start in range(0, len(keys), _DELETE_BATCH):
+            batch = [*keys[start : start + _DELETE_BATCH]]
             with self._translating(None):
                 try:
                     self._obstore.delete(self._client, batch)
@@ -194,10 +177,10 @@ class CloudStore:
                     pass
             # Google and Azure stop at the first key that is already gone; the rest must still go.
             for key in batch:
-                self.delete(key)
+                with self._translating(key), contextlib.suppress(FileNotFoundError):
+                    self._obstore.delete(self._client, key)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        folder = check_prefix(prefix)
+    def _list(self, folder: str) -> Iterator[ObjectInfo]:
         if folder:
             yield from in_key_order(self._pages(folder), folder + "/")
             return
@@ -219,7 +202,7 @@ class CloudStore:
         and an object deleted meanwhile must stay deleted."""
         if not self.supports_tags:
             return
-        found = self._head(key)
+        found = self._describe(check_key(key))
         if found.meta["size"] > LARGEST_TO_TAG_BYTES:
             return
         data = self.get(key)
@@ -243,8 +226,8 @@ class CloudStore:
     def close(self) -> None:
         self._closed = True
 
-    def _head(self, key: str) -> GetResult:
-        with self._translating(check_key(key)):
+    def _describe(self, key: str) -> GetResult:
+        with self._translating(key):
             return self._obstore.get(self._client, key, options={"head": True})
 
     def _pages(self, folder: str) -> Iterator[ObjectInfo]:
@@ -313,8 +296,8 @@ class _Source:
         return bytes(taken)
 
 
-def _attributes(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    quoted = {name: quote_metadata(value) for name, value in check_metadata(metadata).items()}
+def _attributes(metadata: Mapping[str, str]) -> dict[str, str]:
+    quoted = {name: quote_metadata(value) for name, value in metadata.items()}
     return {"Content-Type": "application/octet-stream", **quoted}
 
 

@@ -16,21 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from analemma.blocks import folders
-from analemma.blocks.port import (
-    ObjectInfo,
-    check_key,
-    check_metadata,
-    check_prefix,
-    check_range,
-    missing,
-    replaced_by_another,
-    settle_existing,
-    short_read,
-)
+from analemma.blocks.port import READ_CHUNK_BYTES, ObjectInfo, ObjectStore, Pieces, Ranges, check_key, missing
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import AnalemmaError, Invalid, NotFound, Unavailable
 
-READ_CHUNK_BYTES = 1 << 20
 LEFTOVER_AGE_S = 24 * 3600
 """A temporary file untouched for this long belongs to a writer that died."""
 
@@ -44,10 +33,8 @@ _PLACE_TRIES = 10
 _MOST_DURABLE_FOLDERS = 4096
 
 
-class LocalStore:
+class LocalStore(ObjectStore):
     """An object store in one directory; many processes may share it."""
-
-    supports_tags = False
 
     def __init__(
         self, root: str | Path, *, create: bool = True, clock: Clock | None = None, entropy: Entropy | None = None
@@ -74,44 +61,30 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore({str(self.root)!r})"
 
-    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        if not self._write(key, [data], metadata, if_absent=if_absent):
-            settle_existing(self, key, data)
-
-    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
-        self._write(key, chunks, metadata, if_absent=False)
-
-    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+    def _replace(self, key: str, data: bytes, expected: bytes) -> bytes | None:
         # No file system compares before it renames, so all who replace something do so one after the other.
         with self._locked():
             try:
                 found = self.get(key)
             except NotFound:
-                raise replaced_by_another(key) from None
+                return None
             if found == expected:
-                self.put(key, data)
-            elif found != data:
-                raise replaced_by_another(key)
+                self._write(key, [data], {}, if_absent=False)
+            return found
 
-    def get(self, key: str) -> bytes:
+    def _read(self, key: str, ranges: Ranges | None) -> Pieces:
         with self._reading(key) as file:
-            return _read_exactly(file, key, 0, os.fstat(file).st_size)
+            # The size is asked first: a length may come from a damaged row, and pread would set memory aside for it.
+            size = os.fstat(file).st_size
+            chosen = [(0, size)] if ranges is None else ranges
+            return [_read_up_to(file, offset, min(length, max(size - offset, 0))) for offset, length in chosen]
 
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self.get_ranges(key, [(offset, length)])[0]
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        for offset, length in ranges:
-            check_range(offset, length)
-        with self._reading(key) as file:
-            return [_read_exactly(file, key, offset, length) for offset, length in ranges]
-
-    def open_read(self, key: str) -> Iterator[bytes]:
+    def _stream(self, key: str) -> Iterator[bytes]:
         with self._reading(key) as file:
             while chunk := os.read(file, READ_CHUNK_BYTES):
                 yield chunk
 
-    def head(self, key: str) -> ObjectInfo | None:
+    def _head(self, key: str) -> ObjectInfo | None:
         try:
             with self._reading(key) as file:
                 facts = os.fstat(file)
@@ -119,13 +92,10 @@ class LocalStore:
         except KeyError:
             return None
 
-    def delete(self, key: str) -> None:
-        self.delete_many([key])
-
-    def delete_many(self, keys: Iterable[str]) -> None:
+    def _remove(self, keys: Sequence[str]) -> None:
         by_folder: dict[tuple[str, ...], list[str]] = {}
         for key in keys:
-            *parents, name = check_key(key).split("/")
+            *parents, name = key.split("/")
             by_folder.setdefault(tuple(parents), []).append(name)
         with self._translating():
             for parents_of, names in by_folder.items():
@@ -142,8 +112,7 @@ class LocalStore:
                     self._durable_folders.discard(parents_of)
                     folders.prune(opened, parents_of)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        folder = check_prefix(prefix)
+    def _list(self, folder: str) -> Iterator[ObjectInfo]:
         names = folder.split("/") if folder else []
         with (
             self._translating(),
@@ -153,9 +122,6 @@ class LocalStore:
             for key, facts in folders.walk(opened[-1], folder + "/" if folder else ""):
                 with contextlib.suppress(Invalid):  # Not a name we could have written: not ours.
                     yield ObjectInfo(check_key(key), facts.st_size, facts.st_mtime_ns // 1000)
-
-    def tag(self, key: str, tags: Mapping[str, str]) -> None:
-        check_key(key)
 
     def health(self) -> None:
         with self._translating():
@@ -173,10 +139,8 @@ class LocalStore:
         if root is not None:
             os.close(root)
 
-    def _write(self, key: str, chunks: Iterable[bytes], metadata: Mapping[str, str] | None, *, if_absent: bool) -> bool:
-        """Whether the object is now ours; False: `if_absent`, and one was there."""
-        *parents, name = check_key(key).split("/")
-        checked = check_metadata(metadata)
+    def _write(self, key: str, chunks: Iterable[bytes], metadata: dict[str, str], *, if_absent: bool) -> bool:
+        *parents, name = key.split("/")
         temporary = self._temporary_name()
         # Only our own calls are translated: an OSError that `chunks` raises is the caller's business.
         with self._scratch() as scratch:
@@ -189,7 +153,7 @@ class LocalStore:
                         with self._translating():
                             folders.write_all(file, chunk)
                     with self._translating():
-                        _write_metadata(file, checked)
+                        _write_metadata(file, metadata)
                         os.fsync(file)
                 finally:
                     os.close(file)
@@ -264,7 +228,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _reading(self, key: str) -> Iterator[int]:
-        *parents, name = check_key(key).split("/")
+        *parents, name = key.split("/")
         with self._translating():
             try:
                 with folders.chain(self._open_root(), parents) as opened:
@@ -346,16 +310,9 @@ def _rename(scratch: int, temporary: str, folder: int, name: str) -> bool:
     return True
 
 
-def _read_exactly(file: int, key: str, offset: int, length: int) -> bytes:
-    # The size is asked first: the length may come from a damaged row, and pread would set memory aside for it.
-    available = max(os.fstat(file).st_size - offset, 0)
-    if length > available:
-        raise short_read(key, offset, length, available)
+def _read_up_to(file: int, offset: int, length: int) -> bytes:
     data = os.pread(file, length, offset)
-    while len(data) < length:
-        more = os.pread(file, length - len(data), offset + len(data))
-        if not more:
-            raise short_read(key, offset, length, len(data))
+    while len(data) < length and (more := os.pread(file, length - len(data), offset + len(data))):
         data += more
     return data
 

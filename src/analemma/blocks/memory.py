@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from analemma.blocks.port import (
-    ObjectInfo,
-    check_key,
-    check_metadata,
-    check_prefix,
-    check_range,
-    missing,
-    replaced_by_another,
-    settle_existing,
-    short_read,
-)
+from analemma.blocks.port import ObjectInfo, ObjectStore, Pieces, Ranges, missing
 from analemma.clock import Clock, SystemClock
 from analemma.errors import Unavailable
-
-READ_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +17,10 @@ class _Stored:
     data: bytes
     metadata: dict[str, str]
     modified_us: int
+    tags: dict[str, str] = field(default_factory=dict)
 
 
-class MemoryStore:
+class MemoryStore(ObjectStore):
     """An object store that forgets everything when it is closed."""
 
     supports_tags = True
@@ -38,111 +28,73 @@ class MemoryStore:
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._objects: dict[str, _Stored] = {}
-        self._tags: dict[str, dict[str, str]] = {}
-        self._closed = False
+        self._objects: dict[str, _Stored] | None = {}
 
     def __repr__(self) -> str:
-        return f"MemoryStore({len(self._objects)} objects)"
-
-    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        check_key(key)
-        stored = _Stored(bytes(data), check_metadata(metadata), self._clock.now_us())
-        with self._lock:
-            self._check_open()
-            if not if_absent or key not in self._objects:
-                self._objects[key] = stored
-                self._tags.pop(key, None)
-                return
-        settle_existing(self, key, data)
-
-    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
-        check_key(key)
-        self.put(key, b"".join(chunks), metadata=metadata)
-
-    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
-        check_key(key)
-        with self._lock:
-            self._check_open()
-            stored = self._objects.get(key)
-            found = None if stored is None else stored.data
-            if found == expected:
-                self._objects[key] = _Stored(bytes(data), {}, self._clock.now_us())
-                self._tags.pop(key, None)
-            elif found != data:
-                raise replaced_by_another(key)
-
-    def get(self, key: str) -> bytes:
-        return self._stored(key).data
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        check_range(offset, length)
-        data = self._stored(key).data[offset : offset + length]
-        if len(data) != length:
-            raise short_read(key, offset, length, len(data))
-        return data
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [self.get_range(key, offset, length) for offset, length in ranges]
-
-    def open_read(self, key: str) -> Iterator[bytes]:
-        data = self._stored(key).data
-        for offset in range(0, len(data), READ_CHUNK_BYTES):
-            yield data[offset : offset + READ_CHUNK_BYTES]
-
-    def head(self, key: str) -> ObjectInfo | None:
-        with self._lock:
-            self._check_open()
-            stored = self._objects.get(check_key(key))
-        if stored is None:
-            return None
-        return ObjectInfo(key, len(stored.data), stored.modified_us, dict(stored.metadata))
-
-    def delete(self, key: str) -> None:
-        self.delete_many([key])
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        checked = [check_key(key) for key in keys]
-        with self._lock:
-            self._check_open()
-            for key in checked:
-                self._objects.pop(key, None)
-                self._tags.pop(key, None)
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        folder = check_prefix(prefix)
-        start = folder + "/" if folder else ""
-        with self._lock:
-            self._check_open()
-            found = sorted((key for key in self._objects if key.startswith(start)), key=str.encode)
-        for key in found:
-            stored = self._objects.get(key)
-            if stored is not None:
-                yield ObjectInfo(key, len(stored.data), stored.modified_us)
+        return f"MemoryStore({len(self._objects or ())} objects)"
 
     def tag(self, key: str, tags: Mapping[str, str]) -> None:
-        self._stored(key)
-        self._tags[key] = dict(tags)
+        with self._opened() as objects:
+            objects[key] = replace(_found(objects, key), tags=dict(tags))
 
     def tags(self, key: str) -> dict[str, str]:
         """What `tag` stored; for tests."""
-        return dict(self._tags.get(key, {}))
-
-    def health(self) -> None:
-        self._check_open()
+        with self._opened() as objects:
+            return dict(objects[key].tags) if key in objects else {}
 
     def close(self) -> None:
-        self._closed = True
-        self._objects.clear()
+        self._objects = None
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Unavailable("the memory object store is closed")
+    def _write(self, key: str, chunks: Iterable[bytes], metadata: dict[str, str], *, if_absent: bool) -> bool:
+        stored = _Stored(b"".join(chunks), metadata, self._clock.now_us())
+        with self._opened() as objects:
+            if if_absent and key in objects:
+                return False
+            objects[key] = stored
+            return True
 
-    def _stored(self, key: str) -> _Stored:
+    def _replace(self, key: str, data: bytes, expected: bytes) -> bytes | None:
+        with self._opened() as objects:
+            found = objects[key].data if key in objects else None
+            if found == expected:
+                objects[key] = _Stored(bytes(data), {}, self._clock.now_us())
+            return found
+
+    def _read(self, key: str, ranges: Ranges | None) -> Pieces:
+        with self._opened() as objects:
+            data = _found(objects, key).data
+        return [data] if ranges is None else [data[offset : offset + length] for offset, length in ranges]
+
+    def _head(self, key: str) -> ObjectInfo | None:
+        with self._opened() as objects:
+            return _info(objects, key) if key in objects else None
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        with self._opened() as objects:
+            for key in keys:
+                objects.pop(key, None)
+
+    def _list(self, folder: str) -> Iterator[ObjectInfo]:
+        start = folder and folder + "/"
+        with self._opened() as objects:
+            keys = sorted((key for key in objects if key.startswith(start)), key=str.encode)
+            found = [replace(_info(objects, key), metadata={}) for key in keys]
+        yield from found
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[dict[str, _Stored]]:
         with self._lock:
-            self._check_open()
-            stored = self._objects.get(check_key(key))
-        if stored is None:
-            raise missing(key)
-        return stored
+            if self._objects is None:
+                raise Unavailable("the memory object store is closed")
+            yield self._objects
+
+
+def _found(objects: Mapping[str, _Stored], key: str) -> _Stored:
+    if key not in objects:
+        raise missing(key)
+    return objects[key]
+
+
+def _info(objects: Mapping[str, _Stored], key: str) -> ObjectInfo:
+    stored = objects[key]
+    return ObjectInfo(key, len(stored.data), stored.modified_us, dict(stored.metadata))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound
@@ -16,6 +16,13 @@ MAX_SEGMENT_BYTES = 255
 """What file systems allow for one name."""
 MAX_METADATA_BYTES = 2000
 """S3 allows 2 KB of names and values together; the smallest allowance among the clouds is everyone's."""
+
+Ranges = Sequence[tuple[int, int]]
+"""Each (offset, length)."""
+Pieces = list[bytes]
+READ_CHUNK_BYTES = 1 << 20
+
+T = TypeVar("T")
 
 _FORBIDDEN_IN_KEYS = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
 _METADATA_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -33,59 +40,175 @@ class ObjectInfo:
     """Empty when none was given, or when the store keeps none."""
 
 
-class ObjectStore(Protocol):
+class ObjectStore:
     """Named, immutable-by-convention bytes. A `put` that returned is durable, and no reader ever sees half of one.
 
-    Keys are checked by `check_key`. A backend implements this and passes `analemma.testing.objects.ObjectStoreSuite`.
+    A backend implements the methods whose names begin with an underscore; what they are given is checked already. All
+    others are made of them, and any may be replaced by something better. It passes
+    `analemma.testing.objects.ObjectStoreSuite`.
     """
-
-    @property
-    def supports_tags(self) -> bool:
-        """Whether `tag` does anything here."""
 
     def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
         """Store the bytes. With `if_absent`, an object that is already there is kept: equal content is success,
         other content is Conflict."""
+        if not self._write(check_key(key), [data], check_metadata(metadata), if_absent=if_absent):
+            settle_existing(self, key, data)
 
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
         """Store a stream in bounded memory; if `chunks` raises, nothing appears under the key."""
+        self._write(check_key(key), chunks, check_metadata(metadata), if_absent=False)
 
     def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
         """Store the bytes in one atomic step if the object holds the `expected` ones; Conflict if it holds others, or
         is not there. One that holds `data` already is success: perhaps our own write, whose answer was lost."""
+        if self._replace(check_key(key), data, expected) not in (expected, data):
+            raise Conflict(f"object {key} was replaced by somebody else", hint="read it, then decide again", key=key)
 
     def get(self, key: str) -> bytes:
         """The whole object, or NotFound."""
+        return self._read(check_key(key), None)[0]
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """Exactly these bytes; NotFound, or Corrupt when the object ends before they do."""
+        return self.get_ranges(key, [(offset, length)])[0]
 
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    def get_ranges(self, key: str, ranges: Ranges) -> list[bytes]:
         """`get_range` for each (offset, length), in the order asked."""
+        for offset, length in ranges:
+            if offset < 0 or length < 0:
+                raise Invalid(f"range ({offset}, {length}) is negative")
+        pieces = self._read(check_key(key), ranges)
+        for (offset, length), piece in zip(ranges, pieces, strict=True):
+            if len(piece) != length:
+                raise short_read(key, offset, length, len(piece))
+        return pieces
 
     def open_read(self, key: str) -> Iterator[bytes]:
         """The object's bytes piece by piece, in bounded memory. NotFound comes with the first piece at the latest."""
+        return self._stream(check_key(key))
 
     def head(self, key: str) -> ObjectInfo | None:
         """Size, time and metadata; None when there is no such object."""
+        return self._head(check_key(key))
 
     def delete(self, key: str) -> None:
         """Remove the object, durably; one that is not there is success."""
+        self.delete_many([key])
 
     def delete_many(self, keys: Iterable[str]) -> None:
         """`delete` for each, in as few requests as the store allows."""
+        self._remove([check_key(key) for key in keys])
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Everything below the folder `prefix` (whole segments; "" is everything), sorted by key, in bounded memory."""
+        return self._list(check_prefix(prefix))
+
+    @property
+    def supports_tags(self) -> bool:
+        """Whether `tag` does anything here."""
+        return False
 
     def tag(self, key: str, tags: Mapping[str, str]) -> None:
         """Replace the object's tags, as far as the store can; nothing that correctness depends on."""
+        check_key(key)
 
     def health(self) -> None:
         """Return if the store answers and, as far as can be told, would take a write; else Unavailable or Denied."""
+        self.head("health")
 
     def close(self) -> None:
         """Give back handles; safe to call twice."""
+
+    def _write(self, key: str, chunks: Iterable[bytes], metadata: dict[str, str], *, if_absent: bool) -> bool:
+        """Store the bytes durably, in one atomic step. With `if_absent`, False if there was an object, and keep it."""
+        raise NotImplementedError
+
+    def _replace(self, key: str, data: bytes, expected: bytes) -> bytes | None:
+        """What the object holds, if any; in the same atomic step, if that is what was expected, store the new bytes."""
+        raise NotImplementedError
+
+    def _read(self, key: str, ranges: Ranges | None) -> Pieces:
+        """These ranges, cut short where the object ends; None: one piece, the whole object. NotFound."""
+        raise NotImplementedError
+
+    def _stream(self, key: str) -> Iterator[bytes]:
+        """The object piece by piece. Needed only where each range costs much, or objects may be overwritten."""
+        info = self._head(key)
+        if info is None:
+            raise missing(key)
+        for offset in range(0, info.size, READ_CHUNK_BYTES):
+            yield self.get_range(key, offset, min(READ_CHUNK_BYTES, info.size - offset))
+
+    def _head(self, key: str) -> ObjectInfo | None:
+        """What is known of the object; None when there is none."""
+        raise NotImplementedError
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        """Remove these, durably, as far as they are there."""
+        raise NotImplementedError
+
+    def _list(self, folder: str) -> Iterator[ObjectInfo]:
+        """All objects below the folder ("": all there are), in the order of the bytes of their whole keys."""
+        raise NotImplementedError
+
+
+class StoreWrapper(ObjectStore):
+    """A store in front of another one: what is asked of it goes through `_pass` to the method of the same name."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._store!r})"
+
+    def _pass(self, operation: str, call: Callable[..., T], *given: Any, **options: Any) -> T:
+        return call(*given, **options)
+
+    @property
+    def supports_tags(self) -> bool:
+        return self._store.supports_tags
+
+    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
+        self._pass("put", self._store.put, key, data, metadata=metadata, if_absent=if_absent)
+
+    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
+        self._pass("put_stream", self._store.put_stream, key, chunks, metadata=metadata)
+
+    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
+        self._pass("replace", self._store.replace, key, data, expected=expected)
+
+    def get(self, key: str) -> bytes:
+        return self._pass("get", self._store.get, key)
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        return self._pass("get_range", self._store.get_range, key, offset, length)
+
+    def get_ranges(self, key: str, ranges: Ranges) -> list[bytes]:
+        return self._pass("get_ranges", self._store.get_ranges, key, ranges)
+
+    def open_read(self, key: str) -> Iterator[bytes]:
+        return self._pass("open_read", self._store.open_read, key)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        return self._pass("head", self._store.head, key)
+
+    def delete(self, key: str) -> None:
+        self._pass("delete", self._store.delete, key)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        self._pass("delete_many", self._store.delete_many, [*keys])
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        return self._pass("list", self._store.list, prefix)
+
+    def tag(self, key: str, tags: Mapping[str, str]) -> None:
+        self._pass("tag", self._store.tag, key, tags)
+
+    def health(self) -> None:
+        self._pass("health", self._store.health)
+
+    def close(self) -> None:
+        self._store.close()
 
 
 def check_key(key: str) -> str:
@@ -112,12 +235,6 @@ def check_key(key: str) -> str:
 def check_prefix(prefix: str) -> str:
     """The folder a listing starts at, without a trailing slash; "" is the root."""
     return check_key(prefix.removesuffix("/")) if prefix else ""
-
-
-def check_range(offset: int, length: int) -> None:
-    """Raise Invalid unless this can be a range of an object."""
-    if offset < 0 or length < 0:
-        raise Invalid(f"range ({offset}, {length}) is negative")
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
@@ -168,11 +285,6 @@ def settle_existing(store: ObjectStore, key: str, data: bytes) -> None:
         if stored.digest() == hashlib.sha256(data).digest():
             return
     raise Conflict(f"object {key} exists with other content", hint="objects are never overwritten", key=key)
-
-
-def replaced_by_another(key: str) -> Conflict:
-    """The error for a `replace` that met other bytes than it expected."""
-    return Conflict(f"object {key} was replaced by somebody else", hint="read it, then decide again", key=key)
 
 
 def _shown(text: str) -> str:

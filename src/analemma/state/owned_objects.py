@@ -4,50 +4,37 @@ as their owner."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from analemma.blocks.port import ObjectInfo, ObjectStore, check_key, check_prefix, missing
+from analemma.blocks.port import ObjectInfo, ObjectStore, StoreWrapper, check_key, check_prefix, missing
 from analemma.errors import NotFound
 from analemma.state.object_ownership import FOLDERS, MARKER, ObjectOwnership
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
-class OwnedObjects:
+class OwnedObjects(StoreWrapper):
     """An object store whose deletions ask first whose the objects are. What a copy of the catalog wrote lies below
     folders of its own and is read as if it lay among the others: names of objects are random, so none is in two
     places."""
 
     def __init__(self, store: ObjectStore, ownership: ObjectOwnership) -> None:
-        self._store = store
+        super().__init__(store)
         self._ownership = ownership
 
-    def __repr__(self) -> str:
-        return f"OwnedObjects({self._store!r})"
-
-    @property
-    def supports_tags(self) -> bool:
-        return self._store.supports_tags
-
-    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        self._store.put(self._written(key), data, metadata=metadata, if_absent=if_absent)
-
-    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
-        self._store.put_stream(self._written(key), chunks, metadata=metadata)
-
-    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
-        self._store.replace(self._written(key), data, expected=expected)
-
-    def get(self, key: str) -> bytes:
-        return self._found(key, self._store.get)
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self._found(key, lambda at: self._store.get_range(at, offset, length))
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        return self._found(key, lambda at: self._store.get_ranges(at, ranges))
+    def _pass(self, operation: str, call: Callable[..., T], *given: Any, **options: Any) -> T:
+        if not given:
+            return call()
+        key, *rest = given
+        if operation in ("put", "put_stream", "replace"):
+            folder = self._ownership.folder_to_write()
+            return call(key if folder is None else f"{folder}/{check_key(key)}", *rest, **options)
+        try:
+            return call(key, *rest)
+        except NotFound:
+            return call(self._elsewhere(key), *rest)
 
     def open_read(self, key: str) -> Iterator[bytes]:
         begun = False
@@ -89,24 +76,7 @@ class OwnedObjects:
     def tag(self, key: str, tags: Mapping[str, str]) -> None:
         # By its tags the bucket's own rules may delete it.
         self._ownership.check()
-        self._found(key, lambda at: self._store.tag(at, tags))
-
-    def health(self) -> None:
-        self._store.health()
-
-    def close(self) -> None:
-        self._store.close()
-
-    def _written(self, key: str) -> str:
-        check_key(key)
-        folder = self._ownership.folder_to_write()
-        return key if folder is None else f"{folder}/{key}"
-
-    def _found(self, key: str, read: Callable[[str], Result]) -> Result:
-        try:
-            return read(key)
-        except NotFound:
-            return read(self._elsewhere(key))
+        super().tag(key, tags)
 
     def _elsewhere(self, key: str) -> str:
         """The same object below a folder of this catalog's, if it is there; NotFound by its own name if it is not."""

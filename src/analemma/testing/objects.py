@@ -13,17 +13,19 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 
-from analemma.blocks.port import ObjectInfo, ObjectStore
+from analemma.blocks.port import ObjectInfo, ObjectStore, StoreWrapper
 from analemma.clock import Clock, SystemClock
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound, OutcomeUnknown, Unavailable
 from analemma.testing.refusals import refuses
+
+T = TypeVar("T")
 
 HOSTILE_KEYS = (
     "",
@@ -313,7 +315,7 @@ class Fault:
     wait_s: float = 0.0
 
 
-class FailingStore:
+class FailingStore(StoreWrapper):
     """Wraps a store and fails as scripted, or at random from a seed; everything else passes through."""
 
     def __init__(
@@ -327,76 +329,37 @@ class FailingStore:
     ) -> None:
         """`faults` are used up in order, each by the next call of its operation. With `seed`, a share `rate` of all
         other calls fails before or after its effect."""
+        super().__init__(store)
         self.calls: list[str] = []
-        self._store = store
         self._faults = list(faults)
         self._random = random.Random(seed)
         self._rate = rate if seed is not None else 0.0
         self._clock = clock or SystemClock()
 
     @property
-    def supports_tags(self) -> bool:
-        return self._store.supports_tags
-
-    @property
     def unused(self) -> tuple[Fault, ...]:
         """The scripted faults that no call has met yet."""
         return tuple(self._faults)
 
-    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        fault = self._next("put")
-        if fault and fault.kind == "torn":
-            self._store.put(key, data[: len(data) // 2], metadata=metadata)
+    def _pass(self, operation: str, call: Callable[..., T], *given: Any, **options: Any) -> T:
+        fault = self._next(operation)
+        if fault is not None and fault.kind == "torn" and operation in ("put", "delete_many"):
+            # Half of the data, or of the keys.
+            call(*given[:-1], given[-1][: len(given[-1]) // 2], **{**options, "if_absent": False} if options else {})
             raise fault.error
-        self._store.put(key, data, metadata=metadata, if_absent=if_absent)
-        self._lose_answer(fault)
-
-    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
-        fault = self._next("put_stream")
-        self._store.put_stream(key, chunks, metadata=metadata)
-        self._lose_answer(fault)
-
-    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
-        fault = self._next("replace")
-        self._store.replace(key, data, expected=expected)
-        self._lose_answer(fault)
-
-    def get(self, key: str) -> bytes:
-        fault = self._next("get")
-        return self._torn(fault, self._store.get(key))
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        fault = self._next("get_range")
-        return self._torn(fault, self._store.get_range(key, offset, length))
-
-    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        fault = self._next("get_ranges")
-        return [self._torn(fault, piece) for piece in self._store.get_ranges(key, ranges)]
+        found: Any = call(*given, **options)
+        if operation == "get_ranges":
+            found = [_torn(fault, piece) for piece in found]
+        elif operation in ("get", "get_range"):
+            found = _torn(fault, found)
+        _lose_answer(fault)
+        return found  # type: ignore[no-any-return]
 
     def open_read(self, key: str) -> Iterator[bytes]:
         fault = self._next("open_read")
         for piece in self._store.open_read(key):
-            yield self._torn(fault, piece)
-
-    def head(self, key: str) -> ObjectInfo | None:
-        fault = self._next("head")
-        info = self._store.head(key)
-        self._lose_answer(fault)
-        return info
-
-    def delete(self, key: str) -> None:
-        fault = self._next("delete")
-        self._store.delete(key)
-        self._lose_answer(fault)
-
-    def delete_many(self, keys: Iterable[str]) -> None:
-        fault = self._next("delete_many")
-        kept = list(keys)
-        if fault and fault.kind == "torn":
-            self._store.delete_many(kept[: len(kept) // 2])
-            raise fault.error
-        self._store.delete_many(kept)
-        self._lose_answer(fault)
+            _lose_answer(fault)
+            yield _torn(fault, piece)
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         fault = self._next("list")
@@ -404,19 +367,7 @@ class FailingStore:
             if fault and fault.kind == "torn" and index == 1:
                 raise fault.error
             yield info
-        self._lose_answer(fault)
-
-    def tag(self, key: str, tags: Mapping[str, str]) -> None:
-        fault = self._next("tag")
-        self._store.tag(key, tags)
-        self._lose_answer(fault)
-
-    def health(self) -> None:
-        self._next("health")
-        self._store.health()
-
-    def close(self) -> None:
-        self._store.close()
+        _lose_answer(fault)
 
     def _next(self, operation: str) -> Fault | None:
         self.calls.append(operation)
@@ -431,10 +382,11 @@ class FailingStore:
             self._clock.sleep(fault.wait_s)
         return fault
 
-    def _lose_answer(self, fault: Fault | None) -> None:
-        if fault is not None and fault.kind == "after":
-            raise fault.error
 
-    def _torn(self, fault: Fault | None, data: bytes) -> bytes:
-        self._lose_answer(fault)
-        return data[: len(data) // 2] if fault is not None and fault.kind == "torn" else data
+def _lose_answer(fault: Fault | None) -> None:
+    if fault is not None and fault.kind == "after":
+        raise fault.error
+
+
+def _torn(fault: Fault | None, data: bytes) -> bytes:
+    return data[: len(data) // 2] if fault is not None and fault.kind == "torn" else data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analemma.errors import NotFound
-from tests.ports.entry_points.objects import MemoryStore, MeteredStore, ObjectMetrics
+from tests.ports.entry_points.objects import Hardened, MemoryStore, ObjectMetrics
 
 
 class TickingClock:
@@ -27,7 +27,7 @@ class TickingClock:
 
 def test_counts_bytes_and_latencies_are_kept_per_operation() -> None:
     metrics = ObjectMetrics()
-    store = MeteredStore(MemoryStore(), metrics, clock=TickingClock())
+    store = Hardened(MemoryStore(), metrics, clock=TickingClock())
     store.put("k/a", b"12345")
     store.put_stream("k/b", [b"12", b"3"])
     store.get("k/a")
@@ -47,7 +47,7 @@ def test_counts_bytes_and_latencies_are_kept_per_operation() -> None:
 
 def test_failures_are_counted_and_still_raised() -> None:
     metrics = ObjectMetrics()
-    store = MeteredStore(MemoryStore(), metrics)
+    store = Hardened(MemoryStore(), metrics)
     with pytest.raises(NotFound):
         store.get("k")
     assert (metrics.snapshot()["get_object"].count, metrics.snapshot()["get_object"].errors) == (1, 1)
@@ -55,7 +55,7 @@ def test_failures_are_counted_and_still_raised() -> None:
 
 def test_a_reader_that_stops_early_is_not_a_failure() -> None:
     metrics = ObjectMetrics()
-    store = MeteredStore(MemoryStore(), metrics)
+    store = Hardened(MemoryStore(), metrics)
     for key in ("a", "b"):
         store.put(key, b"x")
     listing = store.list()
@@ -66,7 +66,7 @@ def test_a_reader_that_stops_early_is_not_a_failure() -> None:
 
 def test_a_listener_hears_the_documented_names() -> None:
     heard: dict[str, float] = {}
-    store = MeteredStore(MemoryStore(), ObjectMetrics(heard.__setitem__), clock=TickingClock())
+    store = Hardened(MemoryStore(), ObjectMetrics(heard.__setitem__), clock=TickingClock())
     store.put("k", b"123")
     store.get("k")
     store.get_range("k", 0, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown, Unavailable
 from analemma.testing.objects import FailingStore, Fault
-from tests.ports.entry_points.objects import MemoryStore, ObjectStore, RetryStore
+from tests.ports.entry_points.objects import Hardened, MemoryStore, ObjectStore
 
 
 class SteppingClock:
@@ -36,8 +36,8 @@ class BareConflictStore(MemoryStore):
         super().put(key, data)
 
 
-def retrying(store: ObjectStore, clock: SteppingClock | None = None, jitter: float = 1.0) -> RetryStore:
-    return RetryStore(store, clock=clock or SteppingClock(), jitter=lambda: jitter)
+def retrying(store: ObjectStore, clock: SteppingClock | None = None, jitter: float = 1.0) -> Hardened:
+    return Hardened(store, clock=clock or SteppingClock(), jitter=lambda: jitter)
 
 
 CALLS: list[Callable[[ObjectStore], object]] = [
@@ -88,7 +88,7 @@ def test_waits_double_from_half_a_second_and_are_shortened_at_random() -> None:
     clock = SteppingClock()
     shares = iter([0.5, 1.0, 0.1])
     failing = FailingStore(MemoryStore(), [Fault("head", "before")] * 3)
-    RetryStore(failing, tries=4, clock=clock, jitter=lambda: next(shares)).head("k")
+    Hardened(failing, tries=4, clock=clock, jitter=lambda: next(shares)).head("k")
     assert clock.waits == [0.25, 1.0, 0.2]
 
 

@@ -10,7 +10,7 @@ from analemma.errors import AnalemmaError, Conflict, Corrupt, Unavailable
 from analemma.testing.objects import FailingStore, Fault
 from analemma.testing.refusals import refuses
 from tests.core.entry_points.blocks import StoredBlock, block_id, build_pack
-from tests.ports.entry_points.objects import MemoryStore, RetryStore, object_metadata, upload_pack
+from tests.ports.entry_points.objects import Hardened, MemoryStore, object_metadata, upload_pack
 
 UPLOAD = bytes(range(16))
 BODY = b"body" * 100
@@ -48,7 +48,7 @@ def test_without_an_intent_no_byte_is_written(pack: Any) -> None:
 
 def test_a_lost_answer_is_not_a_failure(pack: Any) -> None:
     inner = MemoryStore()
-    store = RetryStore(FailingStore(inner, [Fault("put", "after")]), first_wait_s=0)
+    store = Hardened(FailingStore(inner, [Fault("put", "after")]), first_wait_s=0)
     upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata={})
     assert inner.get(KEY) == pack.data
 

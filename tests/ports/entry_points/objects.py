@@ -1,14 +1,16 @@
 """Object stores: the port, the stores, what wraps them, and how one is found by its URL."""
 
+from analemma.blocks.hardened import Hardened as Hardened
+from analemma.blocks.hardened import ObjectMetrics as ObjectMetrics
 from analemma.blocks.local import LocalStore as LocalStore
 from analemma.blocks.memory import MemoryStore as MemoryStore
-from analemma.blocks.metrics import MeteredStore as MeteredStore
-from analemma.blocks.metrics import ObjectMetrics as ObjectMetrics
+from analemma.blocks.port import ObjectInfo as ObjectInfo
 from analemma.blocks.port import ObjectStore as ObjectStore
+from analemma.blocks.port import check_key as check_key
+from analemma.blocks.port import check_prefix as check_prefix
 from analemma.blocks.port import is_transient as is_transient
 from analemma.blocks.redis_tier import RedisTier as RedisTier
 from analemma.blocks.redis_tier import open_redis_tier as open_redis_tier
-from analemma.blocks.retry import RetryStore as RetryStore
 from analemma.blocks.uploads import object_metadata as object_metadata
 from analemma.blocks.uploads import upload_pack as upload_pack
 from analemma.blocks.urls import open_objects as open_objects
