@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.state_sources import SourceBackfill, SourceStatus
     from analemma.pipeline.tenant_pipeline import TenantPipeline
     from analemma.state.injections import Injection, Placed
-    from analemma.state.verifying import Report
+    from analemma.state.verify import Report
 
 
 class Tenant:
@@ -414,7 +414,7 @@ class Tenant:
 
     def verify(self, key: BranchKey) -> Report:
         """Re-hash a branch's journal, its head's manifest and every block below."""
-        from analemma.state.verifying import Verifier
+        from analemma.state.verify import Verifier
 
         return Verifier(self._catalog, self.id, self.blocks).branch(key)
 

@@ -225,7 +225,7 @@ def verify(
     from analemma.canon.identity import parse_block_id
     from analemma.cli.rendering import parse_receipt
     from analemma.cli.selecting import find_version
-    from analemma.state.verifying import Verifier
+    from analemma.state.verify import Verifier
 
     expect = None if receipt is None else parse_receipt(receipt)
     with store.open() as app:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analemma.state.arguments import branch_key
 from analemma.state.kernel_base import MAIN, KernelBase
 from analemma.state.records import Receipt
-from analemma.state.verifying import Report, Verifier
+from analemma.state.verify import Report, Verifier
 
 
 class Checking(KernelBase):

@@ -15,7 +15,7 @@ from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
 from analemma.state.loading import Loading
 from analemma.state.records import FORKED, ROLLED_BACK, manifest_links
-from analemma.state.verifying import Verifier
+from analemma.state.verify import Verifier
 from analemma.state.versions import Commit, commit_of
 
 

@@ -1,13 +1,13 @@
 """Checking that a branch is what it claims to be: its journal, its head, its manifests, and every block below them.
 
 Nothing here trusts a cache, a column or a name: bytes are read from the store and hashed, columns are compared with the
-bytes they repeat, and the journal says which versions there must be. Whoever can rewrite the journal's end and the head
+bytes they repeat, and the journal says which rows there must be. Whoever can rewrite the journal's end and the head
 together can still make a branch forget its newest versions; only something kept elsewhere, a receipt, shows that."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analemma.blocks.store import BlockStore
@@ -26,13 +26,11 @@ from analemma.catalog.port import (
     UploadId,
 )
 from analemma.errors import AnalemmaError, Corrupt
-from analemma.state.branch_rows import absent_tags, compare_rows, compare_versions, misplaced_marks, read_rows
+from analemma.state.journal_replay import JournalSummary, differences, history, misplaced_marks, shown_rows
 from analemma.state.records import Manifest, Receipt, decode_manifest, manifest_links, read_record
-from analemma.state.telling import TagPlace, Told
 
 PAGE = 1000
 BATCH = 500
-MOST_TRIES = 5
 
 
 @dataclass(slots=True)
@@ -48,6 +46,12 @@ class Report:
     def ok(self) -> bool:
         return not self.problems
 
+    def add(self, other: Report) -> None:
+        """Take in what was found below rows."""
+        self.blocks += other.blocks
+        self.manifests += other.manifests
+        self.problems += other.problems
+
 
 class Verifier:
     """Verifies one tenant's branches and versions; a block that several share is hashed once."""
@@ -60,39 +64,18 @@ class Verifier:
         self._uploads: set[UploadId] = set()
 
     def branch(self, key: BranchKey, expect: Receipt | None = None) -> Report:
-        """Check the journal from its beginning, the head, and every version that is still there, down to the last
-        block."""
-        for _ in range(MOST_TRIES):
-            before = self._catalog.head(self._tenant, key)
-            report = self._branch(key, before, expect)
-            # Reading takes many queries. Versions that came meanwhile are left out, but expiry takes away what was to
-            # be read: what looks wrong is looked at again once the branch has moved on.
-            if report.ok or self._catalog.head(self._tenant, key) == before:
-                break
-            self._seen.clear()
-            self._uploads.clear()
-        return report
-
-    def _branch(self, key: BranchKey, head: Head | None, expect: Receipt | None) -> Report:
+        """Check the journal from its beginning, the head, every row that repeats the journal, and every version that is
+        still there, down to the last block."""
         report = Report()
-        if head is None:
-            report.problems.append(f"the branch {key.owner}/{key.workflow}/{key.branch} has no head")
-            return report
-        told = self._journal(key, head, report)
-        rows = read_rows(self._catalog, self._tenant, key)
-        later = self._since(head, report)
-        if expect is not None:
-            _check_receipt(expect, head, told, report)
-        if told.last is None or (told.last, told.moves[told.last]) != (head.manifest, head.version):
-            report.problems.append("the head is not where the journal last moved it")
-        report.problems += compare_versions(head, told, later, rows)
-        if told.whole and later.whole:
-            report.problems += compare_rows(key, told, later, rows)
-            report.problems += misplaced_marks(self._catalog, self._tenant, key, rows)
-            report.problems += self._absent_tags(key, absent_tags(told, later, rows))
-        versions = [row for row in rows.versions.values() if row.id not in later.moves]
-        self._trees(self._manifests(versions, key, report), report)
-        self._named_versions(key, report)
+        with self._catalog.snapshot() as seen:
+            head = seen.head(self._tenant, key)
+            if head is None:
+                report.problems.append(f"the branch {key.owner}/{key.workflow}/{key.branch} has no head")
+                return report
+            versions = list(history(seen, self._tenant, key))
+            self._rows(seen, head, versions, expect, report)
+            named = list(self._named(seen, key))
+        report.add(self._versions(key, versions, named))
         return report
 
     def version(self, manifest: BlockId, *, beside: Sequence[BlockId] | None = None) -> Report:
@@ -110,27 +93,113 @@ class Verifier:
             self._difference(links, beside, report)
         return report
 
-    def _named_versions(self, key: BranchKey, report: Report) -> None:
-        """Check what rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
+    def _rows(
+        self, seen: KernelCatalog, head: Head, versions: list[ManifestRow], expect: Receipt | None, report: Report
+    ) -> None:
+        """Replay the journal, and compare what it comes to with the rows that there are."""
+        key, problems = head.key, report.problems
+        summary = self._replay(seen, head, report, wanted=0 if expect is None else expect.journal_seq)
+        if expect is not None:
+            _check_receipt(expect, head, summary, report)
+        if summary.last is None or (summary.last, summary.moves[summary.last]) != (head.manifest, head.version):
+            problems.append("the head is not where the journal last moved it")
+        numbers = {row.id: row.version for row in versions}
+        if numbers.get(head.manifest) != head.version:
+            problems.append(f"the head names version {head.version}, and another manifest than that version has")
+        if seen.workflow(self._tenant, key.owner, key.workflow) is None:
+            problems.append("the workflow is not among the workflows")
+        start = summary.start
+        if start is None:
+            problems.append("the journal does not begin with a version")
+        elif start.parent is None:
+            parents = [row.parent for row in versions if row.id == start.first]
+            summary.start = replace(start, parent=parents[0] if parents else None)
+        shown = shown_rows(seen, self._tenant, key, versions, summary)
+        if any(place.kind == "tag" and place not in shown for place in summary.expected()):
+            self._add_other_branches(seen, key, summary)
+        # Of a journal that was read only in part, only its versions are known.
+        found = differences(summary, shown)
+        problems += [problem for place, problem in found if summary.whole or place.kind == "version"]
+        if summary.whole:
+            problems += misplaced_marks(seen, self._tenant, key)
+
+    def _replay(self, seen: KernelCatalog, head: Head, report: Report, wanted: int = 0) -> JournalSummary:
+        """What the records of a branch say, from the beginning up to its head's tip."""
+        summary = JournalSummary()
+        seq, tip = 0, None
+        for row in self._records(seen, head.key):
+            if seq == head.journal_seq:
+                report.problems.append(f"journal record {row.seq} is behind the last one that the head knows")
+                break
+            report.records += 1
+            try:
+                record = read_record(row)
+                _check_place(head.key, record, row, seq, tip)
+                summary.add(head.key, record, row.manifest)
+            except Corrupt as exc:
+                summary.whole = False
+                report.problems.append(str(exc))
+                return summary
+            except (KeyError, TypeError, ValueError) as exc:
+                summary.whole = False
+                report.problems.append(f"journal record {row.seq} does not say what it should: {exc!r}")
+                return summary
+            seq, tip = row.seq, row.hash
+            if seq == wanted:
+                summary.tip = tip
+        if (seq, tip) != (head.journal_seq, head.journal_tip):
+            summary.whole = False
+            report.problems.append(f"the journal ends at record {seq}, the head says {head.journal_seq}")
+        return summary
+
+    def _records(self, seen: KernelCatalog, key: BranchKey) -> Iterator[JournalRow]:
+        after = 0
+        while page := seen.journal(self._tenant, key, after_seq=after, limit=PAGE):
+            yield from page
+            after = page[-1].seq
+
+    def _add_other_branches(self, seen: KernelCatalog, key: BranchKey, summary: JournalSummary) -> None:
+        """A tag that moved to another branch is told of in that branch's journal: those are read only if there is a tag
+        to look for."""
+        for branch in seen.branches(self._tenant, key.owner, key.workflow):
+            other = seen.head(self._tenant, key._replace(branch=branch.branch))
+            if other is not None and other.key != key:
+                for place, count in self._replay(seen, other, Report()).tag_balance.items():
+                    summary.tag_balance[place] += count
+
+    def _named(self, seen: KernelCatalog, key: BranchKey) -> Iterator[NamedVersion]:
+        """What rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
         copied, so that no journal of this branch tells of them."""
         after = ""
-        while page := self._catalog.named_versions(self._tenant, key, after=after, limit=BATCH):
-            for _ in range(MOST_TRIES):
-                found = self._named_page(key, page)
-                # Rows go, and what they kept with them, while it is read.
-                again = self._catalog.named_versions(self._tenant, key, after=after, limit=BATCH)
-                if not found.problems or not page or page == again:
-                    break
-                page = again
-            report.problems += found.problems
-            report.blocks += found.blocks
-            if len(page) < BATCH:
-                return
+        while page := seen.named_versions(self._tenant, key, after=after, limit=PAGE):
+            yield from page
             after = page[-1].name
 
-    def _named_page(self, key: BranchKey, page: Sequence[NamedVersion]) -> Report:
-        report = Report()
-        found, report.problems = self._blocks.audit([*{row.manifest for row in page}], self._uploads)
+    def _versions(self, key: BranchKey, versions: list[ManifestRow], named: list[NamedVersion]) -> Report:
+        """Check versions and named versions down to the last block."""
+        while True:
+            report = Report()
+            links = self._manifests(versions, key, report)
+            self._trees(links, report)
+            for begin in range(0, len(named), BATCH):
+                self._trees(self._named_page(key, named[begin : begin + BATCH], report), report)
+            if report.ok:
+                return report
+            # Blocks are read after the rows, and may go with a version that expires meanwhile.
+            with self._catalog.snapshot() as seen:
+                there = {row.id for row in history(seen, self._tenant, key)}
+                still_named = {(row.name, row.manifest) for row in self._named(seen, key)}
+            left = [row for row in versions if row.id in there]
+            left_named = [row for row in named if (row.name, row.manifest) in still_named]
+            if (len(left), len(left_named)) == (len(versions), len(named)):
+                return report
+            versions, named = left, left_named
+            self._seen.clear()
+            self._uploads.clear()
+
+    def _named_page(self, key: BranchKey, page: Sequence[NamedVersion], report: Report) -> list[BlockId]:
+        found, problems = self._blocks.audit([*{row.manifest for row in page}], self._uploads)
+        report.problems += problems
         links: list[BlockId] = []
         for row in page:
             if row.manifest not in found:
@@ -142,8 +211,7 @@ class Verifier:
                 links += manifest_links(manifest)
             except AnalemmaError as exc:
                 report.problems.append(f"checkpoint {row.name}: {exc}")
-        self._trees(links, report)
-        return report
+        return links
 
     def _is_named(self, key: BranchKey, row: NamedVersion, manifest: Manifest) -> bool:
         """Whether a version can be the checkpoint that a row says it is. A thread that was copied names versions of
@@ -157,62 +225,6 @@ class Verifier:
             manifest.root.id, [("namespace",), ("parent",)]
         )
         return said == {("namespace",): row.namespace, ("parent",): row.parent}
-
-    def _journal(self, key: BranchKey, until: Head, report: Report, after: Head | None = None) -> Told:
-        """What the records say from the beginning, or after a head, up to another head's tip."""
-        told = Told()
-        seq, tip = (0, None) if after is None else (after.journal_seq, after.journal_tip)
-        while seq < until.journal_seq:
-            page = self._catalog.journal(self._tenant, key, after_seq=seq, limit=min(PAGE, until.journal_seq - seq))
-            if not page:
-                break
-            for row in page:
-                report.records += 1
-                try:
-                    record = read_record(row)
-                    _check_place(key, record, row, seq, tip)
-                    told.add(record, row.manifest)
-                except Corrupt as exc:
-                    told.whole = False
-                    report.problems.append(str(exc))
-                    return told
-                except (KeyError, TypeError, ValueError) as exc:
-                    told.whole = False
-                    report.problems.append(f"journal record {row.seq} does not say what it should: {exc!r}")
-                    return told
-                tip, seq = row.hash, row.seq
-                told.hashes[seq] = row.hash
-        if (seq, tip) != (until.journal_seq, until.journal_tip):
-            told.whole = False
-            report.problems.append(f"the journal ends at record {seq}, the head says {until.journal_seq}")
-        return told
-
-    def _since(self, head: Head, report: Report) -> Told:
-        """What was written since this head was read: no part of what is being checked, but rows may show it already."""
-        key = head.key
-        now = self._catalog.head(self._tenant, key)
-        if now is None:
-            report.problems.append("the head is gone")
-            return Told(whole=False)
-        later = Told() if now == head else self._journal(key, now, Report(), after=head)
-        beyond = self._catalog.journal(self._tenant, key, after_seq=now.journal_seq, limit=1)
-        if beyond and self._catalog.head(self._tenant, key) == now:
-            report.problems.append(f"journal record {beyond[0].seq} is behind the last one that the head knows")
-        return later
-
-    def _absent_tags(self, key: BranchKey, absent: dict[TagPlace, int]) -> Iterator[str]:
-        """Those of the tags that did not move to another branch either. Journals of other branches are read only if
-        there is a tag to look for."""
-        if not absent:
-            return
-        for branch in self._catalog.branches(self._tenant, key.owner, key.workflow):
-            other = self._catalog.head(self._tenant, key._replace(branch=branch.branch))
-            if other is not None and other.key != key:
-                balance = self._journal(other.key, other, Report()).tag_balance
-                absent = {place: count + balance.get(place, 0) for place, count in absent.items()}
-        for (name, manifest), count in absent.items():
-            if count > 0:
-                yield f"the tag {name} is not on manifest {manifest.hex()}, where the journal put it"
 
     def _manifests(self, rows: Sequence[ManifestRow], key: BranchKey, report: Report) -> list[BlockId]:
         """Check manifests against their rows; the blocks they keep alive."""
@@ -288,11 +300,8 @@ def _check_place(key: BranchKey, record: dict[str, Any], row: JournalRow, seq: i
         raise Corrupt(f"journal record {row.seq} belongs to another branch")
 
 
-def _check_receipt(receipt: Receipt, head: Head, told: Told, report: Report) -> None:
+def _check_receipt(receipt: Receipt, head: Head, summary: JournalSummary, report: Report) -> None:
     if receipt.key != head.key:
         report.problems.append("the receipt is for another branch")
-    elif (
-        told.hashes.get(receipt.journal_seq) != receipt.journal_tip
-        or told.moves.get(receipt.manifest) != receipt.version
-    ):
+    elif (summary.tip, summary.moves.get(receipt.manifest)) != (receipt.journal_tip, receipt.version):
         report.problems.append(f"the store does not show version {receipt.version}, for which there is a receipt")
