@@ -138,7 +138,7 @@ class App(AppPipeline):
 
     @property
     def packing(self) -> Packing:
-        """Where the default tenant's blocks lie: `pack()`, `repack()`, `unpack()`, `vacuum()`."""
+        """Where the default tenant's blocks lie: `pack()`, `repack()`, `vacuum()`."""
         return self.default.packing
 
     @property

@@ -478,18 +478,28 @@ def test_a_copy_detaches_to_no_place_of_another(production: Store, staging: Stor
         assert holds(app) == [blob(1), blob(2)]
 
 
-def test_a_copy_forgets_objects_only_if_it_needs_none(production: Store, staging: Store) -> None:
-    with staging.open(**EAGER) as app:
-        with pytest.raises(Invalid, match="lie in its objects"):
-            app.detach_objects(forget=True)
-        app.packing.unpack()
+def test_a_copy_forgets_objects_only_if_it_needs_none(
+    production: Store, staging: Store, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    with staging.open(**EAGER) as app, pytest.raises(Invalid, match="lie in its objects"):
+        app.detach_objects(forget=True)
+    with production.open(**EAGER | {"gc_object_delay_s": 86_400}) as app:
+        app.kernel.save_state_delta({"blob": b"small"}, **NAME)
+        # Two objects in which nothing lies any more, and which stay for a day.
+        assert collect(app) == 0
+    before = packs(tmp_path)
+    copy = Store(postgres_server.create_database(production.url), production.objects)
+    with copy.open(**EAGER) as app:
         done = app.detach_objects(forget=True)
         assert (done.place, done.objects, done.forgotten) == (None, 0, 2)
-    with Store(staging.url).open(**EAGER) as app:
-        assert holds(app) == [blob(1), blob(2)]
-        assert collect(app) == 0 and holds(app) == [blob(2)]
+    with Store(copy.url).open(**EAGER) as app:
+        assert holds(app) == [b"small"]
+        save(app, 3)
+        assert collect(app) == 0 and holds(app) == [blob(3)]
+    postgres_server.drop_database(copy.url)
+    assert packs(tmp_path) == before
     with production.open(**EAGER) as app:
-        assert holds(app) == [blob(1), blob(2)] and app.kernel.verify(**NAME).ok
+        assert holds(app) == [b"small"] and app.kernel.verify(**NAME).ok
 
 
 def test_an_object_that_is_missing_stops_a_detachment_before_anything_is_changed(

@@ -49,18 +49,15 @@ def collect(app: App, seconds: float, seed: int) -> None:
 
 
 def pack(app: App, seconds: float, seed: int) -> None:
-    """Into packs, into other packs and now and then back into rows, whatever others do with the same blocks."""
+    """Into packs and into other packs, whatever others do with the same blocks."""
     pick = random.Random(seed)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        action = pick.randrange(8)
         try:
-            if action < 4:
+            if pick.randrange(2):
                 report = app.packing.pack(older_than_s=0)
-            elif action < 7:
-                report = app.packing.repack(waste=pick.choice((0.1, 0.5)))
             else:
-                report = app.packing.unpack()
+                report = app.packing.repack(waste=pick.choice((0.1, 0.5)))
         except (Conflict, Unavailable):
             continue
         if report.problems:

@@ -39,7 +39,6 @@ class _Waiting:
 WORKS: dict[str, Callable[[App], object]] = {
     "pack": lambda app: app.packing.pack(older_than_s=0),
     "repack": lambda app: app.packing.repack(waste=0),
-    "unpack": lambda app: app.packing.unpack(),
     "read": read_until_told,
 }
 

@@ -25,20 +25,16 @@ from tests.stores import Store
 ROOT = Path(__file__).parents[2]
 UPLOADING = ["upload.before_intent", "upload.after_intent", "upload.after_object"]
 PACKING = ["pack.after_check", "pack.before_commit", "pack.after_commit"]
-UNPACKING = ["unpack.before_commit", "unpack.after_commit"]
 CASES = [
     *[("pack", point) for point in (*UPLOADING, *PACKING)],
     *[("repack", point) for point in PACKING],
     # In the middle of a run, when some packs are done.
     ("pack", "upload.after_object:2"),
     ("pack", "pack.after_commit:2"),
-    *[("unpack", point) for point in UNPACKING],
-    ("unpack", "unpack.after_commit:2"),
 ]
 CHOSEN = [
     *[("pack", point) for point in (*UPLOADING[1:], "pack.before_commit", "pack.after_commit:2")],
     *[("repack", point) for point in ("pack.after_check", "pack.after_commit")],
-    *[("unpack", point) for point in UNPACKING],
 ]
 AROUND_COMMITS = [("pack", "pack.before_commit"), ("pack", "pack.after_commit:2")]
 
@@ -71,14 +67,14 @@ def test_a_kill_leaves_everything_readable(what: str, point: str, store: Store) 
         check_uploads(store, app)
         after = places(store)
         assert set(after) == set(before)
-        happened = point.startswith(("pack.after_commit", "unpack.after_commit")) or point.endswith(":2")
+        happened = point.startswith("pack.after_commit") or point.endswith(":2")
         assert (after != before) == happened
         assert states(app) == expected
         assert app.kernel.verify(**NAME).problems == []
         # Whoever was killed tries again, and ends.
         WORKS[what](app)
         check_uploads(store, app)
-        assert {in_row for in_row, _, _ in places(store).values()} == {what == "unpack"}
+        assert {in_row for in_row, _, _ in places(store).values()} == {False}
         assert states(app) == expected
         assert app.kernel.verify(**NAME).problems == []
 
@@ -107,7 +103,6 @@ def test_readers_in_other_processes_notice_nothing(store: Store) -> None:
             # The packs of the round before are empty by now: they go, as the collector would have it.
             remove_empty_packs(store, app)
             app.packing.repack(waste=0)
-            app.packing.unpack()
         for reader in readers:
             out, err = reader.communicate("enough\n", timeout=60)
             rounds, same = out.splitlines()[0].split()

@@ -65,7 +65,7 @@ class Detachment:
         if forgotten is None:
             raise Invalid(
                 "blocks or archives of this store lie in its objects",
-                hint="copy them to a place of its own, --to; `analemma pack --unpack` moves blocks into the database",
+                hint="copy them to a place of its own, with --to",
             )
         return Detached(None, 0, 0, forgotten)
 

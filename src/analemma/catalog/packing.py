@@ -1,4 +1,4 @@
-"""Changes where blocks lie: from rows into packs, between packs, and back. A block moves only from where its bytes were
+"""Changes where blocks lie: from rows into packs, and between packs. A block moves only from where its bytes were
 read, so whoever comes second moves nothing."""
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from analemma.failpoints import declare, hit
 
 PACK_BEFORE_COMMIT = declare("pack.before_commit", "the blocks have moved inside the transaction")
 PACK_AFTER_COMMIT = declare("pack.after_commit", "the blocks lie in the pack, but nobody knows")
-UNPACK_BEFORE_COMMIT = declare("unpack.before_commit", "the blocks are back in their rows inside the transaction")
-UNPACK_AFTER_COMMIT = declare("unpack.after_commit", "the blocks are back in their rows, but nobody knows")
 
 LARGEST_ROWID = 2**63 - 1
 
@@ -46,15 +44,6 @@ class PackMove(NamedTuple):
     length: int
     origin: Origin | None
     """None: its row."""
-
-
-class RowMove(NamedTuple):
-    """One block on its way back to its row."""
-
-    id: BlockId
-    codec: int
-    body: bytes
-    origin: Origin
 
 
 class ColdBlock(NamedTuple):
@@ -114,9 +103,6 @@ class PackingCatalog(Protocol):
         `at_least`: none at all, and the upload is left to the collector. Raises and changes nothing: Conflict (the
         collector has it already), Unavailable, OutcomeUnknown."""
 
-    def move_into_rows(self, tenant: TenantId, moves: Sequence[RowMove]) -> int:
-        """Take the blocks back into their rows; how many moved."""
-
     def pack_usage(self, tenant: TenantId, *, after: UploadId | None = None, limit: int = 100) -> list[PackUsage]:
         """A page of the finished uploads, by id."""
 
@@ -166,32 +152,6 @@ class SqlPacking:
         except OutcomeUnknown:
             moved = self._settle_pack(tenant, upload, moves, at_least)
         hit(PACK_AFTER_COMMIT)
-        return moved
-
-    def move_into_rows(self, tenant: TenantId, moves: Sequence[RowMove]) -> int:
-        ordered = sorted(moves)
-
-        def back(tx: Transaction) -> int:
-            self._hold(tx, tenant, ordered)
-            if self._postgres:
-                moved = tx.execute(
-                    "move_into_row",
-                    tenant=tenant,
-                    ids=Blobs([move.id for move in ordered]),
-                    codecs=Integers([move.codec for move in ordered]),
-                    bodies=Blobs([move.body for move in ordered]),
-                    from_uploads=Blobs([move.origin.upload for move in ordered]),
-                    from_offsets=Integers([move.origin.offset for move in ordered]),
-                )
-            else:
-                moved = tx.execute_many(
-                    "move_into_row", [(move.body, tenant, move.id, *move.origin, move.codec) for move in ordered]
-                )
-            hit(UNPACK_BEFORE_COMMIT)
-            return moved
-
-        moved = self._engine.write(back)
-        hit(UNPACK_AFTER_COMMIT)
         return moved
 
     def pack_usage(self, tenant: TenantId, *, after: UploadId | None = None, limit: int = 100) -> list[PackUsage]:
@@ -287,7 +247,7 @@ class SqlPacking:
         hit(PACK_BEFORE_COMMIT)
         return moved
 
-    def _hold(self, tx: Transaction, tenant: TenantId, ordered: Sequence[PackMove | RowMove]) -> None:
+    def _hold(self, tx: Transaction, tenant: TenantId, ordered: Sequence[PackMove]) -> None:
         tx.all("hold_moving_blocks", tenant=tenant, ids=[move.id for move in ordered])
 
     def _from_rows(self, tx: Transaction, tenant: TenantId, upload: UploadId, moves: Sequence[PackMove]) -> int:

@@ -15,7 +15,7 @@ from analemma.cli.output import bytes_for_people, print_fields, print_json, prin
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
-    from analemma.gc.packing_moves import PackingReport, Progress
+    from analemma.gc.packing import PackingReport, Progress
 
 commands = typer.Typer()
 
@@ -25,9 +25,6 @@ def pack(
     store: StoreOptions,
     repack: Annotated[
         bool, typer.Option("--repack", help="Instead, write packs anew that are mostly dead, into fewer.")
-    ] = False,
-    unpack: Annotated[
-        bool, typer.Option("--unpack", help="Instead, move everything from packs back into the database.")
     ] = False,
     older_than: Annotated[
         float | None,
@@ -57,9 +54,7 @@ def pack(
     """Move cold blocks from the database into packs in the object store.
 
     Nothing changes for readers and writers. It may be stopped at any time; the next run goes on."""
-    if repack and unpack:
-        raise Invalid("--repack and --unpack are two different things", hint="leave one of them out")
-    if older_than is not None and (repack or unpack):
+    if older_than is not None and repack:
         raise Invalid("--older-than is for packing", hint="leave it out")
     if waste is not None and not repack:
         raise Invalid("--waste is for repacking", hint="add --repack, or leave it out")
@@ -68,8 +63,6 @@ def pack(
         packing = app.packing
         if repack:
             report = packing.repack(waste=waste, dry_run=dry_run, progress=progress)
-        elif unpack:
-            report = packing.unpack(dry_run=dry_run, progress=progress)
         else:
             seconds = None if older_than is None else older_than * 86_400
             report = packing.pack(older_than_s=seconds, dry_run=dry_run, progress=progress)

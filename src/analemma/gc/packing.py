@@ -1,24 +1,50 @@
-"""Packing: cold blocks leave the database's rows for packs in the object store; packs that are mostly dead are written
-anew; and all of it can be undone.
+"""Packing: cold blocks leave the database's rows for packs in the object store, and packs that are mostly dead are
+written anew.
 
-What is moved is not changed, and readers notice nothing: a block that is not where its row said is looked up again.
-Every step is a transaction of its own, so a run may be stopped anywhere, and the next one goes on.
+What is moved is not changed, and readers notice nothing: a block that is not where its row said is looked up again. A
+pack is filled, stored and read back; only then do rows point there and give up their bytes. Every step is a transaction
+of its own, so a run may be stopped anywhere, and the next one goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from analemma.blocks.codec import decode_block
-from analemma.blocks.packs import StoredBlock
+from analemma.blocks.codec import decode_block, decode_blocks
+from analemma.blocks.packs import (
+    HEADER,
+    MAX_READ_BYTES,
+    Pack,
+    PackEntry,
+    PackWriter,
+    StoredBlock,
+    pack_key,
+    read_entries,
+    verify_pack,
+)
 from analemma.blocks.port import ObjectStore
-from analemma.catalog.packing import ColdBlock, ColdMark, PackingCatalog
-from analemma.catalog.port import BlockRow, KernelCatalog, TenantId
+from analemma.blocks.uploads import object_metadata, upload_pack
+from analemma.canon.identity import BlockId
+from analemma.catalog.packing import ColdMark, Origin, PackingCatalog, PackMove, PackUsage
+from analemma.catalog.port import BlockRow, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
-from analemma.errors import Corrupt, Invalid
-from analemma.gc.packing_moves import PackFiller, PackingReport, Progress, Tally, in_batches
-from analemma.gc.repacking import Repacker, Unpacker, plan_repacking, plan_unpacking
+from analemma.errors import Corrupt, Invalid, NotFound
+from analemma.failpoints import declare, hit
+
+AFTER_CHECK = declare("pack.after_check", "the pack was read back and is whole, and no block has moved")
+
+MOST_BLOCKS = 10_000
+"""In one pack. All of them move in one transaction, for which writers of the same database may have to wait."""
+BATCH_BYTES = 4 << 20
+BATCH_BLOCKS = 1000
+_ENTRY_BYTES = 48
+"""What a block takes in a pack's footer, at least nearly: a pack of small blocks is not wasteful for having one."""
+
+Item = TypeVar("Item")
+Read = tuple[BlockRow, bytes]
+"""A row, and its bytes as stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +59,31 @@ class PackingPolicy:
     """What is less than this waits for more."""
     waste: float
     """The share of dead bytes from which a pack is written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackingReport:
+    """What was moved, or in a dry run would be."""
+
+    blocks: int = 0
+    bytes: int = 0
+    """As stored: compressed."""
+    packs: int = 0
+    """Objects written; in a dry run, about how many."""
+    emptied: int = 0
+    """Packs in which nothing lies any more: the collector removes them."""
+    freed_bytes: int = 0
+    """Their size."""
+    left: int = 0
+    """Blocks that stay where they are, because somebody else moved or deleted them meanwhile."""
+    waiting_bytes: int = 0
+    """Cold, but too few for a pack of their own."""
+    problems: tuple[str, ...] = ()
+    """What could not be read, and was left alone."""
+    dry_run: bool = False
+
+
+Progress = Callable[[PackingReport], None]
 
 
 class Packing:
@@ -67,7 +118,7 @@ class Packing:
         >>> app.packing.pack().blocks
         0
         """
-        objects = self._needed_objects()
+        mover = self._mover(progress)
         mark = self._mark(self._policy.after_s if older_than_s is None else older_than_s)
         blocks, size = (0, 0) if mark is None else self._packing.count_cold_blocks(self._tenant, mark)
         if mark is None or not blocks or size < self._policy.least_bytes:
@@ -75,56 +126,62 @@ class Packing:
         if dry_run:
             packs = -(-size // self._policy.target_bytes)
             return PackingReport(blocks=blocks, bytes=size, packs=packs, dry_run=True)
-        tally = Tally(progress)
-        filler = self._filler(objects, tally)
-        for batch in self._cold(mark):
-            rows = self._catalog.read_blocks(self._tenant, [block.id for block in batch])
-            inline = [rows[block.id] for block in batch if block.id in rows and rows[block.id].body is not None]
-            if len(inline) < len(batch):
-                tally.add(left=len(batch) - len(inline))
-            for row in inline:
-                self._add(filler, row, tally)
-        waiting_bytes = filler.flush(self._policy.least_bytes)
-        return replace(tally.report, waiting_bytes=waiting_bytes)
+        for row in self._cold(mark, mover):
+            mover.add(row, row.body or b"", origin=None)
+        waiting_bytes = mover.flush(self._policy.least_bytes)
+        return replace(mover.report, waiting_bytes=waiting_bytes)
 
     def repack(
         self, *, waste: float | None = None, dry_run: bool = False, progress: Progress | None = None
     ) -> PackingReport:
         """Write packs anew of which more than this share is dead (`pack_waste` unless given); the collector removes the
         old ones."""
-        objects = self._needed_objects()
+        mover = self._mover(progress)
         threshold = self._policy.waste if waste is None else waste
         if not 0 <= threshold < 1:
             raise Invalid(f"{threshold} is no share of dead bytes", hint="give a number from 0 to below 1")
+        # One in which nothing lies is the collector's.
+        chosen = [usage for usage in self._packs() if usage.blocks > 0 and _wasted(usage) > threshold]
         if dry_run:
-            return plan_repacking(self._packing, self._tenant, threshold, self._policy.target_bytes)
-        tally = Tally(progress)
-        filler = self._filler(objects, tally)
-        Repacker(self._packing, objects, self._tenant, filler, tally).run(threshold)
-        return tally.report
-
-    def unpack(self, *, dry_run: bool = False, progress: Progress | None = None) -> PackingReport:
-        """Move every block back into the database, for example to change the object store; the collector removes the
-        packs."""
-        objects = self._needed_objects()
-        if dry_run:
-            return plan_unpacking(self._packing, self._tenant)
-        tally = Tally(progress)
-        Unpacker(self._packing, objects, self._tenant, tally).run()
-        return tally.report
+            live_bytes = sum(usage.live_bytes for usage in chosen)
+            return PackingReport(
+                blocks=sum(usage.blocks for usage in chosen),
+                bytes=live_bytes,
+                packs=-(-live_bytes // self._policy.target_bytes),
+                emptied=len(chosen),
+                freed_bytes=sum(usage.size for usage in chosen),
+                dry_run=True,
+            )
+        for usage in chosen:
+            for row, stored in self._contents(usage.upload, mover):
+                mover.add(row, stored, origin=Origin(usage.upload, row.offset or 0))
+        mover.flush()
+        for usage in chosen:
+            if self._packing.pack_contents(self._tenant, usage.upload)[0] == 0:
+                mover.count(emptied=1, freed_bytes=usage.size)
+        return mover.report
 
     def vacuum(self) -> tuple[int, int]:
         """Make an SQLite file as small as what is in it; its bytes before and after. Nobody can write meanwhile, and it
         takes twice that space for a while."""
         return self._packing.vacuum()
 
-    def _needed_objects(self) -> ObjectStore:
+    def _mover(self, progress: Progress | None) -> _Mover:
         if self._objects is None:
             raise Invalid(
                 "this store has no object store, so there is nowhere for packs to be",
                 hint="open it with objects=..., --objects or ANALEMMA_OBJECTS",
             )
-        return self._objects
+        return _Mover(
+            self._catalog,
+            self._packing,
+            self._objects,
+            self._tenant,
+            target_bytes=self._policy.target_bytes,
+            clock=self._clock,
+            entropy=self._entropy,
+            progress=progress,
+        )
 
     def _mark(self, older_than_s: float) -> ColdMark | None:
         if not 0 <= older_than_s <= 1e10:
@@ -132,31 +189,203 @@ class Packing:
         until_us = None if older_than_s == 0 else self._clock.now_us() - round(older_than_s * 1_000_000)
         return self._packing.cold_mark(self._tenant, until_us)
 
-    def _cold(self, mark: ColdMark) -> Iterator[list[ColdBlock]]:
+    def _cold(self, mark: ColdMark, mover: _Mover) -> Iterator[BlockRow]:
+        """Blocks in rows that are not newer than the mark, checked. What is damaged stays."""
         page = self._packing.cold_blocks(self._tenant, mark)
         while True:
-            yield from in_batches(page.blocks, lambda block: block.length)
+            for batch in _in_batches(page.blocks, lambda block: block.length):
+                rows = self._catalog.read_blocks(self._tenant, [block.id for block in batch])
+                inline = [rows[block.id] for block in batch if block.id in rows and rows[block.id].body is not None]
+                if len(inline) < len(batch):
+                    mover.count(left=len(batch) - len(inline))
+                for row in inline:
+                    try:
+                        decode_block(row.id, row.codec, row.body or b"", row.size)
+                    except Corrupt as exc:
+                        mover.complain(str(exc))
+                    else:
+                        yield row
             if page.end is None:
                 return
             page = self._packing.cold_blocks(self._tenant, mark, after=page.end)
 
-    def _add(self, filler: PackFiller, row: BlockRow, tally: Tally) -> None:
-        body = row.body or b""
-        try:
-            decode_block(row.id, row.codec, body, row.size)
-        except Corrupt as exc:
-            tally.complain(str(exc))
-            return
-        filler.add(StoredBlock(row.id, row.codec, body, row.size), branching=row.links is not None, origin=None)
+    def _packs(self) -> Iterator[PackUsage]:
+        after: UploadId | None = None
+        while page := self._packing.pack_usage(self._tenant, after=after):
+            yield from page
+            after = page[-1].upload
 
-    def _filler(self, objects: ObjectStore, tally: Tally) -> PackFiller:
-        return PackFiller(
-            self._catalog,
-            self._packing,
-            objects,
-            self._tenant,
-            target_bytes=self._policy.target_bytes,
-            clock=self._clock,
-            entropy=self._entropy,
-            tally=tally,
+    def _contents(self, upload: UploadId, mover: _Mover) -> Iterator[Read]:
+        """What lies in a pack, checked. What cannot be read stays, and so does the pack."""
+        after = -1
+        while rows := self._packing.packed_blocks(self._tenant, upload, after=after):
+            after = rows[-1].offset or 0
+            for near in _near(rows):
+                try:
+                    yield from mover.read(upload, near)
+                except NotFound as exc:
+                    if self._packing.pack_contents(self._tenant, upload)[0] == 0:
+                        # Others have moved everything meanwhile, and the collector was here.
+                        mover.count(left=len(near))
+                    else:
+                        mover.complain(f"object {pack_key(upload)}: {exc}")
+                    return
+
+
+class _Filling:
+    """A pack in the making."""
+
+    def __init__(self) -> None:
+        self.writer = PackWriter()
+        self.moves: dict[BlockId, PackMove] = {}
+
+    @property
+    def size(self) -> int:
+        return self.writer.size - len(HEADER)
+
+
+class _Mover:
+    """Takes blocks one after the other, moves them by the pack, and keeps the report of the run so far."""
+
+    def __init__(
+        self,
+        catalog: KernelCatalog,
+        packing: PackingCatalog,
+        objects: ObjectStore,
+        tenant: TenantId,
+        *,
+        target_bytes: int,
+        clock: Clock,
+        entropy: Entropy,
+        progress: Progress | None,
+    ) -> None:
+        self._catalog = catalog
+        self._packing = packing
+        self._objects = objects
+        self._tenant = tenant
+        self._target_bytes = target_bytes
+        self._clock = clock
+        self._entropy = entropy
+        self._progress = progress
+        self.report = PackingReport()
+        self._filling = {True: _Filling(), False: _Filling()}
+
+    def count(self, **counts: int) -> None:
+        """Add to the report, and tell whoever follows."""
+        sums = {name: getattr(self.report, name) + count for name, count in counts.items()}
+        self.report = replace(self.report, **sums)
+        if self._progress is not None:
+            self._progress(self.report)
+
+    def complain(self, problem: str) -> None:
+        """Something is damaged or gone."""
+        self.report = replace(self.report, problems=(*self.report.problems, problem))
+
+    def add(self, row: BlockRow, stored: bytes, *, origin: Origin | None) -> None:
+        """Move this block, whose bytes were checked against its id, with others of its kind. Those that link to others
+        have packs of their own: whoever walks trees reads these and no others."""
+        branching = row.links is not None
+        filling = self._filling[branching]
+        entry = filling.writer.add(StoredBlock(row.id, row.codec, stored, row.size))
+        filling.moves[entry.id] = PackMove(entry.id, entry.codec, entry.offset, entry.length, origin)
+        if filling.writer.size >= self._target_bytes or len(filling.moves) >= MOST_BLOCKS:
+            self._move(branching)
+
+    def flush(self, least_bytes: int = 0) -> int:
+        """Move what waits, if it is no less than this; the bytes that still wait."""
+        waiting = 0
+        for branching, filling in self._filling.items():
+            if filling.moves and filling.size >= least_bytes:
+                self._move(branching)
+            else:
+                waiting += filling.size
+        return waiting
+
+    def read(self, upload: UploadId, rows: Sequence[BlockRow]) -> list[Read]:
+        """The bytes of these blocks of one pack, checked against their ids; those that are damaged are left out."""
+        entries = [PackEntry(row.id, row.codec, row.offset or 0, row.length or 0, row.size) for row in rows]
+        try:
+            stored = read_entries(self._objects, pack_key(upload), entries)
+            decode_blocks([(row.id, row.codec, stored[row.id], row.size) for row in rows])
+        except Corrupt as exc:
+            if len(rows) == 1:
+                self.complain(f"block {rows[0].id.hex()} in object {pack_key(upload)}: {exc}")
+                return []
+            # One of them is damaged: the others can still be saved.
+            middle = len(rows) // 2
+            return self.read(upload, rows[:middle]) + self.read(upload, rows[middle:])
+        return [(row, stored[row.id]) for row in rows]
+
+    def _move(self, branching: bool) -> None:
+        filling, self._filling[branching] = self._filling[branching], _Filling()
+        pack, moves, size = filling.writer.finish(), list(filling.moves.values()), filling.size
+        del filling  # It holds a copy of the pack.
+        upload = self._store(pack)
+        # One in which less than half would count from the beginning, because others move the same blocks, is not worth
+        # having: it is left to the collector, and the few blocks to the next run.
+        moved = self._packing.move_into_pack(self._tenant, upload, moves, at_least=(len(moves) + 1) // 2)
+        if 0 < moved < len(moves):
+            _, size = self._packing.pack_contents(self._tenant, upload)
+        self.count(blocks=moved, bytes=size if moved else 0, packs=1, left=len(moves) - moved)
+
+    def _store(self, pack: Pack) -> UploadId:
+        upload = UploadId(self._entropy.random_bytes(16))
+        now_us = self._clock.now_us()
+        intent = Upload(id=upload, state="temp", object_key=pack_key(upload), size=len(pack.data), created_at_us=now_us)
+        key = upload_pack(
+            self._objects,
+            upload,
+            pack,
+            open_intent=lambda: self._catalog.open_upload(self._tenant, intent),
+            metadata=object_metadata(pack, workflow_id=None, execution_id=None, created_at_us=now_us),
         )
+        self._check(key, pack)
+        hit(AFTER_CHECK)
+        return upload
+
+    def _check(self, key: str, pack: Pack) -> None:
+        """Read it back as a reader would: soon these are the only bytes there are."""
+        data = self._objects.get(key)
+        if verify_pack(data) != pack.entries:
+            raise Corrupt(
+                f"object {key} was stored but reads back as another pack", hint="check the object store", key=key
+            )
+        view = memoryview(data)
+        for entries in _in_batches(pack.entries, lambda entry: entry.length):
+            decode_blocks([_stored(entry, view) for entry in entries])
+
+
+def _wasted(usage: PackUsage) -> float:
+    """The share of a pack that no block lies in."""
+    return max(0.0, 1 - (usage.live_bytes + usage.blocks * _ENTRY_BYTES) / max(1, usage.size))
+
+
+def _in_batches(items: Iterable[Item], length: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """The items in order, some at a time: few enough for memory, and for one statement."""
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        if batch and (size + length(item) > BATCH_BYTES or len(batch) >= BATCH_BLOCKS):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += length(item)
+    if batch:
+        yield batch
+
+
+def _stored(entry: PackEntry, data: memoryview) -> tuple[BlockId, int, bytes, int]:
+    return entry.id, entry.codec, bytes(data[entry.offset : entry.end]), entry.size
+
+
+def _near(rows: Sequence[BlockRow]) -> Iterator[list[BlockRow]]:
+    """Rows that lie close enough together to be read in one go."""
+    batch: list[BlockRow] = []
+    for row in rows:
+        end = (row.offset or 0) + (row.length or 0)
+        if batch and (end - (batch[0].offset or 0) > MAX_READ_BYTES // 2 or len(batch) >= BATCH_BLOCKS):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch

@@ -33,7 +33,7 @@ def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return parsed
 
 
-def test_pack_repack_and_unpack(store: Store) -> None:
+def test_pack_and_repack(store: Store) -> None:
     with store.open() as app:
         converse(app, versions=10)
         expected, rows = states(app), block_rows(store)
@@ -47,8 +47,6 @@ def test_pack_repack_and_unpack(store: Store) -> None:
     assert answer(command("pack", *at(store), "--repack", "--json"))["blocks"] == 0
     with store.open(cache_bytes=0) as app:
         assert states(app) == expected
-    assert answer(command("pack", *at(store), "--unpack", "--json"))["blocks"] == len(rows)
-    assert block_rows(store) == rows
 
 
 def test_what_cannot_be_read_is_an_error(store: Store) -> None:
@@ -63,7 +61,7 @@ def test_what_cannot_be_read_is_an_error(store: Store) -> None:
 
 def test_options_that_contradict_each_other_are_refused(store: Store) -> None:
     store.open().close()
-    for options in (["--repack", "--unpack"], ["--waste", "0.2"], ["--repack", "--older-than", "3"]):
+    for options in (["--waste", "0.2"], ["--repack", "--older-than", "3"]):
         done = command("pack", *at(store), *options)
         assert done.returncode == 2 and "hint:" in done.stderr
 

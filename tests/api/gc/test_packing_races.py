@@ -239,7 +239,7 @@ def test_savers_and_packers_of_the_same_blocks_get_along(store: Store) -> None:
             try:
                 for _ in range(4):
                     app.packing.pack(older_than_s=0)
-                    app.packing.unpack()
+                    app.packing.repack(waste=0)
             finally:
                 stop.set()
 
@@ -279,8 +279,7 @@ def test_a_reader_follows_a_block_that_moves_before_its_eyes(store: Store) -> No
         def move() -> None:
             assert app.objects is not None
             old = [info.key for info in app.objects.list("packs")]
-            app.packing.unpack()
-            app.packing.pack(older_than_s=0)
+            app.packing.repack(waste=0)
             app.objects.delete_many(old)
             moved.append(True)
 

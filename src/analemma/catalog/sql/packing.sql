@@ -103,21 +103,6 @@ FROM unnest(
 WHERE block.tenant = :tenant AND block.id = moving.id AND block.codec = moving.codec
   AND block.upload = moving.from_upload AND block.object_offset = moving.from_offset
 
--- move_into_row [sqlite] --
--- From a pack back to its row, if it still lies where its bytes were read; its doom is the collector's.
-UPDATE block
-SET body = :body, upload = NULL, object_offset = NULL, object_length = NULL
-WHERE tenant = :tenant AND id = :id AND upload = :from_upload AND object_offset = :from_offset AND codec = :codec
-
--- move_into_row [postgres] --
--- From packs back to their rows, those that still lie where their bytes were read; `doomed` is the collector's.
-UPDATE block
-SET body = moving.body, upload = NULL, object_offset = NULL, object_length = NULL
-FROM unnest(:ids::bytea[], :codecs::bigint[], :bodies::bytea[], :from_uploads::bytea[], :from_offsets::bigint[])
-    AS moving (id, codec, body, from_upload, from_offset)
-WHERE block.tenant = :tenant AND block.id = moving.id AND block.codec = moving.codec
-  AND block.upload = moving.from_upload AND block.object_offset = moving.from_offset
-
 -- database_bytes [sqlite] --
 -- The size of the file, and what of it is free for new rows.
 SELECT page_count * page_size, freelist_count * page_size
