@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from analemma.app_pipeline import AppPipeline
 from analemma.blocks.cache import BlockCache, BodyCache, CacheStack
@@ -18,9 +19,8 @@ from analemma.blocks.urls import open_objects
 from analemma.canon.types import TypeRegistry, standard_registry
 from analemma.catalog.object_place import BESIDE, catalog_beside, hold_to_place, known_objects, object_place
 from analemma.catalog.object_place import MEMORY as IN_MEMORY
-from analemma.catalog.opening import database_path, open_catalog
+from analemma.catalog.opening import MEMORY, database_path, in_memory, open_catalog
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.catalog.sqlite import MEMORY
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Denied, Invalid, NotFound
 from analemma.holders import holder_name
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from analemma.state.object_ownership import ObjectOwner, ObjectOwnership
 
 OBJECTS_DIRECTORY = "objects"
+OBJECTS_IN_MEMORY = "memory://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +273,7 @@ class App(AppPipeline):
             raise Invalid("either a new place, or nothing, is to be kept", hint="give --to URL, or --forget")
         if to is None:
             return detachment.forget()
-        file = database_path(self._place.url)
-        place = object_place(to, _beside(file))
+        place = object_place(to, _beside(self._place.file))
         if place in (IN_MEMORY, self.catalog.objects_place()):
             raise Invalid(f"the objects cannot go to {to}", hint="name another bucket, prefix or directory", to=place)
         target = self._hardened(open_objects(to, create=False))
@@ -351,8 +351,8 @@ class App(AppPipeline):
 
     @property
     def _beside(self) -> Path:
-        file = database_path(self._place.url)
-        return Path() if file is None or file == MEMORY else Path(file).absolute().parent
+        place = self._place
+        return Path() if place.file is None or place.in_memory else Path(place.file).absolute().parent
 
     def _holder(self) -> str:
         """What leases say of who holds them."""
@@ -391,6 +391,9 @@ class Place:
     backend: Literal["sqlite", "postgresql"]
     url: str
     objects: str | None
+    file: str | None
+    """The database of an embedded store."""
+    in_memory: bool = False
 
 
 def open_app(
@@ -414,20 +417,21 @@ def open_app(
     if chosen is None:
         raise Invalid("no store is named", hint="pass a directory or a URL, or set ANALEMMA_URL")
     url = os.fspath(chosen)
-    file = database_path(url)
-    place = _place(url, file, objects or settings.objects)
+    place = _place(url, database_path(url), objects or settings.objects)
+    file = place.file
     embedded = file is not None
-    if file is not None and file != MEMORY and not create and not Path(file).is_file():
+    if file is not None and not create and not place.in_memory and not Path(file).is_file():
         raise NotFound(
             f"there is no store at {place.url}", hint="run `analemma init -u` with its path, or check the path"
         )
     if migrate is None:
         migrate = embedded if settings.auto_migrate is None else settings.auto_migrate
-    if file is not None and file != MEMORY and Path(file).parent.is_file():
+    if file is not None and Path(file).parent.is_file():
         raise Invalid(f"{Path(file).parent} is a file, and no directory", hint="name a directory, or sqlite:///PATH")
     # Objects first: an unusable object store should not leave a fresh catalog behind; nor objects without a catalog.
-    fresh = migrate and file is not None and (file == MEMORY or not Path(file).exists())
-    store = None if place.objects is None else open_objects(place.objects, create=fresh)
+    fresh = migrate and file is not None and not Path(file).exists()
+    opened = str(_beside(file)) if place.in_memory and place.objects == OBJECTS_IN_MEMORY else place.objects
+    store = None if opened is None else open_objects(opened, create=fresh)
     options: dict[str, Any] = {}
     if not embedded:
         options = {
@@ -438,7 +442,7 @@ def open_app(
         }
     try:
         catalog = open_catalog(
-            place.url,
+            f"sqlite:///{quote(str(file))}" if place.in_memory else url,
             synchronous="full" if settings.sqlite_synchronous == "FULL" else "normal",
             patience_s=settings.sqlite_lock_timeout_s,
             migrate=migrate,
@@ -456,7 +460,7 @@ def open_app(
         if store is None and (known := known_objects(catalog)) is not None:
             place = replace(place, objects=known)
             store = open_objects(known, create=False)
-        if place.objects is not None and file != MEMORY:
+        if place.objects is not None and not place.in_memory:
             named = bool(objects or settings.objects)
             remembered = object_place(place.objects, beside)
             hold_to_place(catalog, remembered, chosen=named, moved=objects_moved, beside=beside)
@@ -473,13 +477,12 @@ def open_app(
 
 def _beside(file: str | None) -> Path | None:
     """Where an embedded store has its objects unless told otherwise."""
-    return None if file is None or file == MEMORY else Path(file).absolute().parent / OBJECTS_DIRECTORY
+    return None if file is None else Path(file).absolute().parent / OBJECTS_DIRECTORY
 
 
 def _place(url: str, file: str | None, objects: str | None) -> Place:
     if file is None:
-        return Place("postgresql", url, objects)
-    if objects is None:
-        beside = _beside(file)
-        objects = "memory://" if beside is None else str(beside)
-    return Place("sqlite", url, objects)
+        return Place("postgresql", url, objects, None)
+    if file == MEMORY:
+        return Place("sqlite", url, objects or OBJECTS_IN_MEMORY, in_memory(), in_memory=True)
+    return Place("sqlite", url, objects or str(_beside(file)), file)

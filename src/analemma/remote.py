@@ -14,10 +14,8 @@ from analemma.app import App, open_app
 from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
 from analemma.catalog.backfills import Backfills
-from analemma.catalog.opening import database_path
 from analemma.catalog.port import TenantId
 from analemma.catalog.slices import Slices
-from analemma.catalog.sqlite import MEMORY
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
@@ -49,9 +47,8 @@ class StorePlace:
 
 def store_place(app: App) -> StorePlace:
     """Where a store is, for other processes; Invalid for one that only this process has."""
-    url, objects = app._place.url, app._place.objects
-    file = database_path(url)
-    if file == MEMORY or (objects is not None and objects.startswith("memory:")):
+    url, objects, file = app._place.url, app._place.objects, app._place.file
+    if app._place.in_memory or (objects is not None and objects.startswith("memory:")):
         raise Invalid(
             "a store in memory is of this process only", hint="use threads, or a store in a directory or on a server"
         )

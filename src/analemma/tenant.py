@@ -364,7 +364,7 @@ class Tenant:
         from analemma.archives.volumes import DirectoryVolumes
         from analemma.catalog.workspaces import SqlWorkspaces
 
-        settings = self._app.settings
+        settings, place = self._app.settings, self._app._place
         return Archives(
             Parts(
                 catalog=SqlWorkspaces(self._catalog.engine),
@@ -400,7 +400,7 @@ class Tenant:
                     ),
                 ),
                 volumes=self._app.volumes or DirectoryVolumes(),
-                store_paths=store_paths(self._app._place.url, self._app._place.objects),
+                store_paths=store_paths(place.url, place.objects, place.file),
             )
         )
 

@@ -13,15 +13,15 @@ import pytest
 
 from analemma import BlockId
 from analemma.testing.catalogs import KernelCatalogSuite
-from tests.ports.entry_points.catalog import KernelCatalog, TenantId, UploadId, open_catalog
+from tests.ports.entry_points.catalog import KernelCatalog, SqliteEngine, TenantId, UploadId, open_catalog
 
 
 class SqliteBackdoor(KernelCatalogSuite):
-    file: Path | str
+    file: Path
 
     def rows(self, query: str, *values: Any) -> list[Any]:
-        """By another connection to the file, or to the memory of this process."""
-        with closing(sqlite3.connect(self.file, isolation_level=None, uri=True)) as connection:
+        """By another connection to the file."""
+        with closing(sqlite3.connect(self.file, isolation_level=None)) as connection:
             return connection.execute(query, values).fetchall()
 
     def doom(self, catalog: KernelCatalog, tenant: TenantId, block: BlockId) -> None:
@@ -46,18 +46,15 @@ class TestSqliteFile(SqliteBackdoor):
         catalog.close()
 
 
-@pytest.mark.deep("the same statements on the same engine as a file")
+@pytest.mark.deep("a file as any other, in memory")
 class TestSqliteMemory(SqliteBackdoor):
     @pytest.fixture
     def catalog(self) -> Iterator[KernelCatalog]:
-        self.opened = open_catalog("sqlite:///:memory:")
-        yield self.opened
-        self.opened.close()
-
-    def rows(self, query: str, *values: Any) -> list[Any]:
-        # Nobody else can reach it: by its own connection.
-        connection: sqlite3.Connection = self.opened.engine._connection  # type: ignore[attr-defined]
-        return connection.execute(query, values).fetchall()
+        catalog = open_catalog("sqlite:///:memory:")
+        assert isinstance(catalog.engine, SqliteEngine)
+        self.file = Path(catalog.engine.path)
+        yield catalog
+        catalog.close()
 
 
 class TestPostgres(KernelCatalogSuite):

@@ -7,16 +7,13 @@ from urllib.parse import unquote
 
 from analemma.archives.parts import Parts
 from analemma.archives.walking import BOOKKEEPING
-from analemma.catalog.opening import database_path
-from analemma.catalog.sqlite import MEMORY
 from analemma.errors import Conflict
 
 
-def store_paths(url: str, objects: str | None) -> tuple[str, ...]:
+def store_paths(url: str, objects: str | None, file: str | None) -> tuple[str, ...]:
     """The directories of this machine in which a store keeps its catalog and its objects, and its database file."""
     found: list[str] = []
-    file = database_path(url)
-    if file is not None and file != MEMORY:
+    if file is not None:
         found.append(file)
         if "://" not in url:
             found.append(url)

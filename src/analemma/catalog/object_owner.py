@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.catalog.sqlite import MEMORY, SqliteEngine
+from analemma.catalog.sqlite import SqliteEngine
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ class ObjectOwnerRows:
         engine = self._engine
         if isinstance(engine, SqliteEngine):
             # A copy is another file. Not the device: that changes when the same disk is mounted again.
-            inode = "memory" if engine.path == MEMORY else str(os.stat(engine.path).st_ino)
-            return CatalogIdentity("sqlite", inode)
+            return CatalogIdentity("sqlite", str(os.stat(engine.path).st_ino))
         row = engine.one("database_oid")
         assert row is not None
         system = engine.one("system_identifier") if row[1] else None

@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from analemma.catalog.file_lock import PATIENCE_S
+from analemma.catalog.memory import is_in_memory, make_directory_in_memory, remove_from_memory
 from analemma.catalog.object_place import FILE_NAME as FILE_NAME
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.catalog.sqlite import MEMORY, SqliteEngine
+from analemma.catalog.sqlite import SqliteEngine
 from analemma.catalog.sqlite_catalog import SqliteCatalog
 from analemma.catalog.sqlite_connections import Synchronous, sync_directory
 from analemma.clock import Clock
@@ -21,6 +22,7 @@ from analemma.errors import Invalid, Unavailable
 _KEY_VALUE = re.compile(
     r"\s*(host|hostaddr|port|dbname|user|password|passfile|service|options|ssl\w+)\s*=|.*\bpassword\s*=", re.DOTALL
 )
+MEMORY = ":memory:"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 
@@ -46,7 +48,14 @@ def open_catalog(
     path = database_path(text)
     if path is None:
         return _open_postgres(text, clock, migrate, postgres_options)
+    if path == MEMORY:
+        path = in_memory()
     return _open_sqlite(path, clock, migrate, synchronous=synchronous, patience_s=patience_s)
+
+
+def in_memory() -> str:
+    """Where a database in memory can be made. Its directory goes when the catalog that is opened there is closed."""
+    return os.path.join(make_directory_in_memory(), FILE_NAME)
 
 
 def database_path(url: str) -> str | None:
@@ -102,15 +111,18 @@ def _checked(path: str) -> str:
 
 
 def _open_sqlite(path: str, clock: Clock | None, migrate: bool, **options: Any) -> SqlCatalog:
-    if path != MEMORY:
-        if not migrate and not os.path.exists(path):
+    try:
+        if not migrate and not os.path.exists(path) and not is_in_memory(path):
             raise Unavailable(f"there is no database at {path}", hint="run `analemma migrate`")
         make_directory(os.path.dirname(os.path.abspath(path)))
-    engine = SqliteEngine(path, **options)
-    try:
-        return SqliteCatalog(engine, clock=clock, migrate_schema=migrate)
+        engine = SqliteEngine(path, **options)
+        try:
+            return SqliteCatalog(engine, clock=clock, migrate_schema=migrate)
+        except BaseException:
+            engine.close()
+            raise
     except BaseException:
-        engine.close()
+        remove_from_memory(path)
         raise
 
 

@@ -7,11 +7,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine import Row, Transaction
 from analemma.catalog.file_lock import PATIENCE_S, TIMEOUT_S, FileLock
+from analemma.catalog.memory import is_in_memory, remove_from_memory
 from analemma.catalog.sql import Dialect
 from analemma.catalog.sqlite_connections import SqliteConnector, Synchronous, sync_directory, sync_file
 from analemma.catalog.sqlite_errors import lost_in_a_fork
@@ -23,15 +24,15 @@ from analemma.catalog.sqlite_writer import LOG_LIMIT_BYTES, SqliteWriter
 from analemma.errors import Unavailable
 
 Result = TypeVar("Result")
-MEMORY = ":memory:"
 
 
 class SqliteEngine:
-    """One database file (or memory), opened by one process.
+    """One database file, opened by one process.
 
     `synchronous="normal"` gives up durability against a power cut for about three times the commits per second; kill -9
-    stays harmless. A write that does not get its turn within `lock_timeout_s` is a Timeout, and so is one that waits
-    for the same holder longer than `patience_s`; for a program that knows nothing of turns it waits no longer either.
+    stays harmless. In memory nothing is flushed. A write that does not get its turn within `lock_timeout_s` is a
+    Timeout, and so is one that waits for the same holder longer than `patience_s`; for a program that knows nothing of
+    turns it waits no longer either.
     """
 
     dialect: Dialect = "sqlite"
@@ -45,15 +46,15 @@ class SqliteEngine:
         lock_timeout_s: float = TIMEOUT_S,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
-        text = os.fspath(path)
-        self.path = text if text == MEMORY else os.path.abspath(text)
+        self.path = os.path.abspath(os.fspath(path))
         self.statements: Counter[str] = Counter()
-        self._connect = SqliteConnector(self.path, self.statements, synchronous=synchronous, busy_timeout_s=patience_s)
-        self._synchronous = synchronous
+        self._synchronous = "off" if is_in_memory(self.path) else synchronous
+        self._connect = SqliteConnector(
+            self.path, self.statements, synchronous=self._synchronous, busy_timeout_s=patience_s
+        )
         self._patience_s = patience_s
         self._lock_timeout_s = lock_timeout_s
         self._log_limit_bytes = log_limit_bytes
-        self._mutex = threading.RLock() if self.path == MEMORY else None
         self._changing = threading.Lock()
         """Held while connections are opened or closed for good, and across a fork."""
         self._writer: SqliteWriter | None = None
@@ -69,10 +70,7 @@ class SqliteEngine:
         return rows[0] if rows else None
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
-        if self._mutex is not None:
-            with self._reader() as tx:
-                return tx.all(name, **parameters)
-        # The same without a context manager, which would cost a third of a point read.
+        # `_reader` without a context manager, which would cost a third of a point read.
         self._present()
         readers = self._readers
         tx = readers.take()
@@ -92,7 +90,7 @@ class SqliteEngine:
 
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, lazy: bool = False) -> Result:
         result = self._present().write(move, lazy=lazy and not durable)
-        if durable and self._synchronous != "full" and self.path != MEMORY:
+        if durable and self._synchronous == "normal":
             # The commit is in the log, or the log was copied back, and flushed, since then.
             sync_file(f"{self.path}-wal")
         return result
@@ -113,14 +111,12 @@ class SqliteEngine:
             self._writer = None
             self._readers.close()
             # Last: the connection that closes last copies the log back and removes it, and only this one may write.
-            # In memory others read from it, and SQLite does not survive being closed under a statement that runs.
-            with self._mutex or nullcontext():
-                self._connection.close()
-            if self._lock is not None:
-                self._lock.close()
+            self._connection.close()
+            self._lock.close()
+            remove_from_memory(self.path)
 
     def before_fork(self, deadline: float) -> None:
-        if self.path == MEMORY or not self._changing.acquire(timeout=_until(deadline)):
+        if not self._changing.acquire(timeout=_until(deadline)):
             return
         self._fork = fork = _Fork()
         if self._writer is not None:
@@ -144,15 +140,14 @@ class SqliteEngine:
         self._fork = None
         self._changing = threading.Lock()
         if self._writer is None:
-            if not quiet and self.path != MEMORY:
+            if not quiet:
                 # It was being opened or closed at that moment.
                 self._inherited = "lost"
                 lose(identify(self.path), ())
             return
         connections = [*self._readers.abandon(), self._writer.abandon()]
         self._writer = None
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
         if not quiet:
             self._inherited = "lost"
             lose(self._file, connections)
@@ -167,7 +162,7 @@ class SqliteEngine:
             return writer
         with self._changing:
             if self._inherited == "lost":
-                raise lost_in_a_fork("an in-memory catalog" if self.path == MEMORY else self.path)
+                raise lost_in_a_fork(self.path)
             if self._writer is None and self._inherited == "closed":
                 self._open()
                 self._inherited = "nothing"
@@ -176,32 +171,26 @@ class SqliteEngine:
             return self._writer
 
     def _open(self) -> None:
-        if self.path != MEMORY:
-            refuse_lost(self.path)
-        self._lock = None
-        if self.path != MEMORY:
-            self._lock = FileLock(self.path, timeout_s=self._lock_timeout_s, patience_s=self._patience_s)
+        refuse_lost(self.path)
+        self._lock = FileLock(self.path, timeout_s=self._lock_timeout_s, patience_s=self._patience_s)
         try:
             tx = self._connect.writer(self._lock)
-            if self.path != MEMORY:
-                # Not only when it is new: whoever made it may have been killed before this.
-                sync_directory(os.path.dirname(self.path))
+            # Not only when it is new: whoever made it may have been killed before this.
+            sync_directory(os.path.dirname(self.path))
         except BaseException:
-            if self._lock is not None:
-                self._lock.close()
+            self._lock.close()
             raise
         self._connection = tx.connection
-        self._file = None if self.path == MEMORY else identify(self.path)
+        self._file = identify(self.path)
         self._readers = SqliteReaders(self._connect.reader)
         self._writer = SqliteWriter(
             tx,
             database=self.path,
             lock=self._lock,
-            mutex=nullcontext() if self._mutex is None else self._mutex,
             renew=self._renew_writer,
             truncate_log=self._connect.truncate_log,
             timeout_s=self._lock_timeout_s,
-            flushes=self._synchronous == "full" and self.path != MEMORY,
+            flushes=self._synchronous == "full",
             log_limit_bytes=self._log_limit_bytes,
         )
 
@@ -215,12 +204,6 @@ class SqliteEngine:
     @contextmanager
     def _reader(self) -> Iterator[SqliteTransaction]:
         self._present()
-        if self._mutex is not None:
-            with self._mutex:
-                if self._writer is None:  # It was closed while this thread waited.
-                    raise Unavailable(f"the catalog {self.path} is closed", hint="open it again")
-                yield self._connect.on(self._connection)
-            return
         readers = self._readers
         tx = readers.take()
         try:
@@ -231,9 +214,6 @@ class SqliteEngine:
     @contextmanager
     def _snapshot(self) -> Iterator[Transaction]:
         with self._reader() as tx:
-            if self._mutex is not None and self._connection.in_transaction:
-                yield tx  # inside a write of the same thread, on the one connection there is
-                return
             tx.control("begin_read")
             try:
                 yield tx

@@ -13,7 +13,7 @@ from analemma.catalog.migrations import migrate
 from analemma.catalog.port import CommitRequest, Committed, TenantId
 from analemma.catalog.settling import settle
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.catalog.sqlite import MEMORY, SqliteEngine
+from analemma.catalog.sqlite import SqliteEngine
 from analemma.catalog.sqlite_errors import outcome_unknown
 from analemma.catalog.wakeups import FileWakeups
 from analemma.clock import Clock
@@ -29,8 +29,7 @@ class SqliteCatalog(SqlCatalog):
     def __init__(self, engine: SqliteEngine, *, clock: Clock | None = None, migrate_schema: bool = True) -> None:
         super().__init__(clock=clock)
         self.engine = engine
-        if engine.path != MEMORY:
-            self.wakeups = FileWakeups(engine.path)
+        self.wakeups = FileWakeups(engine.path)
         self.migrated = migrate(engine, now_us=self.clock.now_us(), apply=migrate_schema)
 
     def commit_in(self, tx: Transaction, request: CommitRequest) -> Committed:

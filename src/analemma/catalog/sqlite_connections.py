@@ -15,7 +15,7 @@ from analemma.catalog.sqlite_transaction import SqliteTransaction
 from analemma.catalog.sqlite_types import ColumnTypes
 from analemma.errors import Unavailable
 
-Synchronous = Literal["full", "normal"]
+Synchronous = Literal["full", "normal", "off"]
 CHECKPOINT_PATIENCE_S = 0.2
 _WRITER_PRAGMAS = (
     "enforce_foreign_keys",

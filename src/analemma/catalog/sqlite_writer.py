@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TypeVar
 
 from analemma.catalog.engine import Transaction
@@ -42,20 +42,17 @@ class SqliteWriter:
         tx: SqliteTransaction,
         *,
         database: str,
-        lock: FileLock | None,
-        mutex: AbstractContextManager[object],
+        lock: FileLock,
         renew: Callable[[], SqliteTransaction],
         truncate_log: Callable[[], None],
         timeout_s: float,
         flushes: bool = False,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
-        """`mutex` is held when readers share the connection: they must not see a transaction in progress. `flushes`:
-        connections come so that every commit is durable."""
+        """`flushes`: connections come so that every commit is durable."""
         self._tx = tx
         self._database = database
         self._lock = lock
-        self._mutex = mutex
         self._renew = renew
         self._doubtful = False
         """The connection failed in a way that makes a new one wise."""
@@ -94,13 +91,12 @@ class SqliteWriter:
         request = Request(None, self._timeout_s)
         try:
             self._queue.await_turn(request)
-            with self._mutex:
-                try:
-                    self._begin(request)
-                    yield self._tx
-                    self._commit()
-                finally:
-                    self._end()
+            try:
+                self._begin(request)
+                yield self._tx
+                self._commit()
+            finally:
+                self._end()
         finally:
             try:
                 self._queue.leave(request)
@@ -146,12 +142,11 @@ class SqliteWriter:
         """Run our own request and those that wait behind it, and commit once."""
         batch = Batch(own)
         try:
-            with self._mutex:
-                try:
-                    self._begin(own)
-                    self._run(batch)
-                finally:
-                    self._end()
+            try:
+                self._begin(own)
+                self._run(batch)
+            finally:
+                self._end()
         except Exception as exc:
             # Not a request's own failure but the transaction's: nobody's work is stored.
             batch.failure = exc
@@ -211,12 +206,11 @@ class SqliteWriter:
         """Whatever it raises, `_end` must follow."""
         if self._closed:
             raise Unavailable(f"the catalog {self._database} is closed", hint="open it again")
-        if self._lock is not None:
-            self._lock.acquire(request.deadline)
-            if self._doubtful:
-                self._tx = self._renew()
-                self._doubtful = False
-                self._flushes_now = self._flushes
+        self._lock.acquire(request.deadline)
+        if self._doubtful:
+            self._tx = self._renew()
+            self._doubtful = False
+            self._flushes_now = self._flushes
         self._roll_back()
         if self._flushes:
             self._flush_commits(not request.lazy)
@@ -254,11 +248,9 @@ class SqliteWriter:
         try:
             if not self._closed:
                 self._roll_back()
-                if self._lock is not None:
-                    self._bound_log()
+                self._bound_log()
         finally:
-            if self._lock is not None:
-                self._lock.release()
+            self._lock.release()
 
     def _bound_log(self) -> None:
         """Empty a log that readers kept growing; wait for them a little, and ask again only after it grew further."""

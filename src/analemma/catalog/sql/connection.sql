@@ -58,6 +58,10 @@ PRAGMA synchronous = FULL
 -- A commit survives kill -9, but a power cut may take back the newest ones; never corrupts.
 PRAGMA synchronous = NORMAL
 
+-- synchronous_off [sqlite] --
+-- For a database in memory, which a power cut takes along anyway.
+PRAGMA synchronous = OFF
+
 -- synchronous_level [sqlite] --
 -- What commits do now. Not the pragma itself, which a prepared statement answers as it was when it was prepared.
 SELECT synchronous FROM pragma_synchronous
