@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, overload
 
 from analemma.app import App, open_app
-from analemma.blocks.forking import watch
 
 if TYPE_CHECKING:
     from analemma.bag.payloads import Payloads
@@ -19,7 +19,6 @@ class _SharedApps:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._apps: dict[str | None, App] = {}
-        watch(self)
 
     def get(self, url: str | None) -> App:
         with self._lock:
@@ -27,12 +26,14 @@ class _SharedApps:
                 self._apps[url] = open_app(url, create=False)
             return self._apps[url]
 
-    def after_fork_in_child(self) -> None:
-        """In a forked child: a thread that was opening a store did not come along, and would never be done."""
+    def forget(self) -> None:
+        """In a forked child, which opens its own."""
         self._lock = threading.Lock()
+        self._apps = {}
 
 
 _SHARED = _SharedApps()
+os.register_at_fork(after_in_child=_SHARED.forget)
 
 
 @overload

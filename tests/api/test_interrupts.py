@@ -110,8 +110,11 @@ def test_a_store_answers_after_many_signals_at_random_moments(store: Store) -> N
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_read_that_was_interrupted_anywhere_keeps_no_forked_child_from_reading(migrated_directory: Path) -> None:
-    with Store(str(migrated_directory)).open() as app:
+def test_a_read_that_was_interrupted_anywhere_keeps_no_forked_child_from_opening_its_own(
+    migrated_directory: Path,
+) -> None:
+    store = Store(str(migrated_directory))
+    with store.open() as app:
         app.kernel.save_state_delta({"n": 7}, **AT)
         place = 1
         while raise_at(verb(app, "load"), place, FOLDERS):
@@ -119,7 +122,7 @@ def test_a_read_that_was_interrupted_anywhere_keeps_no_forked_child_from_reading
         child = os.fork()
         if child == 0:
             with suppress(BaseException):
-                os._exit(app.kernel.load_latest_state(**AT)["n"])
+                os._exit(store.open().kernel.load_latest_state(**AT)["n"])
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 

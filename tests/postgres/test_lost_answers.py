@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -179,18 +180,56 @@ def test_an_exhausted_pool_says_so(migrated_url: str, app: App) -> None:
         assert narrow.kernel.load_latest_state(**AT) == {"n": 1}
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_forked_child_opens_its_own_connections(app: App) -> None:
+def fork(work: Callable[[], object]) -> int:
+    """Run it in a child; what the child ended with."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            save(app, 2)
+            work()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_is_refused_and_opens_its_own(migrated_url: str, app: App) -> None:
+    def work() -> None:
+        for use in (lambda: save(app, 2), lambda: tag(app, "child"), app.stats):
+            with pytest.raises(Unavailable, match=r"forked.*spawn"):
+                use()
+        app.close()
+        with Store(migrated_url).open() as own:
+            assert save(own, 2) == 2
+
+    assert fork(work) == 0
     assert save(app, 3) == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_child_forked_inside_a_transaction_neither_commits_nor_ends_it(app: App) -> None:
+    parent = os.getpid()
+    codes: list[int] = []
+
+    def split() -> None:
+        child = os.fork()
+        if child:
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    with failpoints.call("record.before_commit", split):
+        try:
+            tag(app, "parent")
+        except BaseException as exc:
+            if os.getpid() != parent:
+                os._exit(0 if isinstance(exc, Unavailable | OutcomeUnknown) else 2)
+            raise
+        finally:
+            if os.getpid() != parent:
+                os._exit(1)
+    assert codes == [0] and tags(app) == ["parent"]
 
 
 def test_a_transaction_that_nobody_goes_on_with_keeps_no_locks(migrated_url: str, app: App) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from analemma.catalog.sql import Dialect
+from analemma.errors import Unavailable
 
 Result = TypeVar("Result")
 Row = tuple[Any, ...]
@@ -76,3 +77,11 @@ class Engine(Statements, Protocol):
 
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""
+
+
+def lost_in_a_fork() -> Unavailable:
+    """The error in a child process for whatever its parent had open."""
+    return Unavailable(
+        "the store was open when this process was forked",
+        hint="open it after forking, or start processes with the spawn method",
+    )

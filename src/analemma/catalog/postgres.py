@@ -129,6 +129,7 @@ class PostgresEngine:
     def dedicated(self) -> DedicatedConnection:
         """A connection outside of the pool, for one that listens or notifies."""
         connection = self._connect()
+        self.pool.configure(connection)
         return DedicatedConnection(connection, self.statements_on(connection))
 
     def missing_functions(self, found: Mapping[str, str]) -> list[str]:
@@ -153,9 +154,6 @@ class PostgresEngine:
             cause = exc if "connection to server" in str(exc) else None
             raise translate_connecting(exc, self.server) from cause
         return connection
-
-    def _abandon(self) -> None:
-        _ABANDONED.append(self.pool.abandon())
 
 
 class _Lent:
@@ -311,12 +309,11 @@ def _may_interrupt(error: BaseException) -> bool:
 
 
 _ENGINES: weakref.WeakSet[PostgresEngine] = weakref.WeakSet()
-_ABANDONED: list[object] = []
 
 
 def _after_fork_in_child() -> None:
     for engine in list(_ENGINES):
-        engine._abandon()
+        engine.pool.lose()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -9,14 +9,16 @@ loan knows when it is at the pool, and a pool that was left in the middle is giv
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import psycopg_pool
 
-from analemma.catalog.engine import Row
+from analemma.catalog.engine import Row, lost_in_a_fork
 from analemma.catalog.postgres_arrays import register
 from analemma.catalog.postgres_errors import translate
 from analemma.errors import Unavailable
@@ -37,9 +39,11 @@ class PostgresPool:
         self._most = max(least, most)
         self._timeout_s = timeout_s
         self.server = server
-        self._closed = False
         self._opening = threading.Lock()
         self._pool: DriverPool | None = None
+        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._refusal: Callable[[], Unavailable] | None = None
+        """What whoever wants a connection is told; None: it is open."""
         self.loans: dict[weakref.ref[Loan], DriverPool] = {}
         """What is lent, and of which pool. Found dead here, a loan never came to its end."""
 
@@ -49,6 +53,8 @@ class PostgresPool:
 
     def current(self) -> DriverPool:
         """The driver's pool, opened if there is none."""
+        if self._refusal is not None:
+            raise self._refusal()
         self.heal()
         pool = self._pool
         return self._open() if pool is None else pool
@@ -89,22 +95,37 @@ class PostgresPool:
 
     def close(self) -> None:
         """Close what is idle; refuse to lend."""
-        self._closed = True
+        self._refusal = self._refusal or self._closed
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
 
-    def abandon(self) -> DriverPool | None:
-        """In a forked child: the sockets are the parent's, and the pool's threads did not come along. What must be kept
-        from being closed."""
-        pool, self._pool = self._pool, None
+    def lose(self) -> None:
+        """In a forked child: the sockets are the parent's, and the pool's threads did not come along. Whatever is sent
+        here goes nowhere."""
         self._opening = threading.Lock()
-        return pool
+        self._refusal = self._refusal or lost_in_a_fork
+        if self._pool is not None:
+            _KEPT.append(self._pool)
+            self._pool = None
+        with open(os.devnull, "r+b") as nowhere:
+            for connection in self._connections:
+                if not connection.closed:
+                    os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)
+
+    def configure(self, connection: Connection) -> None:
+        """Prepare a new connection for our statements, and for a fork."""
+        self._connections.add(connection)
+        register(connection)
+        connection.prepared_max = 500
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"the catalog at {self.server} is closed", hint="open it again")
 
     def _open(self) -> DriverPool:
         with self._opening:
-            if self._closed:
-                raise Unavailable(f"the catalog at {self.server} is closed", hint="open it again")
+            if self._refusal is not None:
+                raise self._refusal()
             if self._pool is None:
                 pool: DriverPool = psycopg_pool.ConnectionPool(
                     self._conninfo,
@@ -112,7 +133,7 @@ class PostgresPool:
                     min_size=self._least,
                     max_size=self._most,
                     timeout=self._timeout_s,
-                    configure=_configure,
+                    configure=self.configure,
                     open=False,
                 )
                 # Wait for it: asked before its first connection is up, a pool makes a second one, and from then on
@@ -194,6 +215,5 @@ def _unchain(error: BaseException | None) -> None:
         error = context
 
 
-def _configure(connection: Connection) -> None:
-    register(connection)
-    connection.prepared_max = 500
+_KEPT: list[DriverPool] = []
+"""Pools of a parent: closed here, one would wait for threads that did not come along."""

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
-import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from analemma.catalog.engine import Row, Transaction
+from analemma.catalog.engine import Row, Transaction, lost_in_a_fork
 from analemma.catalog.file_lock import PATIENCE_S, TIMEOUT_S, FileLock
 from analemma.catalog.memory import is_in_memory, remove_from_memory
 from analemma.catalog.sql import Dialect
 from analemma.catalog.sqlite_connections import SqliteConnector, Synchronous, sync_directory, sync_file
-from analemma.catalog.sqlite_errors import lost_in_a_fork
-from analemma.catalog.sqlite_fork import identify, lose, refuse_lost, watch
-from analemma.catalog.sqlite_queue import Request
-from analemma.catalog.sqlite_readers import SqliteReaders
 from analemma.catalog.sqlite_transaction import SqliteTransaction
 from analemma.catalog.sqlite_writer import LOG_LIMIT_BYTES, SqliteWriter
 from analemma.errors import Unavailable
 
 Result = TypeVar("Result")
+MOST_IDLE = 16
 
 
 class SqliteEngine:
@@ -55,14 +53,16 @@ class SqliteEngine:
         self._patience_s = patience_s
         self._lock_timeout_s = lock_timeout_s
         self._log_limit_bytes = log_limit_bytes
-        self._changing = threading.Lock()
-        """Held while connections are opened or closed for good, and across a fork."""
-        self._writer: SqliteWriter | None = None
-        self._inherited: Literal["nothing", "closed", "lost"] = "nothing"
-        """What a fork left in this process."""
-        self._fork: _Fork | None = None
-        watch(self)
-        with self._changing:
+        self._gate = threading.Lock()
+        """Held while connections are opened or closed for good."""
+        self._idle: list[SqliteTransaction] = []
+        """Reading connections that nobody has. Both ends of a list are changed in one step, so it needs no lock."""
+        self._readers: weakref.WeakSet[SqliteTransaction] = weakref.WeakSet()
+        """All of them: one that an interrupt took from its thread is closed when nothing knows it any more."""
+        self._refusal: Callable[[], Unavailable] | None = self._closed
+        """What whoever uses it is told; None: it is open."""
+        _ENGINES.add(self)
+        with self._gate:
             self._open()
 
     def one(self, name: str, /, **parameters: Any) -> Row | None:
@@ -70,14 +70,11 @@ class SqliteEngine:
         return rows[0] if rows else None
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
-        # `_reader` without a context manager, which would cost a third of a point read.
-        self._present()
-        readers = self._readers
-        tx = readers.take()
+        tx = self._take()
         try:
             return tx.all(name, **parameters)
         finally:
-            readers.give_back(tx)
+            self._give_back(tx)
 
     def execute(self, name: str, /, **parameters: Any) -> int:
         return self.write(lambda tx: tx.execute(name, **parameters))
@@ -102,76 +99,21 @@ class SqliteEngine:
         return []
 
     def close(self) -> None:
-        with self._changing:
-            self._inherited = "nothing"
-            if self._writer is None:
+        with self._gate:
+            if self._refusal is not None:
                 return
             # First, and it may refuse: inside a write nothing is closed.
             self._writer.close()
-            self._writer = None
-            self._readers.close()
+            self._refusal = self._closed
+            self._close_idle()
             # Last: the connection that closes last copies the log back and removes it, and only this one may write.
             self._connection.close()
             self._lock.close()
             remove_from_memory(self.path)
 
-    def before_fork(self, deadline: float) -> None:
-        if not self._changing.acquire(timeout=_until(deadline)):
-            return
-        self._fork = fork = _Fork()
-        if self._writer is not None:
-            fork.turn = self._writer.pause(_until(deadline))
-            if fork.turn is None or not self._readers.pause(_until(deadline)):
-                return
-        fork.quiet = True
-
-    def after_fork_in_parent(self) -> None:
-        fork, self._fork = self._fork, None
-        if fork is None:
-            return
-        if self._writer is not None:
-            self._readers.resume()
-            if fork.turn is not None:
-                self._writer.resume(fork.turn)
-        self._changing.release()
-
-    def after_fork_in_child(self) -> None:
-        quiet = self._fork is not None and self._fork.quiet
-        self._fork = None
-        self._changing = threading.Lock()
-        if self._writer is None:
-            if not quiet:
-                # It was being opened or closed at that moment.
-                self._inherited = "lost"
-                lose(identify(self.path), ())
-            return
-        connections = [*self._readers.abandon(), self._writer.abandon()]
-        self._writer = None
-        self._lock.close()
-        if not quiet:
-            self._inherited = "lost"
-            lose(self._file, connections)
-            return
-        self._inherited = "closed"
-        for connection in connections:
-            connection.close()
-
-    def _present(self) -> SqliteWriter:
-        writer = self._writer
-        if writer is not None:
-            return writer
-        with self._changing:
-            if self._inherited == "lost":
-                raise lost_in_a_fork(self.path)
-            if self._writer is None and self._inherited == "closed":
-                self._open()
-                self._inherited = "nothing"
-            if self._writer is None:
-                raise Unavailable(f"the catalog {self.path} is closed", hint="open it again")
-            return self._writer
-
     def _open(self) -> None:
-        refuse_lost(self.path)
+        if _identify(self.path) in _LOST_FILES:
+            raise lost_in_a_fork()
         self._lock = FileLock(self.path, timeout_s=self._lock_timeout_s, patience_s=self._patience_s)
         try:
             tx = self._connect.writer(self._lock)
@@ -181,8 +123,6 @@ class SqliteEngine:
             self._lock.close()
             raise
         self._connection = tx.connection
-        self._file = identify(self.path)
-        self._readers = SqliteReaders(self._connect.reader)
         self._writer = SqliteWriter(
             tx,
             database=self.path,
@@ -193,6 +133,7 @@ class SqliteEngine:
             flushes=self._synchronous == "full",
             log_limit_bytes=self._log_limit_bytes,
         )
+        self._refusal = None
 
     def _renew_writer(self) -> SqliteTransaction:
         before = self._connection
@@ -201,32 +142,104 @@ class SqliteEngine:
         before.close()
         return tx
 
-    @contextmanager
-    def _reader(self) -> Iterator[SqliteTransaction]:
-        self._present()
-        readers = self._readers
-        tx = readers.take()
+    def _present(self) -> SqliteWriter:
+        if self._refusal is not None:
+            raise self._refusal()
+        return self._writer
+
+    def _take(self) -> SqliteTransaction:
+        """A connection to read with, for one thread; to be given back."""
         try:
-            yield tx
-        finally:
-            readers.give_back(tx)
+            return self._idle.pop()
+        except IndexError:
+            pass
+        with self._gate:
+            if self._refusal is not None:
+                raise self._refusal()
+            tx = self._connect.reader()
+            self._readers.add(tx)
+            return tx
+
+    def _give_back(self, tx: SqliteTransaction) -> None:
+        """Keep it for the next, whatever state it is in."""
+        connection = tx.connection
+        if connection.in_transaction:
+            try:
+                connection.rollback()
+            except sqlite3.Error:
+                connection.close()
+                return
+        if len(self._idle) >= MOST_IDLE:
+            connection.close()
+            return
+        self._idle.append(tx)
+        if self._refusal is not None:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().connection.close()
 
     @contextmanager
     def _snapshot(self) -> Iterator[Transaction]:
-        with self._reader() as tx:
+        tx = self._take()
+        try:
             tx.control("begin_read")
-            try:
-                yield tx
-            finally:
-                tx.control("rollback_transaction")
+            yield tx
+        finally:
+            self._give_back(tx)
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"the catalog {self.path} is closed", hint="open it again")
+
+    def is_quiet(self) -> bool:
+        """Whether nobody is using, making or closing a connection."""
+        if self._gate.locked() or self._refusal is not None:
+            return not self._gate.locked()
+        return not self._writer.is_busy and len(self._readers) == len(self._idle)
+
+    def lose(self, *, quiet: bool) -> None:
+        """In a forked child: close what the parent opened if all was quiet, else never touch it again; and refuse."""
+        changing, self._gate = self._gate.locked(), threading.Lock()
+        if self._refusal is None:
+            self._refusal = lost_in_a_fork
+            self._lock.close()
+            connections = [self._writer.abandon(), *(tx.abandon() for tx in self._readers)]
+            self._idle = []
+            if quiet:
+                for connection in connections:
+                    connection.close()
+            _KEPT.extend(connections)
+        elif not changing:
+            return
+        file = _identify(self.path)
+        if not quiet and file is not None:
+            _LOST_FILES.add(file)
 
 
-class _Fork:
-    """What an engine holds while its process forks."""
+_ENGINES: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
+_KEPT: list[sqlite3.Connection] = []
+_LOST_FILES: set[tuple[int, int]] = set()
+"""What a parent was using when it forked this process. SQLite tells files by these numbers, and what it remembers of
+the locks on one is copied by a fork: a connection of the child would take for held what is not, and the parent, as the
+last one there, would remove the log under the child's commits."""
 
-    turn: Request | None = None
-    quiet = False
+
+def _identify(path: str) -> tuple[int, int] | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
 
 
-def _until(deadline: float) -> float:
-    return max(0.0, deadline - time.monotonic())
+def _after_fork_in_child() -> None:
+    engines = list(_ENGINES)
+    # To be closed in the child they must be at rest, all of them: SQLite has locks of its own that they share. Closing
+    # asks for the real locks, which the parent has, so it leaves the log alone.
+    quiet = all(engine.is_quiet() for engine in engines)
+    for engine in engines:
+        engine.lose(quiet=quiet)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -47,14 +47,6 @@ def outcome_unknown(database: str) -> OutcomeUnknown:
     return OutcomeUnknown(f"the disk failed while committing to {database}", hint="read back before trying again")
 
 
-def lost_in_a_fork(database: str) -> Unavailable:
-    """SQLite's locks do not cross a fork, and while a parent's connection lives on in the child it believes they do."""
-    return Unavailable(
-        f"{database} was in use when this process was forked",
-        hint="open the store after forking, or start processes with the spawn method",
-    )
-
-
 def _by_code(exc: sqlite3.Error, code: int, database: str) -> AnalemmaError:
     match code & _PRIMARY:
         case sqlite3.SQLITE_CONSTRAINT if code in _UNIQUE:

@@ -75,8 +75,10 @@ class WriteQueue:
         self._waiting: deque[Request] = deque()
         self._leading: Request | None = None
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody leads."""
+        return self._leading is not None
 
     def await_turn(self, request: Request) -> None:
         """Return when the request leads or, `done`, was answered by a leader. Whatever happens, `leave` must follow."""

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from analemma.catalog.engine import Row
+from analemma.catalog.engine import Row, lost_in_a_fork
 from analemma.catalog.sql import Dialect, Statement
-from analemma.catalog.sqlite_errors import lost_in_a_fork, translate, translate_commit
+from analemma.catalog.sqlite_errors import translate, translate_commit
 from analemma.catalog.sqlite_types import ColumnTypes
 from analemma.catalog.steps import steps
 from analemma.errors import Internal
@@ -113,7 +113,7 @@ class SqliteTransaction:
     def abandon(self) -> sqlite3.Connection:
         """Refuse every statement from now on; the connection, which somebody must keep from being closed."""
         connection = self.connection
-        self.connection = cast(sqlite3.Connection, _Abandoned(self._database))
+        self.connection = cast(sqlite3.Connection, _Abandoned())
         return connection
 
     def _run(self, name: str, parameters: dict[str, Any]) -> sqlite3.Cursor:
@@ -133,11 +133,8 @@ class _Abandoned:
 
     in_transaction = False
 
-    def __init__(self, database: str) -> None:
-        self._database = database
-
     def close(self) -> None:
         pass
 
     def __getattr__(self, name: str) -> Any:
-        raise lost_in_a_fork(self._database)
+        raise lost_in_a_fork()

@@ -115,22 +115,10 @@ class SqliteWriter:
             finally:
                 self._queue.leave(request)
 
-    def pause(self, timeout_s: float) -> Request | None:
-        """Keep everyone from writing until `resume`; None if that cannot be had in time, or ever on this thread."""
-        request = Request(None, timeout_s)
-        try:
-            self._queue.await_turn(request)
-        except AnalemmaError:
-            self._queue.leave(request)
-            return None
-        except BaseException:
-            self._queue.leave(request)
-            raise
-        return request
-
-    def resume(self, request: Request) -> None:
-        """Undo `pause`."""
-        self._queue.leave(request)
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody is writing."""
+        return self._queue.is_busy
 
     def abandon(self) -> sqlite3.Connection:
         """In a forked child: touch nothing that the parent's threads may have been at; the connection, to be kept."""

@@ -141,20 +141,19 @@ class PostgresWakeups(Wakeups):
         self._wanted = threading.Event()
         self._closing = False
         self._sender: threading.Thread | None = None
-        self._process = os.getpid()
 
     def signal(self) -> None:
         super().signal()
-        if self._wanted.is_set() and self._process == os.getpid():
+        if self._wanted.is_set():
             return  # One is about to be sent.
         self._wanted.set()
-        if self._sender is None or self._process != os.getpid():
+        if self._sender is None:
             self._start()
 
     def close(self) -> None:
         self._closing = True
         sender = self._sender
-        if sender is not None and self._process == os.getpid():
+        if sender is not None:
             self._wanted.set()
             sender.join(2.0)
 
@@ -164,10 +163,6 @@ class PostgresWakeups(Wakeups):
 
     def _start(self) -> None:
         with self._lock:
-            if self._process != os.getpid():
-                # A thread does not come along into a forked process.
-                self._process = os.getpid()
-                self._sender = None
             if self._sender is None and not self._closing:
                 self._sender = threading.Thread(target=self._send, name="analemma-notify", daemon=True)
                 self._sender.start()

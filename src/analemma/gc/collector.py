@@ -5,11 +5,9 @@ may stop anywhere, by itself or by dying; the next one begins anew."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 
-from analemma.blocks.forking import watch
 from analemma.blocks.port import ObjectStore
 from analemma.catalog.collecting import SECOND_US, Collecting, DatabaseClock, database_clock
 from analemma.catalog.collecting_sessions import Sessions
@@ -63,14 +61,6 @@ class Collector:
         self._running: object | None = None
         """The token of whoever runs: the lease is this program's, and would not keep its other threads apart."""
         self.sessions = Sessions(engine, clock=database_clock)
-        watch(self)
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: a thread that was collecting did not come along, and its lease stays the parent's."""
-        self._gate = threading.Lock()
-        self._running = None
-        # Under the parent's name, a run here would take the lease from one that is under way there.
-        self._holder = f"{self._holder}:{os.getpid()}"
 
     def plan(
         self,

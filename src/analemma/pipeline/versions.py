@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Final
 
@@ -34,7 +33,6 @@ class Versions:
         self._lease: NodeLease | None = None
         self._renew_at = 0.0
         self._over_at = 0.0
-        self._process = os.getpid()
         self._newest = 0
 
     def generate(self) -> Version:
@@ -56,7 +54,7 @@ class Versions:
         with self._lock:
             lease, self._lease = self._lease, None
             generator, self._generator = self._generator, None
-        if lease is not None and generator is not None and self._node is None and self._process == os.getpid():
+        if lease is not None and generator is not None and self._node is None:
             try:
                 self._leases.release(lease, self._holder, newest=generator.generate())
             except AnalemmaError:
@@ -65,13 +63,9 @@ class Versions:
     def _current(self) -> VersionGenerator:
         now = self._clock.monotonic()
         generator = self._generator
-        if generator is not None and now < self._renew_at and self._process == os.getpid():
+        if generator is not None and now < self._renew_at:
             return generator
         with self._lock:
-            if self._process != os.getpid():
-                # A forked process makes versions of its own.
-                self._process, self._generator, self._lease = os.getpid(), None, None
-                self._holder = f"{self._holder}:{self._process}"
             if self._generator is None or self._lease is None or now >= self._over_at:
                 return self._take(now)
             if now >= self._renew_at:

@@ -222,7 +222,7 @@ def test_two_threads_of_a_program_do_not_take_the_lease_from_each_other(store: S
         assert app.gc.run(grace_s=0).deleted == first.doomed
 
 
-def test_a_child_forked_during_a_run_waits_for_it_and_then_collects(store: Store) -> None:
+def test_a_child_forked_during_a_run_is_refused_and_collects_with_its_own_store_afterwards(store: Store) -> None:
     with store.open() as app:
         save_versions(app)
         expire_all_but_newest(app)
@@ -245,13 +245,16 @@ def test_a_child_forked_during_a_run_waits_for_it_and_then_collects(store: Store
             status = 1
             try:
                 signal.alarm(60)  # ends a child that waits for a thread it does not have
-                with pytest.raises(Conflict) as caught:
+                with pytest.raises(Unavailable, match="forked"):
                     app.gc.run(grace_s=0)
+                own = store.open()
+                with pytest.raises(Conflict) as caught:
+                    own.gc.run(grace_s=0)
                 # The parent's lease is in the way, not a lock that nobody would ever release.
                 assert caught.value.facts["holder"] == holder and "its lease ends in" in (caught.value.hint or "")
                 os.write(to_parent, b"!")
                 os.read(from_parent, 1)
-                assert app.gc.run(grace_s=0).deleted > 0
+                assert own.gc.run(grace_s=0).deleted > 0
                 status = 0
             except BaseException:
                 traceback.print_exc()

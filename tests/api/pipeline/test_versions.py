@@ -65,7 +65,8 @@ def test_a_forked_process_makes_versions_of_its_own(store: Store) -> None:
         child = os.fork()
         if child == 0:
             try:
-                os.write(writing, shop.ingest("BOOK", "2", book("2")).version.encode())
+                with open_shop(store) as own:
+                    os.write(writing, own.ingest("BOOK", "2", book("2")).version.encode())
             finally:
                 os._exit(0)
         os.waitpid(child, 0)

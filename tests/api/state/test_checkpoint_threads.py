@@ -146,15 +146,18 @@ def test_producers_savers_and_waiters_on_one_branch(store: Store) -> None:
         assert kernel.verify(**NAME).problems == []
 
 
-def test_a_forked_child_has_a_thread_of_its_own(store: Store) -> None:
+def test_a_forked_child_checkpoints_with_a_store_and_a_thread_of_its_own(store: Store) -> None:
     with store.open() as app:
         ticket = app.kernel.checkpoint_async({"n": 1}, **NAME)
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                mine = app.kernel.checkpoint_async({"child": True}, **NAME)
-                wait_until(lambda: app.kernel.ticket(mine).status == "committed")
+                with pytest.raises(Unavailable, match="forked"):
+                    app.kernel.checkpoint_async({"child": True}, **NAME)
+                own = store.open().kernel
+                mine = own.checkpoint_async({"child": True}, **NAME)
+                wait_until(lambda: own.ticket(mine).status == "committed")
                 status = 0
             finally:
                 os._exit(status)
