@@ -4,10 +4,11 @@ own."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from analemma.canon.nodes import (
     INLINE_BYTES,
+    MAXIMUM_BYTES,
     Block,
     Entry,
     NodeParts,
@@ -70,12 +71,14 @@ class _Refused(Exception):
 
 
 _PLAIN = (dict, list, str, int, float, bool, bytes, type(None))
+_PLAIN_SCALARS = frozenset({str, int, float, bool, type(None)})
+_TEXTS = frozenset({str})
 _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 
 class Packer:
     """Packs values, handing each block of a larger value to `emit`, and what a node was made of to `emit_parts`. Links
-    of stored parts go to `accept`; without it, there can be none."""
+    of stored parts go to `accept`; without it, there can be none. A value of more than `inline_bytes` gets blocks."""
 
     def __init__(
         self,
@@ -83,11 +86,13 @@ class Packer:
         emit: Emit,
         emit_parts: EmitParts | None = None,
         accept: Callable[[Sequence[Link]], None] | None = None,
+        inline_bytes: int = INLINE_BYTES,
     ) -> None:
         self._registry = registry
         self._emit = emit
         self._emit_parts = emit_parts
         self._accept = accept
+        self._inline_bytes = inline_bytes
 
     def pack(self, value: Any, *, at: Sequence[str | int] = ()) -> Packed:
         """The stored form of a value that will stand at this path; Invalid, with the pointer, if it cannot be
@@ -103,10 +108,9 @@ class Packer:
             value = value.to_plain()
         cls = type(value)
         try:
-            if cls is list:
-                return self.sequence("list", [list_entry(packed) for packed in self._items(value, 0)])
-            if cls is dict:
-                return self.sequence("map", map_entries(self._fields(value, 0)))
+            if cls is list or cls is dict:
+                found = self._pack_list(value, 0, -1) if cls is list else self._pack_dict(value, 0, -1)
+                return found if type(found) is Link else self.sequence("list" if cls is list else "map", [])
             if cls is str:
                 return self._long("text", _utf8(value))
             if cls is bytes:
@@ -121,12 +125,9 @@ class Packer:
 
     def sequence(self, kind: Kind, entries: Sequence[Entry], level: int = 0) -> Link:
         """The tree over these entries, in order."""
-        while True:
-            nodes = self._chunked(kind, entries, level)
-            if len(nodes) == 1:
-                return child_link(kind, nodes[0][2])
-            entries = nodes
-            level += 1
+        nodes = _Nodes(self, kind, level)
+        nodes.entries += entries
+        return nodes.tree()
 
     def node(self, kind: Kind, level: int, entries: Sequence[Entry], *, forced: bool) -> Entry:
         """Emit one node; gives its entry for the level above."""
@@ -142,24 +143,13 @@ class Packer:
         last_key = entries[-1][3] if entries else None
         return index_entry(block, count=count, below=below, forced=forced, last_key=last_key)
 
-    def _chunked(self, kind: Kind, entries: Sequence[Entry], level: int) -> list[Entry]:
-        if not entries:
-            return [self.node(kind, level, entries, forced=False)]
-        nodes: list[Entry] = []
-        start = 0
-        while start < len(entries):
-            stop, forced = cast("tuple[int, bool]", find_cut(level, entries, start, first=start == 0))
-            nodes.append(self.node(kind, level, entries[start:stop], forced=forced))
-            start = stop
-        return nodes
-
     def _pack(self, value: Any, depth: int) -> Packed:
         cls = type(value)
         if cls is str:
             data = None if value.isascii() else _utf8(value)
             width = len(value if data is None else data)
             size = _head_size(width) + width
-            if size <= INLINE_BYTES:
+            if size <= self._inline_bytes:
                 return Packed(value, size, 0)
             return _linked(self._long("text", value.encode() if data is None else data))
         if cls is int:
@@ -170,51 +160,100 @@ class Packer:
             return Packed(value, 1, 0)
         if cls is float:
             return _pack_float(value)
-        if cls is dict:
-            return self.pack_fields(self._fields(value, depth))
-        if cls is list:
-            return self.pack_items(self._items(value, depth))
+        if cls is dict or cls is list:
+            found: Packed | Link | None = _pack_plain(value, self._inline_bytes) if depth < MAXIMUM_DEPTH else None
+            if found is None:
+                found = (self._pack_dict if cls is dict else self._pack_list)(value, depth, self._inline_bytes)
+            return found if isinstance(found, Packed) else _linked(found)
         if cls is bytes:
             width = len(value) + 1
             size = _head_size(width) + width
-            return _linked(self._long("bytes", value)) if size > INLINE_BYTES else Packed(b"\0" + value, size, SPECIALS)
+            if size <= self._inline_bytes:
+                return Packed(b"\0" + value, size, SPECIALS)
+            return _linked(self._long("bytes", value))
         return self._pack_tagged(value, depth)
 
-    def _items(self, value: Sequence[Any], depth: int) -> list[Packed]:
+    # Once a container is known to be too large for its place, its nodes are made while its items are still packed: of
+    # one that takes gigabytes, no more than a few nodes are at hand in any other form than their blocks.
+
+    def _pack_list(self, value: Sequence[Any], depth: int, inline_bytes: int) -> Packed | Link:
+        """A list: inline, or the tree of one that takes more."""
         if depth >= MAXIMUM_DEPTH:
             raise _Refused(_TOO_DEEP, "flatten the value")
         pack = self._pack
         packed: list[Packed] = []
+        nodes: _Nodes | None = None
+        size, number = _head_size(len(value)), -1
         try:
             for item in value:
-                packed.append(pack(item, depth + 1))
+                number += 1
+                part = pack(item, depth + 1)
+                size += part.size
+                if nodes is not None:
+                    nodes.entries.append(list_entry(part))
+                    if size > nodes.cut_at:
+                        nodes.cut(size)
+                    continue
+                packed.append(part)
+                if size > inline_bytes:
+                    nodes = _Nodes(self, "list")
+                    nodes.entries += [list_entry(part) for part in packed]
         except _Refused as refused:
-            refused.path.append(len(packed))
+            refused.path.append(number)
             raise
-        return packed
+        return Packed([item.wire for item in packed], size, _flags(packed)) if nodes is None else nodes.tree()
 
-    def _fields(self, value: dict[Any, Any], depth: int) -> dict[str, Packed]:
+    def _pack_dict(self, value: dict[Any, Any], depth: int, inline_bytes: int) -> Packed | Link:
+        """A dict: inline, in its own order, or the tree of one that takes more."""
         if depth >= MAXIMUM_DEPTH:
             raise _Refused(_TOO_DEEP, "flatten the value")
         pack = self._pack
-        key: Any = None
         packed: dict[str, Packed] = {}
+        nodes: _Nodes | None = None
+        size = _head_size(len(value))
+        key: Any = None
         try:
-            for key, item in value.items():
+            for key in value:
                 if type(key) is not str:
                     raise _Refused(f"a key of type {type(key).__qualname__}", "keys are strings")
                 if len(key) > LONGEST_KEY or not key.isascii():
                     _check_key(key)
-                packed[key] = pack(item, depth + 1)
+                width = len(key) if key.isascii() else len(key.encode())
+                size += _head_size(width) + width
+            for key, item in value.items():
+                part = packed[key] = pack(item, depth + 1)
+                size += part.size
+                if size > inline_bytes:
+                    break
+            if size > inline_bytes and value:
+                nodes = _Nodes(self, "map")
+                for key in sorted(value, key=sort_key):
+                    part = packed.pop(key) if key in packed else pack(value[key], depth + 1)
+                    nodes.entries.append(map_entry(key, part))
+                    size += len(nodes.entries[-1][0])
+                    if size > nodes.cut_at:
+                        nodes.cut(size)
         except _Refused as refused:
             refused.path.append(_token(key))
+            raise
+        return _inline_fields(packed, size) if nodes is None else nodes.tree()
+
+    def _items(self, value: Sequence[Any], depth: int) -> list[Packed]:
+        if depth >= MAXIMUM_DEPTH:
+            raise _Refused(_TOO_DEEP, "flatten the value")
+        packed: list[Packed] = []
+        try:
+            for item in value:
+                packed.append(self._pack(item, depth + 1))
+        except _Refused as refused:
+            refused.path.append(len(packed))
             raise
         return packed
 
     def pack_items(self, items: Sequence[Packed]) -> Packed:
         """A list of packed items: inline, or a tree when it is too large."""
         size = _head_size(len(items)) + sum([item.size for item in items])
-        if size > INLINE_BYTES:
+        if size > self._inline_bytes:
             return _linked(self.sequence("list", [list_entry(item) for item in items]))
         return Packed([item.wire for item in items], size, _flags(items))
 
@@ -224,11 +263,10 @@ class Packer:
         for key, item in fields.items():
             width = len(key) if key.isascii() else len(key.encode())
             size += _head_size(width) + width + item.size
-        if size > INLINE_BYTES:
-            return _linked(self.sequence("map", map_entries(fields)))
-        if len(fields) == 1 and "" in fields:
-            return _special(["map", fields[""].wire], fields.values())
-        return Packed({key: item.wire for key, item in fields.items()}, size, _flags(fields.values()))
+        if size > self._inline_bytes:
+            entries = [map_entry(key, fields[key]) for key in sorted(fields, key=sort_key)]
+            return _linked(self.sequence("map", entries))
+        return _inline_fields(fields, size)
 
     def _pack_tagged(self, value: Any, depth: int) -> Packed:
         if isinstance(value, StandIn):
@@ -292,6 +330,42 @@ class Packer:
         return child_link(kind, entries[0][2]) if len(entries) == 1 else self.sequence(kind, entries, level=1)
 
 
+class _Nodes:
+    """The nodes of one level of a tree, cut from its entries while those are still coming."""
+
+    def __init__(self, packer: Packer, kind: Kind, level: int = 0) -> None:
+        self.entries: list[Entry] = []
+        """Those that stand in no node yet."""
+        self.cut_at = 0
+        """How many bytes of entries must have come, for `cut` to be worth a call."""
+        self._packer = packer
+        self._kind: Kind = kind
+        self._level = level
+        self._made: list[Entry] = []
+
+    def cut(self, size: int, *, ended: bool = False) -> None:
+        """Make the nodes that do not depend on entries to come."""
+        self.cut_at = size + 8 * MAXIMUM_BYTES
+        entries, start = self.entries, 0
+        while start < len(entries) or not (entries or self._made):
+            found = find_cut(self._level, entries, start, first=not self._made, ended=ended)
+            if found is None:
+                break
+            stop, forced = found
+            self._made.append(self._packer.node(self._kind, self._level, entries[start:stop], forced=forced))
+            start = stop
+        del entries[:start]
+
+    def tree(self) -> Link:
+        """The tree over all entries."""
+        self.cut(0, ended=True)
+        while len(self._made) > 1:
+            self.entries, self._made = self._made, []
+            self._level += 1
+            self.cut(0, ended=True)
+        return child_link(self._kind, self._made[0][2])
+
+
 def check_new_key(key: str, path: Sequence[str]) -> None:
     """Raise Invalid unless a field that is put at this path can have this name."""
     try:
@@ -311,9 +385,29 @@ def map_entry(key: str, packed: Packed) -> Entry:
     return encode(key) + encode(packed.wire), packed.flags, packed.wire, key
 
 
-def map_entries(fields: dict[str, Packed]) -> list[Entry]:
-    """All fields, in the order of DAG-CBOR."""
-    return [map_entry(key, fields[key]) for key in sorted(fields, key=sort_key)]
+def _pack_plain(value: Any, inline_bytes: int) -> Packed | None:
+    """A small container of scalars that are stored as they are: the encoder takes it as a whole. None for any other,
+    and for one with something to refuse."""
+    items = value if type(value) is list else value.values()
+    if len(items) > inline_bytes or not _PLAIN_SCALARS.issuperset(kinds := set(map(type, items))):
+        return None
+    if items is not value and (not _TEXTS.issuperset(map(type, value)) or (len(value) == 1 and "" in value)):
+        return None
+    if float in kinds and 0.0 in items:
+        # Or rather: there may be one that is negative.
+        return None
+    try:
+        size = len(encode(value))
+    except ValueError:
+        return None
+    # What takes no more than the longest key holds none that is too long.
+    return Packed(value.copy(), size, 0) if size <= min(inline_bytes, LONGEST_KEY) else None
+
+
+def _inline_fields(fields: dict[str, Packed], size: int) -> Packed:
+    if len(fields) == 1 and "" in fields:
+        return _special(["map", fields[""].wire], fields.values())
+    return Packed({key: item.wire for key, item in fields.items()}, size, _flags(fields.values()))
 
 
 def _head_size(number: int) -> int:
