@@ -138,8 +138,8 @@ def measure(url: str, workspaces: int) -> dict[str, float]:
         objects = MadeUpObjects(workspaces)
         parts = replace(app.archives._parts, store=objects)  # type: ignore[arg-type]
         archives = Archives(parts)
-        options = replace(parts.options, gc=replace(parts.options.gc, filter="bloom"))
-        filtered = Archives(replace(parts, options=options))
+        settings = analemma.Settings(**{**vars(parts.settings), "archive_gc_filter": "bloom"})
+        filtered = Archives(replace(parts, settings=settings))
 
         def timed(name: str, work: Any) -> Any:
             started = time.perf_counter()

@@ -194,11 +194,8 @@ class App(AppPipeline):
     def collector(self, *, database_clock: DatabaseClock | None = None) -> Collector:
         """A collector whose leases, grace and ages go by another clock than the database's, for tests."""
         from analemma.catalog.collecting import database_clock as its_own_clock
-        from analemma.gc.brakes import BrakeLimits
         from analemma.gc.collector import Collector
-        from analemma.gc.parts import GcOptions
 
-        settings = self.settings
         return Collector(
             self.catalog.engine,
             store_id=self.catalog.store_id(),
@@ -206,20 +203,7 @@ class App(AppPipeline):
             ownership=self.ownership,
             open_tenant=self.tenant,
             holder=self._holder(),
-            options=GcOptions(
-                grace_s=settings.gc_grace_s,
-                upload_age_s=settings.gc_upload_age_s,
-                object_delay_s=settings.gc_object_delay_s,
-                session_idle_s=settings.gc_session_idle_s,
-                lease_s=settings.gc_lease_s,
-                key_keep_s=settings.idempotency_keep_s,
-                payload_lease_s=settings.payload_lease_s,
-                brakes=BrakeLimits(
-                    unmarked=settings.gc_brake_unmarked,
-                    drop=settings.gc_brake_drop,
-                    blocks=settings.gc_brake_blocks,
-                ),
-            ),
+            settings=self.settings,
             clock=self._clock,
             database_clock=database_clock or its_own_clock,
         )

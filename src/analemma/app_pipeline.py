@@ -22,7 +22,6 @@ from analemma.tenant import Tenant
 # What only some programs use is imported by the property that makes it.
 if TYPE_CHECKING:
     from analemma.catalog.channels import Channels
-    from analemma.outbox.channel_threads import ChannelOptions
     from analemma.outbox.handlers import Handler
     from analemma.outbox.tending import Outbox
     from analemma.outbox.worker import OutboxPollingWorker
@@ -112,23 +111,15 @@ class AppPipeline(ABC):
         `housekeep()`."""
         from analemma.catalog.channels import Channels
         from analemma.catalog.outbox_tending import OutboxRows
-        from analemma.outbox.tending import HealthLimits, Outbox
+        from analemma.outbox.tending import Outbox
         from analemma.pipeline.events import SHIP_REQUESTED
         from analemma.pipeline.ship_requests import force_request
 
-        settings = self.settings
         return Outbox(
             OutboxRows(self.catalog.engine),
             find_tenant=self.catalog.find_tenant,
             signal=self.catalog.wakeups.signal,
-            limits=HealthLimits(
-                pending=settings.outbox_warn_pending,
-                oldest_s=settings.outbox_warn_oldest_s,
-                stale=settings.outbox_warn_stale,
-                dead=settings.outbox_warn_dead,
-            ),
-            keep_processed_s=settings.outbox_keep_processed_s,
-            keep_dead_s=settings.outbox_keep_dead_s,
+            settings=self.settings,
             clock=self._clock,
             entropy=self._entropy,
             channels=Channels(self.catalog.engine),
@@ -201,8 +192,7 @@ class AppPipeline(ABC):
         """A worker that delivers events, of one tenant or of all: `run()`, `drain()`, `stop()`. `handlers`, by event
         type, are added to those of the view pipeline."""
         from analemma.catalog.outbox_claiming import OutboxClaims
-        from analemma.outbox.failures import RetryPolicy
-        from analemma.outbox.worker import OutboxPollingWorker, WorkerOptions
+        from analemma.outbox.worker import OutboxPollingWorker
 
         settings = self.settings
         number = None
@@ -214,18 +204,8 @@ class AppPipeline(ABC):
             listen=self.catalog.wakeups.listen,
             tenant=number,
             batches=self._shipping(),
-            options=WorkerOptions(
-                concurrency=settings.worker_concurrency if concurrency is None else concurrency,
-                batch=settings.outbox_batch,
-                lease_s=settings.outbox_lease_s,
-                poll_busy_s=settings.outbox_poll_busy_s,
-                poll_idle_s=settings.outbox_poll_idle_s,
-                retries=RetryPolicy(
-                    max_attempts=settings.outbox_max_attempts,
-                    base_s=settings.outbox_backoff_base_s,
-                    longest_s=settings.outbox_backoff_max_s,
-                ),
-            ),
+            settings=settings,
+            concurrency=concurrency,
         )
 
     @cached_property
@@ -253,17 +233,14 @@ class AppPipeline(ABC):
         base = self._beside if self.settings.ship_base is None else Path(self.settings.ship_base)
         return OpenSinks(base=base, clock=self._clock)
 
-    def _shipping(self) -> tuple[Channels, ShipWorkflow, ChannelOptions]:
+    def _shipping(self) -> tuple[Channels, ShipWorkflow]:
         """What a worker needs to ship."""
         from analemma.catalog.channels import Channels
         from analemma.catalog.sink_states import SinkStates
-        from analemma.outbox.channel_threads import ChannelOptions
-        from analemma.outbox.failures import RetryPolicy
         from analemma.pipeline.deploy_serving import DeployAnswers
         from analemma.pipeline.events import Events
         from analemma.pipeline.shipping import ShipWorkflow
 
-        settings = self.settings
         if not any(isinstance(each, DeployAnswers) for each in self._shipped_listeners):
             self._shipped_listeners.insert(0, DeployAnswers(Events(self._entropy), clock=self._clock))
         workflow = ShipWorkflow(
@@ -275,19 +252,7 @@ class AppPipeline(ABC):
             clock=self._clock,
             listeners=self._shipped_listeners,
         )
-        options = ChannelOptions(
-            threads=settings.ship_threads,
-            poll_busy_s=settings.outbox_poll_busy_s,
-            poll_idle_s=settings.outbox_poll_idle_s,
-            retries=RetryPolicy(
-                max_attempts=settings.ship_max_attempts,
-                base_s=settings.outbox_backoff_base_s,
-                longest_s=settings.outbox_backoff_max_s,
-            ),
-            rest_s=settings.ship_rest_s,
-            longest_rest_s=settings.ship_rest_max_s,
-        )
-        return Channels(self.catalog.engine), workflow, options
+        return Channels(self.catalog.engine), workflow
 
     def _pipeline_handlers(self) -> Mapping[str, Handler]:
         from analemma.pipeline.handlers import handlers

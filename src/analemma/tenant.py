@@ -127,20 +127,14 @@ class Tenant:
     def packing(self) -> Packing:
         """Moves this tenant's blocks between the database and packs."""
         from analemma.catalog.packing import SqlPacking
-        from analemma.gc.packing import Packing, PackingPolicy
+        from analemma.gc.packing import Packing
 
-        settings = self._app.settings
         return Packing(
             self._catalog,
             SqlPacking(self._catalog.engine),
             self.id,
             objects=self._app.objects,
-            policy=PackingPolicy(
-                after_s=settings.pack_after_s,
-                target_bytes=settings.pack_target_bytes,
-                least_bytes=settings.pack_least_bytes,
-                waste=settings.pack_waste,
-            ),
+            settings=self._app.settings,
             clock=self._clock,
             entropy=self._app._entropy,
         )
@@ -174,7 +168,6 @@ class Tenant:
     @cached_property
     def pipeline(self) -> TenantPipeline:
         """The workflows that take this tenant's documents in and compile them."""
-        from analemma.pipeline.fanout import FanoutOptions
         from analemma.pipeline.tenant_pipeline import TenantPipeline
 
         app = self._app
@@ -193,8 +186,7 @@ class Tenant:
             wake=self._catalog.wakeups.signal,
             held_back=lambda numbers: self.deploys._held_back(numbers),
             known=app._known_documents.of(self.id),
-            fanout=FanoutOptions(page=app.settings.fanout_page, limit=app.settings.fanout_limit),
-            max_attempts=app.settings.outbox_max_attempts,
+            settings=app.settings,
         )
 
     def ingest(
@@ -358,13 +350,12 @@ class Tenant:
     def archives(self) -> Archives:
         """This tenant's workspaces, in and out of object storage."""
         from analemma.archives.archives import Archives
-        from analemma.archives.collecting_reports import ArchiveBrakes, ArchiveGcOptions
-        from analemma.archives.parts import ArchiveOptions, Parts
+        from analemma.archives.parts import Parts
         from analemma.archives.places import store_paths
         from analemma.archives.volumes import DirectoryVolumes
         from analemma.catalog.workspaces import SqlWorkspaces
 
-        settings, place = self._app.settings, self._app._place
+        place = self._app._place
         return Archives(
             Parts(
                 catalog=SqlWorkspaces(self._catalog.engine),
@@ -378,27 +369,7 @@ class Tenant:
                 blocks=self.blocks,
                 clock=self._clock,
                 entropy=self._app._entropy,
-                options=ArchiveOptions(
-                    timeout_s=settings.archive_timeout_s,
-                    lease_s=settings.archive_lease_s,
-                    format=settings.archive_format,
-                    level=settings.archive_level,
-                    outside_links=settings.archive_outside_links,
-                    limit_bytes=settings.archive_limit_bytes,
-                    limit_files=settings.archive_limit_files,
-                    verify_age_s=settings.archive_verify_age_s,
-                    gc=ArchiveGcOptions(
-                        delay_s=settings.archive_gc_delay_s,
-                        object_delay_s=0 if self._app.ownership is None else settings.gc_object_delay_s,
-                        lease_s=settings.gc_lease_s,
-                        filter=settings.archive_gc_filter,
-                        brakes=ArchiveBrakes(
-                            orphans=settings.gc_brake_unmarked,
-                            drop=settings.gc_brake_drop,
-                            units=settings.gc_brake_blocks,
-                        ),
-                    ),
-                ),
+                settings=self._app.settings,
                 volumes=self._app.volumes or DirectoryVolumes(),
                 store_paths=store_paths(place.url, place.objects, place.file),
             )

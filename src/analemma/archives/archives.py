@@ -66,7 +66,7 @@ class Archives:
             owner = self._parts.volume_owner(workspace)
             opened.claim(owner, create=False)
             try:
-                row = self._parts.catalog.add(self._parts.tenant, row, lease_s=self._parts.options.lease_s)
+                row = self._parts.catalog.add(self._parts.tenant, row, lease_s=self._parts.settings.archive_lease_s)
             except Conflict:
                 found = self._parts.catalog.get(self._parts.tenant, workspace)
                 if found is None or found.volume != row.volume or found.status == "DELETED":
@@ -148,7 +148,9 @@ class Archives:
 
         with self._operations.begin(workspace, owner_id, "ARCHIVING", begin) as held:
             job = self._job(held, timeout_s, progress)
-            archiver = Archiver(self._parts, held, job, format=format or self._parts.options.format, force=force)
+            archiver = Archiver(
+                self._parts, held, job, format=format or self._parts.settings.archive_format, force=force
+            )
             self._reconciler.archive(held, archiver)
             return self._public_unit(held.row)
 
@@ -378,14 +380,14 @@ class Archives:
             volume.check_removable()
 
     def _public(self, row: WorkspaceRow) -> Workspace:
-        return public_workspace(row, self._parts.options)
+        return public_workspace(row, self._parts.settings)
 
     def _public_unit(self, row: WorkspaceRow) -> ArchiveUnit:
         return public_unit(kept_unit(self._parts, row), row.archive_key or "")
 
     def _job(self, held: Held | None = None, timeout_s: float | None = None, progress: OnProgress | None = None) -> Job:
         check: Callable[[], None] = held.check if held is not None else lambda: None
-        seconds = self._parts.options.timeout_s if timeout_s is None else timeout_s
+        seconds = self._parts.settings.archive_timeout_s if timeout_s is None else timeout_s
         return Job(clock=self._parts.clock, timeout_s=seconds, check=check, progress=progress)
 
 

@@ -201,15 +201,15 @@ class Archiver:
 
     def _write_tar(self, op_id: str) -> Meta:
         name = new_attempt(self._parts.entropy)
-        options = self._parts.options
-        walk = Walk(self._held.volume.path, limits=options.limits())
+        settings = self._parts.settings
+        walk = Walk(self._held.volume.path, limits=self._parts.limits)
         written = write_tar(
             self._parts.objects,
             self._parts.key(self._held.row, op_id, name),
             walk,
             self._job,
-            level=options.level,
-            outside_links=options.outside_links,
+            level=settings.archive_level,
+            outside_links=settings.archive_outside_links,
         )
         hit(AFTER_DATA)
         meta = Meta(

@@ -87,7 +87,7 @@ class BlockWriter:
     def write(self, op_id: str) -> tuple[Meta, bytes]:
         """Store all blocks; the marker, and the bytes of the index object that it will stand for."""
         self._parts.catalog.open_session(self._parts.tenant, self.session)
-        limits = self._parts.options.limits()
+        limits = self._parts.limits
         walk = Walk(self._held.volume.path, unchanged=self._is_unchanged, limits=limits, times_ns=TIMES_NS)
         try:
             root = self._walk(walk)
@@ -116,7 +116,7 @@ class BlockWriter:
 
     def shared(self) -> Shared | None:
         """Files whose blocks are those of the archive before, if that was read from the store not too long ago."""
-        most_us = self._parts.options.verify_age_s * SECOND_US
+        most_us = self._parts.settings.archive_verify_age_s * SECOND_US
         age_us = self._parts.clock.now_us() - self._verified_at_us
         if self._base is None or not 0 <= age_us < most_us:
             return None
@@ -211,7 +211,7 @@ class BlockWriter:
     def _wire(self, found: Found, frame: _Frame) -> Wire:
         entry = found.entry
         if entry.kind == "symlink":
-            check_archived_link(entry, self._parts.options.outside_links)
+            check_archived_link(entry, self._parts.settings.archive_outside_links)
         if entry.kind != "file":
             return entry_wire(entry, b"\0" + entry.target)
         if found.file < 0:

@@ -72,7 +72,7 @@ class ArchiveCollector:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._marks = ArchiveMarks(parts.catalog)
-        self._options = parts.options.gc
+        self._settings = parts.settings
 
     def plan(self, delay_s: float | None = None, *, progress: Progress | None = None) -> ArchiveGcPlan:
         """What a run would do now. Changes nothing, and may be made while others collect."""
@@ -100,7 +100,7 @@ class ArchiveCollector:
                 delete_bytes=found.delete_bytes,
                 waiting=found.waiting,
                 sample=tuple(found.sample),
-                problem=judge(found.counts, last_needed=snapshot.lease.needed, limits=self._options.brakes),
+                problem=judge(found.counts, last_needed=snapshot.lease.needed, limits=self._settings),
             )
 
     def run(
@@ -121,7 +121,7 @@ class ArchiveCollector:
         delay_s = self._delay(delay_s)
         self._parts.objects  # noqa: B018  Invalid without one, before anything is begun.
         begun = self._marks.begin(
-            self._parts.tenant, self._parts.holder, self._options.lease_s, store_id=self._parts.store_id
+            self._parts.tenant, self._parts.holder, self._settings.gc_lease_s, store_id=self._parts.store_id
         )
         return _Run(self, begun, int(delay_s * SECOND_US), force, progress or _silent, stop or (lambda: False)).go()
 
@@ -143,15 +143,16 @@ class ArchiveCollector:
             listing.units.close()
 
     def _protection(self, snapshot: ArchiveSnapshot, listed_at_us: int) -> Protection:
-        if self._options.filter == "bloom":
+        if self._settings.archive_gc_filter == "bloom":
             return FilteredProtection(snapshot, self._parts.entropy, listed_at_us)
         return MergedProtection(snapshot.protected(), listed_at_us)
 
     def _delay(self, delay_s: float | None) -> float:
-        chosen = self._options.delay_s if delay_s is None else delay_s
+        chosen = self._settings.archive_gc_delay_s if delay_s is None else delay_s
         if not 0 <= chosen <= LONGEST_DELAY_S:
             raise Invalid(f"a delay of {chosen} s is none", hint="0 is the shortest")
-        return max(chosen, self._options.object_delay_s)
+        # A clone of the catalog may be the one that collects.
+        return chosen if self._parts.ownership is None else max(chosen, self._settings.gc_object_delay_s)
 
 
 class _Run:
@@ -238,7 +239,7 @@ class _Run:
                 spools.callback(found.close)
                 last_needed = snapshot.lease.needed
         self._counts, self._waiting = found.counts, found.waiting
-        reason = judge(found.counts, last_needed=last_needed, limits=collector._options.brakes)
+        reason = judge(found.counts, last_needed=last_needed, limits=collector._settings)
         if reason is not None and not self._force:
             self._problem = (f"{reason} (if that is right, run it with force)", "limit")
         hit(AFTER_LOOK)
@@ -323,7 +324,7 @@ class _Run:
         if self._stop():
             raise Stopped
         # guard: unit.long
-        if self._parts.clock.monotonic() - self._renewed >= self._collector._options.lease_s / RENEWALS_PER_LEASE:
+        if self._parts.clock.monotonic() - self._renewed >= self._collector._settings.gc_lease_s / RENEWALS_PER_LEASE:
             self._renew()
 
     def _renew(self) -> None:

@@ -3,41 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
-FilterName = Literal["merge", "bloom"]
+from analemma.settings import Settings
 
 SAMPLE = 20
 MOST_MISSING = 3
 """So many archives that workspaces have may be gone from the store; more, and it is another bucket."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveBrakes:
-    """From which point on the numbers of a pass look wrong."""
-
-    orphans: float = 1.0
-    """The largest share of archives that are nobody's."""
-    drop: float = 0.5
-    """The largest share of needed archives by which two passes in a row may differ downwards."""
-    units: int = 1000
-    """Differences of fewer archives than this are never wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveGcOptions:
-    """How archives are collected, unless a call says otherwise."""
-
-    delay_s: float = 604_800
-    """An archive that is nobody's stays this long."""
-    object_delay_s: float = 0
-    """Not less than this, whatever a call says: a clone of the catalog may be the one that collects."""
-    lease_s: float = 300
-    """A collector that was not heard of for so long has died."""
-    filter: FilterName = "merge"
-    """How it is found out what may be needed: exactly, or by a filter that is much smaller than what it stands for."""
-    brakes: ArchiveBrakes = field(default_factory=ArchiveBrakes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +35,18 @@ class ArchiveCounts:
     """Those of these that were complete before the listing began."""
 
 
-def judge(counts: ArchiveCounts, *, last_needed: int | None, limits: ArchiveBrakes) -> str | None:
+def judge(counts: ArchiveCounts, *, last_needed: int | None, limits: Settings) -> str | None:
     """Why nothing should be collected, or None."""
     units, orphans = counts.units, counts.orphans
     if units and not counts.protected and counts.unknown == orphans:
         return f"there are {units} archives, and the catalog has heard of none of them"
     if counts.missing > MOST_MISSING and counts.missing * 2 > counts.kept:
         return f"{counts.missing} of {counts.kept} archives are not where they should be: this may be another bucket"
-    if orphans >= limits.units and orphans > limits.orphans * units:
-        return f"{orphans} of {units} archives are nobody's, more than {limits.orphans:.0%}"
+    if orphans >= limits.gc_brake_blocks and orphans > limits.gc_brake_unmarked * units:
+        return f"{orphans} of {units} archives are nobody's, more than {limits.gc_brake_unmarked:.0%}"
     if last_needed is not None:
         fewer = last_needed - counts.protected
-        if fewer >= limits.units and fewer > limits.drop * last_needed:
+        if fewer >= limits.gc_brake_blocks and fewer > limits.gc_brake_drop * last_needed:
             return f"only {counts.protected} archives are needed, and {last_needed} were in the pass before"
     return None
 

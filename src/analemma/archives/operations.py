@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from analemma.archives.parts import ArchiveOptions, Parts
+from analemma.archives.parts import Parts
 from analemma.archives.volumes import Volume
 from analemma.catalog.collecting import SECOND_US
 from analemma.catalog.engine import Transaction
@@ -27,6 +27,7 @@ from analemma.catalog.workspaces import (
 from analemma.errors import AnalemmaError, Conflict
 from analemma.failpoints import declare, hit
 from analemma.holders import is_dead
+from analemma.settings import Settings
 
 AFTER_BEGIN = declare("workspace.after_begin", "an operation is begun, and nothing of it is done")
 BEFORE_FINISH = declare("workspace.before_finish", "an operation is done, and its row does not say so")
@@ -46,9 +47,9 @@ class Held:
         self._lost: LostOperation | None = None
 
     @property
-    def options(self) -> ArchiveOptions:
-        """How archives are made and kept."""
-        return self._parts.options
+    def settings(self) -> Settings:
+        """Those of the store."""
+        return self._parts.settings
 
     def check(self) -> None:
         """Raise LostOperation if a heartbeat found out that it is another's by now."""
@@ -98,7 +99,7 @@ class Held:
 
     def renew(self) -> None:
         """Say that the worker is alive."""
-        lease_us = int(self._parts.options.lease_s * SECOND_US)
+        lease_us = int(self._parts.settings.archive_lease_s * SECOND_US)
         try:
             # Not through `change`: the row that the worker knows is not the heartbeat's to replace.
             self._parts.catalog.change(
@@ -169,7 +170,7 @@ class Operations:
                 yield held
 
     def _taken(self, row: WorkspaceRow, now: int) -> WorkspaceRow:
-        until = now + int(self._parts.options.lease_s * SECOND_US)
+        until = now + int(self._parts.settings.archive_lease_s * SECOND_US)
         # guard: workspace.raised
         return replace(row, fence=row.fence + 1, holder=self._parts.holder, lease_until_us=until)
 
@@ -178,7 +179,7 @@ class Operations:
         done = threading.Event()
 
         def beat() -> None:
-            while not done.wait(self._parts.options.lease_s / _HEARTBEATS_PER_LEASE):
+            while not done.wait(self._parts.settings.archive_lease_s / _HEARTBEATS_PER_LEASE):
                 held.renew()
 
         heart = threading.Thread(target=beat, name=f"workspace-{held.row.id}", daemon=True)

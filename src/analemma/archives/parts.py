@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from analemma.archives.collecting_reports import ArchiveGcOptions
 from analemma.archives.entries import Limits
-from analemma.archives.links import OutsideLinks
 from analemma.archives.names import META, unit_prefix
 from analemma.archives.volumes import Volumes
 from analemma.blocks.port import ObjectStore
@@ -18,28 +16,10 @@ from analemma.catalog.port import TenantId
 from analemma.catalog.workspaces import Operation, SqlWorkspaces, Status, UnitRow, WorkspaceRow
 from analemma.clock import Clock, Entropy, moment
 from analemma.errors import Invalid
+from analemma.settings import Settings
 from analemma.state.object_ownership import ObjectOwnership
 
 FormatName = Literal["tar", "blocks"]
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveOptions:
-    """How archives are made and restored; the settings of these names say what each is."""
-
-    timeout_s: float = 1800
-    lease_s: float = 60
-    format: FormatName = "tar"
-    level: int = 3
-    outside_links: OutsideLinks = "refuse"
-    limit_bytes: int = 1 << 40
-    limit_files: int = 10_000_000
-    verify_age_s: float = 0
-    gc: ArchiveGcOptions = field(default_factory=ArchiveGcOptions)
-
-    def limits(self) -> Limits:
-        """How much an archive may hold."""
-        return Limits(bytes=self.limit_bytes, entries=self.limit_files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +76,7 @@ class Parts:
     blocks: BlockStore
     clock: Clock
     entropy: Entropy
-    options: ArchiveOptions
+    settings: Settings
     volumes: Volumes
     store_paths: tuple[str, ...] = ()
     """Where on this machine the store itself lies: no place for volumes."""
@@ -110,6 +90,11 @@ class Parts:
             )
         return self.store
 
+    @property
+    def limits(self) -> Limits:
+        """How much an archive may hold."""
+        return Limits(bytes=self.settings.archive_limit_bytes, entries=self.settings.archive_limit_files)
+
     def key(self, row: WorkspaceRow, op_id: str, name: str = META) -> str:
         """The key of an object of one archive."""
         return f"{unit_prefix(self.tenant_name, row.id, op_id)}/{name}"
@@ -119,12 +104,12 @@ class Parts:
         return f"workspace {workspace} of tenant {self.tenant_name} in store {self.store_id}"
 
 
-def public_workspace(row: WorkspaceRow, options: ArchiveOptions) -> Workspace:
+def public_workspace(row: WorkspaceRow, settings: Settings) -> Workspace:
     """A row as callers see it."""
     deleted_at = None if row.deleted_at_us is None else moment(row.deleted_at_us)
     until = None
     if deleted_at is not None and row.archive_op is not None:
-        until = deleted_at + timedelta(seconds=options.gc.delay_s)
+        until = deleted_at + timedelta(seconds=settings.archive_gc_delay_s)
     return Workspace(
         id=row.id,
         owner_id=row.owner,

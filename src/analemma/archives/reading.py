@@ -71,14 +71,13 @@ def verify_archive(parts: Parts, row: WorkspaceRow, meta: Meta, job: Job) -> Non
 
 def extract_archive(parts: Parts, row: WorkspaceRow, meta: Meta, directory: str, job: Job) -> None:
     """All files of an archive, durably, into an empty directory that nobody looks at yet."""
-    options = parts.options
-    counts = meta.counts
+    limits, counts = parts.limits, meta.counts
     entries = sum(counts.get(name, 0) for name in ("files", "directories", "links"))
     limits = Limits(
-        bytes=min(options.limit_bytes, counts.get("bytes", options.limit_bytes)),
-        entries=min(options.limit_files, entries or options.limit_files),
+        bytes=min(limits.bytes, counts.get("bytes", limits.bytes)),
+        entries=min(limits.entries, entries or limits.entries),
     )
-    with Extractor(directory, limits=limits, outside_links=options.outside_links) as extractor:
+    with Extractor(directory, limits=limits, outside_links=parts.settings.archive_outside_links) as extractor:
         if meta.format == BLOCKS:
             key = parts.key(row, meta.op_id, meta.data)
             verify_object(parts.objects, key, size=meta.size, sha256=meta.sha256, job=job)

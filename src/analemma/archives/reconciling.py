@@ -111,7 +111,7 @@ class Reconciler:
         """Archive if that is wanted, remove the volume, and be DELETED."""
         row = held.row
         if row.intent == "keep" and row.status == "WARM":
-            self._archive(held, Archiver(self._parts, held, job, format=self._parts.options.format))
+            self._archive(held, Archiver(self._parts, held, job, format=self._parts.settings.archive_format))
         else:
             try:
                 if row.intent != "keep":
@@ -180,7 +180,7 @@ class Reconciler:
         if only_here and not self._parts.volumes.open(row.volume).is_here():
             return None
         operation, error = row.operation, None
-        job = Job(clock=self._parts.clock, timeout_s=self._parts.options.timeout_s, check=lambda: None)
+        job = Job(clock=self._parts.clock, timeout_s=self._parts.settings.archive_timeout_s, check=lambda: None)
         try:
             if self.finish_one(workspace, job) is None:
                 return None
@@ -201,7 +201,7 @@ class Reconciler:
                 undo(held, "ERROR", exc)
                 raise
         elif row.operation == "ARCHIVING":
-            self.archive(held, Archiver(self._parts, held, job, format=self._parts.options.format))
+            self.archive(held, Archiver(self._parts, held, job, format=self._parts.settings.archive_format))
         elif row.operation == "RESTORING":
             if row.status == "ERROR":
                 held.finish("ERROR", error=row.error or "recovering it was interrupted", intent=row.intent)

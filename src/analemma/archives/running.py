@@ -29,7 +29,7 @@ def run_hook(hook: Hook | None, held: Held, before: Status) -> None:
     if hook is None:
         return
     try:
-        hook(public_workspace(held.row, held.options))
+        hook(public_workspace(held.row, held.settings))
     except BaseException as exc:
         undo(held, before, exc)
         raise

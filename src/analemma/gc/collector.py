@@ -16,11 +16,12 @@ from analemma.catalog.engine import Engine
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.gc.parts import GcOptions, Parts, Progress, TenantPart, silent
+from analemma.gc.parts import Parts, Progress, TenantPart, silent
 from analemma.gc.planning import Planner, as_report
 from analemma.gc.reports import GcPlan, GcReport, GcStatus
 from analemma.gc.running import Run
 from analemma.gc.uploads import UploadCollector
+from analemma.settings import Settings
 from analemma.state.object_ownership import ObjectOwnership
 
 LONGEST_GRACE_S = 1e10
@@ -39,7 +40,7 @@ class Collector:
         ownership: ObjectOwnership | None = None,
         open_tenant: Callable[[str], TenantPart],
         holder: str,
-        options: GcOptions,
+        settings: Settings,
         clock: Clock,
         database_clock: DatabaseClock = database_clock,
     ) -> None:
@@ -48,11 +49,13 @@ class Collector:
             store_id=store_id,
             catalog=Collecting(engine, clock=database_clock),
             upload_rows=upload_rows,
-            uploads=UploadCollector(upload_rows, objects, age_s=options.upload_age_s, delay_s=options.object_delay_s),
+            uploads=UploadCollector(
+                upload_rows, objects, age_s=settings.gc_upload_age_s, delay_s=settings.gc_object_delay_s
+            ),
             has_objects=objects is not None,
             ownership=ownership,
             open_tenant=open_tenant,
-            options=options,
+            settings=settings,
             clock=clock,
         )
         self._holder = holder
@@ -109,8 +112,10 @@ class Collector:
                 if self._running is not None:
                     raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
                 self._running = token
-            self.sessions.abandon(self._parts.options.session_idle_s)
-            begun = self._parts.catalog.begin(self._holder, self._parts.options.lease_s, store_id=self._parts.store_id)
+            self.sessions.abandon(self._parts.settings.gc_session_idle_s)
+            begun = self._parts.catalog.begin(
+                self._holder, self._parts.settings.gc_lease_s, store_id=self._parts.store_id
+            )
             self._ran_at[tenant] = self._parts.clock.monotonic()
             run = Run(self._parts, begun, plan, grace_s, expire, force, progress or silent, stop or (lambda: False))
             return run.go(tenants)
@@ -167,7 +172,7 @@ class Collector:
         return self._parts.catalog.oldest_visit(number) <= since_us
 
     def _grace(self, grace_s: float | None) -> float:
-        chosen = self._parts.options.grace_s if grace_s is None else grace_s
+        chosen = self._parts.settings.gc_grace_s if grace_s is None else grace_s
         if not 0 <= chosen <= LONGEST_GRACE_S:
             raise Invalid(f"a grace period of {chosen} s is none", hint="0 is the shortest")
         return chosen

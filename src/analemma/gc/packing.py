@@ -32,6 +32,7 @@ from analemma.catalog.port import BlockRow, KernelCatalog, TenantId, Upload, Upl
 from analemma.clock import Clock, Entropy
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.failpoints import declare, hit
+from analemma.settings import Settings
 
 AFTER_CHECK = declare("pack.after_check", "the pack was read back and is whole, and no block has moved")
 
@@ -45,20 +46,6 @@ _ENTRY_BYTES = 48
 Item = TypeVar("Item")
 Read = tuple[BlockRow, bytes]
 """A row, and its bytes as stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackingPolicy:
-    """When a block is cold, and what packs are like."""
-
-    after_s: float
-    """How long a block stays in its row."""
-    target_bytes: int
-    """How large packs become."""
-    least_bytes: int
-    """What is less than this waits for more."""
-    waste: float
-    """The share of dead bytes from which a pack is written anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +83,7 @@ class Packing:
         tenant: TenantId,
         *,
         objects: ObjectStore | None,
-        policy: PackingPolicy,
+        settings: Settings,
         clock: Clock,
         entropy: Entropy,
     ) -> None:
@@ -104,7 +91,7 @@ class Packing:
         self._packing = packing
         self._tenant = tenant
         self._objects = objects
-        self._policy = policy
+        self._settings = settings
         self._clock = clock
         self._entropy = entropy
 
@@ -119,16 +106,16 @@ class Packing:
         0
         """
         mover = self._mover(progress)
-        mark = self._mark(self._policy.after_s if older_than_s is None else older_than_s)
+        mark = self._mark(self._settings.pack_after_s if older_than_s is None else older_than_s)
         blocks, size = (0, 0) if mark is None else self._packing.count_cold_blocks(self._tenant, mark)
-        if mark is None or not blocks or size < self._policy.least_bytes:
+        if mark is None or not blocks or size < self._settings.pack_least_bytes:
             return PackingReport(waiting_bytes=size, dry_run=dry_run)
         if dry_run:
-            packs = -(-size // self._policy.target_bytes)
+            packs = -(-size // self._settings.pack_target_bytes)
             return PackingReport(blocks=blocks, bytes=size, packs=packs, dry_run=True)
         for row in self._cold(mark, mover):
             mover.add(row, row.body or b"", origin=None)
-        waiting_bytes = mover.flush(self._policy.least_bytes)
+        waiting_bytes = mover.flush(self._settings.pack_least_bytes)
         return replace(mover.report, waiting_bytes=waiting_bytes)
 
     def repack(
@@ -137,7 +124,7 @@ class Packing:
         """Write packs anew of which more than this share is dead (`pack_waste` unless given); the collector removes the
         old ones."""
         mover = self._mover(progress)
-        threshold = self._policy.waste if waste is None else waste
+        threshold = self._settings.pack_waste if waste is None else waste
         if not 0 <= threshold < 1:
             raise Invalid(f"{threshold} is no share of dead bytes", hint="give a number from 0 to below 1")
         # One in which nothing lies is the collector's.
@@ -147,7 +134,7 @@ class Packing:
             return PackingReport(
                 blocks=sum(usage.blocks for usage in chosen),
                 bytes=live_bytes,
-                packs=-(-live_bytes // self._policy.target_bytes),
+                packs=-(-live_bytes // self._settings.pack_target_bytes),
                 emptied=len(chosen),
                 freed_bytes=sum(usage.size for usage in chosen),
                 dry_run=True,
@@ -177,7 +164,7 @@ class Packing:
             self._packing,
             self._objects,
             self._tenant,
-            target_bytes=self._policy.target_bytes,
+            target_bytes=self._settings.pack_target_bytes,
             clock=self._clock,
             entropy=self._entropy,
             progress=progress,

@@ -48,7 +48,7 @@ class Planner:
             upload_bytes=sum(claims.sizes.values()),
             abandoned=claims.abandoned,
             claims=b"".join(sorted(claims.sizes)),
-            object_delay_s=parts.options.object_delay_s,
+            object_delay_s=parts.settings.gc_object_delay_s,
             refused=self._refused(),
         )
 
@@ -71,7 +71,7 @@ class Planner:
                     part.blocks.read_uncached,
                     number=number,
                     grace_s=self._grace_s,
-                    brakes=self._parts.options.brakes,
+                    settings=self._parts.settings,
                     expiring=expiring,
                 )
                 finding = finish(looking, self._progress)

@@ -52,7 +52,7 @@ class Run:
         self._progress = progress
         self._stop = stop
         self._clock = parts.clock
-        self._renew_every_s = parts.options.lease_s / 3
+        self._renew_every_s = parts.settings.gc_lease_s / 3
         self._renewed = self._clock.monotonic()
         self._tenants: list[TenantReport] = []
         self._claimed = 0
@@ -128,7 +128,7 @@ class Run:
     def _end_leases(self, tenant: TenantId, done: TenantReport) -> TenantReport:
         if not self._expire:
             return done
-        before_us = self._parts.upload_rows.now_us() - round(self._parts.options.payload_lease_s * SECOND_US)
+        before_us = self._parts.upload_rows.now_us() - round(self._parts.settings.payload_lease_s * SECOND_US)
         for count in self._pass.end_leases(tenant, before_us):
             done = self._tenants[-1] = replace(done, leases=done.leases + count)
             self._tick("ending leases", count)
@@ -142,7 +142,7 @@ class Run:
             tenant,
             parts.open_tenant(done.tenant).blocks.read_uncached,
             grace_s=self._grace_s,
-            brakes=parts.options.brakes,
+            settings=parts.settings,
             force=self._force,
             only=self._deletions(done.tenant),
             clock=self._clock,
@@ -174,7 +174,7 @@ class Run:
     def _forget_keys(self, tenant: TenantId, done: TenantReport) -> TenantReport:
         if not self._expire or done.problem is not None:
             return done
-        before_us = self._parts.upload_rows.now_us() - round(self._parts.options.key_keep_s * SECOND_US)
+        before_us = self._parts.upload_rows.now_us() - round(self._parts.settings.idempotency_keep_s * SECOND_US)
         for count in self._pass.forget_keys(tenant, before_us):
             done = self._tenants[-1] = replace(done, keys=done.keys + count)
             self._tick("forgetting keys", count)

@@ -13,10 +13,11 @@ from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.collecting import Collecting, Pass, Snapshot
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
-from analemma.gc.brakes import BrakeLimits, judge
+from analemma.gc.brakes import judge
 from analemma.gc.marking import Read, mark
 from analemma.gc.roots import MANIFESTS, ROOTS
 from analemma.gc.surveying import Survey, batches, survey
+from analemma.settings import Settings
 
 _T = TypeVar("_T")
 
@@ -57,7 +58,7 @@ def look(
     *,
     number: int,
     grace_s: float,
-    brakes: BrakeLimits,
+    settings: Settings,
     expiring: Collection[BlockId] = frozenset(),
 ) -> Generator[Step, None, Finding]:
     """Mark from a snapshot and sort all blocks. Changes nothing. Versions that are `expiring` count as gone."""
@@ -75,7 +76,7 @@ def look(
         referenced=found.referenced,
         emptiness_is_unexplained=not roots and catalog.unexplained_emptiness(tenant),
         last=catalog.last_count(tenant),
-        limits=brakes,
+        limits=settings,
     )
     return Finding(found, limit, problem)
 
@@ -91,7 +92,7 @@ class Sweep:
         read: Read,
         *,
         grace_s: float = 0,
-        brakes: BrakeLimits = BrakeLimits(),  # noqa: B008 - it cannot be changed
+        settings: Settings,
         force: bool = False,
         only: Collection[bytes] | None = None,
         batch: int = BATCH,
@@ -104,7 +105,7 @@ class Sweep:
         self._tenant = tenant
         self._read = read
         self._grace_s = grace_s
-        self._brakes = brakes
+        self._settings = settings
         self._force = force
         self._only = only
         self._batch = batch
@@ -124,7 +125,7 @@ class Sweep:
             self._read,
             number=begun.number,
             grace_s=self._grace_s,
-            brakes=self._brakes,
+            settings=self._settings,
         )
         self.total, self.referenced = found.survey.total, found.survey.referenced
         yield "scanned", self.total

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from analemma.catalog.channels import Channels
@@ -25,6 +25,7 @@ from analemma.outbox.handlers import read_event
 from analemma.outbox.holding import TenantNames
 from analemma.outbox.outcomes import tell_dead
 from analemma.outbox.upsets import Upsets
+from analemma.settings import Settings
 
 EVENTS_PER_LANE: Final = 8
 """About so many, so that an aggregate with many events is done at once."""
@@ -33,21 +34,6 @@ SUSPECTS: Final = (100, 10, 1)
 IN_LINE_S: Final = 1.0
 
 log = logging.getLogger("analemma.outbox")
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelOptions:
-    """How channels are worked on."""
-
-    threads: int = 16
-    """Channels at a time."""
-    poll_busy_s: float = 0.1
-    poll_idle_s: float = 1.0
-    retries: RetryPolicy = field(default_factory=lambda: RetryPolicy(max_attempts=20))
-    """For single aggregates, if the receiver answers others."""
-    rest_s: float = 1.0
-    """How long a channel rests at first, if its receiver does not answer; doubles with each time."""
-    longest_rest_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +66,7 @@ class ChannelDelivery:
         names: TenantNames,
         *,
         tenant: TenantId | None,
-        options: ChannelOptions,
+        settings: Settings,
         chance: random.Random,
     ) -> None:
         self._claims = claims
@@ -89,7 +75,11 @@ class ChannelDelivery:
         self._host = host
         self._names = names
         self._tenant = tenant
-        self._options = options
+        self._settings = settings
+        self._retries = RetryPolicy(
+            settings.ship_max_attempts, settings.outbox_backoff_base_s, settings.outbox_backoff_max_s
+        )
+        """For single aggregates, if the receiver answers others."""
         self._chance = chance
         self._unsaid: set[int] = set()
         """Lanes, by identity, of which nothing was said since they were claimed."""
@@ -160,13 +150,13 @@ class ChannelDelivery:
 
     def _suspects_size(self, attempts: int) -> int:
         """How many are tried together with one in which workers died so often. The last attempt is made alone."""
-        if attempts >= self._options.retries.max_attempts - 1:
+        if attempts >= self._retries.max_attempts - 1:
             return 1
         return SUSPECTS[min(max(attempts, 1), len(SUSPECTS)) - 1]
 
     def _survivors(self, claimed: Sequence[ClaimedLane]) -> list[ClaimedLane]:
         """Count the attempts that ended with their workers; all lanes but those for which it was the last."""
-        most = self._options.retries.max_attempts
+        most = self._retries.max_attempts
         blamed: list[ClaimedLane] = []
         spent: list[LaneOutcome] = []
         alive: list[ClaimedLane] = []
@@ -246,9 +236,13 @@ class ChannelDelivery:
             return BatchAnswer(dict.fromkeys(range(len(deliveries)), Failed(reason)), Rest(reason), is_proof=False)
 
     def _rest(self, name: str, rest: Rest) -> float:
-        options = self._options
+        settings = self._settings
         rest_s = self._channels.rest(
-            name, base_s=options.rest_s, longest_s=options.longest_rest_s, asked_s=rest.after_s, reason=rest.reason
+            name,
+            base_s=settings.ship_rest_s,
+            longest_s=settings.ship_rest_max_s,
+            asked_s=rest.after_s,
+            reason=rest.reason,
         )
         log.warning("the channel %s rests for %.1f s: %s", name, rest_s, rest.reason)
         return rest_s
@@ -274,7 +268,7 @@ class ChannelDelivery:
         if read.unreadable is None:
             return LaneOutcome(lane, done)
         attempts = lane.events[count].attempts
-        return LaneOutcome(lane, done, self._options.retries.judge(read.unreadable, attempts, self._chance))
+        return LaneOutcome(lane, done, self._retries.judge(read.unreadable, attempts, self._chance))
 
     def _failure(self, attempts: int, failed: Failed, rest_s: float | None) -> EventFailure:
         if rest_s is not None and not failed.is_permanent:
@@ -282,9 +276,9 @@ class ChannelDelivery:
             delay_s = rest_s * self._chance.uniform(1, 2)
             return EventFailure("FAILED", attempts, int(delay_s * 1_000_000), clean(failed.reason))
         if not failed.is_counted:
-            delay_us = int((failed.after_s or self._options.poll_busy_s) * 1_000_000)
+            delay_us = int((failed.after_s or self._settings.outbox_poll_busy_s) * 1_000_000)
             return EventFailure("FAILED", attempts, delay_us, clean(failed.reason))
-        return self._options.retries.judge_reason(
+        return self._retries.judge_reason(
             failed.reason, attempts, self._chance, is_permanent=failed.is_permanent, after_s=failed.after_s
         )
 

@@ -17,9 +17,9 @@ from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError
 from analemma.outbox.batches import BatchHandler
 from analemma.outbox.channel_delivery import ChannelDelivery, Host
-from analemma.outbox.channel_delivery import ChannelOptions as ChannelOptions
 from analemma.outbox.holding import TenantNames
 from analemma.outbox.options import Listener
+from analemma.settings import Settings
 
 PROBE: Final = 10
 """Lanes that are tried when a channel has rested."""
@@ -50,16 +50,16 @@ class ChannelThreads:
         names: TenantNames,
         *,
         tenant: TenantId | None,
-        options: ChannelOptions,
+        settings: Settings,
         chance: random.Random,
     ) -> None:
         self._channels = channels
         self._handler = handler
         self._host = host
         self._tenant = tenant
-        self._options = options
+        self._settings = settings
         self._delivery = ChannelDelivery(
-            claims, channels, handler, host, names, tenant=tenant, options=options, chance=chance
+            claims, channels, handler, host, names, tenant=tenant, settings=settings, chance=chance
         )
         self._lock = threading.Lock()
         self._running: dict[str, threading.Thread] = {}
@@ -111,22 +111,22 @@ class ChannelThreads:
         return self._over.is_set() or self._host.is_stopping()
 
     def _dispatch(self, listener: Listener, drain: bool) -> None:
-        options = self._options
-        pause_s = options.poll_busy_s
+        busy_s, idle_s = self._settings.outbox_poll_busy_s, self._settings.outbox_poll_idle_s
+        pause_s = busy_s
         while not self._ending():
             try:
                 has_begun, next_s = self._begin_due()
                 is_woken = listener.wait(DRAIN_POLL_S if drain else min(pause_s, next_s))
             except AnalemmaError as exc:
                 log.warning("the outbox is out of reach: %s", exc)
-                self._over.wait(options.poll_idle_s)
+                self._over.wait(idle_s)
                 continue
             except BaseException:
                 # Also where no thread can be started: some of those that run will end. A worker that lives delivers.
                 log.exception("channels cannot be delivered for now")
-                self._over.wait(options.poll_idle_s)
+                self._over.wait(idle_s)
                 continue
-            pause_s = options.poll_busy_s if is_woken or has_begun else min(pause_s * 2, options.poll_idle_s)
+            pause_s = busy_s if is_woken or has_begun else min(pause_s * 2, idle_s)
 
     def _begin_due(self) -> tuple[bool, float]:
         """Start threads for channels that are due, the least recently served first; whether there was any, and in how
@@ -137,13 +137,13 @@ class ChannelThreads:
         with self._lock:
             idle = [each for each in due if each.name not in self._running]
             ready = [each for each in idle if self._not_before.get(each.name, now) <= now]
-            free = self._options.threads - len(self._running)
+            free = self._settings.ship_threads - len(self._running)
             self._is_crowded = len(ready) > free
             for each in sorted(ready, key=lambda each: self._served.get(each.name, 0))[: max(0, free)]:
                 self._begin(each)
                 has_begun = True
             later = [self._not_before[each.name] - now for each in idle if self._not_before.get(each.name, now) > now]
-        return has_begun, min(later, default=self._options.poll_idle_s)
+        return has_begun, min(later, default=self._settings.outbox_poll_idle_s)
 
     def _begin(self, due: DueChannel) -> None:
         name = f"analemma-channel-{due.name}"
@@ -161,11 +161,11 @@ class ChannelThreads:
             pause_s = self._deliver_channel(due.name, is_probing=due.failures > 0)
         except AnalemmaError as exc:
             log.warning("the outbox is out of reach: %s", exc)
-            pause_s = self._options.poll_busy_s
+            pause_s = self._settings.outbox_poll_busy_s
         except BaseException:
             # A bug, here or in a handler's plan: the channel is tried again, and nobody else suffers.
             log.exception("the channel %s cannot be delivered", due.name)
-            pause_s = self._options.poll_idle_s
+            pause_s = self._settings.outbox_poll_idle_s
         finally:
             with self._lock:
                 # In this order, for those who ask without the lock whether anything is under way.

@@ -1,12 +1,9 @@
-"""What a worker is given and what it gives back: how it is to work, whom it hears, and what it did."""
+"""What a worker is given and what it gives back: whom it hears, and what it did."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
-
-from analemma.errors import Invalid
-from analemma.outbox.failures import RetryPolicy
 
 
 class Listener(Protocol):
@@ -20,23 +17,6 @@ class Listener(Protocol):
 
     def close(self) -> None:
         """Hear nothing more."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker works."""
-
-    concurrency: int = 4
-    batch: int = 2000
-    """Events per claim, at most."""
-    lease_s: float = 30.0
-    poll_busy_s: float = 0.1
-    poll_idle_s: float = 1.0
-    retries: RetryPolicy = field(default_factory=RetryPolicy)
-
-    def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise Invalid(f"a worker with {self.concurrency} threads", hint="give it one or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from analemma.catalog.outbox_tending import BEFORE_EVERYTHING, EventFilter, Outb
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import Conflict, Invalid, NotFound
+from analemma.settings import Settings
 
 BATCH = 100
 HOUSEKEEPING_BATCH = 1000
@@ -23,16 +24,6 @@ SECOND_US = 1_000_000
 LONGEST_AGE_S = 1e10
 
 Grade = Literal["ok", "warning"]
-
-
-@dataclass(frozen=True, slots=True)
-class HealthLimits:
-    """Beyond these, the outbox is not well."""
-
-    pending: int = 1000
-    oldest_s: float = 300.0
-    stale: int = 20
-    dead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +143,7 @@ class Outbox:
         *,
         find_tenant: Callable[[str], TenantId | None],
         signal: Callable[[], None],
-        limits: HealthLimits,
-        keep_processed_s: float,
-        keep_dead_s: float,
+        settings: Settings,
         clock: Clock,
         entropy: Entropy,
         channels: Channels | None = None,
@@ -166,9 +155,7 @@ class Outbox:
         self._copies = copies or {}
         self._find_tenant = find_tenant
         self._signal = signal
-        self._limits = limits
-        self._keep_processed_s = keep_processed_s
-        self._keep_dead_s = keep_dead_s
+        self._settings = settings
         self._clock = clock
         self._entropy = entropy
 
@@ -291,8 +278,8 @@ class Outbox:
         """Delete rows that were delivered, or given up by a person, longer ago than the settings say; how many. Nothing
         that is not settled is ever deleted."""
         now = self._rows.now_us()
-        processed_s = self._keep_processed_s if processed_after_s is None else processed_after_s
-        dead_s = self._keep_dead_s if dead_after_s is None else dead_after_s
+        processed_s = self._settings.outbox_keep_processed_s if processed_after_s is None else processed_after_s
+        dead_s = self._settings.outbox_keep_dead_s if dead_after_s is None else dead_after_s
         if not all(abs(each) <= LONGEST_AGE_S for each in (processed_s, dead_s)):
             raise Invalid(f"rows settled {processed_s} s and {dead_s} s ago", hint="give ages in seconds")
         count = 0
@@ -381,15 +368,15 @@ class Outbox:
         )
 
     def _problems(self, pending: int, oldest_s: float | None, stale: int, dead: int) -> tuple[str, ...]:
-        limits = self._limits
+        limits = self._settings
         found = []
-        if pending > limits.pending:
-            found.append(f"{pending} events are pending (more than {limits.pending})")
-        if oldest_s is not None and oldest_s > limits.oldest_s:
-            found.append(f"the oldest waits for {oldest_s:.0f} s (more than {limits.oldest_s:.0f})")
-        if stale > limits.stale:
-            found.append(f"{stale} lanes have a lease that ran out (more than {limits.stale})")
-        if dead > limits.dead:
+        if pending > limits.outbox_warn_pending:
+            found.append(f"{pending} events are pending (more than {limits.outbox_warn_pending})")
+        if oldest_s is not None and oldest_s > limits.outbox_warn_oldest_s:
+            found.append(f"the oldest waits for {oldest_s:.0f} s (more than {limits.outbox_warn_oldest_s:.0f})")
+        if stale > limits.outbox_warn_stale:
+            found.append(f"{stale} lanes have a lease that ran out (more than {limits.outbox_warn_stale})")
+        if dead > limits.outbox_warn_dead:
             found.append(told_dead(dead))
         return tuple(found)
 

@@ -22,14 +22,14 @@ from analemma.catalog.outbox_lanes import Acknowledgement, ClaimedLane, EventFai
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.outbox.batches import BatchHandler
-from analemma.outbox.channel_threads import ChannelOptions, ChannelThreads
-from analemma.outbox.failures import settled_nothing
+from analemma.outbox.channel_threads import ChannelThreads
+from analemma.outbox.failures import RetryPolicy, settled_nothing
 from analemma.outbox.handlers import Event, Handler, read_event
 from analemma.outbox.holding import HeldLanes, TenantNames
 from analemma.outbox.options import Delivered as Delivered
 from analemma.outbox.options import Listener
-from analemma.outbox.options import WorkerOptions as WorkerOptions
 from analemma.outbox.outcomes import Outcomes
+from analemma.settings import Settings
 from analemma.tracing import continued, span
 
 TARGET_CLAIM_S = 0.25
@@ -53,10 +53,11 @@ class OutboxPollingWorker:
         handlers: Mapping[str, Handler],
         *,
         listen: Callable[[], Listener],
+        settings: Settings,
+        concurrency: int | None = None,
         tenant: TenantId | None = None,
-        options: WorkerOptions | None = None,
         chance: random.Random | None = None,
-        batches: tuple[Channels, BatchHandler[Any], ChannelOptions] | None = None,
+        batches: tuple[Channels, BatchHandler[Any]] | None = None,
     ) -> None:
         """`handlers` are by event type; `tenant` None is all of them. `batches` is who delivers channels; without it,
         they are left to other workers."""
@@ -64,7 +65,13 @@ class OutboxPollingWorker:
         self._handlers = handlers
         self._listen = listen
         self._tenant = tenant
-        self._options = options or WorkerOptions()
+        self._settings = settings
+        self._concurrency = settings.worker_concurrency if concurrency is None else concurrency
+        if self._concurrency < 1:
+            raise Invalid(f"a worker with {self._concurrency} threads", hint="give it one or more")
+        self._retries = RetryPolicy(
+            settings.outbox_max_attempts, settings.outbox_backoff_base_s, settings.outbox_backoff_max_s
+        )
         self._chance = chance or random.Random()
         self._stopping = False
         self._names = TenantNames(claims)
@@ -85,17 +92,19 @@ class OutboxPollingWorker:
         """Held while an event is tried in whose lane a worker died, so that it alone is to blame if this one does."""
         self._working: object | None = None
         """Whose call is at work: known by its token, so that an interrupt cannot part the taking from the knowing."""
-        self._in_line_s = min(IN_LINE_S, self._options.lease_s / 10)
-        self._held = HeldLanes(claims, lease_s=self._options.lease_s, in_line_s=self._in_line_s)
-        self._outcomes = Outcomes(claims, self._held, batch=self._options.batch, wake=self._wake, count=self._count)
+        self._in_line_s = min(IN_LINE_S, settings.outbox_lease_s / 10)
+        self._held = HeldLanes(claims, lease_s=settings.outbox_lease_s, in_line_s=self._in_line_s)
+        self._outcomes = Outcomes(
+            claims, self._held, batch=self._settings.outbox_batch, wake=self._wake, count=self._count
+        )
         self._passed_over: tuple[int, int] | None = None
         """How much to claim, where a claim found nothing but lanes that were being written to."""
-        self._pause_s = self._options.poll_busy_s
+        self._pause_s = self._settings.outbox_poll_busy_s
         self._fatal: BaseException | None = None
         self._channels: ChannelThreads | None = None
         if batches is not None:
             self._channels = ChannelThreads(
-                claims, *batches[:2], self, self._names, tenant=tenant, options=batches[2], chance=self._chance
+                claims, *batches, self, self._names, tenant=tenant, settings=settings, chance=self._chance
             )
 
     @property
@@ -138,7 +147,7 @@ class OutboxPollingWorker:
         channel_listener = None if self._channels is None else self._listen()
         threads = [
             threading.Thread(target=self._thread, args=(drain, listener), name=f"analemma-outbox-{number}", daemon=True)
-            for number in range(self._options.concurrency)
+            for number in range(self._concurrency)
         ]
         try:
             for thread in threads:
@@ -223,7 +232,7 @@ class OutboxPollingWorker:
 
     def _share_out(self) -> None:
         """Give back what was claimed long ago and is not begun: handlers have become slow, and others may have time."""
-        if self._ready and time.monotonic() - self._claimed_at > self._options.lease_s:
+        if self._ready and time.monotonic() - self._claimed_at > self._settings.outbox_lease_s:
             while (lane := self._next_lane()) is not None:
                 self._outcomes.add(LaneOutcome(lane, lane.done_seq))
 
@@ -240,7 +249,7 @@ class OutboxPollingWorker:
                     if drain:
                         raise
                     log.warning("the outbox is out of reach: %s", exc)
-                    listener.wait(self._options.poll_idle_s)
+                    listener.wait(self._settings.outbox_poll_idle_s)
         except BaseException as exc:
             self._fatal = self._fatal or exc
             self.stop()
@@ -273,11 +282,11 @@ class OutboxPollingWorker:
         with self._claiming:
             if self._ready or self._stopping:
                 return True
-            options = self._options
-            rows = int(options.concurrency * TARGET_CLAIM_S / max(self._seconds_per_event, 1e-6))
-            rows = max(options.concurrency, min(rows, options.batch))
+            settings = self._settings
+            rows = int(self._concurrency * TARGET_CLAIM_S / max(self._seconds_per_event, 1e-6))
+            rows = max(self._concurrency, min(rows, settings.outbox_batch))
             # Many rows of few lanes cost less than one row of each of many.
-            lanes = max(options.concurrency, int(rows / self._backlog))
+            lanes = max(self._concurrency, int(rows / self._backlog))
             # With suspects waiting here already, the others' are left to others.
             calm = bool(self._suspects)
             claimed = self._claims.claim(lanes=lanes, rows=rows, tenant=self._tenant, calm=calm)
@@ -285,7 +294,7 @@ class OutboxPollingWorker:
             self._take(claimed)
             if claimed:
                 self._backlog = max(1.0, sum(lane.last_seq - lane.done_seq for lane in claimed) / len(claimed))
-                self._pause_s = options.poll_busy_s
+                self._pause_s = settings.outbox_poll_busy_s
                 return True
             # Before anything is asked: what these add while they are worked on is found by the questions below.
             busy = bool(self._held) or (self._channels is not None and self._channels.is_active())
@@ -300,7 +309,7 @@ class OutboxPollingWorker:
                 listener.wait(0.005)
                 return True
             if not listener.wait(self._pause_s):
-                self._pause_s = min(self._pause_s * 2, options.poll_idle_s)
+                self._pause_s = min(self._pause_s * 2, settings.outbox_poll_idle_s)
             return True
 
     def _deliver(self, lane: ClaimedLane) -> None:
@@ -355,7 +364,7 @@ class OutboxPollingWorker:
         if lane.suspect and first.status != "PROCESSING":
             return True  # It was not this row that was being tried.
         attempts = first.attempts + 1
-        most = self._options.retries.max_attempts
+        most = self._retries.max_attempts
         if first.status == "PROCESSING" and attempts >= most:
             self._outcomes.add(LaneOutcome(lane, lane.done_seq, EventFailure("DEAD", attempts, None, WORKER_DIED)))
             return False
@@ -387,14 +396,14 @@ class OutboxPollingWorker:
                 raise
             except BaseException as exc:
                 # Also what ends threads, tasks and programs elsewhere: a handler's libraries do not end a worker.
-                failure = self._options.retries.judge(exc, row.attempts, self._chance)
+                failure = self._retries.judge(exc, row.attempts, self._chance)
                 log.info("event %s (%s) failed: %s", row.id, row.type, failure.reason)
                 break
             finally:
                 self._seconds_per_event += (time.perf_counter() - started - self._seconds_per_event) * 0.05
             if settled and (row is lane.events[-1] or not self._is_settled(lane, row)):
                 # Said of what is not settled only: if the transaction was committed, this is not written.
-                failure = self._options.retries.judge(settled_nothing(row), row.attempts, self._chance)
+                failure = self._retries.judge(settled_nothing(row), row.attempts, self._chance)
                 break
             done = row.seq
         self._outcomes.add(LaneOutcome(lane, done, failure))

@@ -58,7 +58,6 @@ FAILED = declare("deploy.failed", "a deploy is FAILED, but whoever failed does n
 
 COMPILING: Final = ("sync", "async")
 CUTOVERS: Final = ("ready", "done")
-MAX_ATTEMPTS: Final = 5
 
 _SYNC_PASSING = (Unavailable, TimedOut, Conflict, LeaseLost)
 """What a caller who compiles himself leaves to a worker; everything else fails the deploy. Conflict: somebody else was
@@ -89,7 +88,7 @@ class DeployWorkflow:
         events: Events,
         clock: Clock,
         wake: Callable[[], None],
-        max_attempts: int = MAX_ATTEMPTS,
+        max_attempts: int,
     ) -> None:
         self._engine = engine
         self._tenant = tenant

@@ -30,6 +30,7 @@ from analemma.pipeline.fanout_compiling import Page, PageCompiler
 from analemma.pipeline.fanout_progress import Dependency, Progress, Walk, format_progress, parse_progress
 from analemma.pipeline.fanout_results import FanoutResult, FanoutState, fanout_result
 from analemma.pipeline.versions import parse_stored_version
+from analemma.settings import Settings
 from analemma.slicing.entity_key import EntityKey
 from analemma.tracing import add_span_event, span
 
@@ -38,8 +39,6 @@ BEFORE_TRANSACTION = declare("fanout.before_transaction", "a page of dependants 
 BEFORE_COMMIT = declare("fanout.before_commit", "a page of dependants is compiled inside the transaction")
 AFTER_COMMIT = declare("fanout.after_commit", "a page of dependants is compiled, but nobody knows")
 
-PAGE: Final = 100
-LIMIT: Final = 10_000
 ATTEMPTS: Final = 100
 """Each that fails means that somebody else compiled one of the page."""
 LONGEST_WAIT_S: Final = 0.1
@@ -47,15 +46,6 @@ ONE_BY_ONE_AFTER: Final = 2
 """A page that failed so often is not compiled together once more: each of it gets an event of its own."""
 
 log = logging.getLogger("analemma.pipeline")
-
-
-@dataclass(frozen=True, slots=True)
-class FanoutOptions:
-    """How fanouts work."""
-
-    page: int = PAGE
-    limit: int = LIMIT
-    """For indexes that have no `maxFanout`."""
 
 
 class FanoutWorkflow:
@@ -72,7 +62,7 @@ class FanoutWorkflow:
         events: Events,
         clock: Clock,
         wake: Callable[[], None],
-        options: FanoutOptions | None = None,
+        settings: Settings,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
@@ -82,7 +72,7 @@ class FanoutWorkflow:
         self._events = events
         self._clock = clock
         self._wake = wake
-        self._options = options or FanoutOptions()
+        self._settings = settings
 
     def on_entity_change(
         self, entity_type: str, entity_id: str, version: str, *, within: Settle | None = None
@@ -220,12 +210,12 @@ class FanoutWorkflow:
             ruleset = contracts.find_ruleset(name.entity_type)
             indexes = () if ruleset is None else ruleset.indexes
             limits = [each.max_fanout for each in indexes if each.type == name.index_type]
-            found[name] = next((each for each in limits if each is not None), self._options.limit)
+            found[name] = next((each for each in limits if each is not None), self._settings.fanout_limit)
         return found
 
     def _listed(self, entity: EntityRow, walk: Walk) -> tuple[list[DependantRow], bool]:
         """The next page, and whether nobody is left behind it in this round."""
-        quota = walk.quota(self._options.page)
+        quota = walk.quota(self._settings.fanout_page)
         found = dependants(
             self._engine,
             entity.number,

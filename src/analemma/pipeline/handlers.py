@@ -11,7 +11,7 @@ from analemma.catalog.outbox_lanes import LeaseLost
 from analemma.errors import Invalid
 from analemma.outbox.failures import PERMANENT, describe
 from analemma.outbox.handlers import Event, Handler, Settle
-from analemma.pipeline.deploying import MAX_ATTEMPTS, DeployWorkflow
+from analemma.pipeline.deploying import DeployWorkflow
 from analemma.pipeline.events import COMPILE_REQUESTED, FANOUT_CONTINUED, FANOUT_REQUESTED, RAW_DATA_INGESTED
 from analemma.pipeline.fanout import FanoutWorkflow
 from analemma.pipeline.slicing import SlicingWorkflow
@@ -35,9 +35,7 @@ class TenantWorkflows(Protocol):
     def deploying(self) -> DeployWorkflow: ...
 
 
-def handlers(
-    open_tenant: Callable[[str], TenantWorkflows], *, max_attempts: int = MAX_ATTEMPTS
-) -> Mapping[str, Handler]:
+def handlers(open_tenant: Callable[[str], TenantWorkflows], *, max_attempts: int) -> Mapping[str, Handler]:
     """The pipeline's handlers by event type; `open_tenant` gives the workflows of a tenant by its name. A worker tries
     an event `max_attempts` times."""
 

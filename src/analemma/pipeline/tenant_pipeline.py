@@ -14,10 +14,10 @@ from analemma.catalog.slices import Slices
 from analemma.clock import Clock, Entropy
 from analemma.contracts.contract_set import ContractSet
 from analemma.pipeline.deploy_records import HeldBack
-from analemma.pipeline.deploying import MAX_ATTEMPTS, DeployWorkflow
+from analemma.pipeline.deploying import DeployWorkflow
 from analemma.pipeline.documents import DocumentReader, KnownDocuments
 from analemma.pipeline.events import Events
-from analemma.pipeline.fanout import FanoutOptions, FanoutWorkflow
+from analemma.pipeline.fanout import FanoutWorkflow
 from analemma.pipeline.fanout_compiling import PageCompiler
 from analemma.pipeline.ingest import IngestWorkflow
 from analemma.pipeline.reading import SliceReader
@@ -25,6 +25,7 @@ from analemma.pipeline.ship_requests import ShipRequests
 from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.pipeline.state_sources import StateSourceWorkflow
 from analemma.pipeline.versions import Versions
+from analemma.settings import Settings
 
 
 class TenantPipeline:
@@ -47,8 +48,7 @@ class TenantPipeline:
         wake: Callable[[], None],
         held_back: Callable[[Collection[int]], Mapping[int, HeldBack]] = lambda _: {},
         known: KnownDocuments | None = None,
-        fanout: FanoutOptions | None = None,
-        max_attempts: int = MAX_ATTEMPTS,
+        settings: Settings,
     ) -> None:
         events, slices = Events(entropy), Slices(engine, tenant)
         known = KnownDocuments() if known is None else known
@@ -97,7 +97,7 @@ class TenantPipeline:
             events=events,
             clock=clock,
             wake=wake,
-            options=fanout,
+            settings=settings,
         )
         self.reader = SliceReader(slices, trees, name, held_back)
         self.deploying = DeployWorkflow(
@@ -111,7 +111,7 @@ class TenantPipeline:
             events=events,
             clock=clock,
             wake=wake,
-            max_attempts=max_attempts,
+            max_attempts=settings.outbox_max_attempts,
         )
         self.documents = DocumentReader(trees, known)
         self.shipping = ShipRequests(engine, tenant, name, contracts=contracts, events=events, clock=clock, wake=wake)
