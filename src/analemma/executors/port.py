@@ -1,18 +1,33 @@
-"""The port for "run these calls somewhere": a few at a time, results as they come, again when a worker died."""
+"""Runs calls in threads, in processes or on a cluster: a few at a time, results as they come, again when a worker died.
+One port over all of them, and what a user may name instead."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from analemma.errors import AnalemmaError, Invalid, Unavailable
-from analemma.executors.guarding import Raised, guarded
+from analemma.errors import Internal, Invalid, Unavailable
 
 ATTEMPTS: Final = 5
 """So often a call may end with its worker before it is given up: it may be what kills them."""
@@ -137,92 +152,84 @@ class CallExecutor(ABC):
         most = self.slots * AHEAD if ahead is None else ahead
         if most < 1 or attempts < 1:
             raise Invalid(f"{most} calls at a time, {attempts} attempts", hint="give 1 or more of each")
-        return _Running(self, source, most, attempts, poll_s, ask_s, workerless_s).outcomes()
+        return _Run(self, source, most, attempts, poll_s, min(ask_s, workerless_s), workerless_s).outcomes()
 
 
-class _Running:
+@dataclass
+class _Run:
     """One run."""
 
-    def __init__(
-        self,
-        executor: CallExecutor,
-        source: Source,
-        most: int,
-        attempts: int,
-        poll_s: float,
-        ask_s: float,
-        workerless_s: float,
-    ) -> None:
-        self._executor = executor
-        self._source = source
-        self._most = most
-        self._attempts = attempts
-        self._poll_s = poll_s
-        self._ask_s = min(ask_s, workerless_s)
-        self._workerless_s = workerless_s
-        self._asked = time.monotonic()
-        self._workerless_since: float | None = None
-        self._running: dict[Future[Any], tuple[Call, int]] = {}
-        self._again: deque[tuple[Call, int]] = deque()
+    executor: CallExecutor
+    source: Source
+    most: int
+    attempts: int
+    poll_s: float
+    ask_s: float
+    workerless_s: float
+
+    def __post_init__(self) -> None:
+        self.running: dict[Future[Any], tuple[Call, int]] = {}
+        self.again: deque[tuple[Call, int]] = deque()
+        self.asked = time.monotonic()
+        self.workerless_since: float | None = None
 
     def outcomes(self) -> Iterator[Outcome]:
         try:
             while True:
                 answer = self._fill()
-                if self._running:
+                if self.running:
                     yield from self._collect()
-                elif self._again:
+                elif self.again:
                     continue
                 elif answer is Next.OVER:
                     return
                 else:
-                    time.sleep(self._poll_s)
+                    time.sleep(self.poll_s)
         finally:
-            for future in self._running:
-                self._executor.abandon(future)
-            wait([future for future in self._running if not future.cancelled()], timeout=LEAVE_S)
+            for future in self.running:
+                self.executor.abandon(future)
+            wait([future for future in self.running if not future.cancelled()], timeout=LEAVE_S)
 
     def _fill(self) -> Next:
         """Hand out as much as there is room for; what the source said last."""
-        while len(self._running) < self._most:
-            if self._again:
-                call, attempt = self._again.popleft()
+        while len(self.running) < self.most:
+            if self.again:
+                call, attempt = self.again.popleft()
             else:
-                found = self._source()
+                found = self.source()
                 if isinstance(found, Next):
                     return found
                 call, attempt = found, 1
             try:
-                self._running[self._submit(call)] = call, attempt
+                self.running[self._submit(call)] = call, attempt
             except Exception as exc:
-                if not self._executor.lost(exc):
+                if not self.executor.lost(exc):
                     raise
                 # Nobody has it: it did not cost an attempt, and reviving either helps or raises.
-                self._again.appendleft((call, attempt))
-                self._executor.revive()
+                self.again.appendleft((call, attempt))
+                self.executor.revive()
         return Next.LATER
 
     def _submit(self, call: Call) -> Future[Any]:
-        if self._executor.apart:
-            return self._executor.submit(guarded, call.function, *call.arguments)
-        return self._executor.submit(call.function, *call.arguments)
+        guard = (guarded,) if self.executor.apart else ()
+        return self.executor.submit(*guard, call.function, *call.arguments)
 
     def _collect(self) -> Iterator[Outcome]:
-        done, _ = wait(self._running, timeout=self._poll_s, return_when=FIRST_COMPLETED)
+        done, _ = wait(self.running, timeout=self.poll_s, return_when=FIRST_COMPLETED)
         if done:
-            self._workerless_since = None
+            self.workerless_since = None
         else:
             self._ask_for_workers()
         lost = False
         for future in done:
-            call, attempt = self._running.pop(future)
+            call, attempt = self.running.pop(future)
             result, error, died = self._settled(future)
             if not died:
                 yield Outcome(call, result, error, attempt)
                 continue
             lost = True
-            if attempt < self._attempts:
-                self._again.append((call, attempt + 1))
+            if attempt < self.attempts:
+                self.again.append((call, attempt + 1))
                 continue
             gone = Unavailable(
                 f"its worker died {attempt} times: {type(error).__name__}: {error}",
@@ -230,23 +237,23 @@ class _Running:
             )
             yield Outcome(call, None, gone, attempt)
         if lost:
-            self._executor.revive()
+            self.executor.revive()
 
     def _ask_for_workers(self) -> None:
         """A call that takes long and one that nobody runs look alike, until one asks."""
         now = time.monotonic()
-        if now - self._asked < self._ask_s:
+        if now - self.asked < self.ask_s:
             return
-        missing = self._executor.missing()
-        self._asked = time.monotonic()
+        missing = self.executor.missing()
+        self.asked = time.monotonic()
         if missing is None:
-            self._workerless_since = None
+            self.workerless_since = None
             return
-        if self._workerless_since is None:
-            self._workerless_since = now
-        if self._asked - self._workerless_since >= self._workerless_s:
+        if self.workerless_since is None:
+            self.workerless_since = now
+        if self.asked - self.workerless_since >= self.workerless_s:
             raise Unavailable(
-                f"{missing} for {self._workerless_s:g} s",
+                f"{missing} for {self.workerless_s:g} s",
                 hint="see why its workers end, or start others; then go on: what has ended is not done again",
             )
 
@@ -257,11 +264,181 @@ class _Running:
             return None, CancelledError("the call was cancelled where it was to run"), True
         error = future.exception()
         if error is not None:
-            return None, error, self._executor.lost(error)
+            return None, error, self.executor.lost(error)
         result = future.result()
         return (None, result.error, False) if isinstance(result, Raised) else (result, None, False)
 
 
-def missing_package(extra: str, exc: ImportError) -> AnalemmaError:
-    """What to say when an extra is not installed."""
-    return Unavailable(f"{extra} is not installed: {exc}", hint=f"pip install 'analemma[{extra}]'", extra=extra)
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What a function raised. Frameworks wrap errors in classes of their own; a value they leave alone."""
+
+    error: Exception
+
+
+def guarded(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The function's answer, or what it raised, in a form that travels."""
+    try:
+        return function(*arguments)
+    except Exception as exc:
+        return Raised(portable(exc))
+
+
+def portable(error: Exception) -> Exception:
+    """An error in a form that travels."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return Internal(f"{type(error).__name__}: {error}")
+    return error
+
+
+def default_processes() -> int:
+    """One for each processor that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class ThreadCalls(CallExecutor):
+    """Threads of this process: the right thing while the database does most of the work."""
+
+    apart = False
+    kind = "threads"
+
+    def __init__(self, slots: int) -> None:
+        self.name, self.slots = f"{self.kind}:{slots}", slots
+        self._pool = self._begin()
+
+    def _begin(self) -> Executor:
+        return ThreadPoolExecutor(self.slots, thread_name_prefix="analemma-call")
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        return self._pool.submit(function, *arguments)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class ProcessCalls(ThreadCalls):
+    """Processes of this machine. When one dies the pool is broken; another takes its place."""
+
+    apart = True
+    kind = "processes"
+
+    def _begin(self) -> Executor:
+        # A fork would copy open databases and locks that threads hold.
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self.slots, mp_context=context, initializer=_begin_process)
+
+    def lost(self, error: BaseException) -> bool:
+        return isinstance(error, BrokenExecutor)
+
+    def revive(self) -> None:
+        # Everything that was handed to a broken pool has failed, so nothing is taken from anybody.
+        self.close()
+        self._pool = self._begin()
+
+
+class GivenCalls(CallExecutor):
+    """An executor that belongs to the caller, and is left open. Only a ThreadPoolExecutor is known to run calls here;
+    of all others it is assumed that they do not."""
+
+    def __init__(self, executor: Executor, slots: int | None = None) -> None:
+        found = getattr(executor, "_max_workers", None) if slots is None else slots
+        self.slots = found if isinstance(found, int) and found > 0 else default_processes()
+        self.name = type(executor).__name__
+        self.apart = not isinstance(executor, ThreadPoolExecutor)
+        self._executor = executor
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        return self._executor.submit(function, *arguments)
+
+    def lost(self, error: BaseException) -> bool:
+        return isinstance(error, BrokenExecutor)
+
+    def revive(self) -> None:
+        raise Unavailable(
+            f"the {self.name} that was given is broken: one of its workers died",
+            hint="give `processes:N` instead: a pool that we make, we can make again",
+        )
+
+
+def _begin_process() -> None:
+    """Ctrl-C is for the one who waits; and a worker whose parent is gone has nobody to work for, though nothing else
+    would tell it so."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), name="analemma-parent", daemon=True).start()
+
+
+def _end_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
+
+
+DEFAULT: Final = "threads"
+THREADS: Final = 4
+MOST: Final = 1024
+_HINT: Final = "threads:8, processes:4, dask, dask:tcp://host:8786, ray, ray:auto, or an Executor"
+
+
+Given = str | Executor | CallExecutor | Any | None
+"""What a user may name: a text, an Executor, a Dask client."""
+
+
+@contextmanager
+def using_executor(given: Given = None) -> Iterator[CallExecutor]:
+    """What runs calls, for a while; what was made for it is closed at the end, what was given stays open."""
+    executor = resolve_executor(given)
+    try:
+        yield executor
+    finally:
+        if executor is not given:
+            executor.close()
+
+
+def resolve_executor(given: Given = None) -> CallExecutor:
+    """What runs calls. Close it: what was only given stays open all the same.
+
+    A name is `threads`, `processes`, `dask` or `ray`, each perhaps with `:` and how many; after `dask:` and `ray:` also
+    the address of a cluster. An `Executor` of the standard library, a Dask client or a `CallExecutor` is used as it
+    is.
+
+    >>> with resolve_executor("threads:2") as executor:
+    ...     sorted(executor.map(abs, [-1, -2]))
+    [(-2, 2), (-1, 1)]
+    """
+    if isinstance(given, CallExecutor):
+        return given
+    if isinstance(given, Executor):
+        return GivenCalls(given)
+    if _is_dask_client(given):
+        from analemma.executors.clusters import DaskCalls
+
+        return DaskCalls(given, name="dask")
+    given = DEFAULT if given is None else given
+    if not isinstance(given, str):
+        raise Invalid(f"{type(given).__name__} runs no calls", hint=_HINT)
+    kind, colon, rest = given.partition(":")
+    local = {"threads": (ThreadCalls, THREADS), "processes": (ProcessCalls, default_processes())}
+    if kind in local:
+        pool, usual = local[kind]
+        return pool(_count(given, rest) if colon else usual)
+    if kind in ("dask", "ray") and (rest or not colon):
+        from analemma.executors.clusters import open_dask, open_ray
+
+        if rest.isdigit():
+            _count(given, rest)
+        return open_dask(rest) if kind == "dask" else open_ray(rest)
+    raise Invalid(f"there is no executor {given!r}", hint=_HINT)
+
+
+def _count(given: str, rest: str) -> int:
+    if not (rest.isascii() and rest.isdigit()) or not 1 <= int(rest) <= MOST:
+        raise Invalid(f"{given!r} does not say how many", hint=f"from 1 to {MOST}, as in {given.partition(':')[0]}:4")
+    return int(rest)
+
+
+def _is_dask_client(given: Any) -> bool:
+    # By name: asking Dask itself would import it.
+    return any(cls.__module__ == "distributed.client" and cls.__name__ == "Client" for cls in type(given).__mro__)

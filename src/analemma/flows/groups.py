@@ -17,9 +17,7 @@ from analemma.canon.read import MISSING, Parts, container_kind
 from analemma.canon.values import is_special, read_special
 from analemma.catalog.run_records import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable
-from analemma.executors.pools import ThreadCalls
-from analemma.executors.port import AHEAD, Call, CallExecutor, Next
-from analemma.executors.resolving import THREADS, resolve_executor
+from analemma.executors.port import AHEAD, THREADS, Call, CallExecutor, Next, ThreadCalls, resolve_executor
 from analemma.flows.branch_merging import BranchChange, merge_branches, strategies_of
 from analemma.flows.context import Cancelled
 from analemma.flows.naming import path_tokens

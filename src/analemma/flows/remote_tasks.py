@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from analemma.canon.identity import BlockId
 from analemma.catalog.run_records import RunRow
 from analemma.errors import Invalid, NotFound, Timeout, Unavailable
-from analemma.executors.guarding import portable
-from analemma.executors.port import Call, CallExecutor
+from analemma.executors.port import Call, CallExecutor, portable
 from analemma.flows.context import Facts
 from analemma.flows.handlers import Handlers
 from analemma.flows.leases import Lease

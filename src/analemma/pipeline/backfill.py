@@ -13,8 +13,7 @@ from analemma.catalog.view_rows import ViewRows
 from analemma.clock import Clock, Entropy, moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Invalid, NotFound
-from analemma.executors.port import CallExecutor
-from analemma.executors.resolving import Given, using_executor
+from analemma.executors.port import CallExecutor, Given, using_executor
 from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
 from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
 from analemma.pipeline.backfill_parts import TenantParts
