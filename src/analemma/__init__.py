@@ -6,9 +6,10 @@
 ...     app.kernel.load_latest_state(workflow_id="trip", owner_id="ann")
 {'goal': 'Seoul'}
 
-`open` gives an `App`: its `kernel` saves, loads and compares states, `flows` runs workflows, `contracts` and `tenant()`
-make views, `archives` keeps workspaces, `payloads` keeps large fields out of messages, `gc` collects. `analemma.aio`
-has the same as coroutines, `analemma.errors` all that is raised, `analemma.langgraph` a checkpointer for LangGraph.
+`open` gives a `Store`: its `kernel` saves, loads and compares states, `flows` runs workflows, `contracts` and
+`tenant()` make views, `archives` keeps workspaces, `payloads` keeps large fields out of messages, `gc` collects.
+`analemma.aio` has the same as coroutines, `analemma.errors` all that is raised, `analemma.langgraph` a checkpointer for
+LangGraph.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from analemma import errors as errors
     from analemma.app import App as App
     from analemma.app import Stats as Stats
+    from analemma.app import Store as Store
     from analemma.app import Tenant as Tenant
-    from analemma.app import open_app as open
+    from analemma.app import open as open
     from analemma.archives.archives import Archives as Archives
     from analemma.bag.fields import FieldPolicy as FieldPolicy
     from analemma.bag.hydration import HydratedState as HydratedState
@@ -75,128 +77,56 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Names are loaded when first used: importing the package must stay cheap for programs that only catch its errors.
-_PLACES = {
-    "App": ("analemma.app", "App"),
-    "Archives": ("analemma.archives.archives", "Archives"),
-    "BatchingSink": ("analemma.sinks.batching", "BatchingSink"),
-    "BlockId": ("analemma.canon.identity", "BlockId"),
-    "BranchKey": ("analemma.catalog.port", "BranchKey"),
-    "Commit": ("analemma.state.versions", "Commit"),
-    "CompileMode": ("analemma.slicing.incremental", "CompileMode"),
-    "ContractProblems": ("analemma.contracts.problems", "ContractProblems"),
-    "ContractSet": ("analemma.contracts.contract_set", "ContractSet"),
-    "DeltaUpdate": ("analemma.state.deltas", "DeltaUpdate"),
-    "DeployState": ("analemma.catalog.deploy_states", "DeployState"),
-    "EntityKey": ("analemma.slicing.entity_key", "EntityKey"),
-    "Event": ("analemma.outbox.handlers", "Event"),
-    "FanoutState": ("analemma.pipeline.fanout_results", "FanoutState"),
-    "FieldPolicy": ("analemma.bag.fields", "FieldPolicy"),
-    "Flow": ("analemma.flows.building", "Flow"),
-    "Health": ("analemma.sinks.port", "Health"),
-    "HydratedState": ("analemma.bag.hydration", "HydratedState"),
-    "Kernel": ("analemma.state.kernel", "Kernel"),
-    "Operation": ("analemma.canon.trees", "Operation"),
-    "Parcel": ("analemma.sinks.batching", "Parcel"),
-    "Proposal": ("analemma.state.committer", "Proposal"),
-    "Result": ("analemma.flows.handlers", "Result"),
-    "RingPolicy": ("analemma.bag.rings", "RingPolicy"),
-    "Run": ("analemma.flows.runs", "Run"),
-    "SHIPPED": ("analemma.sinks.port", "SHIPPED"),
-    "STALE": ("analemma.sinks.port", "STALE"),
-    "Settings": ("analemma.settings", "Settings"),
-    "Settle": ("analemma.outbox.handlers", "Settle"),
-    "Shipped": ("analemma.sinks.port", "Shipped"),
-    "Sink": ("analemma.sinks.port", "Sink"),
-    "SinkContext": ("analemma.sinks.settings", "SinkContext"),
-    "SinkDocument": ("analemma.sinks.port", "SinkDocument"),
-    "SinkSettings": ("analemma.sinks.settings", "SinkSettings"),
-    "SmartStateBag": ("analemma.bag.state_bag", "SmartStateBag"),
-    "Stats": ("analemma.app", "Stats"),
-    "Tagged": ("analemma.canon.types", "Tagged"),
-    "Tenant": ("analemma.app", "Tenant"),
-    "Ticket": ("analemma.state.tickets", "Ticket"),
-    "Version": ("analemma.state.versions", "Version"),
-    "WorkflowProblems": ("analemma.flows.problems", "WorkflowProblems"),
-    "by_key": ("analemma.state.merge_strategies", "by_key"),
-    "decode_receipt": ("analemma.state.records", "decode_receipt"),
-    "encode_receipt": ("analemma.state.records", "encode_receipt"),
-    "lambda_handler": ("analemma.payload_functions", "lambda_handler"),
-    "load_contracts": ("analemma.contracts.loading", "load_contracts"),
-    "load_workflow": ("analemma.flows.loading", "load_workflow"),
-    "open": ("analemma.app", "open_app"),
-    "open_sink": ("analemma.sinks.registry", "open_sink"),
-    "read_snapshot": ("analemma.sinks.snapshot", "read_snapshot"),
-    "refused": ("analemma.sinks.port", "refused"),
-    "retry": ("analemma.sinks.port", "retry"),
-    "with_payloads": ("analemma.payload_functions", "with_payloads"),
+_PLACES: dict[str, tuple[str, ...]] = {
+    "analemma.app": ("App", "Stats", "Store", "Tenant", "open"),
+    "analemma.archives.archives": ("Archives",),
+    "analemma.bag.fields": ("FieldPolicy",),
+    "analemma.bag.hydration": ("HydratedState",),
+    "analemma.bag.rings": ("RingPolicy",),
+    "analemma.bag.state_bag": ("SmartStateBag",),
+    "analemma.canon.identity": ("BlockId",),
+    "analemma.canon.trees": ("Operation",),
+    "analemma.canon.types": ("Tagged",),
+    "analemma.catalog.deploy_states": ("DeployState",),
+    "analemma.catalog.port": ("BranchKey",),
+    "analemma.contracts.contract_set": ("ContractSet",),
+    "analemma.contracts.loading": ("load_contracts",),
+    "analemma.contracts.problems": ("ContractProblems",),
+    "analemma.flows.building": ("Flow",),
+    "analemma.flows.handlers": ("Result",),
+    "analemma.flows.loading": ("load_workflow",),
+    "analemma.flows.problems": ("WorkflowProblems",),
+    "analemma.flows.runs": ("Run",),
+    "analemma.outbox.handlers": ("Event", "Settle"),
+    "analemma.payload_functions": ("lambda_handler", "with_payloads"),
+    "analemma.pipeline.fanout_results": ("FanoutState",),
+    "analemma.settings": ("Settings",),
+    "analemma.sinks.batching": ("BatchingSink", "Parcel"),
+    "analemma.sinks.port": ("Health", "SHIPPED", "STALE", "Shipped", "Sink", "SinkDocument", "refused", "retry"),
+    "analemma.sinks.registry": ("open_sink",),
+    "analemma.sinks.settings": ("SinkContext", "SinkSettings"),
+    "analemma.sinks.snapshot": ("read_snapshot",),
+    "analemma.slicing.entity_key": ("EntityKey",),
+    "analemma.slicing.incremental": ("CompileMode",),
+    "analemma.state.committer": ("Proposal",),
+    "analemma.state.deltas": ("DeltaUpdate",),
+    "analemma.state.kernel": ("Kernel",),
+    "analemma.state.merge_strategies": ("by_key",),
+    "analemma.state.records": ("decode_receipt", "encode_receipt"),
+    "analemma.state.tickets": ("Ticket",),
+    "analemma.state.versions": ("Commit", "Version"),
 }
-
 _MODULES = ("aio", "errors")
 
-__all__ = [
-    "App",
-    "Archives",
-    "BatchingSink",
-    "BlockId",
-    "BranchKey",
-    "Commit",
-    "CompileMode",
-    "ContractProblems",
-    "ContractSet",
-    "DeltaUpdate",
-    "DeployState",
-    "EntityKey",
-    "Event",
-    "FanoutState",
-    "FieldPolicy",
-    "Flow",
-    "Health",
-    "HydratedState",
-    "Kernel",
-    "Operation",
-    "Parcel",
-    "Proposal",
-    "Result",
-    "RingPolicy",
-    "Run",
-    "SHIPPED",
-    "STALE",
-    "Settings",
-    "Settle",
-    "Shipped",
-    "Sink",
-    "SinkContext",
-    "SinkDocument",
-    "SinkSettings",
-    "SmartStateBag",
-    "Stats",
-    "Tagged",
-    "Tenant",
-    "Ticket",
-    "Version",
-    "WorkflowProblems",
-    "by_key",
-    "decode_receipt",
-    "encode_receipt",
-    "errors",
-    "lambda_handler",
-    "load_contracts",
-    "load_workflow",
-    "open",
-    "open_sink",
-    "read_snapshot",
-    "refused",
-    "retry",
-    "with_payloads",
-]
+__all__ = sorted({"errors", *(name for names in _PLACES.values() for name in names)})
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        module, attribute = _PLACES[name]
-        return getattr(importlib.import_module(module), attribute)
     if name in _MODULES:
         return importlib.import_module(f"analemma.{name}")
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'analemma' has no attribute {name!r}")
 
 

@@ -3,7 +3,7 @@
 from typing import Any, Literal, overload
 
 from analemma.aio import Async, AsyncContracts, AsyncDeploys, AsyncFlows, AsyncTenant, hop, manage, stream
-from analemma.app import App
+from analemma.app import Store
 from analemma.archives.archives import Archives
 from analemma.bag.kernel import BagKernel
 from analemma.bag.payloads import Payloads
@@ -23,8 +23,8 @@ from analemma.state.time_machine import Rollback
 from analemma.state.versions import Commit
 from analemma.tenant import Tenant
 
-class AppFace(Async[App]):
-    adopt_objects = hop(App.adopt_objects)
+class AppFace(Async[Store]):
+    adopt_objects = hop(Store.adopt_objects)
     archives: AsyncArchives
     @overload
     async def backfill(
@@ -35,24 +35,24 @@ class AppFace(Async[App]):
         self, scope: Scope = None, *, kind: Kind = 'raw_to_slice', dry_run: Literal[False] = False, **options: Any
     ) -> Backfill: ...
     backfills: AsyncBackfills
-    collector = hop(App.collector)
+    collector = hop(Store.collector)
     contracts: AsyncContracts
     default: AsyncTenant
     deploys: AsyncDeploys
-    detach_objects = hop(App.detach_objects)
+    detach_objects = hop(Store.detach_objects)
     fanouts: AsyncFanouts
     flows: AsyncFlows
-    info = hop(App.info)
+    info = hop(Store.info)
     kernel: AsyncKernel
-    objects_owner = hop(App.objects_owner)
-    on_shipped = hop(App.on_shipped)
-    open_deploys = hop(App.open_deploys)
+    objects_owner = hop(Store.objects_owner)
+    on_shipped = hop(Store.on_shipped)
+    open_deploys = hop(Store.open_deploys)
     payloads: AsyncPayloads
-    run_worker = hop(App.run_worker)
+    run_worker = hop(Store.run_worker)
     sinks: AsyncSinks
-    stats = hop(App.stats)
-    tenant_names = hop(App.tenant_names)
-    worker = hop(App.worker)
+    stats = hop(Store.stats)
+    tenant_names = hop(Store.tenant_names)
+    worker = hop(Store.worker)
 
 class AsyncView(Async[EntityView]):
     count = hop(EntityView.count)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import quote
 
-from analemma.app_pipeline import AppPipeline
 from analemma.blocks.cache import BlockCache, BodyCache, CacheStack
 from analemma.blocks.hardened import Hardened, ObjectMetrics
 from analemma.blocks.port import ObjectStore
@@ -23,7 +23,7 @@ from analemma.catalog.opening import MEMORY, database_path, in_memory, open_cata
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Denied, Invalid, NotFound
-from analemma.holders import holder_name
+from analemma.machine import holder_name
 from analemma.settings import Settings, redact
 from analemma.state.checkpointing import Checkpoints
 from analemma.tenant import Tenant as Tenant
@@ -37,15 +37,27 @@ if TYPE_CHECKING:
     from analemma.bag.kernel import BagKernel
     from analemma.bag.payload_foreign import ForeignObjects
     from analemma.bag.payloads import Payloads
+    from analemma.catalog.channels import Channels
     from analemma.catalog.collecting import DatabaseClock
+    from analemma.catalog.port import TenantId
     from analemma.flows.flows import Flows
     from analemma.flows.handlers import Handlers
     from analemma.flows.worker import RunWorker
     from analemma.gc.collector import Collector
     from analemma.gc.packing import Packing
-    from analemma.pipeline.backfill import BackfillJobs
-    from analemma.pipeline.shipping import ShippedListener
+    from analemma.outbox.handlers import Handler
+    from analemma.outbox.tending import Outbox
+    from analemma.outbox.worker import OutboxPollingWorker
+    from analemma.pipeline.backfill import Backfill, BackfillJobs, BackfillPlan, Kind, Scope
+    from analemma.pipeline.contract_store import Contracts
+    from analemma.pipeline.deploys import Deploys
+    from analemma.pipeline.documents import KnownDocuments
+    from analemma.pipeline.fanouts import Fanouts
+    from analemma.pipeline.open_sinks import OpenSinks
+    from analemma.pipeline.shipping import ShippedListener, ShipWorkflow
+    from analemma.pipeline.sinks import Sinks
     from analemma.pipeline.versions import Versions
+    from analemma.state.announcing import Sources, SourceWatch
     from analemma.state.object_ownership import ObjectOwner, ObjectOwnership
 
 OBJECTS_DIRECTORY = "objects"
@@ -65,7 +77,7 @@ class Stats:
     uploads: int
 
 
-class App(AppPipeline):
+class Store:
     """An open store. Safe to share between threads; close it, or use it as a context manager."""
 
     def __init__(
@@ -91,19 +103,18 @@ class App(AppPipeline):
         self.ownership: ObjectOwnership | None = None
         """Whose the objects are; None if they are the store's own in any case, or there are none."""
         self.objects = None if objects is None else self._owned(self._hardened(objects), shared_place)
-        self._foreign = None if settings.payload_s3_buckets is None else self._open_foreign()
         self.volumes: Volumes | None = None
         """Where the files of workspaces are, if not in directories; set it before `archives` is first used."""
         self._tenants: dict[str, Tenant] = {}
-        self._cache: BlockCache | None = None
-        self._versions: Versions | None = None
         self._shipped_listeners: list[ShippedListener] = []
         self._lock = threading.RLock()
+        if settings.payload_s3_buckets is not None:
+            _ = self.foreign  # Refused now, and not with the first payload.
 
     def __repr__(self) -> str:
-        return f"<analemma.App on {redact(self._place.url)}, tenant {self.settings.tenant}>"
+        return f"<analemma.Store on {redact(self._place.url)}, tenant {self.settings.tenant}>"
 
-    def __enter__(self) -> App:
+    def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -166,16 +177,13 @@ class App(AppPipeline):
         """A worker that goes on with runs, of one tenant or of all: `run()`, `drain()`, `stop()`."""
         from analemma.flows.worker import RunWorker
 
-        number = None
-        if tenant is not None and (number := self.catalog.find_tenant(tenant)) is None:
-            raise NotFound(f"there is no tenant {tenant!r}", tenant=tenant)
         settings = self.settings
         return RunWorker(
             self.catalog.engine,
             lambda name: self.tenant(name).flows,
             holder=self._holder(),
             lease_s=settings.run_lease_s,
-            tenant=number,
+            tenant=self._find_tenant(tenant),
             concurrency=settings.run_concurrency if concurrency is None else concurrency,
             poll_s=settings.run_poll_s,
         )
@@ -185,6 +193,197 @@ class App(AppPipeline):
         """The runs of the default tenant: `run()`, `start()`, `resume()`, `approve()`, `cancel()`, `rerun()`, `runs()`,
         `get()`."""
         return self.default.flows
+
+    @cached_property
+    def contracts(self) -> Contracts:
+        """The contracts of the store, for all tenants: `load(source)`, `current`, `list()`, `get(id, version)`."""
+        from analemma.catalog.contract_rows import ContractRows
+        from analemma.pipeline.contract_store import Contracts
+
+        return Contracts(ContractRows(self.catalog.engine), clock=self._clock, loaded=self.source_watch.forget)
+
+    @cached_property
+    def _known_documents(self) -> KnownDocuments:
+        """Documents that were read lately, of all tenants."""
+        from analemma.pipeline.documents import KnownDocuments
+
+        return KnownDocuments()
+
+    @cached_property
+    def source_watch(self) -> SourceWatch:
+        """Which commits a STATE_SOURCE takes, of all tenants."""
+        from analemma.catalog.contract_rows import ContractRows
+        from analemma.state.announcing import SourceWatch
+
+        return SourceWatch(ContractRows(self.catalog.engine), self._sources, clock=self._clock)
+
+    def _sources(self) -> Sources:
+        from analemma.pipeline.state_sources import SourceMatcher
+
+        return SourceMatcher(self.contracts.fresh().state_sources())
+
+    @cached_property
+    def versions(self) -> Versions:
+        """Makes the versions of entities, for all tenants."""
+        from analemma.catalog.nodes import NodeLeases
+        from analemma.pipeline.versions import Versions
+
+        rows, node = NodeLeases(self.catalog.engine), self.settings.version_node
+        return Versions(rows, holder=self._holder(), clock=self._clock, node=node)
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """The events of all tenants: `status()`, `failed()`, `dead_letters()`, `get(id)`, `replay()`, `discard()`,
+        `housekeep()`."""
+        from analemma.catalog.channels import Channels
+        from analemma.catalog.outbox_tending import OutboxRows
+        from analemma.outbox.tending import Outbox
+        from analemma.pipeline.events import SHIP_REQUESTED
+        from analemma.pipeline.ship_requests import force_request
+
+        return Outbox(
+            OutboxRows(self.catalog.engine),
+            find_tenant=self.catalog.find_tenant,
+            signal=self.catalog.wakeups.signal,
+            settings=self.settings,
+            clock=self._clock,
+            entropy=self._entropy,
+            channels=Channels(self.catalog.engine),
+            copies={SHIP_REQUESTED: force_request},
+        )
+
+    @cached_property
+    def fanouts(self) -> Fanouts:
+        """The fanouts of all tenants: `status()`, `list()`, `alerts()`, `get(type, id)`, `resume(type, id)`,
+        `housekeep()`."""
+        from analemma.catalog.fanouts import FanoutRows
+        from analemma.pipeline.fanouts import Fanouts
+
+        return Fanouts(
+            FanoutRows(self.catalog.engine),
+            find_tenant=self.catalog.find_tenant,
+            workflow=lambda name: self.tenant(name).pipeline.fanout,
+            default_tenant=self.settings.tenant,
+            keep_s=self.settings.fanout_keep_s,
+            clock=self._clock,
+        )
+
+    @cached_property
+    def deploys(self) -> Deploys:
+        """The deploys of all tenants: `get(id)`, `list()`, `await_(id)`, `explain(id)`, `retry(id)`, `housekeep()`."""
+        return self.open_deploys(None)
+
+    def open_deploys(self, tenant: TenantId | None) -> Deploys:
+        """The deploys of one tenant, or of all."""
+        from analemma.pipeline.deploys import Deploys
+        from analemma.pipeline.events import Events
+
+        return Deploys(
+            self.catalog.engine,
+            tenant,
+            events=Events(self._entropy),
+            clock=self._clock,
+            listen=self.catalog.wakeups.listen,
+            wake=self.catalog.wakeups.signal,
+            keep_s=self.settings.deploy_keep_s,
+        )
+
+    @overload
+    def backfill(
+        self, scope: Scope = None, *, kind: Kind = "raw_to_slice", dry_run: Literal[True], **options: Any
+    ) -> BackfillPlan: ...
+
+    @overload
+    def backfill(
+        self, scope: Scope = None, *, kind: Kind = "raw_to_slice", dry_run: Literal[False] = False, **options: Any
+    ) -> Backfill: ...
+
+    def backfill(
+        self, scope: Scope = None, *, kind: Kind = "raw_to_slice", dry_run: bool = False, **options: Any
+    ) -> Backfill | BackfillPlan:
+        """Compile, or ship, all entities of a scope again, or replay its dead letters: durably, each entity once. With
+        `dry_run`, only what would change. Options are those of `backfills.execute`, or of `backfills.plan`: `executor`,
+        `verify`, `rate`, `mode`, `watch` and so on."""
+        if dry_run:
+            return self.backfills.plan(scope, kind, **options)
+        return self.backfills.execute(scope, kind, **options)
+
+    def worker(
+        self,
+        concurrency: int | None = None,
+        *,
+        tenant: str | None = None,
+        handlers: Mapping[str, Handler] | None = None,
+    ) -> OutboxPollingWorker:
+        """A worker that delivers events, of one tenant or of all: `run()`, `drain()`, `stop()`. `handlers`, by event
+        type, are added to those of the view pipeline."""
+        from analemma.catalog.outbox_claiming import OutboxClaims
+        from analemma.outbox.worker import OutboxPollingWorker
+
+        return OutboxPollingWorker(
+            OutboxClaims(self.catalog.engine, lease_s=self.settings.outbox_lease_s),
+            {**self._pipeline_handlers(), **(handlers or {})},
+            listen=self.catalog.wakeups.listen,
+            tenant=self._find_tenant(tenant),
+            batches=self._shipping(),
+            settings=self.settings,
+            concurrency=concurrency,
+        )
+
+    @cached_property
+    def sinks(self) -> Sinks:
+        """The sinks of all tenants: `list()`, `health()`, `wake(id)`."""
+        from analemma.catalog.channels import Channels
+        from analemma.pipeline.sinks import Sinks
+
+        return Sinks(
+            Channels(self.catalog.engine),
+            self._open_sinks,
+            contracts=self.contracts.fresh,
+            find_tenant=self.catalog.find_tenant,
+            wake=self.catalog.wakeups.signal,
+        )
+
+    def on_shipped(self, listener: ShippedListener) -> None:
+        """Have workers of this process tell what became of documents, in the transaction that records it."""
+        self._shipped_listeners.append(listener)
+
+    @cached_property
+    def _open_sinks(self) -> OpenSinks:
+        from analemma.pipeline.open_sinks import OpenSinks
+
+        base = self._beside if self.settings.ship_base is None else Path(self.settings.ship_base)
+        return OpenSinks(base=base, clock=self._clock)
+
+    def _shipping(self) -> tuple[Channels, ShipWorkflow]:
+        """What a worker needs to ship."""
+        from analemma.catalog.channels import Channels
+        from analemma.catalog.sink_states import SinkStates
+        from analemma.pipeline.deploy_serving import DeployAnswers
+        from analemma.pipeline.events import Events
+        from analemma.pipeline.shipping import ShipWorkflow
+
+        if not any(isinstance(each, DeployAnswers) for each in self._shipped_listeners):
+            self._shipped_listeners.insert(0, DeployAnswers(Events(self._entropy), clock=self._clock))
+        workflow = ShipWorkflow(
+            SinkStates(self.catalog.engine),
+            contracts=self.contracts.fresh,
+            sinks=self._open_sinks,
+            open_tenant=self.tenant,
+            events=Events(self._entropy),
+            clock=self._clock,
+            listeners=self._shipped_listeners,
+        )
+        return Channels(self.catalog.engine), workflow
+
+    def _pipeline_handlers(self) -> Mapping[str, Handler]:
+        from analemma.pipeline.handlers import handlers
+        from analemma.pipeline.state_handlers import state_handlers
+
+        return {
+            **handlers(lambda name: self.tenant(name).pipeline, max_attempts=self.settings.outbox_max_attempts),
+            **state_handlers(lambda name: self.tenant(name).pipeline),
+        }
 
     @cached_property
     def gc(self) -> Collector:
@@ -214,10 +413,17 @@ class App(AppPipeline):
 
     def stats(self, tenant: str | None = None) -> Stats:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
-        number = None
-        if tenant is not None and (number := self.catalog.find_tenant(tenant)) is None:
-            raise NotFound(f"there is no tenant {tenant!r}")
+        number = self._find_tenant(tenant)
         return Stats(tenants=self.catalog.tenant_count() if number is None else 1, **asdict(self.catalog.stats(number)))
+
+    def _find_tenant(self, name: str | None) -> TenantId | None:
+        """The number of a tenant that there is; None for all of them."""
+        if name is None:
+            return None
+        number = self.catalog.find_tenant(name)
+        if number is None:
+            raise NotFound(f"there is no tenant {name!r}", tenant=name)
+        return number
 
     def info(self) -> dict[str, str | int]:
         """Where everything is, without secrets."""
@@ -291,43 +497,29 @@ class App(AppPipeline):
         connections and files; safe to call twice."""
         with ExitStack() as closing:
             closing.callback(self.catalog.close)
-            if self._foreign is not None:
-                closing.callback(self._foreign.close)
             if self.objects is not None:
                 closing.callback(self.objects.close)
-            if self._cache is not None:
-                closing.callback(self._cache.close)
-            if self._versions is not None:
-                closing.callback(self._versions.close)
-            if "_open_sinks" in self.__dict__:
-                closing.callback(self._open_sinks.close)
+            for part in ("foreign", "cache", "versions", "_open_sinks"):
+                if part in self.__dict__:
+                    closing.callback(self.__dict__[part].close)
             for tenant in list(self._tenants.values()):
                 closing.callback(tenant.checkpoints.close, self.settings.checkpoint_close_s)
                 closing.callback(tenant.close)
 
-    @property
+    @cached_property
     def cache(self) -> BlockCache:
         """Verified blocks, kept near."""
-        with self._lock:
-            if self._cache is None:
-                self._cache = BodyCache(self.settings.cache_bytes)
-                if self.settings.redis_url is not None:
-                    from analemma.blocks.redis_tier import open_redis_tier
+        near = BodyCache(self.settings.cache_bytes)
+        if self.settings.redis_url is None:
+            return near
+        from analemma.blocks.redis_tier import open_redis_tier
 
-                    store, ttl_s = self.catalog.store_id(), self.settings.redis_ttl_s
-                    tier = open_redis_tier(self.settings.redis_url, store, ttl_s=ttl_s)
-                    self._cache = CacheStack([self._cache, tier])
-            return self._cache
+        store, ttl_s = self.catalog.store_id(), self.settings.redis_ttl_s
+        return CacheStack([near, open_redis_tier(self.settings.redis_url, store, ttl_s=ttl_s)])
 
-    @property
+    @cached_property
     def foreign(self) -> ForeignObjects:
         """The objects of other programs that payloads may point to: none, unless the settings list their buckets."""
-        with self._lock:
-            if self._foreign is None:
-                self._foreign = self._open_foreign()
-            return self._foreign
-
-    def _open_foreign(self) -> ForeignObjects:
         from analemma.bag.payload_foreign import ForeignObjects, parse_buckets
 
         buckets = parse_buckets(self.settings.payload_s3_buckets)
@@ -368,6 +560,10 @@ class App(AppPipeline):
         )
 
 
+App = Store
+"""The name that it had first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """What was opened."""
@@ -388,7 +584,7 @@ def open_app(
     migrate: bool | None = None,
     create: bool = True,
     objects_moved: bool = False,
-) -> App:
+) -> Store:
     """Open a store: a directory, `sqlite:///path` or `postgresql://...`; nothing given, what the settings name.
 
     An embedded store that does not exist is made, unless `create` is False: then it is NotFound. Large objects go to
@@ -451,12 +647,16 @@ def open_app(
             if remembered != IN_MEMORY:
                 catalog.hold_objects(remembered)
             shared = None if remembered in (BESIDE, IN_MEMORY) else remembered
-        return App(catalog, store, settings, place=place, shared_place=shared)
+        return Store(catalog, store, settings, place=place, shared_place=shared)
     except BaseException:
         catalog.close()
         if store is not None:
             store.close()
         raise
+
+
+open = open_app
+"""Its name in `analemma`."""
 
 
 def _beside(file: str | None) -> Path | None:

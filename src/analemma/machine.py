@@ -1,8 +1,10 @@
-"""What the machine allows this process: how much memory, and how many large things it may read at once."""
+"""What the machine says of its processes: how much memory this one may have, how much it may read at once, by which
+name it holds leases, and whether the holder of one is gone."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,3 +43,23 @@ def _limit_files(mounts: Path, own: Path) -> Iterator[Path]:
             if line.startswith("0::"):
                 inner = mounts / line.removeprefix("0::").lstrip("/")
                 yield from [folder / "memory.max" for folder in (inner, *inner.parents) if mounts in folder.parents]
+
+
+def holder_name(token: str) -> str:
+    """What leases say of who holds them: this machine, this process, and what tells its parts from each other."""
+    return f"{socket.gethostname()}:{os.getpid()}:{token}"
+
+
+def is_dead(holder: str) -> bool:
+    """Whether a holder is a process of this machine that is no more."""
+    host, _, rest = holder.partition(":")
+    process, _, _ = rest.partition(":")
+    if host != socket.gethostname() or not process.isdigit() or int(process) == os.getpid():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,5 +1,5 @@
 """Work on a store from other processes: what they are told is where the store is and plain data; each opens the store
-once, and keeps it open. Also how backfills are put together, here and there, and how tasks of runs get there."""
+once, and keeps it open."""
 
 from __future__ import annotations
 
@@ -11,28 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analemma.app import App, open_app
-from analemma.canon.read import NodeCache
-from analemma.canon.trees import Trees
 from analemma.catalog.backfills import Backfills
 from analemma.catalog.port import TenantId
-from analemma.catalog.slices import Slices
-from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
 from analemma.flows.tasks import BatchAnswer
 from analemma.pipeline.backfill import BackfillJobs, Remote
 from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
 from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
-from analemma.pipeline.backfill_parts import DeferredEvents, TenantParts
+from analemma.pipeline.backfill_parts import TenantParts, tenant_parts
 from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall
-from analemma.pipeline.compile_inputs import InputReader
-from analemma.pipeline.documents import DocumentReader, KnownDocuments
-from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.settings import Settings
 
 if TYPE_CHECKING:
     from analemma.flows.flows import Flows
-    from analemma.tenant import Tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +67,7 @@ class _Opened:
         with self._lock:
             app = self._app(place)
             if (place, tenant) not in self._parts:
-                self._parts[place, tenant] = backfill_parts(app.tenant(tenant))
+                self._parts[place, tenant] = tenant_parts(app.tenant(tenant).context, app.contracts)
             return self._parts[place, tenant]
 
     def flows(self, place: StorePlace, tenant: str) -> Flows:
@@ -127,7 +119,7 @@ def open_backfills(app: App) -> BackfillJobs:
         Backfills(app.catalog.engine),
         default_tenant=app.settings.tenant,
         find_tenant=app.catalog.find_tenant,
-        open_tenant=lambda name: backfill_parts(app.tenant(name)),
+        open_tenant=lambda name: tenant_parts(app.tenant(name).context, app.contracts),
         tenants=lambda: [(TenantId(row[0]), str(row[1])) for row in app.catalog.engine.all("tenant_names")],
         contracts=app.contracts.fresh,
         holder=app._holder,
@@ -136,47 +128,4 @@ def open_backfills(app: App) -> BackfillJobs:
         page=app.settings.backfill_page,
         clock=app._clock,
         entropy=app._entropy,
-    )
-
-
-def backfill_parts(tenant: Tenant) -> TenantParts:
-    """One tenant, as backfills see it: with contracts that are never behind, and events that wait for others'."""
-    app = tenant._app
-    engine, slices, known = app.catalog.engine, Slices(app.catalog.engine, tenant.id), KnownDocuments()
-    wake, events = app.catalog.wakeups.signal, DeferredEvents(app._entropy)
-    documents = DocumentReader(tenant.trees, known)
-
-    def contracts() -> ContractSet:
-        found = app.contracts.fresh()
-        return found if found.contracts else app.contracts.current
-
-    slicing = SlicingWorkflow(
-        engine,
-        tenant.id,
-        tenant.name,
-        slices=slices,
-        # What `contracts` has just read, at the beginning of each page.
-        contracts=lambda: app.contracts.current,
-        fresh_contracts=contracts,
-        blocks=tenant.blocks,
-        trees=tenant.trees,
-        known=known,
-        events=events,
-        clock=app._clock,
-        wake=wake,
-    )
-    return TenantParts(
-        engine=engine,
-        tenant=tenant.id,
-        name=tenant.name,
-        contracts=contracts,
-        slicing=slicing,
-        slices=slices,
-        reader=InputReader(slices, documents, tenant.name),
-        documents=documents,
-        blocks=tenant.blocks,
-        plain_trees=Trees(tenant.blocks.read_uncached, app.types, app.settings.unknown_types, NodeCache()),
-        events=events,
-        clock=app._clock,
-        wake=wake,
     )

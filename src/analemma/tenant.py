@@ -11,6 +11,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
+from analemma.context import Context
 from analemma.state.announcing import Announcer
 from analemma.state.applying import Applier
 from analemma.state.checkpointing import Checkpoints
@@ -53,29 +54,28 @@ class Tenant:
         self.name = name
         self.id = app.catalog.tenant(name)
         self._app = app
-        self._catalog = app.catalog
-        self._clock = app._clock
+        clock, entropy = app._clock, app._entropy
         self.blocks = BlockStore(
             app.catalog,
             self.id,
             objects=app.objects,
             cache=app.cache,
             pack_threshold_bytes=app.settings.pack_threshold_bytes,
-            clock=app._clock,
-            entropy=app._entropy,
+            clock=clock,
+            entropy=entropy,
             request_collection=self._request_collection,
         )
         self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
+        self.context = Context(
+            app.catalog, self.id, name, app.settings, self.blocks, self.trees, app.objects, clock, entropy
+        )
+        """What its parts are made of."""
+        announcer = Announcer(name, app.source_watch, entropy=entropy, wake=self.context.wake)
         self.committer = Committer(
-            app.catalog,
-            self.id,
-            self.blocks,
-            clock=app._clock,
-            entropy=app._entropy,
-            announcing=Announcer(name, app.source_watch, entropy=app._entropy, wake=app.catalog.wakeups.signal),
+            app.catalog, self.id, self.blocks, clock=clock, entropy=entropy, announcing=announcer
         )
         applier = Applier(app.catalog, self.id, blocks=self.blocks, trees=self.trees, committer=self.committer)
-        self.checkpoints = Checkpoints(app.catalog, self.id, applier, clock=app._clock, entropy=app._entropy)
+        self.checkpoints = Checkpoints(app.catalog, self.id, applier, clock=clock, entropy=entropy)
 
     @cached_property
     def kernel(self) -> BagKernel:
@@ -83,13 +83,13 @@ class Tenant:
         from analemma.bag.kernel import BagKernel
 
         return BagKernel(
-            self._catalog,
+            self.context.catalog,
             self.id,
             blocks=self.blocks,
             trees=self.trees,
             committer=self.committer,
             checkpoints=self.checkpoints,
-            clock=self._clock,
+            clock=self.context.clock,
             place_segment=self._place_segment,
         )
 
@@ -97,7 +97,7 @@ class Tenant:
         from analemma.catalog.runs import RunRows
         from analemma.flows.injection import place_segment
 
-        return place_segment(injection, RunRows(self._catalog.engine, self.id))
+        return place_segment(injection, RunRows(self.context.engine, self.id))
 
     @cached_property
     def payloads(self) -> Payloads:
@@ -107,12 +107,12 @@ class Tenant:
 
         settings = self._app.settings
         return Payloads(
-            self._catalog,
+            self.context.catalog,
             self.id,
             kernel=self.kernel,
             blocks=self.blocks,
             trees=self.trees,
-            clock=self._clock,
+            clock=self.context.clock,
             entropy=self._app._entropy,
             policy=FieldPolicy(
                 field_bytes=settings.payload_field_bytes,
@@ -126,18 +126,9 @@ class Tenant:
     @cached_property
     def packing(self) -> Packing:
         """Moves this tenant's blocks between the database and packs."""
-        from analemma.catalog.packing import SqlPacking
         from analemma.gc.packing import Packing
 
-        return Packing(
-            self._catalog,
-            SqlPacking(self._catalog.engine),
-            self.id,
-            objects=self._app.objects,
-            settings=self._app.settings,
-            clock=self._clock,
-            entropy=self._app._entropy,
-        )
+        return Packing(self.context)
 
     @cached_property
     def views(self) -> QueryViewWorkflow:
@@ -148,7 +139,7 @@ class Tenant:
         contracts = self._app.contracts
         return QueryViewWorkflow(
             self.name,
-            ViewRows(self._catalog.engine, self.id),
+            ViewRows(self.context.engine, self.id),
             self.trees,
             lambda: contracts.current,
             lambda numbers: self.deploys._held_back(numbers),
@@ -172,21 +163,11 @@ class Tenant:
 
         app = self._app
         return TenantPipeline(
-            self._catalog.engine,
-            self.id,
-            self.name,
-            contracts=lambda: app.contracts.current,
-            fresh_contracts=lambda: app.contracts.fresh(),
-            contracts_loaded_at_us=lambda: app.contracts.loaded_at_us,
-            blocks=self.blocks,
-            trees=self.trees,
+            self.context,
+            app.contracts,
             versions=app.versions,
-            clock=self._clock,
-            entropy=app._entropy,
-            wake=self._catalog.wakeups.signal,
             held_back=lambda numbers: self.deploys._held_back(numbers),
             known=app._known_documents.of(self.id),
-            settings=app.settings,
         )
 
     def ingest(
@@ -306,32 +287,28 @@ class Tenant:
         from analemma.flows.run_kernel import RunKernel
         from analemma.flows.segment_types import SEGMENT_RUNNERS
 
-        engine, lease_s = self._catalog.engine, self._app.settings.run_lease_s
-        handlers = Handlers(parent=self._app.handlers)
-        bind_standard_types(handlers, self, self._app.settings, clock=self._clock, entropy=self._app._entropy)
+        app, context = self._app, self.context
+        handlers = Handlers(parent=app.handlers)
+        bind_standard_types(handlers, self, app.settings, clock=context.clock, entropy=context.entropy)
+        kernel = RunKernel(
+            context.catalog,
+            self.id,
+            blocks=self.blocks,
+            trees=self.trees,
+            committer=self.committer,
+            checkpoints=self.checkpoints,
+            clock=context.clock,
+        )
         return Flows(
             RunnerParts(
-                kernel=RunKernel(
-                    self._catalog,
-                    self.id,
-                    blocks=self.blocks,
-                    trees=self.trees,
-                    committer=self.committer,
-                    checkpoints=self.checkpoints,
-                    clock=self._clock,
-                ),
-                rows=RunRows(engine, self.id, key_keep_us=self._catalog.key_keep_us),
-                engine=engine,
-                tenant=self.id,
-                tenant_name=self.name,
-                blocks=self.blocks,
-                leases=Leases(lease_s=lease_s),
+                **vars(context),
+                kernel=kernel,
+                rows=RunRows(context.engine, self.id, key_keep_us=context.catalog.key_keep_us),
+                leases=Leases(lease_s=app.settings.run_lease_s),
                 handlers=handlers,
                 segment_runners=SEGMENT_RUNNERS,
-                clock=self._clock,
-                entropy=self._app._entropy,
-                holder=self._app._holder(),
-                lease_s=lease_s,
+                holder=app._holder(),
+                lease_s=app.settings.run_lease_s,
                 elsewhere=self._flows_elsewhere,
             )
         )
@@ -358,16 +335,16 @@ class Tenant:
         place = self._app._place
         return Archives(
             Parts(
-                catalog=SqlWorkspaces(self._catalog.engine),
+                catalog=SqlWorkspaces(self.context.engine),
                 tenant=self.id,
                 tenant_name=self.name,
-                store_id=self._catalog.store_id(),
+                store_id=self.context.catalog.store_id(),
                 holder=self._app._holder(),
                 store=self._app.objects,
-                claim_objects=self._catalog.claim_objects,
+                claim_objects=self.context.catalog.claim_objects,
                 ownership=self._app.ownership,
                 blocks=self.blocks,
-                clock=self._clock,
+                clock=self.context.clock,
                 entropy=self._app._entropy,
                 settings=self._app.settings,
                 volumes=self._app.volumes or DirectoryVolumes(),
@@ -377,7 +354,7 @@ class Tenant:
 
     def head(self, key: BranchKey) -> Head | None:
         """Where a branch stands."""
-        return self._catalog.head(self.id, key)
+        return self.context.catalog.head(self.id, key)
 
     def manifest(self, manifest: BlockId) -> Manifest:
         """What a version's manifest says."""
@@ -387,9 +364,9 @@ class Tenant:
         """Re-hash a branch's journal, its head's manifest and every block below."""
         from analemma.state.verify import Verifier
 
-        return Verifier(self._catalog, self.id, self.blocks).branch(key)
+        return Verifier(self.context.catalog, self.id, self.blocks).branch(key)
 
     def _request_collection(self, tenant: TenantId, uploads: Sequence[UploadId], reason: str) -> None:
         from analemma.catalog.collecting_uploads import CollectingUploads
 
-        CollectingUploads(self._catalog.engine).enqueue(tenant, uploads, "commit", reason)
+        CollectingUploads(self.context.engine).enqueue(tenant, uploads, "commit", reason)

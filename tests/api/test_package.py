@@ -12,7 +12,7 @@ import analemma
 def test_completion_and_help_find_what_nobody_has_used_yet() -> None:
     assert {*analemma.__all__, "aio"} <= set(dir(analemma))
     shown = pydoc.plain(pydoc.render_doc(analemma))
-    assert all(name in shown for name in ("open = open_app", "class App", "class Flow", "save_state_delta"))
+    assert all(name in shown for name in ("open = open_app", "class Store", "class Flow", "save_state_delta"))
 
 
 def test_submodules_that_the_documentation_names_need_no_import_of_their_own() -> None:
@@ -23,4 +23,4 @@ def test_submodules_that_the_documentation_names_need_no_import_of_their_own() -
 
 def test_an_open_store_says_which_it_is() -> None:
     with analemma.open("sqlite:///:memory:", settings=analemma.Settings(tenant="shop")) as app:
-        assert repr(app) == "<analemma.App on sqlite:///:memory:, tenant shop>"
+        assert repr(app) == "<analemma.Store on sqlite:///:memory:, tenant shop>"

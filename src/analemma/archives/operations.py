@@ -26,7 +26,7 @@ from analemma.catalog.workspaces import (
 )
 from analemma.errors import AnalemmaError, Conflict
 from analemma.failpoints import declare, hit
-from analemma.holders import is_dead
+from analemma.machine import is_dead
 from analemma.settings import Settings
 
 AFTER_BEGIN = declare("workspace.after_begin", "an operation is begun, and nothing of it is done")

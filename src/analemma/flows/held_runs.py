@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine import Engine
-from analemma.catalog.port import TenantId
 from analemma.catalog.run_records import RunRow, Status
 from analemma.catalog.runs import RunRows
-from analemma.clock import Clock, Entropy
+from analemma.context import Context
 from analemma.flows.handlers import Handlers
 from analemma.flows.keeping import position_text
 from analemma.flows.leases import Lease, Leases
@@ -26,21 +23,15 @@ if TYPE_CHECKING:
     from analemma.flows.remote_tasks import Elsewhere
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerParts:
+@dataclass(frozen=True)
+class RunnerParts(Context):
     """What a runner is made of."""
 
     kernel: RunKernel
     rows: RunRows
-    engine: Engine
-    tenant: TenantId
-    tenant_name: str
-    blocks: BlockStore
     leases: Leases
     handlers: Handlers
     segment_runners: Mapping[str, SegmentRunner]
-    clock: Clock
-    entropy: Entropy
     holder: str
     lease_s: float
     elsewhere: Callable[[], Elsewhere] | None = None

@@ -15,7 +15,7 @@ from analemma.flows.run_kernel import Standing
 from analemma.flows.running import Runner, Told
 from analemma.flows.runs import RunError, error_of
 from analemma.flows.subflows import end_strays
-from analemma.holders import is_dead
+from analemma.machine import is_dead
 
 FOREVER: Final = float("inf")
 

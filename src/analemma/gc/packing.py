@@ -27,12 +27,12 @@ from analemma.blocks.packs import (
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.uploads import object_metadata, upload_pack
 from analemma.canon.identity import BlockId
-from analemma.catalog.packing import ColdMark, Origin, PackingCatalog, PackMove, PackUsage
+from analemma.catalog.packing import ColdMark, Origin, PackingCatalog, PackMove, PackUsage, SqlPacking
 from analemma.catalog.port import BlockRow, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
+from analemma.context import Context
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.failpoints import declare, hit
-from analemma.settings import Settings
 
 AFTER_CHECK = declare("pack.after_check", "the pack was read back and is whole, and no block has moved")
 
@@ -76,24 +76,10 @@ Progress = Callable[[PackingReport], None]
 class Packing:
     """One tenant's blocks, moved between rows and packs."""
 
-    def __init__(
-        self,
-        catalog: KernelCatalog,
-        packing: PackingCatalog,
-        tenant: TenantId,
-        *,
-        objects: ObjectStore | None,
-        settings: Settings,
-        clock: Clock,
-        entropy: Entropy,
-    ) -> None:
-        self._catalog = catalog
-        self._packing = packing
-        self._tenant = tenant
-        self._objects = objects
-        self._settings = settings
-        self._clock = clock
-        self._entropy = entropy
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._catalog, self._tenant, self._settings = context.catalog, context.tenant, context.settings
+        self._packing = SqlPacking(context.engine)
 
     def pack(
         self, *, older_than_s: float | None = None, dry_run: bool = False, progress: Progress | None = None
@@ -154,7 +140,7 @@ class Packing:
         return self._packing.vacuum()
 
     def _mover(self, progress: Progress | None) -> _Mover:
-        if self._objects is None:
+        if self._context.objects is None:
             raise Invalid(
                 "this store has no object store, so there is nowhere for packs to be",
                 hint="open it with objects=..., --objects or ANALEMMA_OBJECTS",
@@ -162,18 +148,18 @@ class Packing:
         return _Mover(
             self._catalog,
             self._packing,
-            self._objects,
+            self._context.objects,
             self._tenant,
             target_bytes=self._settings.pack_target_bytes,
-            clock=self._clock,
-            entropy=self._entropy,
+            clock=self._context.clock,
+            entropy=self._context.entropy,
             progress=progress,
         )
 
     def _mark(self, older_than_s: float) -> ColdMark | None:
         if not 0 <= older_than_s <= 1e10:
             raise Invalid(f"{older_than_s} is no number of seconds ago", hint="give 0 or more")
-        until_us = None if older_than_s == 0 else self._clock.now_us() - round(older_than_s * 1_000_000)
+        until_us = None if older_than_s == 0 else self._context.clock.now_us() - round(older_than_s * 1_000_000)
         return self._packing.cold_mark(self._tenant, until_us)
 
     def _cold(self, mark: ColdMark, mover: _Mover) -> Iterator[BlockRow]:

@@ -379,14 +379,14 @@ class BackfillJobs:
     def _run_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[PageCall], PageAnswer]:
         if not calls.apart:
             return PageWorker(parts).run
-        return functools.partial(self._remote.run_page, self._remote.place(), parts.name)
+        return functools.partial(self._remote.run_page, self._remote.place(), parts.tenant_name)
 
     def _dry_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[DryCall], DryAnswer]:
         if not calls.apart:
             return DryRunner(parts).page
-        return functools.partial(self._remote.dry_page, self._remote.place(), parts.name)
+        return functools.partial(self._remote.dry_page, self._remote.place(), parts.tenant_name)
 
     def _verify_page(self, parts: TenantParts, calls: CallExecutor) -> Callable[[VerifyCall], VerifyAnswer]:
         if not calls.apart:
             return PageVerifier(parts).page
-        return functools.partial(self._remote.verify_page, self._remote.place(), parts.name)
+        return functools.partial(self._remote.verify_page, self._remote.place(), parts.tenant_name)

@@ -219,4 +219,4 @@ class BatchCompiler:
         return asked
 
     def _key(self, item: Item) -> EntityKey:
-        return EntityKey(self.entity_type, self.parts.name, item.entity.key)
+        return EntityKey(self.entity_type, self.parts.tenant_name, item.entity.key)

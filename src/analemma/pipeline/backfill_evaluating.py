@@ -100,7 +100,7 @@ class DryRunner:
             found, said = self._entity(call, contracts, entity)
             counts = counts.plus(found)
             if said and len(samples) < SAMPLES:
-                samples.append(Sample(str(EntityKey(call.type, parts.name, entity.key)), said))
+                samples.append(Sample(str(EntityKey(call.type, parts.tenant_name, entity.key)), said))
         following = entities[-1].number + 1 if len(entities) == limit else None
         return DryAnswer(counts, tuple(samples), following)
 
@@ -110,7 +110,7 @@ class DryRunner:
         if not call.kind.compiles:
             return Counts(done=1, requested=forced), f"ship to {', '.join(sinks)}"
         ship = ship_by_compile(call.kind, call.scope, call.type, contracts)
-        key = EntityKey(call.type, self._parts.name, entity.key)
+        key = EntityKey(call.type, self._parts.tenant_name, entity.key)
         counts, said = Counts(done=1), []
         before: tuple[int, Compiled] | None = None
         for version in versions_of(self._parts.engine, entity, call.scope.versions):

@@ -32,7 +32,7 @@ def letters_after(
 ) -> tuple[list[StoredEvent], LaneKey, bool]:
     """Some dead letters of a scope, behind which lane that was, and whether there may be more."""
     page = OutboxRows(parts.engine).dead(EventFilter(parts.tenant), after=after, limit=limit)
-    chosen = [each for each in page if _is_meant(parts.name, scope, each)]
+    chosen = [each for each in page if _is_meant(parts.tenant_name, scope, each)]
     return chosen, page[-1].lane if page else after, len(page) == limit
 
 

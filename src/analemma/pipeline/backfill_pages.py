@@ -273,7 +273,7 @@ class _Page:
         return ship_by_compile(self._call.kind, self._call.scope, self._shard.type, contracts)
 
     def _forced(self, entity: BackfillEntity, version: int, seq: int, contracts: ContractSet) -> list[OutboxEvent]:
-        key = EntityKey(self._shard.type, self._parts.name, entity.key)
+        key = EntityKey(self._shard.type, self._parts.tenant_name, entity.key)
         sinks = sinks_of(self._call.scope, self._shard.type, contracts)
         return [self._parts.events.ship_requested(key, version, seq, each, force=True) for each in sinks]
 
@@ -323,7 +323,7 @@ class _Page:
     ) -> Advance:
         call = self._call
         room = max(0, SAMPLED_ERRORS - self._shard.failed - self.counts.failed)
-        told = [_error(self._shard.type, self._parts.name, item, exc) for item, exc in errors][:room]
+        told = [_error(self._shard.type, self._parts.tenant_name, item, exc) for item, exc in errors][:room]
         return Advance(call.backfill, call.fence, call.shard, self._step, cursor, counts, finished, tuple(told))
 
     def _moved(self, advance: Advance) -> None:

@@ -6,40 +6,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from analemma.blocks.store import BlockStore
+from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
-from analemma.catalog.engine import Engine
-from analemma.catalog.port import OutboxEvent, TenantId
+from analemma.catalog.port import OutboxEvent
 from analemma.catalog.slices import Slices
-from analemma.clock import Clock
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.pipeline.compile_inputs import InputReader
-from analemma.pipeline.documents import DocumentReader
+from analemma.pipeline.contract_store import Contracts
+from analemma.pipeline.documents import DocumentReader, KnownDocuments
 from analemma.pipeline.events import DEFERRED_PRIORITY, Events
 from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.slicing.entity_key import EntityKey
 
 
 @dataclass(frozen=True)
-class TenantParts:
-    """One tenant, as backfills see it."""
+class TenantParts(Context):
+    """One tenant, as backfills see it: with contracts that are never behind, and events that wait for others'."""
 
-    engine: Engine
-    tenant: TenantId
-    name: str
     contracts: Callable[[], ContractSet]
     slicing: SlicingWorkflow
-    """Whose events wait for those of everybody else."""
     slices: Slices
     reader: InputReader
     documents: DocumentReader
     """What compiles are made of; documents that were read before may be known."""
-    blocks: BlockStore
     plain_trees: Trees
     """Reads the store itself, whatever is cached."""
     events: DeferredEvents
-    clock: Clock
-    wake: Callable[[], None]
 
 
 class DeferredEvents(Events):
@@ -62,3 +55,39 @@ class DeferredEvents(Events):
     ) -> OutboxEvent:
         made = super()._event(aggregate, kind, key, version, event_id, **more)
         return replace(made, priority=DEFERRED_PRIORITY)
+
+
+def tenant_parts(context: Context, loaded: Contracts) -> TenantParts:
+    """What a backfill works with in one tenant."""
+    trees, slices, known = context.trees, Slices(context.engine, context.tenant), KnownDocuments()
+    events, documents = DeferredEvents(context.entropy), DocumentReader(trees, known)
+
+    def contracts() -> ContractSet:
+        found = loaded.fresh()
+        return found if found.contracts else loaded.current
+
+    slicing = SlicingWorkflow(
+        context.engine,
+        context.tenant,
+        context.tenant_name,
+        slices=slices,
+        # What `contracts` has just read, at the beginning of each page.
+        contracts=lambda: loaded.current,
+        fresh_contracts=contracts,
+        blocks=context.blocks,
+        trees=trees,
+        known=known,
+        events=events,
+        clock=context.clock,
+        wake=context.wake,
+    )
+    return TenantParts(
+        **vars(context),
+        contracts=contracts,
+        slicing=slicing,
+        slices=slices,
+        reader=InputReader(slices, documents, context.tenant_name),
+        documents=documents,
+        plain_trees=Trees(context.blocks.read_uncached, trees.registry, context.settings.unknown_types, NodeCache()),
+        events=events,
+    )

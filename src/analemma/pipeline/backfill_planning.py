@@ -68,7 +68,7 @@ def make_plan(parts: TenantParts, scope: BackfillScope, kind: BackfillKind, opti
             if ranges and len(samples) < SAMPLES:
                 first, last = ranges[0][0], ranges[-1][1]
                 page = scope_page(tx, parts.tenant, choice, first=first, last=last, limit=SAMPLES)
-                samples += [Sample(str(EntityKey(each, parts.name, one.key)), _why(one, scope)) for one in page]
+                samples += [Sample(str(EntityKey(each, parts.tenant_name, one.key)), _why(one, scope)) for one in page]
     plan = BackfillPlan(
         kind,
         scope,

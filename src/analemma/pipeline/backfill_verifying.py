@@ -125,7 +125,7 @@ class _Page:
     def __init__(self, parts: TenantParts) -> None:
         self._parts = parts
         self._documents = DocumentReader(parts.plain_trees, KnownDocuments(SHARED_BYTES))
-        self._reader = InputReader(parts.slices, self._documents, parts.name)
+        self._reader = InputReader(parts.slices, self._documents, parts.tenant_name)
 
     def look(self, call: VerifyCall) -> VerifyAnswer:
         """What there is to say of it."""
@@ -135,7 +135,7 @@ class _Page:
         problems: list[Problem] = []
         versions = slices = 0
         for entity in entities:
-            looked = self._entity(EntityKey(call.type, parts.name, entity.key), contracts, call.mode)
+            looked = self._entity(EntityKey(call.type, parts.tenant_name, entity.key), contracts, call.mode)
             versions += looked.versions
             slices += looked.slices
             problems += looked.problems
@@ -193,7 +193,7 @@ class _Page:
     def _dependencies(self, look: _Look, start: CompileStart) -> Mapping[str, tuple[Dependency, ...]] | None:
         assert start.base is not None
         try:
-            return parse_dependencies(start.base.dependencies, self._parts.name)
+            return parse_dependencies(start.base.dependencies, self._parts.tenant_name)
         except (ValueError, TypeError, AttributeError):
             look.say(start.base.version, "corrupt", "what it was compiled from cannot be read")
             return None

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from analemma.blocks.store import BlockStore
-from analemma.canon.trees import Trees
 from analemma.catalog.deploys import DeployRows
-from analemma.catalog.engine import Engine
-from analemma.catalog.port import TenantId
 from analemma.catalog.raws import Raws
 from analemma.catalog.slices import Slices
-from analemma.clock import Clock, Entropy
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
+from analemma.pipeline.contract_store import Contracts
 from analemma.pipeline.deploy_records import HeldBack
 from analemma.pipeline.deploying import DeployWorkflow
 from analemma.pipeline.documents import DocumentReader, KnownDocuments
@@ -25,33 +22,28 @@ from analemma.pipeline.ship_requests import ShipRequests
 from analemma.pipeline.slicing import SlicingWorkflow
 from analemma.pipeline.state_sources import StateSourceWorkflow
 from analemma.pipeline.versions import Versions
-from analemma.settings import Settings
 
 
 class TenantPipeline:
-    """The workflows of one tenant. `wake` is called after a commit that added events."""
+    """The workflows of one tenant."""
 
     def __init__(
         self,
-        engine: Engine,
-        tenant: TenantId,
-        name: str,
+        context: Context,
+        contracts_of_store: Contracts,
         *,
-        contracts: Callable[[], ContractSet],
-        fresh_contracts: Callable[[], ContractSet],
-        contracts_loaded_at_us: Callable[[], int],
-        blocks: BlockStore,
-        trees: Trees,
         versions: Versions,
-        clock: Clock,
-        entropy: Entropy,
-        wake: Callable[[], None],
-        held_back: Callable[[Collection[int]], Mapping[int, HeldBack]] = lambda _: {},
-        known: KnownDocuments | None = None,
-        settings: Settings,
+        held_back: Callable[[Collection[int]], Mapping[int, HeldBack]],
+        known: KnownDocuments,
     ) -> None:
-        events, slices = Events(entropy), Slices(engine, tenant)
-        known = KnownDocuments() if known is None else known
+        engine, tenant, name = context.engine, context.tenant, context.tenant_name
+        blocks, trees, clock, wake = context.blocks, context.trees, context.clock, context.wake
+        settings, fresh_contracts = context.settings, contracts_of_store.fresh
+        events, slices = Events(context.entropy), Slices(engine, tenant)
+
+        def contracts() -> ContractSet:
+            return contracts_of_store.current
+
         self.ingest = IngestWorkflow(
             Raws(engine, tenant),
             name,
@@ -120,7 +112,7 @@ class TenantPipeline:
             tenant,
             name,
             contracts=contracts,
-            loaded_at_us=contracts_loaded_at_us,
+            loaded_at_us=lambda: contracts_of_store.loaded_at_us,
             ingest=self.ingest,
             blocks=blocks,
             clock=clock,
