@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -90,7 +89,10 @@ def attempts(
     for attempt in range(most):
         yield attempt
         if attempt > 3:
-            clock.sleep(random.uniform(0, 0.002 * min(attempt, 10)))
+            # Loaded by those who lose.
+            from random import uniform
+
+            clock.sleep(uniform(0, 0.002 * min(attempt, 10)))
     raise Conflict(trouble, hint=hint)
 
 

@@ -4,7 +4,6 @@ name it holds leases, and whether the holder of one is gone."""
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -47,14 +46,14 @@ def _limit_files(mounts: Path, own: Path) -> Iterator[Path]:
 
 def holder_name(token: str) -> str:
     """What leases say of who holds them: this machine, this process, and what tells its parts from each other."""
-    return f"{socket.gethostname()}:{os.getpid()}:{token}"
+    return f"{os.uname().nodename}:{os.getpid()}:{token}"
 
 
 def is_dead(holder: str) -> bool:
     """Whether a holder is a process of this machine that is no more."""
     host, _, rest = holder.partition(":")
     process, _, _ = rest.partition(":")
-    if host != socket.gethostname() or not process.isdigit() or int(process) == os.getpid():
+    if host != os.uname().nodename or not process.isdigit() or int(process) == os.getpid():
         return False
     try:
         os.kill(int(process), 0)

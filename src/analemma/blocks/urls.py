@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from analemma.blocks.cloud import CloudStore
 from analemma.blocks.local import LocalStore
-from analemma.blocks.memory import MemoryStore
 from analemma.blocks.port import ObjectStore, check_prefix
 from analemma.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
+
+    from analemma.blocks.cloud import CloudStore
 
 REQUEST_TIMEOUT_S = 120
 CONNECT_TIMEOUT_S = 5
@@ -37,7 +37,10 @@ def open_objects(url: str, *, create: bool = True) -> ObjectStore:
         if not url:
             raise _refused(url, "is empty")
         return LocalStore(url, create=create)
+    # The others are loaded by those who have them.
     if scheme == "memory":
+        from analemma.blocks.memory import MemoryStore
+
         return MemoryStore()
     if scheme == "file":
         if not rest.startswith("/") or "?" in rest or "#" in rest:
@@ -49,6 +52,8 @@ def open_objects(url: str, *, create: bool = True) -> ObjectStore:
 
 
 def _open_cloud(scheme: str, url: str) -> CloudStore:
+    from analemma.blocks.cloud import CloudStore
+
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -19,8 +19,6 @@ from hashlib import sha256
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
-from pyfastcdc import FastCDC
-
 from analemma.canon.identity import CID_PREFIX, BlockId, block_id, from_cid, to_cid
 from analemma.canon.values import (
     DEEPEST_CONTENT,
@@ -492,6 +490,9 @@ def text_cuts(data: bytes) -> list[int]:
     """The end of each chunk of a long text or of long bytes, the last one being the length."""
     if len(data) <= TEXT_MINIMUM_BYTES:
         return [len(data)]
+    # Most programs never cut a long text.
+    from pyfastcdc import FastCDC
+
     chunker = FastCDC(
         TEXT_AVERAGE_BYTES,
         min_size=TEXT_MINIMUM_BYTES,

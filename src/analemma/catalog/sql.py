@@ -21,8 +21,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import orjson
@@ -93,9 +92,13 @@ def parse(text: str, dialect: Dialect, *, source: str = "") -> dict[str, Stateme
             continue
         if piece.name in found:
             raise Internal(f"{source}: {piece.name} is defined twice")
-        body = "" if piece.only == LOCK and dialect == "sqlite" else piece.body
-        found[piece.name] = _TRANSLATE[dialect](piece.name, piece.purpose, body)
+        found[piece.name] = _translated(piece, dialect)
     return found
+
+
+def _translated(piece: _Piece, dialect: Dialect) -> Statement:
+    body = "" if piece.only == LOCK and dialect == "sqlite" else piece.body
+    return _TRANSLATE[dialect](piece.name, piece.purpose, body)
 
 
 def _pieces(text: str, dialect: Dialect, source: str) -> Iterator[_Piece]:
@@ -259,6 +262,24 @@ def _places(values: Any) -> str:
     return f"[{','.join('0' * len(values))}]"
 
 
+class _Statements(dict[str, Statement]):
+    """Statements by name, each translated when it is first asked for: a program uses few of them."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self._pieces = {piece.name: piece for file, text in _files() for piece in _pieces(text, dialect, file)}
+
+    def __missing__(self, name: str) -> Statement:
+        return self.setdefault(name, _translated(self._pieces[name], self._dialect))
+
+
+@cache
+def statements(dialect: Dialect) -> Mapping[str, Statement]:
+    """A statement by its name, as one database takes it."""
+    return _Statements(dialect)
+
+
 @cache
 def load(dialect: Dialect) -> Mapping[str, Statement]:
     """Every statement, by name, as one database takes them."""
@@ -321,5 +342,5 @@ def load_migrations(dialect: Dialect) -> tuple[MigrationScript, ...]:
     return tuple(sorted(scripts, key=lambda script: script.number))
 
 
-def _folder() -> Traversable:
-    return resources.files("analemma.catalog") / "sql"
+def _folder() -> Path:
+    return Path(__file__).with_name("sql")

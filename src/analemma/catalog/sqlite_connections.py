@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Literal
 
 from analemma.catalog.file_lock import FileLock
-from analemma.catalog.sql import load
+from analemma.catalog.sql import statements
 from analemma.catalog.sqlite_errors import translate
 from analemma.catalog.sqlite_transaction import SqliteTransaction
 from analemma.catalog.sqlite_types import ColumnTypes
@@ -38,7 +38,7 @@ class SqliteConnector:
     def __init__(self, path: str, counts: Counter[str], *, synchronous: Synchronous, busy_timeout_s: float) -> None:
         self._path = path
         self._counts = counts
-        self._sql = load("sqlite")
+        self._sql = statements("sqlite")
         self._types = ColumnTypes(self._sql)
         self._synchronous = synchronous
         # The last resort: our own processes queue on the lock file, so only a stranger's transaction can block us.
