@@ -144,7 +144,7 @@ class Collecting:
             tx.execute("gc_begin_run", **{"pass": row[0]}, holder=holder, now=now)
             return int(row[0])
 
-        taken = self.engine.write(take, lazy=True)
+        taken = self.engine.write(take)
         if isinstance(taken, LeaseState):
             left_s = max(0, (taken.until_us - taken.now_us) // SECOND_US)
             raise Conflict(
@@ -282,7 +282,7 @@ class Pass:
 
     def renew(self) -> None:
         """Keep the lease for another while; LeaseLost if it is another's."""
-        self._engine.write(self._renew, lazy=True)
+        self._engine.write(self._renew)
 
     def clear(self, tenant: TenantId, ids: Sequence[BlockId]) -> int:
         """Take the doom from blocks that are needed; how many had one."""
@@ -385,7 +385,7 @@ class Pass:
             )
             tx.execute("gc_give_back_lease", holder=self._holder, **{"pass": self.number})
 
-        self._engine.write(move, lazy=True)
+        self._engine.write(move)
 
     def _act(self, move: Callable[[Transaction], Result]) -> Result:
         def guarded(tx: Transaction) -> Result:
@@ -394,7 +394,7 @@ class Pass:
                 raise _lost(self.number)
             return move(tx)
 
-        return self._engine.write(guarded, lazy=True)
+        return self._engine.write(guarded)
 
     def _renew(self, tx: Transaction) -> None:
         until = self._catalog.clock(tx) + self._lease_us

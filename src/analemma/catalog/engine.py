@@ -62,12 +62,9 @@ class Engine(Statements, Protocol):
         """A block that reads one snapshot. Where several may write at a time (PostgreSQL) it can also write at its end,
         and fails, not retried, if a row that it writes was changed since the snapshot."""
 
-    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, lazy: bool = False) -> Result:
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
         """Run `move` in a write transaction, with retries; its result once that is stored as durably as the database is
-        set up to, or with `durable` so that no loss of power can take it back.
-
-        With `lazy`, a loss of power may take it back, and with it all that was written later: for those who cannot
-        outlive that, so that it makes a difference on SQLite only."""
+        set up to, or with `durable` so that no loss of power can take it back."""
 
     def missing_functions(self, found: Mapping[str, str]) -> list[str]:
         """Functions that procedures need and that are not among those which the database has."""

@@ -113,7 +113,7 @@ class PostgresEngine:
     def snapshot(self) -> AbstractContextManager[Transaction]:
         return _Block(self, "begin_snapshot", "take_time")
 
-    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, lazy: bool = False) -> Result:
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
         def once() -> Result:
             with self.transaction(write=True) as tx:
                 if durable:

@@ -85,8 +85,8 @@ class SqliteEngine:
     def snapshot(self) -> AbstractContextManager[Transaction]:
         return self._snapshot()
 
-    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, lazy: bool = False) -> Result:
-        result = self._present().write(move, lazy=lazy and not durable)
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
+        result = self._present().write(move)
         if durable and self._synchronous == "normal":
             # The commit is in the log, or the log was copied back, and flushed, since then.
             sync_file(f"{self.path}-wal")
@@ -130,7 +130,6 @@ class SqliteEngine:
             renew=self._renew_writer,
             truncate_log=self._connect.truncate_log,
             timeout_s=self._lock_timeout_s,
-            flushes=self._synchronous == "full",
             log_limit_bytes=self._log_limit_bytes,
         )
         self._refusal = None

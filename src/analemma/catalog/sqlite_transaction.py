@@ -95,14 +95,6 @@ class SqliteTransaction:
         except sqlite3.Error as exc:
             raise translate(exc, self._database) from exc
 
-    def pragma(self, name: str) -> None:
-        """A setting that is made while its statement is prepared, so not with one that was prepared before; outside of
-        transactions."""
-        try:
-            self.connection.executescript(self._statements[name].sql)
-        except sqlite3.Error as exc:
-            raise translate(exc, self._database) from exc
-
     def commit(self) -> None:
         """COMMIT; raises OutcomeUnknown if nobody can say whether it took effect."""
         try:

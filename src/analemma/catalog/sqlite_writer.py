@@ -1,23 +1,28 @@
-"""One writer connection shared by all threads: whoever comes first commits for those who came meanwhile.
+"""One writer connection shared by all threads: whoever has the turn commits for all who wait for it.
 
-A durable commit costs an fsync whatever it holds. So requests queue, and the first in the queue leads: it runs every
-waiting request in a savepoint of one transaction, commits once, and hands out the results. A lone caller leads itself
-and never changes threads.
+A durable commit costs an fsync whatever it holds. So requests queue, and whoever gets the turn runs all that wait, in
+savepoints of one transaction, and commits once. A lone caller gets it at once and never changes threads.
+
+Any thread may be interrupted anywhere (Ctrl-C raises between two instructions). So nobody is told anything: a request
+knows the batch that took it along, and only whoever has the turn looks at what became of that. Giving up the turn, and
+what goes with it, may be repeated when an interrupt cut it short.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine import Transaction
 from analemma.catalog.file_lock import FileLock
-from analemma.catalog.sqlite_queue import Batch, Request, WriteQueue
 from analemma.catalog.sqlite_transaction import SqliteTransaction
-from analemma.errors import AnalemmaError, OutcomeUnknown, Unavailable
+from analemma.errors import AnalemmaError, Internal, OutcomeUnknown, Timeout, Unavailable
 
 Result = TypeVar("Result")
 
@@ -27,11 +32,45 @@ MAX_BATCH = 64
 LOG_LIMIT_BYTES = 256 << 20
 """A log beyond this means that readers keep ordinary checkpoints from resetting it: then writers wait for them."""
 
-FULL = 2
-"""The level at which every commit is flushed."""
-
 LOG_CHECK_EVERY = 16
 """Transactions between two looks at the size of the log."""
+
+
+class _Batch:
+    """What became of one transaction, for all whose requests it ran."""
+
+    __slots__ = ("failure", "phase")
+
+    def __init__(self) -> None:
+        self.phase: Literal["running", "committing", "stored"] = "running"
+        self.failure: Exception | None = None
+
+    def check(self) -> None:
+        """Raise unless they are stored."""
+        if self.phase == "stored":
+            return
+        if self.failure is not None:
+            raise self.failure
+        if self.phase == "committing":
+            raise OutcomeUnknown("the commit was interrupted", hint="read back before trying again")
+        raise Unavailable("the transaction was interrupted", hint="nothing was changed; try again")
+
+
+class _Request:
+    """One thread's wish to write, and what came of it."""
+
+    __slots__ = ("batch", "deadline", "error", "left", "move", "result", "thread")
+
+    def __init__(self, move: Callable[[Transaction], Any] | None, timeout_s: float) -> None:
+        self.move = move
+        """None: it wants the transaction to itself, and runs on its own thread."""
+        self.thread = threading.get_ident()
+        self.deadline = time.monotonic() + timeout_s
+        self.batch: _Batch | None = None
+        """None: nobody has taken it along."""
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.left = False
 
 
 class SqliteWriter:
@@ -46,10 +85,8 @@ class SqliteWriter:
         renew: Callable[[], SqliteTransaction],
         truncate_log: Callable[[], None],
         timeout_s: float,
-        flushes: bool = False,
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
-        """`flushes`: connections come so that every commit is durable."""
         self._tx = tx
         self._database = database
         self._lock = lock
@@ -57,114 +94,184 @@ class SqliteWriter:
         self._doubtful = False
         """The connection failed in a way that makes a new one wise."""
         self._timeout_s = timeout_s
-        self._flushes = self._flushes_now = flushes
-        """What every commit should do, and what the connection at hand does."""
-        self._queue = WriteQueue()
+        self._turn = threading.RLock()
+        """Not for its depth, but because it knows its thread: whoever does not have it may try to release it."""
+        self._waiting: deque[_Request] = deque()
+        self._leading: _Request | None = None
+        """That of the thread whose turn it is."""
+        self._begun = False
         self._log = f"{database}-wal"
         self._truncate_log = truncate_log
         self._log_limit = self._least_log_limit = log_limit_bytes
         self._until_log_check = LOG_CHECK_EVERY
         self._closed = False
 
-    def write(self, move: Callable[[Transaction], Result], *, lazy: bool = False) -> Result:
-        """Run `move` in a transaction, perhaps together with others; return when it is durable or, if it is `lazy`,
-        perhaps before."""
-        request = Request(move, self._timeout_s, lazy=lazy)
+    def write(self, move: Callable[[Transaction], Result]) -> Result:
+        """Run `move` in a transaction, perhaps together with others; return when it is durable."""
+        request = _Request(move, self._timeout_s)
         try:
-            self._queue.await_turn(request)
-            if not request.done:
+            self._waiting.append(request)
+            self._await_turn(request)
+            while request.batch is None:
                 self._lead(request)
         finally:
             # Twice, here and below: an interrupt may hit the first, and a turn that is not given up stops every writer.
             try:
-                self._queue.leave(request)
+                self._leave(request)
             finally:
-                self._queue.leave(request)
+                self._leave(request)
         if request.error is not None:
             raise request.error
+        request.batch.check()
         result: Result = request.result
         return result
 
     @contextmanager
     def alone(self) -> Iterator[Transaction]:
         """A transaction that shares its commit with nobody."""
-        request = Request(None, self._timeout_s)
+        request = _Request(None, self._timeout_s)
         try:
-            self._queue.await_turn(request)
-            try:
-                self._begin(request)
-                yield self._tx
-                self._commit()
-            finally:
-                self._end()
+            self._await_turn(request)
+            self._begin(request)
+            yield self._tx
+            self._commit(_Batch())
         finally:
             try:
-                self._queue.leave(request)
+                self._leave(request)
             finally:
-                self._queue.leave(request)
+                self._leave(request)
 
     def close(self) -> None:
         """Wait for whoever is writing, then refuse."""
-        request = Request(None, None)
+        request = _Request(None, threading.TIMEOUT_MAX)
         try:
-            self._queue.await_turn(request)
+            self._await_turn(request)
             self._closed = True
         finally:
             try:
-                self._queue.leave(request)
+                self._leave(request)
             finally:
-                self._queue.leave(request)
+                self._leave(request)
 
     @property
     def is_busy(self) -> bool:
         """Whether somebody is writing."""
-        return self._queue.is_busy
+        return self._leading is not None
 
     def abandon(self) -> sqlite3.Connection:
         """In a forked child: touch nothing that the parent's threads may have been at; the connection, to be kept."""
         self._closed = True
-        self._queue = WriteQueue()
+        self._turn, self._waiting = threading.RLock(), deque()
+        self._leading, self._begun = None, False
         return self._tx.abandon()
 
-    def _lead(self, own: Request) -> None:
-        """Run our own request and those that wait behind it, and commit once."""
-        batch = Batch(own)
-        try:
+    def _await_turn(self, request: _Request) -> None:
+        """Return with the turn. Whatever happens, `_leave` must follow."""
+        leading = self._leading
+        if leading is not None and leading.thread == request.thread:
+            raise Internal("a write was started inside another write", hint="use the transaction it was given")
+        timeout_s = min(max(0.0, request.deadline - time.monotonic()), threading.TIMEOUT_MAX)
+        # guard: turn.timeout
+        if not self._turn.acquire(timeout=timeout_s):
             try:
-                self._begin(own)
-                self._run(batch)
-            finally:
-                self._end()
-        except Exception as exc:
-            # Not a request's own failure but the transaction's: nobody's work is stored.
-            batch.failure = exc
-        finally:
-            try:
-                self._queue.answer(batch)
-            finally:
-                self._queue.answer(batch)
+                if request.move is not None:
+                    self._waiting.remove(request)
+            except ValueError:
+                # Somebody has taken it along, and it will be over: to leave now would leave its outcome unknown.
+                self._turn.acquire()
+            else:
+                raise Timeout(
+                    "other threads of this process kept the catalog busy", hint="make their transactions shorter"
+                )
+        self._leading = request
 
-    def _run(self, batch: Batch) -> None:
-        own, requests = batch.requests[0], batch.requests
-        # Whoever came along with a lazy one would not be durable either.
-        shared = not own.lazy
-        if shared and self._queue.join(batch):
-            self._run_in_savepoint(own)
-        else:
-            # Alone so far: without a savepoint, one failure rolls back the transaction, which holds nothing else.
-            assert own.move is not None
+    def _leave(self, request: _Request) -> None:
+        """Give up the transaction, the place in the queue and the turn, as far as it has them. May be repeated."""
+        if request.left:
+            return
+        if self._leading is request:
+            self._end()
+            self._leading = None
+        if self._waiting:
             try:
-                own.result = own.move(self._tx)
+                self._waiting.remove(request)
+            except ValueError:
+                pass
+        try:
+            self._turn.release()
+        except RuntimeError:
+            pass  # It is another's, or nobody's.
+        request.left = True
+
+    def _lead(self, own: _Request) -> None:
+        """Run what waits, and commit once."""
+        try:
+            self._begin(own)
+            batch = _Batch()
+            try:
+                if self._run(batch):
+                    self._commit(batch)
             except Exception as exc:
-                own.error = exc
-                return
-        ran = 1
-        while ran < len(requests) or (shared and ran < MAX_BATCH and self._queue.join(batch)):
-            self._run_in_savepoint(requests[ran])
+                # Not a request's own failure but the transaction's: nobody's work is stored.
+                batch.failure = exc
+        finally:
+            self._end()
+
+    def _run(self, batch: _Batch) -> bool:
+        """Run the requests that wait; False if there is nothing to commit."""
+        tx = self._tx
+        ran = 0
+        while self._waiting and ran < MAX_BATCH:
+            request = self._take_along(batch)
+            if request is None:
+                continue
+            assert request.move is not None
+            # The first needs no savepoint: if it fails, the transaction holds nothing else.
+            if ran:
+                tx.control("open_savepoint")
+            try:
+                request.result = request.move(tx)
+            except Exception as exc:
+                if ran and not tx.connection.in_transaction:
+                    # Disk full and the like make SQLite roll everything back: the whole batch is lost.
+                    raise
+                request.error = exc
+                if not ran:
+                    return False
+                tx.control("drop_savepoint")
+            if ran:
+                tx.control("keep_savepoint")
             ran += 1
+        return ran > 0
+
+    def _take_along(self, batch: _Batch) -> _Request | None:
+        """The first that waits, unless it gives up at this moment."""
+        try:
+            request = self._waiting[0]
+            request.batch = batch
+            self._waiting.remove(request)
+        except (IndexError, ValueError):
+            return None
+        return request
+
+    def _begin(self, request: _Request) -> None:
+        """Whatever it raises, `_end` must follow."""
+        if self._closed:
+            raise Unavailable(f"the catalog {self._database} is closed", hint="open it again")
+        self._begun = True
+        self._lock.acquire(request.deadline)
+        if self._doubtful:
+            self._tx = self._renew()
+            self._doubtful = False
+        self._tx.control("begin_write")
+
+    def _commit(self, batch: _Batch) -> None:
         batch.phase = "committing"
         try:
-            self._commit()
+            self._tx.commit()
+        except OutcomeUnknown:
+            self._doubtful = True
+            raise
         except Exception:
             raise
         except BaseException as exc:
@@ -172,73 +279,25 @@ class SqliteWriter:
             if self._tx.connection.in_transaction:
                 batch.phase = "running"
             elif not isinstance(exc.__context__, (sqlite3.Error, AnalemmaError)):
-                batch.phase = "committed"
+                batch.phase = "stored"
             raise
-        batch.phase = "committed"
-
-    def _run_in_savepoint(self, request: Request) -> None:
-        tx = self._tx
-        assert request.move is not None
-        tx.control("open_savepoint")
-        try:
-            request.result = request.move(tx)
-        except Exception as exc:
-            if not tx.connection.in_transaction:
-                # Disk full and the like make SQLite roll everything back: the whole batch is lost.
-                raise
-            request.error = exc
-            tx.control("drop_savepoint")
-        tx.control("keep_savepoint")
-
-    def _begin(self, request: Request) -> None:
-        """Whatever it raises, `_end` must follow."""
-        if self._closed:
-            raise Unavailable(f"the catalog {self._database} is closed", hint="open it again")
-        self._lock.acquire(request.deadline)
-        if self._doubtful:
-            self._tx = self._renew()
-            self._doubtful = False
-            self._flushes_now = self._flushes
-        self._roll_back()
-        if self._flushes:
-            self._flush_commits(not request.lazy)
-        self._tx.control("begin_write")
-
-    def _flush_commits(self, wanted: bool) -> None:
-        """Have commits wait for the disk from now on, or not. Between two transactions."""
-        if wanted and not self._flushes_now:
-            self._tx.pragma("synchronous_full")
-            if self._tx.one("synchronous_level") != (FULL,):
-                self._doubtful = True
-                raise Unavailable(f"{self._database} cannot be made durable again", hint="try again")
-            self._flushes_now = True
-        elif self._flushes_now and not wanted:
-            # First, should this be interrupted: then the next one makes sure.
-            self._flushes_now = False
-            self._tx.pragma("synchronous_normal")
-
-    def _commit(self) -> None:
-        try:
-            self._tx.commit()
-        except OutcomeUnknown:
-            self._doubtful = True
-            raise
-
-    def _roll_back(self) -> None:
-        """End whatever is still open: a failed COMMIT and an interrupted BEGIN leave a transaction behind."""
-        if self._tx.connection.in_transaction:
-            try:
-                self._tx.control("rollback_transaction")
-            except AnalemmaError:
-                self._doubtful = True
+        batch.phase = "stored"
 
     def _end(self) -> None:
+        """Leave no transaction open (a failed COMMIT and an interrupted BEGIN do), and let other processes in. May be
+        repeated."""
+        if not self._begun:
+            return
         try:
-            if not self._closed:
-                self._roll_back()
-                self._bound_log()
+            if self._tx.connection.in_transaction:
+                try:
+                    self._tx.control("rollback_transaction")
+                except AnalemmaError:
+                    self._doubtful = True
+            self._bound_log()
         finally:
             self._lock.release()
+        self._begun = False
 
     def _bound_log(self) -> None:
         """Empty a log that readers kept growing; wait for them a little, and ask again only after it grew further."""

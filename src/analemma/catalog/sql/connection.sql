@@ -62,10 +62,6 @@ PRAGMA synchronous = NORMAL
 -- For a database in memory, which a power cut takes along anyway.
 PRAGMA synchronous = OFF
 
--- synchronous_level [sqlite] --
--- What commits do now. Not the pragma itself, which a prepared statement answers as it was when it was prepared.
-SELECT synchronous FROM pragma_synchronous
-
 -- enforce_foreign_keys [sqlite] --
 -- Off by default in SQLite, per connection.
 PRAGMA foreign_keys = ON
