@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from analemma import BlockId
@@ -14,10 +15,10 @@ from tests.core.entry_points.state import (
     Manifest,
     Receipt,
     Segment,
-    SegmentList,
     encode_manifest,
     encode_receipt,
-    encode_segments,
+    insert_segment,
+    make_list,
     next_record,
 )
 
@@ -56,17 +57,25 @@ TAGGED = next_record(
     at_us=AT_US,
     facts={"tag": "good", "message": None, "moved_from": None},
 )
-SEGMENTS = SegmentList(
-    (
-        Segment(Link(named(8), "map", 1, 20, False)),
-        Segment(Link(named(9), "map", 2, 30, False), {"id": "two", "type": "steps"}),
-    ),
-    3,
-)
+SEGMENTS = [
+    Segment(Link(named(8), "map", 1, 20, False)),
+    Segment(Link(named(9), "map", 2, 30, False), {"id": "two", "type": "steps"}),
+]
+MANY = [Segment(Link(named(number % 256), "map", 1, number, False), number % 3 or None) for number in range(300)]
+
+
+def map_of(stored: dict[BlockId, bytes], blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
+    """Some of these blocks."""
+    return {block: stored[block] for block in blocks}
 
 
 def describe() -> dict[str, Any]:
     """What is pinned."""
+    listed, of_many = make_list(MANY)
+    stored = {block.id: block.data for block in of_many}
+    _, with_one_more = insert_segment(
+        lambda blocks: {block: stored[block] for block in blocks}, listed, 150, SEGMENTS[1]
+    )
     return {
         "first_manifest": encode_manifest(FIRST).data.hex(),
         "full_manifest": encode_manifest(FULL).data.hex(),
@@ -74,7 +83,9 @@ def describe() -> dict[str, Any]:
         "receipt": encode_receipt(RECEIPT).hex(),
         "committed": COMMITTED.body.hex(),
         "tagged": TAGGED.body.hex(),
-        "segments": encode_segments(SEGMENTS).data.hex(),
+        "segments": make_list(SEGMENTS, 3)[1][-1].data.hex(),
+        "many_segments": [block.data.hex() for block in of_many],
+        "many_segments_and_one": [block.data.hex() for block in with_one_more],
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -157,7 +156,7 @@ def inject_segment(
 
 def _print_pointer(store: StoreOptions, pointer: ManifestPointer, **more: Any) -> None:
     if store.json:
-        print_json({"manifest": asdict(pointer), **more})
+        print_json({"manifest": pointer.to_json(), **more})
         return
     shown = {"version": pointer.version, "manifest": pointer.manifest_id, "config": pointer.config_hash or "none"}
     print_fields({**shown, "hash version": pointer.hash_version, **pointer.metadata})

@@ -37,7 +37,7 @@ def place_segment(injection: Injection, rows: RunRows) -> Placed | None:
         return None
     try:
         workflow = Workflow.model_validate(injection.document)
-        plan = plan_of(injection.entries, 1, injection.hash_version)
+        plan = plan_of(injection.read_entries(), 1, injection.hash_version)
     except (Invalid, ValueError):
         return None
     configs = [segment.config for segment in plan.segments]

@@ -27,7 +27,7 @@ from analemma.state.committer import Outcome, Proposal
 from analemma.state.deltas import DeltaUpdate, apply_update
 from analemma.state.kernel_base import CURRENT_HEAD, place
 from analemma.state.records import CONFIGURED, FORKED, ROLLED_BACK, Manifest
-from analemma.state.segment_lists import SegmentList, encode_segments
+from analemma.state.segment_lists import all_segments, make_list
 
 CACHED_PLANS: Final = 100
 CACHED_S: Final = 300.0
@@ -124,9 +124,9 @@ class RunKernel(BagKernel):
         plan = partition(workflow)
         config = self._trees.build(workflow.to_document())
         pieces = [self._packed_segment(entry, number) for number, entry in enumerate(plan.segment_manifest())]
-        listed = encode_segments(SegmentList(tuple(segment for segment, _, _ in pieces)))
+        _, listed = make_list([segment for segment, _, _ in pieces])
         parts = [block for _, inner, outer in pieces for block in (*inner, *outer)]
-        made = PreparedWorkflow(workflow, plan, config.root.id, listed.id, (*config.blocks, *parts, listed))
+        made = PreparedWorkflow(workflow, plan, config.root.id, listed[-1].id, (*config.blocks, *parts, *listed))
         with self._lock:
             self._prepared[workflow.hash] = made
             if len(self._prepared) > CACHED_PLANS:
@@ -225,10 +225,13 @@ class RunKernel(BagKernel):
                 return known[1]
         manifest = standing.state.manifest
         listed = self._read_segments(manifest, standing.segments)
-        ids = [segment.config.id for segment in listed.segments]
         # Found by their hashes and verified against them: what comes back is what the manifest says.
         configs, document = self._guarded(
-            manifest, lambda: (self._trees.read_many(ids), self._trees.read(standing.config))
+            manifest,
+            lambda: (
+                self._trees.read_many([each.config.id for each in all_segments(self._blocks.fetch, listed)]),
+                self._trees.read(standing.config),
+            ),
         )
         try:
             workflow = Workflow.model_validate(document)

@@ -22,8 +22,8 @@ class Injection:
     """The workflow's configuration."""
     document: Any
     """The same, read."""
-    entries: Sequence[Mapping[str, Any]]
-    """The segments so far."""
+    read_entries: Callable[[], Sequence[Mapping[str, Any]]]
+    """Reads the segments so far."""
     hash_version: int
     """Theirs."""
     given: Mapping[str, Any]

@@ -19,12 +19,15 @@ from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer, Outcome, Proposal
 from analemma.state.injections import PlaceSegment
 from analemma.state.records import Manifest, decode_manifest
+from analemma.state.segment_lists import SegmentList
 
 T = TypeVar("T")
 
 MAIN = "main"
 REMEMBERED_MANIFESTS = 256
 """Decoded manifests that a kernel keeps: a few hundred bytes each, and what they say can never change."""
+REMEMBERED_LISTS = 16
+"""Lists of segments that it keeps, without the shorter lists that long ones are made of."""
 REMEMBERED_HEADS = 1024
 """Branches of which a kernel remembers where it left them."""
 
@@ -71,6 +74,7 @@ class KernelBase:
         self._clock = clock
         self._place_segment = place_segment
         self._manifests: dict[BlockId, Manifest] = {}
+        self._lists: dict[BlockId, SegmentList] = {}
         self._own_heads: dict[BranchKey, _OwnHead] = {}
 
     def _commit(

@@ -40,12 +40,12 @@ def encode_record(kind: str, fields: Any, number: int = FORMAT) -> bytes:
 
 
 def decode_record(
-    kind: str, data: bytes, read: Callable[[Any], T], trouble: str, number: int = FORMAT, **facts: Any
+    kind: str, data: bytes, read: Callable[[Any], T], trouble: str, newest: int = FORMAT, **facts: Any
 ) -> T:
     """What `read` makes of a record's fields; Corrupt, which says the trouble, unless the bytes are such a record."""
     try:
         found, version, fields = decode(data)
-        if found != kind or version != number:
+        if found != kind or not FORMAT <= version <= newest:
             raise ValueError(f"kind {found!r}, format {version!r}")
         return read(fields)
     except (ValueError, TypeError, KeyError, AnalemmaError) as exc:
@@ -153,10 +153,10 @@ def _manifest(fields: Any) -> Manifest:
 
 
 def read_link(wire: Wire) -> Link:
-    """The link that stands in a record; ValueError if something else does."""
+    """The link that stands in a record; Corrupt if something else does."""
     link = read_special(wire).link
     if link is None:
-        raise ValueError("no link")
+        raise Corrupt("a record has something else where it must have a link")
     return link
 
 

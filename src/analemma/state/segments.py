@@ -3,8 +3,10 @@ hash."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from analemma.canon.identity import BlockId
@@ -16,14 +18,23 @@ from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import branch_key
 from analemma.state.committer import Outcome, Proposal
 from analemma.state.injections import HOLD_PLACE, Injection, Placed
-from analemma.state.kernel_base import CURRENT_HEAD, MAIN, CurrentHead, KernelBase, place
+from analemma.state.kernel_base import CURRENT_HEAD, MAIN, REMEMBERED_LISTS, CurrentHead, KernelBase, place
 from analemma.state.records import CONFIGURED, SEGMENT_INJECTED, Manifest
-from analemma.state.segment_lists import Segment, SegmentList, decode_segments, encode_segments
+from analemma.state.segment_lists import (
+    Segment,
+    SegmentList,
+    all_segments,
+    decode_segments,
+    find_segment,
+    insert_segment,
+    make_list,
+)
 
 WRAPPED = "segment_config"
+NO_SEGMENTS = SegmentList(hash_version=0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ManifestPointer:
     """A workflow manifest, small enough to travel with every event."""
 
@@ -33,14 +44,40 @@ class ManifestPointer:
     manifest_hash: str
     """The same as `manifest_id`: a manifest is named by its hash."""
     config_hash: str | None
-    segment_hashes: dict[int, str]
     hash_version: int
     """1, and one more with every injected segment; 0 for a version without segments."""
-    blocks: tuple[str, ...]
-    """The roots of the segments' configurations, each once."""
     metadata: dict[str, int] = field(default_factory=dict, compare=False)
     """segment_count and total_size; from the call that made it also how many blocks of segments were new
     (blocks_stored) and how many were there already (blocks_reused)."""
+    _read: Callable[[], Sequence[Segment]] = field(default=tuple, repr=False, compare=False)
+
+    @cached_property
+    def segment_hashes(self) -> dict[int, str]:
+        """The hash of each segment's configuration. Those of a long list are read when they are first asked for."""
+        return {number: segment.config.id.hex() for number, segment in enumerate(self._read())}
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The roots of the segments' configurations, each once."""
+        return tuple(dict.fromkeys(self.segment_hashes.values()))
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "manifest_id": self.manifest_id,
+            "version": self.version,
+            "parent_hash": self.parent_hash,
+            "manifest_hash": self.manifest_hash,
+            "config_hash": self.config_hash,
+            "segment_hashes": self.segment_hashes,
+            "hash_version": self.hash_version,
+            "blocks": self.blocks,
+            "metadata": dict(self.metadata),
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)[:-1]}
+        return _pointer_of, (fields, tuple(self._read()))
 
 
 class Segments(KernelBase):
@@ -65,8 +102,8 @@ class Segments(KernelBase):
         config = self._trees.build(_dict(workflow_config, "the workflow's configuration"))
         entries = _entries(segment_manifest)
         pieces = [self._packed_segment(entry, number) for number, entry in enumerate(entries)]
-        listed = SegmentList(tuple(segment for segment, _, _ in pieces))
-        list_block = encode_segments(listed)
+        segments = [segment for segment, _, _ in pieces]
+        listed, list_blocks = make_list(segments)
         segment_blocks = [block for _, blocks, _ in pieces for block in blocks]
         entry_blocks = [block for _, _, blocks in pieces for block in blocks]
 
@@ -74,23 +111,23 @@ class Segments(KernelBase):
             state = self._trees.build({}) if head is None else Edited(self._read_manifest(head.manifest).root, ())
             return Proposal(
                 key,
-                Edited(state.root, (*state.blocks, *config.blocks, *segment_blocks, *entry_blocks, list_block)),
+                Edited(state.root, (*state.blocks, *config.blocks, *segment_blocks, *entry_blocks, *list_blocks)),
                 head,
                 config=config.root.id,
-                segments=list_block.id,
+                segments=list_blocks[-1].id,
                 kind=CONFIGURED,
-                facts={"config": config.root.id.hex(), "segments": list_block.id.hex()},
+                facts={"config": config.root.id.hex(), "segments": list_blocks[-1].id.hex()},
             )
 
         outcome = self._commit(key, expected, propose)
-        return _made(outcome, config.root.id, listed, segment_blocks)
+        return self._made(outcome, config.root.id, listed, segment_blocks, segments)
 
     def get_manifest(self, manifest_id: str, *, owner_id: str | None = None) -> ManifestPointer:
         """The pointer of a version; one that no configuration was ever given has none and no segments."""
         row = self._row(manifest_id, owner_id)
         manifest = self._read_manifest(row.id)
-        listed = None if manifest.segments is None else self._read_segments(row.id, manifest.segments)
-        return _pointer(row.id, row.version, row.parent, manifest.config, listed)
+        listed = NO_SEGMENTS if manifest.segments is None else self._read_segments(row.id, manifest.segments)
+        return self._pointer(row.id, row.version, row.parent, manifest.config, listed)
 
     def load_workflow_config(self, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
         """The configuration that a version carries."""
@@ -109,18 +146,18 @@ class Segments(KernelBase):
     def verify_segment_config(
         self, segment_config: Mapping[str, Any], manifest_id: str, segment_index: int | str
     ) -> bool:
-        """Whether this is exactly the configuration that the version carries for a segment: one lookup and one hash.
+        """Whether this is exactly the configuration that the version carries for a segment: one lookup and one hash,
+        however many segments there are.
 
         Fails closed: an unknown manifest or segment, a damaged list, or a configuration that could not even be stored
         is False. Only a store that does not answer raises."""
         try:
             number = _segment_number(segment_index)
             row = self._row(manifest_id, None)
-            segments = self._segments_of(row.id, self._read_manifest(row.id)).segments
-            if not 0 <= number < len(segments):
-                return False
+            listed = self._segments_of(row.id, self._read_manifest(row.id))
+            segment = self._guarded(row.id, lambda: find_segment(self._blocks.fetch, listed, number))
             config = _dict(segment_config, "a segment's configuration")
-            return self._trees.build(config).root.id == segments[number].config.id
+            return segment is not None and self._trees.build(config).root.id == segment.config.id
         except (Invalid, NotFound, Expired, Corrupt):
             return False
 
@@ -146,7 +183,7 @@ class Segments(KernelBase):
         listed = self._segments_of(row.id, known)
         if expected_hash_version is not None and listed.hash_version != expected_hash_version:
             raise _segments_changed(row, expected_hash_version, listed.hash_version)
-        count = len(listed.segments)
+        count = listed.count
         if type(insert_position) is not int or not 0 <= insert_position <= count:
             raise Invalid(f"no segment can be inserted at {insert_position}", hint=f"use a position from 0 to {count}")
         given = _dict(segment_config, "a segment's configuration")
@@ -154,13 +191,17 @@ class Segments(KernelBase):
         segment, inner, outer = self._packed_segment(
             given if placed is None else placed.entries[insert_position], insert_position
         )
-        others, wrapping = listed.segments, tuple[Block, ...]()
-        if placed is not None:
-            others, wrapping = self._wrapped_again(others, placed.entries, insert_position)
-        grown = SegmentList(
-            (*others[:insert_position], segment, *others[insert_position:]), hash_version=listed.hash_version + 1
-        )
-        list_block = encode_segments(grown)
+        segments: list[Segment] | None = None
+        if placed is None:
+            grown, made = self._guarded(
+                row.id, lambda: insert_segment(self._blocks.fetch, listed, insert_position, segment)
+            )
+        else:
+            others = self._segments_in(row.id, listed)
+            moved, wrapping = self._wrapped_again(others, placed.entries, insert_position)
+            segments = [*moved[:insert_position], segment, *moved[insert_position:]]
+            grown, made = make_list(segments, listed.hash_version + 1)
+            made = (*wrapping, *made)
 
         def propose(head: Head | None) -> Proposal:
             if head is None:
@@ -172,16 +213,17 @@ class Segments(KernelBase):
             held = () if placed is None else placed.hold(head.manifest)
             return Proposal(
                 row.key,
-                Edited(manifest.root, (*inner, *outer, *wrapping, list_block)),
+                Edited(manifest.root, (*inner, *outer, *made)),
                 head,
                 config=manifest.config,
-                segments=list_block.id,
+                segments=made[-1].id,
                 kind=SEGMENT_INJECTED,
                 facts={"position": insert_position, "hash_version": grown.hash_version, "from": row.id.hex()},
                 rows=lambda _: held,
             )
 
-        return _made(self._commit_where_it_stands(row.key, propose), known.config, grown, inner)
+        outcome = self._commit_where_it_stands(row.key, propose)
+        return self._made(outcome, known.config, grown, inner, segments)
 
     def _placed(
         self, row: ManifestRow, known: Manifest, listed: SegmentList, given: Mapping[str, Any], position: int
@@ -190,8 +232,17 @@ class Segments(KernelBase):
         if self._place_segment is None or config is None:
             return None
         document = self._guarded(row.id, lambda: self._trees.read(config))
-        entries = self._read_entries(row.id, listed)
-        return self._place_segment(Injection(row.key, config, document, entries, listed.hash_version, given, position))
+        return self._place_segment(
+            Injection(
+                row.key,
+                config,
+                document,
+                lambda: self._read_entries(row.id, listed),
+                listed.hash_version,
+                given,
+                position,
+            )
+        )
 
     def _wrapped_again(
         self, segments: Sequence[Segment], entries: Sequence[Mapping[str, Any]], position: int
@@ -220,7 +271,9 @@ class Segments(KernelBase):
             config: dict[str, Any] = self._trees.read(segment.config.id)
             return config if segment.entry is None else self._trees.unpack(segment.entry) | {WRAPPED: config}
 
-        return self._guarded(manifest_id, lambda: [read(segment) for segment in listed.segments])
+        return self._guarded(
+            manifest_id, lambda: [read(segment) for segment in all_segments(self._blocks.fetch, listed)]
+        )
 
     def _expected_parent(self, key: BranchKey, parent: str | None) -> BlockId | CurrentHead:
         if parent is None:
@@ -248,39 +301,64 @@ class Segments(KernelBase):
         return self._read_segments(manifest_id, manifest.segments)
 
     def _read_segments(self, manifest_id: BlockId, block: BlockId) -> SegmentList:
-        return self._guarded(manifest_id, lambda: decode_segments(block, self._blocks.fetch([block])[block]))
+        known = self._lists.get(block)
+        if known is None:
+            known = self._guarded(manifest_id, lambda: decode_segments(block, self._blocks.fetch([block])[block]))
+            if len(self._lists) >= REMEMBERED_LISTS:
+                self._lists.clear()
+            self._lists[block] = known
+        return known
+
+    def _segments_in(self, manifest_id: BlockId, listed: SegmentList) -> tuple[Segment, ...]:
+        return self._guarded(manifest_id, lambda: all_segments(self._blocks.fetch, listed))
+
+    def _made(
+        self,
+        outcome: Outcome,
+        config: BlockId | None,
+        listed: SegmentList,
+        segment_blocks: Sequence[Block],
+        segments: Sequence[Segment] | None,
+    ) -> ManifestPointer:
+        """The pointer of a version just committed, with what its segments cost."""
+        receipt = outcome.receipt
+        pointer = self._pointer(receipt.manifest, receipt.version, receipt.parent, config, listed, segments)
+        stored = len({block.id for block in segment_blocks} & outcome.committed.stored)
+        # A segment that is linked without being sent again is reused as well.
+        sent = {block.id for block in segment_blocks}
+        linked = listed.count - 1
+        if segments is not None:
+            linked = len([segment for segment in segments if segment.config.id not in sent])
+        pointer.metadata.update(blocks_stored=stored, blocks_reused=len(segment_blocks) - stored + linked)
+        return pointer
+
+    def _pointer(
+        self,
+        manifest: BlockId,
+        version: int,
+        parent: BlockId | None,
+        config: BlockId | None,
+        listed: SegmentList,
+        segments: Sequence[Segment] | None = None,
+    ) -> ManifestPointer:
+        if segments is None and not listed.parts:
+            # Whoever asks later must not be told that the version has expired.
+            segments = self._segments_in(manifest, listed)
+        return ManifestPointer(
+            manifest_id=manifest.hex(),
+            version=version,
+            parent_hash=None if parent is None else parent.hex(),
+            manifest_hash=manifest.hex(),
+            config_hash=None if config is None else config.hex(),
+            hash_version=listed.hash_version,
+            metadata={"segment_count": listed.count, "total_size": listed.size},
+            _read=lambda: self._segments_in(manifest, listed) if segments is None else segments,
+        )
 
 
-def _made(
-    outcome: Outcome, config: BlockId | None, listed: SegmentList, segment_blocks: Sequence[Block]
-) -> ManifestPointer:
-    """The pointer of a version just committed, with what its segments cost."""
-    receipt = outcome.receipt
-    pointer = _pointer(receipt.manifest, receipt.version, receipt.parent, config, listed)
-    stored = len({block.id for block in segment_blocks} & outcome.committed.stored)
-    # A segment that is linked without being sent again is reused as well.
-    sent = {block.id for block in segment_blocks}
-    linked = len([segment for segment in listed.segments if segment.config.id not in sent])
-    pointer.metadata.update(blocks_stored=stored, blocks_reused=len(segment_blocks) - stored + linked)
-    return pointer
-
-
-def _pointer(
-    manifest: BlockId, version: int, parent: BlockId | None, config: BlockId | None, listed: SegmentList | None
-) -> ManifestPointer:
-    segments = () if listed is None else listed.segments
-    hashes = {number: segment.config.id.hex() for number, segment in enumerate(segments)}
-    return ManifestPointer(
-        manifest_id=manifest.hex(),
-        version=version,
-        parent_hash=None if parent is None else parent.hex(),
-        manifest_hash=manifest.hex(),
-        config_hash=None if config is None else config.hex(),
-        segment_hashes=hashes,
-        hash_version=0 if listed is None else listed.hash_version,
-        blocks=tuple(dict.fromkeys(hashes.values())),
-        metadata={"segment_count": len(segments), "total_size": sum(segment.config.size for segment in segments)},
-    )
+def _pointer_of(fields: dict[str, Any], segments: tuple[Segment, ...]) -> ManifestPointer:
+    """A pointer as it was pickled."""
+    return ManifestPointer(**fields, _read=lambda: segments)
 
 
 def _segment_number(index: Any) -> int:

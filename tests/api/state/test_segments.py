@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from typing import Any
 
@@ -276,3 +277,64 @@ def test_damage_to_any_block_of_configuration_and_segments_is_found(store: Store
                 if app.kernel.verify(**OWNER).ok:
                     unnoticed.append(block.hex())
         assert unnoticed == []
+
+
+MANY = 5_000
+
+
+def bytes_of(cache: Any) -> tuple[int, int]:
+    """How many blocks were read so far, and the bytes of those that are kept."""
+    return cache.misses, cache.size_bytes
+
+
+def test_one_of_many_segments_costs_two_blocks(store: Store) -> None:
+    """Beside the manifest, and the workflow's document where a segment is injected: whatever runs it is asked first."""
+    with store.open() as app:
+        made = app.kernel.create_manifest("trip", CONFIG, [{"n": n} for n in range(MANY)], owner_id="ann")
+        assert len(made.segment_hashes) == made.metadata["segment_count"] == MANY
+    with store.open() as app:
+        assert app.kernel.verify_segment_config({"n": 4_321}, made.manifest_id, 4_321)
+        read, kept = bytes_of(app.cache)
+        assert read <= 3 and kept < 20_000
+    with store.open() as app:
+        grown = app.kernel.inject_dynamic_segment(made.manifest_id, {"n": -1}, 2_000, 1)
+        assert bytes_of(app.cache)[0] <= 4
+        assert (grown.hash_version, grown.metadata["segment_count"]) == (2, MANY + 1)
+        assert grown.metadata["total_size"] > made.metadata["total_size"]
+        assert grown.metadata["blocks_stored"] == 1 and grown.metadata["blocks_reused"] == MANY
+        assert app.kernel.verify_segment_config({"n": 1_999}, grown.manifest_id, 1_999)
+        assert app.kernel.verify_segment_config({"n": -1}, grown.manifest_id, 2_000)
+        assert app.kernel.verify_segment_config({"n": 2_000}, grown.manifest_id, 2_001)
+        assert not app.kernel.verify_segment_config({"n": MANY}, grown.manifest_id, MANY + 1)
+        assert app.kernel.verify_segment_config({"n": -1}, made.manifest_id, 2_000) is False
+        entries = app.kernel.load_segment_manifest(grown.manifest_id)
+        assert entries == [*({"n": n} for n in range(2_000)), {"n": -1}, *({"n": n} for n in range(2_000, MANY))]
+        assert app.kernel.verify(**OWNER).ok
+
+
+def test_checking_every_segment_reads_each_list_once(store: Store) -> None:
+    segments = [{"n": n} for n in range(1_000)]
+    with store.open() as app:
+        made = app.kernel.create_manifest("trip", CONFIG, segments, owner_id="ann")
+    with store.open() as app:
+        checks = [app.kernel.verify_segment_config(each, made.manifest_id, n) for n, each in enumerate(segments)]
+        assert all(checks) and bytes_of(app.cache)[0] <= 2 + len(segments) / 64
+
+
+def test_the_pointer_of_many_segments_travels(store: Store) -> None:
+    with store.open() as app:
+        made = app.kernel.create_manifest("trip", CONFIG, [{"n": n % 200} for n in range(300)], owner_id="ann")
+        found = app.kernel.get_manifest(made.manifest_id)
+        again = pickle.loads(pickle.dumps(found))
+    assert again == found == made
+    assert again.segment_hashes == made.segment_hashes and len(again.blocks) == 200
+
+
+def test_a_list_that_grows_long_becomes_lists(store: Store) -> None:
+    with store.open() as app:
+        pointer = app.kernel.create_manifest("trip", CONFIG, [{"n": n} for n in range(127)], owner_id="ann")
+        for number in range(127, 132):
+            pointer = app.kernel.inject_dynamic_segment(pointer.manifest_id, {"n": number}, number, number - 126)
+        assert app.kernel.load_segment_manifest(pointer.manifest_id) == [{"n": n} for n in range(132)]
+        assert pointer.hash_version == 6
+        assert app.kernel.verify(**OWNER).ok
