@@ -20,9 +20,7 @@ from analemma.catalog.foreign_threads import ForeignPlace, ForeignThreads, open_
 from analemma.errors import Corrupt, Invalid, Unavailable
 from analemma.langgraph.places import branch_of, config_of
 from analemma.langgraph.saver import OWNER, AnalemmaSaver
-from analemma.langgraph.snapshots import Serialized
-from analemma.langgraph.walking import Walker
-from analemma.langgraph.writes import pack_write
+from analemma.langgraph.snapshots import Serialized, pack_write
 
 Progress = Callable[[int, int], None]
 """Told how many checkpoints are done, and of how many."""
@@ -96,8 +94,8 @@ def _reader(foreign: ForeignThreads, serde: SerializerProtocol) -> BaseCheckpoin
 
 
 def _known(saver: AnalemmaSaver, place: ForeignPlace) -> set[str]:
-    walker = Walker(saver._threads, saver.serde)
-    return {row.checkpoint for row in walker.rows(place.thread, branch_of(place.namespace), None, None)}
+    rows = saver._threads.listed(place.thread, branch_of(place.namespace), None, None)
+    return {row.checkpoint for row in rows}
 
 
 def _copy(reader: BaseCheckpointSaver[Any], saver: AnalemmaSaver, place: ForeignPlace, checkpoint: str) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from itertools import islice
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import orjson
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
+    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -29,20 +33,21 @@ from analemma.catalog.pending_writes import INTERRUPT, RESUME
 from analemma.catalog.threads import ANSWERED, CheckpointRow, Fence, Written
 from analemma.clock import Entropy, SystemEntropy
 from analemma.errors import HeadMoved, Invalid
-from analemma.langgraph.adopting import Adopter
+from analemma.langgraph import prune
 from analemma.langgraph.fences import KEY, Fences, OnConflict
 from analemma.langgraph.places import Place, branch_of, checkpoint_of, config_of, place_of
-from analemma.langgraph.saver_async import AsyncSaver
-from analemma.langgraph.snapshots import Serialized, Snapshot, loads_of
+from analemma.langgraph.snapshots import COUNTERS, Serialized, Snapshot, loads_of, pack_write, unpack_write
 from analemma.langgraph.threads import NewCheckpoint, Serializer, Threads
-from analemma.langgraph.walking import COUNTERS, Walker
-from analemma.langgraph.writes import pack_write, unpack_write
 
 log = logging.getLogger(__name__)
 
 OWNER = "langgraph"
 CACHE_BYTES = 64 << 20
 LARGEST_STEP = 2**63 - 1
+PAGE = 8
+"""Tuples of a listing that are fetched in one hop to a thread."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class CheckpointSummary(NamedTuple):
@@ -55,7 +60,19 @@ class CheckpointSummary(NamedTuple):
     """The version that it is, for `analemma show`, `diff` and the kernel."""
 
 
-class AnalemmaSaver(AsyncSaver):
+def _hop(
+    verb: Callable[Concatenate[AnalemmaSaver, P], T],
+) -> Callable[Concatenate[AnalemmaSaver, P], Coroutine[Any, Any, T]]:
+    """The verb in a thread, since a store's input and output is synchronous. Giving up waiting does not stop it."""
+
+    @functools.wraps(verb)
+    async def awaited(self: AnalemmaSaver, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return cast(T, await asyncio.to_thread(getattr(self, verb.__name__), *args, **kwargs))
+
+    return awaited
+
+
+class AnalemmaSaver(BaseCheckpointSaver[str]):
     """Keeps the checkpoints of LangGraph's threads in an Analemma store: each is a version of a workflow, and shares
     with the others what did not change.
 
@@ -116,7 +133,7 @@ class AnalemmaSaver(AsyncSaver):
         checkpoint = self._named(place, config)
         for _ in range(3):
             if checkpoint is None:
-                row = self._adopter.newest(place.thread, place.branch)
+                row = self._threads.newest(place.thread, place.branch, self._loads)
             else:
                 row = self._threads.rows.find(place.thread, place.branch, checkpoint)
             # Before what is pending is read: who writes there later is no stranger.
@@ -240,12 +257,12 @@ class AnalemmaSaver(AsyncSaver):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove what these runs stored; tagged and pinned versions stay in the workflow's history. Conflict, with
         nothing changed, if a checkpoint that stays has delta channels which could not be put together any more."""
-        self._walker.delete_for_runs([str(run) for run in run_ids])
+        prune.delete_for_runs(self._threads, self._loads, [str(run) for run in run_ids])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Give a new thread all checkpoints and writes of another: rows only, no state is copied. It becomes a workflow
         of its own with its first own checkpoint."""
-        self._adopter.adopt(str(source_thread_id))
+        self._threads.adopt(str(source_thread_id), self._loads)
         self._threads.rows.copy(str(source_thread_id), str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -256,7 +273,7 @@ class AnalemmaSaver(AsyncSaver):
                 self.delete_thread(thread)
         elif strategy == "keep_latest":
             for thread in thread_ids:
-                self._walker.keep_latest(str(thread))
+                prune.keep_latest(self._threads, self._loads, str(thread))
         else:
             raise Invalid(f"there is no strategy {strategy!r}", hint="use 'keep_latest' or 'delete'")
 
@@ -276,14 +293,39 @@ class AnalemmaSaver(AsyncSaver):
         place = place_of(config)
         checkpoint = self._named(place, config)
         if checkpoint is None and channels:
-            row = self._adopter.newest(place.thread, place.branch)
+            row = self._threads.newest(place.thread, place.branch, self._loads)
             checkpoint = None if row is None else row.checkpoint
+        lines = self._threads.lines(place.thread, place.branch, checkpoint, channels, self._loads)
         found: dict[str, DeltaChannelHistory] = {}
-        for name, line in self._walker.lines(place.thread, place.branch, checkpoint, channels).items():
+        for name, line in lines.items():
             found[name] = {"writes": [self._pending(written) for written in line.writes]}
             if line.seed is not None:
                 found[name]["seed"] = self._loads((line.seed.kind, line.seed.data))
         return found
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        found = self.list(config, filter=filter, before=before, limit=limit)
+        while page := await asyncio.to_thread(lambda: [*islice(found, PAGE)]):
+            for each in page:
+                yield each
+
+    aget_tuple = _hop(get_tuple)
+    aput = _hop(put)
+    aput_writes = _hop(put_writes)
+    acheck_run = _hop(check_run)
+    adelete_thread = _hop(delete_thread)
+    adelete_for_runs = _hop(delete_for_runs)
+    acopy_thread = _hop(copy_thread)
+    aprune = _hop(prune)
+    aset_retention = _hop(set_retention)
+    aget_delta_channel_history = _hop(get_delta_channel_history)
 
     def get_next_version(self, current: str | None, channel: None) -> str:
         """A greater version, which no other branch of the same history gives to its own writes."""
@@ -305,14 +347,6 @@ class AnalemmaSaver(AsyncSaver):
     @property
     def _loads(self) -> Callable[[tuple[str, bytes]], Any]:
         return loads_of(self.serde)
-
-    @property
-    def _walker(self) -> Walker:
-        return Walker(self._threads, self.serde)
-
-    @property
-    def _adopter(self) -> Adopter:
-        return Adopter(self._threads, self.serde)
 
     def _rows(
         self,
@@ -337,8 +371,8 @@ class AnalemmaSaver(AsyncSaver):
         self, config: RunnableConfig | None, before: str | None, limit: int | None
     ) -> Iterator[CheckpointRow]:
         if config is None or (config.get("configurable") or {}).get("thread_id") is None:
-            self._adopter.adopt(None)
-            yield from self._walker.rows(None, None, before, limit)
+            self._threads.adopt(None, self._loads)
+            yield from self._threads.listed(None, None, before, limit)
             return
         place = place_of(config)
         namespace = config["configurable"].get("checkpoint_ns")
@@ -346,12 +380,12 @@ class AnalemmaSaver(AsyncSaver):
         checkpoint = self._named(place, config)
         if checkpoint is None:
             if branch is None:
-                self._adopter.adopt(place.thread)
+                self._threads.adopt(place.thread, self._loads)
             else:
-                self._adopter.newest(place.thread, branch)
-            yield from self._walker.rows(place.thread, branch, before, limit)
+                self._threads.newest(place.thread, branch, self._loads)
+            yield from self._threads.listed(place.thread, branch, before, limit)
             return
-        for row in self._walker.rows(place.thread, branch, checkpoint, limit=None, including=True):
+        for row in self._threads.listed(place.thread, branch, checkpoint, limit=None, including=True):
             if row.checkpoint != checkpoint:
                 return
             if before is None or row.checkpoint < before:

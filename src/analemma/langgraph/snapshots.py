@@ -1,5 +1,6 @@
 """What a version of a thread holds, as a tree: the checkpoint without its values, its metadata, and each channel in
 pieces. Snapshots that were just written or read are kept, as bytes: the next one is compared with them.
+What tasks write on top of a checkpoint is rows, compressed, and checked when it is read.
 
     {"format": 1, "namespace": "", "parent": "1ef...", "checkpoint": [kind, bytes], "metadata": [kind, bytes],
      "channels": {"topic": [kind, bytes], "messages": [kind, "array", [bytes, bytes, ...]]}}
@@ -11,13 +12,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.identity import BlockId
 from analemma.canon.trees import Operation
 from analemma.canon.values import Stored, Wire
+from analemma.catalog.threads import Written
 from analemma.errors import Corrupt
 from analemma.langgraph.channels import Channel, Splice, join
 
@@ -25,6 +29,8 @@ FORMAT = 1
 FIELDS = frozenset({"format", "checkpoint", "metadata", "parent", "namespace", "channels"})
 PIECES = 2
 """Where the pieces stand in a channel's list: behind the serializer's format and the shape."""
+COUNTERS = "counters_since_delta_snapshot"
+"""In a checkpoint's metadata: the delta channels that it does not hold whole."""
 DEEPEST = 2
 """A channel holds a list of pieces in a list."""
 
@@ -196,3 +202,22 @@ def to_channel(found: list[Any]) -> Channel:
         return Channel(found[0], "whole", (found[1],))
     kind, shape, pieces = found
     return join(kind, shape, pieces)
+
+
+def pack_write(checkpoint: str, task: str, place: int, task_path: str, channel: str, made: Serialized) -> Written:
+    """The row of one write."""
+    codec, body = compress(made.data) if len(made.data) <= MAX_BLOCK_BYTES else (RAW, made.data)
+    digest = sha256(made.data).digest()
+    return Written(checkpoint, task, place, task_path, channel, made.kind, codec, len(made.data), digest, body)
+
+
+def unpack_write(written: Written) -> Serialized:
+    """What was written; Corrupt if that is not what is stored."""
+    data = written.body if written.codec == RAW else decompress(written.codec, written.body, written.size)
+    if sha256(data).digest() != written.digest:
+        raise Corrupt(
+            f"a write of task {written.task} to channel {written.channel!r} is damaged",
+            hint="restore the store from a second copy",
+            checkpoint=written.checkpoint,
+        )
+    return Serialized(written.kind, bytes(data))

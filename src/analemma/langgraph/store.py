@@ -1,22 +1,33 @@
-"""`AnalemmaStore`: LangGraph's long-term memory, on the catalog that also holds the threads."""
+"""`AnalemmaStore`: LangGraph's long-term memory, on the catalog that also holds the threads. What it accepts, how that
+is stored, and how it answers."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import isfinite
 from typing import Any
 
+import orjson
 from langgraph.store.base import (
     BaseStore,
     GetOp,
     IndexConfig,
+    Item,
     ListNamespacesOp,
+    MatchCondition,
     Op,
     PutOp,
     Result,
+    SearchItem,
     SearchOp,
     TTLConfig,
     ensure_embeddings,
@@ -24,24 +35,25 @@ from langgraph.store.base import (
 )
 
 from analemma.app import App, open_app
+from analemma.canon.canonical_json import MAXIMUM_DEPTH, canonical_json, parse_json
 from analemma.catalog.collecting import DatabaseClock, database_clock
 from analemma.catalog.items import ItemChange, ItemReader, SqlItems, StoredItem
-from analemma.errors import Invalid
-from analemma.langgraph.store_filters import parse_filter
-from analemma.langgraph.store_index import Ranking, TextIndex, Vectors
-from analemma.langgraph.store_reading import (
-    check_listing,
-    check_page,
-    get_item,
-    list_namespaces,
-    rank,
-    search_item,
-    select,
-)
-from analemma.langgraph.store_sweeper import Sweeper
-from analemma.langgraph.store_values import check_key, encode_namespace, encode_value, ttl_us
+from analemma.clock import moment
+from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
+from analemma.langgraph.search import Ranking, TextIndex, parse_filter
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_SWEEP_MINUTES = 5.0
+NAMESPACE_BYTES = 1024
+KEY_BYTES = 1024
+"""Both together fit one index entry of PostgreSQL (2,704 bytes)."""
+VALUE_BYTES = 16 << 20
+LONGEST_TTL_MINUTES = 1e9
+"""About 1,900 years."""
+
+_SEPARATOR = b"\0"
+WILDCARD = "*"
 
 
 class AnalemmaStore(BaseStore):
@@ -196,11 +208,10 @@ class AnalemmaStore(BaseStore):
         return self._items.read(answer, single=batch.count == 1 and isinstance(batch.reads[0][1], GetOp))
 
     def _indexed(self, batch: _Batch, put: _Put) -> ItemChange:
-        vectors = batch.vectors_of(put, self._index)
-        change = put.change
-        if vectors is None:
-            return change
-        return ItemChange(change.namespace, change.key, change.value, change.ttl_us, vectors.dimensions, vectors.data)
+        if self._index is None or not put.texts:
+            return put.change
+        dimensions, vectors = self._index.pack([self._index.check(batch.learned[text]) for text in put.texts])
+        return replace(put.change, dimensions=dimensions, vectors=vectors)
 
     def _answer(self, reader: ItemReader, op: Op, batch: _Batch) -> Result:
         if isinstance(op, GetOp):
@@ -215,7 +226,7 @@ class AnalemmaStore(BaseStore):
             found = rank(reader, op, Ranking(self._index.check(query), op.offset + op.limit))
         if op.refresh_ttl:
             reader.refresh([item for _, item in found])
-        return [search_item(item, score) for score, item in found]
+        return [SearchItem(**_facts(item), score=score) for score, item in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +244,7 @@ class _Batch:
     puts: dict[tuple[bytes, str], _Put] = field(default_factory=dict)
     queries: dict[str, Any] = field(default_factory=dict)
     """The vector of each query, once it is known."""
-    _learned: dict[str, Any] = field(default_factory=dict)
+    learned: dict[str, Any] = field(default_factory=dict)
 
     @property
     def documents(self) -> dict[str, None]:
@@ -245,9 +256,258 @@ class _Batch:
         documents = self.documents
         if len(vectors) != len(documents):
             raise Invalid(f"{len(vectors)} embeddings for {len(documents)} texts", hint="check the `embed` function")
-        self._learned = dict(zip(documents, vectors, strict=True))
+        self.learned = dict(zip(documents, vectors, strict=True))
 
-    def vectors_of(self, put: _Put, index: TextIndex | None) -> Vectors | None:
-        if index is None or not put.texts:
-            return None
-        return index.pack([index.check(self._learned[text]) for text in put.texts])
+
+class Sweeper:
+    """At most one thread at a time."""
+
+    def __init__(self, sweep: Callable[[], int]) -> None:
+        self._sweep = sweep
+        self._lock = threading.Lock()
+        self._running: tuple[threading.Thread, threading.Event, Future[None]] | None = None
+
+    def start(self, interval_s: float) -> Future[None]:
+        """Done when the thread has ended; cancelling it ends the thread. One that runs already goes on as it is."""
+        if not 0 < interval_s < threading.TIMEOUT_MAX:
+            raise Invalid(f"not an interval: {interval_s} seconds", hint="give minutes, more than zero")
+        with self._lock:
+            if self._running is not None and self._running[0].is_alive():
+                return self._running[2]
+            stop = threading.Event()
+            ended: Future[None] = Future()
+            ended.add_done_callback(lambda future: stop.set())
+            thread = threading.Thread(
+                target=self._run, args=(interval_s, stop, ended), name="analemma-store-sweeper", daemon=True
+            )
+            self._running = (thread, stop, ended)
+            thread.start()
+            return ended
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Whether the thread has ended within the time given."""
+        with self._lock:
+            if self._running is None:
+                return True
+            thread, stop, _ = self._running
+            stop.set()
+            thread.join(timeout_s)
+            return not thread.is_alive()
+
+    def _run(self, interval_s: float, stop: threading.Event, ended: Future[None]) -> None:
+        while not stop.wait(interval_s):
+            try:
+                count = self._sweep()
+                if count:
+                    logger.info("swept %d expired items", count)
+            except AnalemmaError:
+                # Nothing is lost: what has expired is not given out, and the next time comes.
+                logger.exception("expired items could not be swept")
+        # Unless it was cancelled.
+        with suppress(InvalidStateError):
+            ended.set_result(None)
+
+
+def check_page(op: SearchOp | ListNamespacesOp) -> None:
+    """Raise Invalid unless it can be paged so."""
+    check_count(op.limit, "a limit")
+    check_count(op.offset, "an offset")
+
+
+def check_listing(op: ListNamespacesOp) -> None:
+    """Raise Invalid for what no namespace could match."""
+    if op.max_depth is not None:
+        check_count(op.max_depth, "a depth")
+    for condition in op.match_conditions or ():
+        if condition.match_type not in ("prefix", "suffix"):
+            raise Invalid(f"not a kind of match: {condition.match_type!r}", hint="use 'prefix' or 'suffix'")
+
+
+def get_item(reader: ItemReader, op: GetOp) -> Item | None:
+    """One item, or None."""
+    item = reader.get(encode_namespace(op.namespace), op.key)
+    if item is None:
+        return None
+    if op.refresh_ttl:
+        reader.refresh([item])
+    return Item(**_facts(item))
+
+
+def select(reader: ItemReader, op: SearchOp) -> list[StoredItem]:
+    """The items that match, in the order in which they came to be."""
+    matches = parse_filter(op.filter)
+    wanted = op.offset + op.limit
+    matching = (
+        item
+        for page in reader.below(encode_namespace(op.namespace_prefix), None if matches else wanted)
+        for item in page
+        if matches is None or matches(decode_value(item.value))
+    )
+    return list(islice(matching, op.offset, wanted)) if op.limit else []
+
+
+def rank(reader: ItemReader, op: SearchOp, ranking: Ranking) -> Sequence[tuple[float | None, StoredItem]]:
+    """The items that match, nearest first, with their scores."""
+    matches = parse_filter(op.filter)
+    for page in reader.below(encode_namespace(op.namespace_prefix)):
+        items = [item for item in page if matches is None or matches(decode_value(item.value))]
+        if items:
+            vectors = reader.vectors(items)
+            for item in items:
+                ranking.add(item, vectors.get((item.space, item.place)))
+    return ranking.ranked()[op.offset :]
+
+
+def _facts(item: StoredItem) -> dict[str, Any]:
+    """An item as it is given out."""
+    return {
+        "namespace": decode_namespace(item.namespace),
+        "key": item.key,
+        "value": decode_value(item.value),
+        "created_at": moment(item.created_at_us),
+        "updated_at": moment(item.updated_at_us),
+    }
+
+
+def list_namespaces(reader: ItemReader, op: ListNamespacesOp) -> list[tuple[str, ...]]:
+    """The namespaces that match, cut to a depth, each once, in their order."""
+    conditions = op.match_conditions or ()
+
+    def matching() -> Iterable[tuple[str, ...]]:
+        newest: tuple[str, ...] | None = None
+        for encoded in reader.namespaces(_common_prefix(conditions)):
+            namespace = decode_namespace(encoded)
+            if all(_matches(condition, namespace) for condition in conditions):
+                shown = namespace[: op.max_depth]
+                # They come in order, so those that are cut to the same stand together.
+                if shown != newest:
+                    newest = shown
+                    yield shown
+
+    return list(islice(matching(), op.offset, op.offset + op.limit))
+
+
+def _common_prefix(conditions: Iterable[MatchCondition]) -> bytes:
+    """What every namespace that matches begins with."""
+    for condition in conditions:
+        if condition.match_type == "prefix":
+            path = condition.path
+            return encode_namespace(path[: path.index(WILDCARD)] if WILDCARD in path else path)
+    return b""
+
+
+def _matches(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
+    path = condition.path
+    if len(path) > len(namespace):
+        return False
+    part = namespace[: len(path)] if condition.match_type == "prefix" else namespace[len(namespace) - len(path) :]
+    return all(wanted in (WILDCARD, label) for wanted, label in zip(path, part, strict=True))
+
+
+def encode_namespace(namespace: Any) -> bytes:
+    """A namespace's labels as one key, in which byte order is the order of the tuples. Labels are text, not empty,
+    without periods and zero characters, as `BaseStore` asks."""
+    # Text is a sequence of labels too, but nobody means that.
+    if isinstance(namespace, str | bytes):
+        raise Invalid(f"the namespace is of type {type(namespace).__name__}", hint="give it as a tuple of labels")
+    encoded = _SEPARATOR.join([_encode(label, "label of the namespace") for label in namespace])
+    if len(encoded) > NAMESPACE_BYTES:
+        raise Invalid(
+            f"the namespace is {len(encoded)} bytes long",
+            hint=f"the limit is {NAMESPACE_BYTES} bytes of UTF-8, with one byte between two labels",
+        )
+    return encoded
+
+
+def decode_namespace(encoded: bytes) -> tuple[str, ...]:
+    """The labels of a stored namespace."""
+    return tuple(encoded.decode().split("\0"))
+
+
+def check_key(key: Any) -> str:
+    """The key, if it is short text."""
+    size = len(_encode(key, "key"))
+    if size > KEY_BYTES:
+        raise Invalid(f"the key is {size} bytes long", hint=f"the limit is {KEY_BYTES} bytes of UTF-8")
+    assert isinstance(key, str)
+    return key
+
+
+def encode_value(value: Any) -> bytes:
+    """A value as JSON. Unlike canonical JSON it keeps the order of keys, and `1.0` stays a float."""
+    if not isinstance(value, Mapping):
+        raise Invalid(f"the value is of type {type(value).__name__}", hint="an item's value is a mapping")
+    value = dict(value)
+    try:
+        canonical_json(value)
+    except Invalid:
+        # Perhaps only tuples and subclasses, which JSON has forms for; if not, the same complaint again.
+        value = _plain(value, ())
+        canonical_json(value)
+    try:
+        data = orjson.dumps(value)
+    except TypeError:
+        # It was checked above: what is left are integers beyond 64 bits.
+        data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    if len(data) > VALUE_BYTES:
+        raise Limit(
+            f"the value is {len(data)} bytes of JSON",
+            hint=f"the limit is {VALUE_BYTES}; keep large data in a thread's state, or elsewhere with its name here",
+        )
+    return data
+
+
+def decode_value(data: bytes) -> dict[str, Any]:
+    """The value that was stored."""
+    try:
+        value: dict[str, Any] = parse_json(data)
+    except Invalid as exc:
+        raise Corrupt(f"a stored value is {exc.message}", hint="restore it from a backup") from exc
+    return value
+
+
+def ttl_us(minutes: Any) -> int | None:
+    """A time to live in microseconds; None: for ever."""
+    if minutes is None:
+        return None
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float):
+        raise Invalid(f"the time to live is of type {type(minutes).__name__}", hint="give it as minutes")
+    if not (isfinite(minutes) and 0 <= minutes <= LONGEST_TTL_MINUTES):
+        raise Invalid(f"not a time to live: {minutes}", hint=f"give it as minutes, at most {LONGEST_TTL_MINUTES:.0f}")
+    return round(minutes * 60_000_000)
+
+
+def check_count(count: Any, what: str) -> int:
+    """A limit or an offset."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise Invalid(f"not {what}: {count!r}", hint="give a whole number, zero or more")
+    return count
+
+
+def _encode(text: Any, what: str) -> bytes:
+    if not isinstance(text, str):
+        raise Invalid(f"the {what} is of type {type(text).__name__}", hint="give it as text")
+    if "\0" in text:
+        raise Invalid(f"the {what} holds a NUL character", hint="remove it")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as exc:
+        raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from exc
+
+
+def _plain(value: Any, within: tuple[int, ...]) -> Any:
+    """The value with lists for tuples, and the types of JSON for their subclasses. What has no form, or is inside of
+    itself, stays as it is."""
+    if len(within) > MAXIMUM_DEPTH or id(value) in within:
+        return value
+    if isinstance(value, dict):
+        inside = (*within, id(value))
+        return {str.__str__(k) if isinstance(k, str) else k: _plain(item, inside) for k, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, (*within, id(value))) for item in value]
+    # By the base class: an enum's own conversions give its name.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else value

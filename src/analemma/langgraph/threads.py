@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from analemma.app import App, Tenant
@@ -18,13 +18,13 @@ from analemma.canon.values import (
     link_wire,
     read_special,
 )
+from analemma.catalog.pending_writes import repeat
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.catalog.threads import Ancestor, CheckpointRow, Fence, ThreadRows, id_of_version
+from analemma.catalog.threads import LAST, Ancestor, CheckpointRow, Fence, ThreadRows, Written, id_of_version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.langgraph.channels import Channel, Cut, Dumps, cut
-from analemma.langgraph.dropping import Dropping, back_to
-from analemma.langgraph.places import Place
+from analemma.langgraph.places import Place, branch_of
 from analemma.langgraph.snapshots import (
     PIECES,
     NoCheckpoint,
@@ -41,10 +41,13 @@ from analemma.langgraph.snapshots import (
 from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD
 from analemma.state.records import COMMITTED, FORKED
+from analemma.state.removing import Removing
+from analemma.state.retention import Retention
 
 Loads = Callable[[tuple[str, bytes]], Any]
 """A serializer's `loads_typed`."""
 
+PAGE = 1000
 REMEMBERED_CHECKPOINTS = 4096
 """Checkpoints of which it is remembered which version they are: most are the parent of the next."""
 FROM_VERSION = slice(19, None)
@@ -92,7 +95,16 @@ class _Base:
     snapshot: Snapshot
 
 
-class Threads(Dropping):
+@dataclass(slots=True)
+class Line:
+    """What one delta channel is made of: a stored value, if any ancestor has one, and what was written since, oldest
+    first."""
+
+    writes: list[Written] = field(default_factory=list)
+    seed: Serialized | None = None
+
+
+class Threads(Retention, Removing):
     """The threads of one owner, in one tenant."""
 
     def __init__(self, app: App, tenant: Tenant, owner: str, *, cache_bytes: int) -> None:
@@ -203,6 +215,87 @@ class Threads(Dropping):
         ):
             raise _misnamed(row)
 
+    def newest(self, thread: str, branch: str, loads: Loads) -> CheckpointRow | None:
+        """The checkpoint with the greatest id of a namespace. A head that somebody else has left, by merging for
+        example, becomes one first: before anything is read, copied or removed."""
+        found = self.rows.newest(thread, branch)
+        if found.stranger is None:
+            return found.row
+        left = self.read_stranger(found.stranger, loads)
+        if left is None:
+            return found.row
+        snapshot, created_at_us = left
+        if branch_of(snapshot.namespace) != branch:
+            # A branch of the workflow that is no namespace of the thread.
+            return found.row
+        made = id_of_version(found.stranger, created_at_us)
+        if found.row is not None and made <= found.row.checkpoint:
+            # Ids of another kind, or from a clock that is ahead.
+            made = f"{found.row.checkpoint}~{found.stranger.hex()[:8]}"
+        # The parent is not the checkpoint itself: what was taken in on top of that is not a part of this.
+        place = (thread, branch, made, snapshot.namespace, snapshot.parent)
+        row = CheckpointRow(*place, found.stranger, None, *snapshot.metadata)
+        self.rows.adopt(*repeat(self.rows, row, snapshot.id))
+        return self.rows.newest(thread, branch).row
+
+    def adopt(self, thread: str | None, loads: Loads) -> None:
+        """The same for every namespace of a thread, or of all threads."""
+        for name, branch in self.rows.strangers(thread):
+            self.newest(name, branch, loads)
+
+    def listed(
+        self, thread: str | None, branch: str | None, before: str | None, limit: int | None, *, including: bool = False
+    ) -> Iterator[CheckpointRow]:
+        """Checkpoints of a namespace, of a thread or of all, newest first, by the page; those with ids below `before`,
+        or also that one."""
+        rows = self.rows
+        page_size = PAGE if limit is None else max(1, min(PAGE, limit))
+        first = LAST if before is None else before
+        # Places are (id, thread, branch); behind every thread and branch there is the next smaller id.
+        after_thread, after_branch = ("", "") if including else (LAST, LAST)
+        while True:
+            if thread is None:
+                page = rows.of_all(before=first, after_thread=after_thread, after_branch=after_branch, limit=page_size)
+            elif branch is None or including:
+                page = rows.of_thread(thread, before=first, after_branch=after_branch, limit=page_size)
+            else:
+                page = rows.of_branch(thread, branch, before=first, limit=page_size)
+            for row in page:
+                if branch is None or row.branch == branch:
+                    yield row
+            if len(page) < page_size:
+                return
+            last = page[-1]
+            first, after_thread, after_branch = last.checkpoint, last.thread, last.branch
+
+    def lines(
+        self, thread: str, branch: str, checkpoint: str | None, channels: Sequence[str], loads: Loads
+    ) -> dict[str, Line]:
+        """What these channels are made of at a checkpoint. What was written on top of the checkpoint itself is no part
+        of that."""
+        found = {name: Line() for name in channels}
+        open_channels = set(found)
+        for page in self._ancestors(thread, branch, checkpoint):
+            if not open_channels:
+                break
+            seeds = self.read_channels(page, sorted(open_channels), loads)
+            wanted: dict[str, list[str]] = {}
+            for ancestor, stored in zip(page, seeds, strict=True):
+                if not open_channels:
+                    break
+                wanted[ancestor.checkpoint] = sorted(open_channels)
+                for name in open_channels & stored.keys():
+                    found[name].seed = stored[name]
+                    open_channels.discard(name)
+            self._collect(thread, branch, wanted, found)
+        for line in found.values():
+            line.writes.reverse()
+        return found
+
+    def remove(self, thread: str) -> None:
+        """Remove a thread with everything that it has, tagged and pinned or not, in one transaction."""
+        self._remove_workflow(self.owner, thread, self.rows.drop_thread(thread))
+
     def key(self, thread: str, branch: str) -> BranchKey:
         """The branch of a namespace."""
         return BranchKey(self.owner, thread, branch)
@@ -284,6 +377,35 @@ class Threads(Dropping):
             blocks += made
         return wires, blocks
 
+    def _ancestors(self, thread: str, branch: str, checkpoint: str | None) -> Iterator[list[Ancestor]]:
+        """The ancestors of a checkpoint, without itself, nearest first, by the page."""
+        own = True
+        seen: set[str] = set()
+        while checkpoint is not None:
+            page = self.rows.ancestors(thread, branch, checkpoint, limit=PAGE)
+            met = len(seen)
+            seen.update([each.checkpoint for each in page])
+            if len(seen) != met + len(page):
+                raise Corrupt(
+                    f"a checkpoint of thread {thread} is its own ancestor", thread=thread, checkpoint=checkpoint
+                )
+            if page[own:]:
+                yield page[own:]
+            own = False
+            checkpoint = page[-1].parent if len(page) == PAGE else None
+
+    def _collect(self, thread: str, branch: str, wanted: dict[str, list[str]], found: dict[str, Line]) -> None:
+        """Add what was written on top of these checkpoints, nearest first, to the lines it belongs to: newest first."""
+        if not wanted:
+            return
+        written: dict[str, list[Written]] = {}
+        for each in self.rows.writes_to(thread, branch, list(wanted), sorted(found)):
+            written.setdefault(each.checkpoint, []).append(each)
+        for checkpoint, names in wanted.items():
+            for each in reversed(written.get(checkpoint, [])):
+                if each.channel in names:
+                    found[each.channel].writes.append(each)
+
     def _wires_of(self, root: BlockId) -> Mapping[str, Wire]:
         """The channels of a version in stored form."""
         found = self._wires.get(root)
@@ -294,6 +416,11 @@ class Threads(Dropping):
             found = content
             self._wires.put(root, found)
         return found
+
+
+def back_to(checkpoint: str) -> str:
+    """What a version says of itself that was made so that it is this checkpoint again."""
+    return f"back to checkpoint {checkpoint}"
 
 
 def _misnamed(row: CheckpointRow | Ancestor) -> Corrupt:

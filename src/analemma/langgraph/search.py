@@ -1,14 +1,14 @@
-"""Search by meaning in the LangGraph store: which texts of a value are embedded, how vectors are stored, and how items
-are ranked. Every vector in question is looked at, so the ranking is exact, and the number of them limited."""
+"""Searching the LangGraph store: what filters mean, which texts are embedded, how vectors are stored, and how items are
+ranked. Every vector in question is looked at, so the ranking is exact, and the number of them limited."""
 
 from __future__ import annotations
 
+import operator
 import sys
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot, isfinite
-from operator import mul
 from typing import Any
 
 from langgraph.store.base import get_text_at_path, tokenize_path
@@ -22,13 +22,90 @@ MAXIMUM_TEXTS = 1000
 
 WHOLE = "$"
 
+Test = Callable[[Any], bool]
 
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """The vectors of one item."""
+_ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+OPERATORS = ("$eq", "$ne", *_ORDER)
 
-    dimensions: int
-    data: bytes
+
+def parse_filter(wanted: Any) -> Test | None:
+    """Whether a value has all these fields; None: every value does. Invalid for operators that do not exist. The same
+    answers as `InMemoryStore`, and an answer where that one raises.
+
+    A field that is missing counts as null. Numbers compare as numbers, also when they are written as text; other text
+    compares by code points; whatever cannot be compared does not match.
+
+    >>> matches = parse_filter({"kind": "report", "score": {"$gte": 3}})
+    >>> matches({"kind": "report", "score": 3.5}), matches({"kind": "report"})
+    (True, False)
+    """
+    if not wanted:
+        return None
+    if not isinstance(wanted, Mapping):
+        raise Invalid(f"the filter is of type {type(wanted).__name__}", hint="give a mapping of fields")
+    return _fields(wanted)
+
+
+def _parse(wanted: Any) -> Test:
+    if isinstance(wanted, Mapping):
+        if any(isinstance(name, str) and name.startswith("$") for name in wanted):
+            tests = [_operator(name, value) for name, value in wanted.items()]
+            return lambda found: all(test(found) for test in tests)
+        fields = _fields(wanted)
+        return lambda found: isinstance(found, dict) and fields(found)
+    if isinstance(wanted, list | tuple):
+        items = [_parse(item) for item in wanted]
+        return lambda found: (
+            isinstance(found, list)
+            and len(found) == len(items)
+            and all(test(item) for test, item in zip(items, found, strict=True))
+        )
+    return lambda found: bool(found == wanted)
+
+
+def _fields(wanted: Mapping[Any, Any]) -> Test:
+    tests = [(name, _parse(value)) for name, value in wanted.items()]
+    return lambda found: all(test(found.get(name)) for name, test in tests)
+
+
+def _operator(name: Any, wanted: Any) -> Test:
+    if name == "$eq":
+        value = _as_stored(wanted)
+        return lambda found: bool(found == value)
+    if name == "$ne":
+        value = _as_stored(wanted)
+        return lambda found: bool(found != value)
+    if name not in _ORDER:
+        raise Invalid(f"there is no operator {name!r}", hint=f"use {', '.join(OPERATORS)}")
+    compare = _ORDER[name]
+    return lambda found: any(compare(left, right) for left, right in _comparable(found, wanted))
+
+
+def _comparable(found: Any, wanted: Any) -> list[tuple[Any, Any]]:
+    """The two as things that have an order, or nothing."""
+    if not (isinstance(found, str | int | float) and isinstance(wanted, str | int | float)):
+        return []
+    texts = isinstance(found, str), isinstance(wanted, str)
+    if not any(texts):
+        return [(found, wanted)]
+    try:
+        return [(float(found), float(wanted))]
+    except (ValueError, OverflowError):
+        return [(found, wanted)] if all(texts) else []
+
+
+def _as_stored(value: Any) -> Any:
+    """Tuples are lists once they are stored."""
+    if isinstance(value, list | tuple):
+        return [_as_stored(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _as_stored(item) for name, item in value.items()}
+    return value
 
 
 class TextIndex:
@@ -63,14 +140,14 @@ class TextIndex:
             )
         return numbers
 
-    def pack(self, vectors: Sequence[array[float]]) -> Vectors:
-        """The vectors of one item as bytes, the same on all machines."""
+    def pack(self, vectors: Sequence[array[float]]) -> tuple[int, bytes]:
+        """How many dimensions the vectors of one item have, and all as bytes, the same on all machines."""
         joined = array("d")
         for vector in vectors:
             joined.extend(vector)
         if sys.byteorder == "big":
             joined.byteswap()
-        return Vectors(len(vectors[0]), joined.tobytes())
+        return len(vectors[0]), joined.tobytes()
 
 
 @dataclass(slots=True)
@@ -122,7 +199,7 @@ class Ranking:
 
     def _similarity(self, vector: array[float]) -> float:
         norms = self._norm * hypot(*vector)
-        similarity = sum(map(mul, self.query, vector)) / norms if norms else 0.0
+        similarity = sum(map(operator.mul, self.query, vector)) / norms if norms else 0.0
         return similarity if isfinite(similarity) else 0.0
 
 

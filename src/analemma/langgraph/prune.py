@@ -1,0 +1,304 @@
+"""Removing threads, and some of the checkpoints of a namespace: what somebody else stores meanwhile, tags or pins is
+left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import orjson
+
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Block
+from analemma.canon.trees import Edited
+from analemma.canon.values import Wire
+from analemma.catalog.port import BranchKey, Head, ManifestRow
+from analemma.catalog.threads import CheckpointRow
+from analemma.clock import attempts
+from analemma.errors import Conflict, Expired, HeadMoved, NotFound
+from analemma.langgraph.snapshots import COUNTERS, from_value, slot, to_value
+from analemma.langgraph.threads import PAGE, Loads, Threads, back_to
+from analemma.state.checkpoint_lines import needed_by
+from analemma.state.committer import Proposal
+from analemma.state.records import ROLLED_BACK
+from analemma.state.retention import BATCH
+from analemma.state.versions import version_of
+
+
+@dataclass(frozen=True, slots=True)
+class DropPlan:
+    """Checkpoints of one namespace that are to go."""
+
+    key: BranchKey
+    head: Head | None
+    """Where the branch stood before its checkpoints were listed: what is newer than that stays."""
+    gone: Sequence[CheckpointRow]
+    kept: Sequence[CheckpointRow]
+    """All others, newest first."""
+    goes: Callable[[ManifestRow], bool]
+    """Whether a version goes with them."""
+
+    @property
+    def staying(self) -> set[BlockId]:
+        """Versions that are checkpoints which stay."""
+        return {row.manifest for row in self.kept}
+
+    def dooms(self, row: ManifestRow, staying: set[BlockId]) -> bool:
+        """Whether this version has to go."""
+        return self.head is not None and row.version <= self.head.version and row.id not in staying and self.goes(row)
+
+
+def keep_latest(threads: Threads, loads: Loads, thread: str) -> None:
+    """Remove every checkpoint but the newest of each namespace, and what the newest needs of its ancestors."""
+    for branch in threads.rows.branches(thread):
+        _drop(threads, partial(_plan_latest, threads, loads, thread, branch))
+
+
+def delete_for_runs(threads: Threads, loads: Loads, runs: Collection[str]) -> None:
+    """Remove every checkpoint that these runs made, in all threads."""
+    if not runs:
+        return
+    chosen = frozenset(runs)
+    places = sorted({(row.thread, row.branch) for row in threads.rows.of_runs(sorted(chosen))})
+    planning = [partial(_plan_runs, threads, loads, thread, branch, chosen) for thread, branch in places]
+    # All of them before anything goes: what cannot be is refused as a whole.
+    plans = [plan() for plan in planning]
+    for again, plan in zip(planning, plans, strict=True):
+        _drop(threads, again, plan)
+
+
+def _drop(threads: Threads, planning: Callable[[], DropPlan], plan: DropPlan | None = None) -> None:
+    """Do what was planned, planning anew when somebody was faster."""
+    for _ in _tries(threads):
+        chosen = planning() if plan is None else plan
+        if not chosen.gone and not chosen.kept:
+            return
+        try:
+            _remove(threads, chosen)
+            return
+        except HeadMoved:
+            plan = None
+
+
+def _tries(threads: Threads) -> Iterator[int]:
+    """The attempts of whoever removes something."""
+    trouble = "the thread changes too fast to remove anything"
+    return attempts(threads._clock, trouble, hint="stop its writers, and try again")
+
+
+def _look(threads: Threads, loads: Loads, thread: str, branch: str) -> tuple[Head | None, list[CheckpointRow]]:
+    """Where a namespace stands, and all its checkpoints. In this order: what comes to be meanwhile is newer than
+    the head."""
+    head = threads._head_after_pending(threads.key(thread, branch))
+    threads.newest(thread, branch, loads)
+    return head, list(threads.listed(thread, branch, None, None))
+
+
+def _plan_latest(threads: Threads, loads: Loads, thread: str, branch: str) -> DropPlan:
+    head, rows = _look(threads, loads, thread, branch)
+    needed = {rows[0].checkpoint, *_needed(threads, loads, rows)} if rows else set()
+    kept = [row for row in rows if row.checkpoint in needed]
+    gone = [row for row in rows if row.checkpoint not in needed]
+    return DropPlan(threads.key(thread, branch), head, gone, kept, lambda row: True)
+
+
+def _plan_runs(threads: Threads, loads: Loads, thread: str, branch: str, runs: Collection[str]) -> DropPlan:
+    head, rows = _look(threads, loads, thread, branch)
+    gone = [row for row in rows if row.run in runs]
+    kept = [row for row in rows if row.run not in runs]
+    _check_lines(threads, loads, thread, gone, kept, rows)
+    goes = partial(_is_of_run, {row.manifest for row in gone}, runs)
+    return DropPlan(threads.key(thread, branch), head, gone, kept, goes)
+
+
+def _check_lines(
+    threads: Threads,
+    loads: Loads,
+    thread: str,
+    gone: Sequence[CheckpointRow],
+    kept: Sequence[CheckpointRow],
+    rows: Sequence[CheckpointRow],
+) -> None:
+    names = {row.checkpoint for row in gone}
+    # Whose parent stays has what the parent has, and the parent is asked too: only who comes right after something
+    # that goes can be the first to lose by it.
+    heirs = [row for row in kept if row.parent in names]
+    channels = _delta_channels(threads, loads, rows) if heirs else []
+    if not channels:
+        return
+    for start in range(0, len(heirs), PAGE):
+        page = heirs[start : start + PAGE]
+        for row, held in zip(page, threads.read_channels(page, channels, loads), strict=True):
+            if held.keys() >= set(channels):
+                continue
+            raise Conflict(
+                f"checkpoint {row.checkpoint} of thread {thread!r} stays, and its delta channels are made of what "
+                "would go",
+                hint="delete the later runs too, or the whole thread",
+                thread=thread,
+                checkpoint=row.checkpoint,
+            )
+
+
+def _needed(threads: Threads, loads: Loads, rows: Sequence[CheckpointRow]) -> set[str]:
+    """The ancestors without which the newest checkpoint's delta channels could not be put together."""
+    # Rows from before that was noted have it in their metadata.
+    told = [row if row.deltas is not None else row._replace(deltas=_deltas(threads, loads, row)) for row in rows]
+    return needed_by(told[:1], told, threads._held_channels)
+
+
+def _deltas(threads: Threads, loads: Loads, row: CheckpointRow) -> str:
+    counters = loads((row.metadata_kind, row.metadata)).get(COUNTERS) or {}
+    return orjson.dumps(sorted(counters)).decode()
+
+
+def _delta_channels(threads: Threads, loads: Loads, rows: Sequence[CheckpointRow]) -> list[str]:
+    """The delta channels of a namespace. Which channels are such, metadata tells: not always that of the checkpoint
+    itself, so all of the namespace are asked."""
+    known: set[str] = set()
+    for each in rows:
+        known.update((loads((each.metadata_kind, each.metadata)).get(COUNTERS) or {}).keys())
+    return sorted(known)
+
+
+def _remove(threads: Threads, plan: DropPlan) -> None:
+    """Remove checkpoints. Versions first, then rows: stopped between the two, it can be done again. Tagged and
+    pinned versions stay in the history. HeadMoved if it has to be planned anew; then no row is gone."""
+    if plan.head is not None and _expire_versions(threads, plan, plan.head):
+        return
+    for start in range(0, len(plan.gone), BATCH):
+        threads.rows.drop(plan.gone[start : start + BATCH])
+
+
+def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
+    """Let versions of a branch expire, moving the head to what is kept if it is one of them; whether the branch was
+    removed instead, with its rows, since nothing of it stays."""
+    key, staying = plan.key, plan.staying
+    for _ in _tries(threads):
+        head = threads._catalog.head(threads._tenant, key)
+        if head is None:
+            return False
+        newest = threads._catalog.manifest(threads._tenant, head.manifest)
+        doomed = newest is not None and plan.dooms(newest, staying)
+        if doomed and plan.kept:
+            _move_head(threads, key, head, plan.kept[0])
+            continue
+        tagged = {row.manifest for row in threads._catalog.tags(threads._tenant, key.owner, key.workflow)}
+        pinned = {row.manifest for row in threads._catalog.pins(threads._tenant, key.owner, key.workflow)}
+        marked = tagged | pinned
+        rows = list(threads._all_versions(key))
+        if doomed and all(row.id not in marked and plan.dooms(row, staying) for row in rows):
+            _remove_planned(threads, plan, planned)
+            return True
+        if doomed:
+            _leave_empty(threads, key, head)
+            continue
+        # Below the head: one that came to be since we looked is above it.
+        versions = [
+            version_of(row)
+            for row in rows
+            if row.version < head.version and row.id not in marked and plan.dooms(row, staying)
+        ]
+        try:
+            for start in range(0, len(versions), BATCH):
+                threads._expire_batch(key, tuple(versions[start : start + BATCH]))
+            return False
+        except Conflict:
+            # Tagged, pinned or expired since we looked.
+            continue
+        except NotFound:
+            # Somebody has removed the branch: nothing is left to expire.
+            return False
+    raise AssertionError("unreachable")
+
+
+def _remove_planned(threads: Threads, plan: DropPlan, planned: Head) -> None:
+    """Remove a branch with all its rows, if it still has what was planned with."""
+    rows = threads.rows.drop_branch(plan.key.workflow, plan.key.branch, checkpoints=len(plan.gone))
+    try:
+        threads._remove_at(plan.key.owner, plan.key.workflow, (planned,), rows)
+    except HeadMoved:
+        raise
+    except Conflict as exc:
+        raise _outdated(plan.key) from exc
+
+
+def _move_head(threads: Threads, key: BranchKey, head: Head, row: CheckpointRow) -> None:
+    """Make what a checkpoint holds the newest version of its branch again, and that version the checkpoint. Who
+    called looks again: nothing is done if the head is another by now."""
+    try:
+        manifest = threads._read_manifest(row.manifest)
+        try:
+            _commit_again(threads, key, head, row, manifest.version, Edited(manifest.root, ()), (row.manifest,))
+        except Expired:
+            # The version has expired, or is another thread's that is gone, so nothing can be taken over unread. Its
+            # row has kept all of it.
+            tree = _rebuilt(threads, row.manifest, manifest.root.id)
+            _commit_again(threads, key, head, row, manifest.version, tree, ())
+    except HeadMoved:
+        return
+    except (Conflict, Expired) as exc:
+        # The checkpoint is another version by now, or none.
+        raise _outdated(key) from exc
+
+
+def _commit_again(
+    threads: Threads,
+    key: BranchKey,
+    head: Head,
+    row: CheckpointRow,
+    version: int,
+    tree: Edited,
+    bases: tuple[BlockId, ...],
+) -> None:
+    def propose(head: Head | None) -> Proposal:
+        return Proposal(
+            key,
+            tree,
+            head,
+            bases=bases,
+            # So that it goes when the run does.
+            execution=row.run,
+            message=back_to(row.checkpoint),
+            kind=ROLLED_BACK,
+            facts={"version": version},
+            rows=lambda made: [threads.rows.point(row, made)],
+        )
+
+    threads._commit(key, head.manifest, propose)
+
+
+def _rebuilt(threads: Threads, manifest: BlockId, root: BlockId) -> Edited:
+    """The state of a checkpoint with all its blocks."""
+    snapshot = from_value(threads._guarded(manifest, lambda: threads._trees.read(root)))
+    wires: dict[str, Wire] = {}
+    blocks: list[Block] = []
+    for name, channel in snapshot.channels.items():
+        wires[name], made = threads._trees.pack(slot(channel))
+        blocks += made
+    whole = threads._trees.assemble(to_value(snapshot, wires))
+    return Edited(whole.root, (*blocks, *whole.blocks))
+
+
+def _leave_empty(threads: Threads, key: BranchKey, head: Head) -> None:
+    """Make a version that holds nothing the newest of a branch: its checkpoints go, and it has others that stay."""
+    nothing = threads._trees.assemble({})
+
+    def propose(head: Head | None) -> Proposal:
+        return Proposal(key, nothing, head, message="its checkpoints were removed")
+
+    try:
+        threads._commit(key, head.manifest, propose)
+    except HeadMoved:
+        # Who called looks again.
+        pass
+
+
+def _is_of_run(manifests: Collection[BlockId], runs: Collection[str], row: ManifestRow) -> bool:
+    """Also versions that were replaced since: storing a checkpoint again leaves the one before in the history."""
+    return row.id in manifests or row.execution in runs
+
+
+def _outdated(key: BranchKey) -> HeadMoved:
+    return HeadMoved(f"checkpoints of thread {key.workflow!r} changed meanwhile", hint="look again", key=key)
