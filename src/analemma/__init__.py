@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from analemma.state.committer import Proposal as Proposal
     from analemma.state.deltas import DeltaUpdate as DeltaUpdate
     from analemma.state.kernel import Kernel as Kernel
-    from analemma.state.merge_strategies import by_key as by_key
+    from analemma.state.merge_values import by_key as by_key
     from analemma.state.records import decode_receipt as decode_receipt
     from analemma.state.records import encode_receipt as encode_receipt
     from analemma.state.tickets import Ticket as Ticket
@@ -111,7 +111,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.state.committer": ("Proposal",),
     "analemma.state.deltas": ("DeltaUpdate",),
     "analemma.state.kernel": ("Kernel",),
-    "analemma.state.merge_strategies": ("by_key",),
+    "analemma.state.merge_values": ("by_key",),
     "analemma.state.records": ("decode_receipt", "encode_receipt"),
     "analemma.state.tickets": ("Ticket",),
     "analemma.state.versions": ("Commit", "Version"),

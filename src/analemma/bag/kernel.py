@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 
 from analemma.bag.base import BagStore
 from analemma.bag.changes import Changes, find_changes, forget_places
-from analemma.bag.rebasing import ByPlace, Roots, follow, rebase, separate
+from analemma.bag.rebasing import follow, separate
 from analemma.bag.settling import settle
 from analemma.bag.state_bag import SmartStateBag
 from analemma.bag.tracked_dict import TrackedDict
@@ -28,7 +28,8 @@ from analemma.state.arguments import branch_key, check_metadata, check_name
 from analemma.state.committer import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
-from analemma.state.merge_strategies import Strategies, Strategy
+from analemma.state.merge import ByPlace, Roots, changes_by_place, rebase
+from analemma.state.merge_values import Strategies, Strategy
 from analemma.state.versions import Commit, commit_of
 
 
@@ -407,12 +408,12 @@ class BagKernel(Kernel):
             if head is None:
                 raise NotFound(f"there is no {place(work.request.key)}", hint="fork the bag's version instead")
             root = self._read_manifest(head.manifest).root.id
-            roots = Roots(work.base_root, work.edited.root.id, root)
+            roots = Roots(work.base_root, root, work.edited.root.id)
             operations = rebase(roots, work.changes.operations, work.trees, by_place, work.request.strategies)
             return self._proposal(work, self._edit(root, operations, work.changes, {}), head)
 
         base = work.bag._base.manifest
-        by_place: ByPlace = _by_field if base is None else self._by_place
+        by_place: ByPlace = _by_field if base is None else changes_by_place
 
         def commit() -> Commit:
             return commit_of(self._commit(work.request.key, CURRENT_HEAD, propose))
@@ -474,7 +475,7 @@ class BagKernel(Kernel):
             separate(bag, paths, trees, root, length)
 
 
-def _by_field(root: BlockId, operations: Iterable[Operation]) -> dict[Path, list[Operation]]:
+def _by_field(trees: Trees, root: BlockId, operations: Iterable[Operation]) -> dict[Path, list[Operation]]:
     """Changes to an empty state by their place: there is no list in it yet."""
     changes: dict[Path, list[Operation]] = {}
     for operation in operations:

@@ -6,7 +6,7 @@ from analemma.state.checking import Checking
 from analemma.state.checkpoints import Checkpointing
 from analemma.state.governance import Governance
 from analemma.state.marking import Marking
-from analemma.state.merge_verbs import Merging
+from analemma.state.merge import Merging
 from analemma.state.retention import Retention
 from analemma.state.segments import Segments
 from analemma.state.time_machine import TimeMachine
