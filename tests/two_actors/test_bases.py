@@ -22,6 +22,10 @@ SET LOCAL session_replication_role = replica;
 INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
 SELECT tenant, owner, 'copy', branch, manifest, version, journal_seq, journal_tip FROM head WHERE branch = 'main'
 """
+COPY = """
+INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
+SELECT tenant, owner, 'copy', 'copy', status, 0, 0 FROM workflow WHERE workflow = 'trip'
+"""
 PIN = """
 INSERT INTO pin (tenant, manifest, owner, workflow, branch, reason, created_at)
 SELECT tenant, id, owner, workflow, branch, 'kept', 0 FROM manifest WHERE branch = 'draft' AND version = 2
@@ -97,6 +101,21 @@ def test_a_commit_sees_that_its_base_expired_after_it_had_begun(server: Store, v
                 assert forget(other) == 2
                 holder.rollback()
         assert_whole(other)
+
+
+def test_what_a_commit_builds_on_does_not_expire_while_it_goes_on(server: Store) -> None:
+    """Guard: a commit on PostgreSQL locks its bases; here it waits, behind that, for somebody who makes a workflow."""
+    with server.open() as app, server.open() as other:
+        old = prepare(app)
+        with psycopg.connect(server.url) as holder:
+            holder.execute(COPY)
+            with beside(lambda: fork(app, old)) as committing:
+                wait_for_waiting(server.url, committing)
+                with beside(lambda: forget(other)) as expiring:
+                    wait_for_waiting(server.url, committing, expiring)
+                    holder.rollback()
+        assert app.kernel.load_latest_state(workflow_id="copy", owner_id="ann")["text"] == TEXT
+        assert app.kernel.verify(workflow_id="copy", owner_id="ann").ok
 
 
 def test_a_version_that_is_kept_while_it_expires_stays(server: Store) -> None:

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs, Integers
 from analemma.catalog.engine import Transaction
 from analemma.catalog.port import BlockRow, TenantId, UploadId
+from analemma.catalog.procedures import Refused
 from analemma.errors import Conflict
 
 
+class Bodies(NamedTuple):
+    """What `add_bodies` takes."""
+
+    tenant: TenantId
+    blocks: Sequence[BlockRow]
+    uploads: Sequence[UploadId] = ()
+
+
 def add_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> None:
-    """Write every block that the transaction's rows link, and the uploads in which some of them lie."""
-    emit_blocks(tx, tenant, blocks)
-    for upload in uploads:
-        if tx.execute("finish_upload", tenant=tenant, id=upload) != 1:
-            raise Conflict("an upload was collected meanwhile", hint="do it again")
-
-
-def emit_blocks(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]) -> None:
-    """Write blocks, in the order of their ids, as everyone does. Those that are there already are spared."""
-    rows = _in_order(blocks)
-    if not rows:
-        return
-    added = tx.execute_many(
-        "add_blocks",
-        [
-            (tenant, row.id, row.size, row.codec, row.body, row.upload, row.offset, row.length, row.links)
-            for row in rows
-        ],
-    )
-    if tx.dialect == "sqlite" and added != len(rows):
-        spare_blocks(tx, tenant, [row.id for row in rows])
+    """Write every block that the transaction's rows link, and the uploads in which some of them lie. Blocks that are
+    there already are spared."""
+    found = Bodies(tenant, _in_order(blocks), sorted(set(uploads)))
+    if found.blocks or found.uploads:
+        try:
+            tx.call("add_bodies", found)
+        except Refused as refused:
+            raise Conflict("an upload was collected meanwhile", hint="do it again") from refused
 
 
 def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]) -> None:
@@ -41,11 +36,6 @@ def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]
     for row in _in_order(blocks):
         columns = {"size": row.size, "codec": row.codec, "body": row.body, "links": row.links}
         tx.execute("replace_block", tenant=tenant, id=row.id, **columns)
-
-
-def spare_blocks(tx: Transaction, tenant: TenantId, blocks: Sequence[BlockId]) -> None:
-    """Blocks that are emitted again are no longer the collector's; on SQLite, where their dooms lie apart."""
-    tx.execute_many("spare_doomed_block", [(tenant, block) for block in blocks])  # guard: gc.spared.sqlite
 
 
 def body_parameters(blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> dict[str, Any]:

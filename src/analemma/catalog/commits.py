@@ -1,23 +1,36 @@
-"""What every SQL catalog does around a commit: checks, replays, refusals, and the order in which things are locked."""
+"""A commit: one procedure, one transaction; what it takes, and what whoever is refused is told."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine import Row, Statements
+from analemma.catalog.engine import Engine, Row, Statements, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.names import check_key, check_part, check_texts
-from analemma.catalog.outbox_producing import check_events
-from analemma.catalog.port import BlockRow, BranchKey, CommitRequest, Committed, Head, RowChange, TenantId
-from analemma.errors import Conflict, Expired, HeadMoved, Invalid
-from analemma.failpoints import declare
+from analemma.catalog.outbox_producing import LanePlan, PlacedEvent, check_events, in_lanes
+from analemma.catalog.port import (
+    BlockRow,
+    BranchKey,
+    CommitRequest,
+    Committed,
+    Head,
+    JournalRow,
+    ManifestRow,
+    RowChange,
+    TenantId,
+    UploadId,
+)
+from analemma.catalog.procedures import Refused
+from analemma.errors import Conflict, Expired, HeadMoved, Invalid, Unavailable
+from analemma.failpoints import declare, hit
 
 KEY_KEEP_US = 30 * 86_400 * 1_000_000
 """So long an idempotency key counts at least, unless the settings say otherwise."""
 
 BEFORE_TRANSACTION = declare("commit.before_transaction", "nothing is written yet")
-AFTER_HEAD = declare("commit.after_head", "the head has moved inside the transaction")
-AFTER_BLOCKS = declare("commit.after_blocks", "the blocks are written inside the transaction")
 BEFORE_COMMIT = declare("commit.before_commit", "everything is written, nothing is committed")
 AFTER_COMMIT = declare("commit.after_commit", "committed, but the caller does not know")
 
@@ -37,10 +50,117 @@ def check_request(request: CommitRequest) -> None:
     check_events(request.events)
 
 
-def blocks_in_order(request: CommitRequest) -> list[BlockRow]:
-    """Each emitted block once, by id: two commits that lock the same blocks lock them in the same order."""
-    blocks = {block.id: block for block in request.blocks}
-    return [blocks[block] for block in sorted(blocks)]
+class Move(NamedTuple):
+    """What becomes of one branch: its head, and its first version if it begins. (A commit of its own says the same.)"""
+
+    head: Head | None
+    expected: Head | None
+    manifest: ManifestRow | None = None
+    unless_pending: bool = False
+
+
+class BranchRecord(NamedTuple):
+    """A record, and of which branch's journal."""
+
+    key: BranchKey
+    record: JournalRow
+
+
+class Batch(NamedTuple):
+    """Everything that procedures which make versions take, whether of one commit or of many."""
+
+    tenant: TenantId
+    now: int
+    keep: int
+    heads: Sequence[Move | CommitRequest]
+    begun: Sequence[Move | CommitRequest]
+    lanes: Sequence[LanePlan]
+    events: Sequence[PlacedEvent]
+    bases: Sequence[BlockId]
+    blocks: Sequence[BlockRow]
+    uploads: Sequence[UploadId]
+    versions: Sequence[ManifestRow]
+    records: Sequence[BranchRecord]
+    keys: Sequence[CommitRequest]
+
+
+def commit(engine: Engine, request: CommitRequest, *, now_us: int, key_keep_us: int) -> Committed:
+    """Write everything, durably, or raise and write nothing."""
+    given: object = _batch(request, now_us, key_keep_us)
+    procedure, rows = "commit_versions", request.rows
+    if len(rows) == 1 and rows[0].commit is not None and request.expected is not None and request.idempotency is None:
+        procedure, given = (
+            rows[0].commit,
+            SimpleNamespace(**_batch(request, now_us, key_keep_us)._asdict(), **rows[0].parameters),
+        )
+        rows = ()
+
+    def write(tx: Transaction) -> list[BlockId]:
+        stored = tx.call(procedure, given)
+        change_rows(tx, rows)
+        if tx.is_open:
+            hit(BEFORE_COMMIT)
+        return stored or []
+
+    try:
+        stored: list[BlockId] = send(
+            lambda: engine.write(write, alone=not rows), happened=lambda: _is_stored(engine, request), lost=[]
+        )
+    except Refused as refused:
+        return _refused(engine, request, refused, key_keep_us)
+    receipt = None if request.idempotency is None else request.idempotency.receipt
+    return Committed(request.manifest.id, frozenset(stored), receipt=receipt)
+
+
+def _batch(request: CommitRequest, now_us: int, key_keep_us: int) -> Batch:
+    own, expected = (request,), request.expected
+    # The head that is moved names the expected manifest: nobody removes that who does not hold the head.
+    bases = {*request.bases} - ({expected.manifest} if expected is not None else set())
+    return Batch(
+        request.tenant,
+        now_us,
+        key_keep_us,
+        own if expected is not None else (),
+        own if expected is None else (),
+        *in_lanes(request.events),
+        sorted(bases),
+        [*{block.id: block for block in request.blocks}.values()],
+        sorted(set(request.uploads)),
+        (request.manifest,),
+        [BranchRecord(request.head.key, record) for record in request.journal],
+        own if request.idempotency is not None else (),
+    )
+
+
+def _is_stored(source: Statements, request: CommitRequest) -> bool:
+    found = {"tenant": request.tenant, "id": request.manifest.id}
+    # It may have been committed, followed by others, and expired, all before we asked.
+    return source.one("manifest", **found) is not None or (
+        source.one("expired", tenant=request.tenant, manifest=request.manifest.id) is not None
+    )
+
+
+def _refused(source: Statements, request: CommitRequest, refused: Refused, key_keep_us: int) -> Committed:
+    """The answer to a request that was made before; for any other, raise what it is told."""
+    match refused.refusal:
+        case "base_gone":
+            assert refused.row is not None
+            raise missing_base(_batch(request, 0, 0).bases[refused.row].hex()) from None
+        case "upload_gone":
+            raise missing_upload() from None
+        case "fenced_out":
+            raise other_rows("advance_run") from None
+    # Whoever moved the head may have been this very request, sent twice.
+    replayed = find_replay(source, request, key_keep_us=key_keep_us)
+    if replayed is not None:
+        return replayed
+    if refused.refusal == "key_known":
+        raise Unavailable("the idempotency key was taken meanwhile", hint="try again") from refused
+    found = read_head(source, request.tenant, request.head.key)
+    if refused.doubt is not None and request.unless_pending and found == request.expected:
+        # It says nothing about the lost one: what waits in the ledger was entered since, perhaps.
+        raise refused.doubt
+    raise head_moved(request, found) from None
 
 
 def find_replay(source: Statements, request: CommitRequest, *, key_keep_us: int) -> Committed | None:
@@ -95,18 +215,29 @@ def missing_base(manifest: str) -> Expired:
     return Expired(f"manifest {manifest} has expired", hint="build on a version that is still there", manifest=manifest)
 
 
-def change_rows(tx: Statements, rows: Sequence[RowChange]) -> None:
+def change_rows(tx: Transaction, rows: Sequence[RowChange]) -> None:
     """Make the changes that others want in the same transaction; Conflict, and it must be undone, if one of them finds
     other rows than it should."""
     for change in rows:
+        if not change_row(tx, change):
+            raise other_rows(change.statement)
+
+
+def change_row(tx: Transaction, change: RowChange) -> bool:
+    """Whether it found what it has to change."""
+    if change.commit is None:
         touched = tx.execute(change.statement, **change.parameters)
-        if change.touches is not None and touched != change.touches:
-            raise other_rows(change.statement, touched, change.touches)
+        return change.touches is None or touched == change.touches
+    try:
+        tx.call(change.statement, SimpleNamespace(**change.parameters))
+    except Refused:
+        return False
+    return True
 
 
-def other_rows(statement: str, found: int, wanted: int) -> Conflict:
+def other_rows(statement: str) -> Conflict:
     """A change that was to go with a commit did not find what it has to change."""
-    return Conflict(f"{statement} found {found} rows instead of {wanted}", hint="look again", statement=statement)
+    return Conflict(f"{statement} did not find what it has to change", hint="look again", statement=statement)
 
 
 def missing_upload() -> Conflict:

@@ -32,6 +32,10 @@ class Transaction(Statements, Protocol):
 
     dialect: Dialect
 
+    @property
+    def is_open(self) -> bool:
+        """Whether what is done is still to be committed: not so if each statement is a transaction of its own."""
+
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
         """Run it for each row, in the order in which the SQL first names its parameters; rows touched in all."""
 
@@ -62,9 +66,11 @@ class Engine(Statements, Protocol):
         """A block that reads one snapshot. Where several may write at a time (PostgreSQL) it can also write at its end,
         and fails, not retried, if a row that it writes was changed since the snapshot."""
 
-    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
         """Run `move` in a write transaction, with retries; its result once that is stored as durably as the database is
-        set up to, or with `durable` so that no loss of power can take it back."""
+        set up to, or with `durable` so that no loss of power can take it back.
+
+        With `alone` it calls one procedure and nothing else, for which PostgreSQL needs no transaction around it."""
 
     def missing_functions(self, found: Mapping[str, str]) -> list[str]:
         """Functions that procedures need and that are not among those which the database has."""

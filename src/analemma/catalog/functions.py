@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from analemma.catalog.arrays import Blobs, Column, Integers, Texts
-from analemma.catalog.procedures import Procedure, Step, picker
+from analemma.catalog.procedures import Procedure, Step, Table, picker
 from analemma.catalog.sql import load_procedures
 
 REFUSED_STATE = "AN010"
@@ -33,22 +33,32 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _VALUES = re.compile(r"^VALUES \((.*?)\)$", re.MULTILINE | re.DOTALL)
-_ARRAYS: Mapping[str, type[Column]] = {"bigint": Integers, "text": Texts, "bytea": Blobs}
+_ARRAYS: Mapping[str, type[Column]] = {"bigint": Integers, "integer": Integers, "text": Texts, "bytea": Blobs}
 
 
 class Function:
-    """One procedure, ready to be called."""
+    """One procedure, ready to be called with what has this shape: tables of one row, others of any number of rows; of
+    the rest none."""
 
-    def __init__(self, procedure: Procedure) -> None:
+    def __init__(self, procedure: Procedure, shape: Mapping[str, bool]) -> None:
         self.procedure = procedure
+        self._shape = shape
         self._scalars = picker(list(procedure.scalars))
-        self._tables = [_Columns(name, table.columns, table.order) for name, table in procedure.tables.items()]
+        self._single = [
+            (name, picker(list(procedure.tables[name].columns))) for name, is_single in shape.items() if is_single
+        ]
+        self._many = [_Columns(name, procedure.tables[name]) for name, is_single in shape.items() if not is_single]
+        self._none = [name for name in procedure.tables if name not in shape]
         parameters = [f"p_{_flat(path)} {kind}" for path, kind in procedure.scalars.items()]
-        for name, table in procedure.tables.items():
-            parameters += [f"{_array(name, path)} {kind}[]" for path, kind in table.columns.items()]
+        for is_single in (True, False):
+            for name in [name for name in shape if shape[name] is is_single]:
+                columns = procedure.tables[name].columns.items()
+                parameters += [f"{_array(name, path)} {kind}{'' if is_single else '[]'}" for path, kind in columns]
         body = "\n".join(filter(None, map(self._step, procedure.steps)))
-        answers = next((step for step in procedure.steps if step.new is not None), None)
-        kind = "void" if answers is None else f"{procedure.tables[str(answers.each)].columns[str(answers.new)]}[]"
+        answers = next((step for step in procedure.steps if step.new or step.number), None)
+        kind = "void"
+        if answers is not None:
+            kind = f"{procedure.tables[str(answers.each)].columns[answers.new] if answers.new else 'bigint'}[]"
         declared = "".join(f"r_{name} record; " for name in procedure.tables)
         self.answers = answers is not None
         text = (
@@ -61,45 +71,56 @@ class Function:
         places = [f"${place}::{parameter.split(' ')[1]}" for place, parameter in enumerate(parameters, 1)]
         self.call = f"SELECT {self.name}({', '.join(places)})".encode()
 
+    def takes(self, given: Any) -> bool:
+        """Whether what is given has the shape."""
+        return all(not getattr(given, name) for name in self._none) and all(
+            len(getattr(given, name)) == 1 for name, _ in self._single
+        )
+
     def bind(self, given: Any) -> list[Any]:
         """The values of its parameters."""
         values: list[Any] = [*self._scalars(given)]
-        for columns in self._tables:
-            values += columns.of(getattr(given, columns.name))
+        for name, columns in self._single:
+            values += columns(getattr(given, name)[0])
+        for table in self._many:
+            values += table.of(getattr(given, table.name))
         return values
 
     def _step(self, step: Step) -> str:
         if step.passes is not None:
             return ""
-        sql = step.sql
         if step.each is None:
-            return self._checked(step, re.sub(r"^SELECT\b", "PERFORM", self._named(step, sql, "r_")), "")
-        table = self.procedure.tables[step.each]
-        names = [_flat(path) or "itself" for path in table.columns]
+            return self._checked(step, _without_answer(self._named(step, step.sql, "")), "")
+        if step.each not in self._shape:
+            return ""
+        if self._shape[step.each]:
+            sql = self._named(step, step.sql, f"p_{step.each}_", quoted=False)
+            return self._checked(step, _without_answer(sql), "1")
+        columns = self.procedure.tables[step.each].columns
+        paths = dict.fromkeys(found["name"] for found in _TOKEN.finditer(step.sql) if found["name"])
+        parameters = [self.procedure.path(step, path) for path in paths]
+        used = [each.column for each in parameters if each.table is not None]
+        names = ", ".join(_quoted(path) for path in used)
         # Hidden from the planner: knowing how long they are, it would make a plan of its own each time.
-        arrays = ", ".join(f"(SELECT {_array(step.each, path)})" for path in table.columns)
-        rows = f"unnest({arrays})"
-        first = _array(step.each, next(iter(table.columns)))
-        if step.refusal is None and (values := _VALUES.search(sql)) is not None:
-            # All rows in one statement.
-            body = (
-                f"{sql[: values.start()]}SELECT {values[1]}\n"
-                f"FROM {rows} AS {step.each} ({', '.join(names)}){sql[values.end() :]}"
-            )
-            body = self._named(step, body, "")
+        rows = f"unnest({', '.join(f'(SELECT {_array(step.each, path)})' for path in used)})"
+        given = f"IF {_array(step.each, next(iter(columns)))} IS NOT NULL THEN"
+        at_once = _VALUES.search(step.sql) if step.refusal is None and step.number is None else None
+        if at_once is not None:
+            sql = step.sql[: at_once.start()] + f"SELECT {at_once[1]}\nFROM {rows} AS {step.each} ({names})"
+            sql = self._named(step, sql + step.sql[at_once.end() :], f"{step.each}.")
             if step.new is not None:
                 # A row that was inserted rather than updated has no xmax.
-                body = (
-                    f"WITH done AS ({body}\nRETURNING {step.new} AS new, xmax = 0 AS fresh)\n"
-                    f"SELECT array_agg(new) INTO answer FROM done WHERE fresh"
-                )
-            return f"IF {first} IS NOT NULL THEN\n{body};\nEND IF;"
+                sql = f"WITH done AS ({sql}\nRETURNING {step.new} AS new, xmax = 0 AS fresh)\n"
+                sql += "SELECT array_agg(new) INTO answer FROM done WHERE fresh"
+            return f"{given}\n{sql};\nEND IF;"
         row = f"r_{step.each}"
-        body = self._checked(step, re.sub(r"^SELECT\b", "PERFORM", self._named(step, sql, "r_")), f"{row}.place")
-        given = f"SELECT * FROM {rows} WITH ORDINALITY AS given ({', '.join(names)}, place)"  # noqa: S608 (our own text)
-        return f"IF {first} IS NOT NULL THEN\nFOR {row} IN {given} LOOP\n{body}\nEND LOOP;\nEND IF;"
+        sql = self._checked(step, _without_answer(self._named(step, step.sql, f"{row}.")), f"{row}.row_number")
+        loop = f"FOR {row} IN SELECT * FROM {rows} WITH ORDINALITY AS given ({names}, row_number) LOOP"  # noqa: S608 (ours)
+        return f"{given}\n{loop}\n{sql}\nEND LOOP;\nEND IF;"
 
     def _checked(self, step: Step, sql: str, row: str) -> str:
+        if step.number is not None:
+            return f"{sql} RETURNING {step.number} INTO n;\nanswer := answer || n;"
         if step.refusal is None:
             return f"{sql};"
         detail = f", DETAIL = ({row} - 1)::text" if row else ""
@@ -108,26 +129,46 @@ class Function:
             f" RAISE EXCEPTION USING ERRCODE = '{REFUSED_STATE}', MESSAGE = '{step.refusal}'{detail}; END IF;"
         )
 
-    def _named(self, step: Step, sql: str, row: str) -> str:
+    def _named(self, step: Step, sql: str, row: str, *, quoted: bool = True) -> str:
         def replace(found: re.Match[str]) -> str:
             if not found["name"]:
                 return "" if found["comment"] else found[0]
             path = self.procedure.path(step, found["name"])
-            flat = _flat(path.column) or "itself"
-            return f"p_{flat}" if path.table is None else f"{row}{path.table}.{flat}"
+            if path.table is None:
+                return f"p_{_flat(path.column)}"
+            column = _quoted(path.column)
+            return row + (column if quoted else column.strip('"'))
 
         return _TOKEN.sub(replace, sql)
 
 
 @cache
-def functions() -> Mapping[str, Function]:
-    """The function of every procedure, by the procedure's name."""
-    return {name: Function(procedure) for name, procedure in load_procedures("postgres").items()}
+def functions() -> Mapping[str, Sequence[Function]]:
+    """The functions of every procedure, by its name: those for what is often given, and at last one for all there can
+    be."""
+    return {
+        name: [
+            *(Function(procedure, shape) for shape in procedure.often),
+            Function(procedure, dict.fromkeys(procedure.tables, False)),
+        ]
+        for name, procedure in load_procedures("postgres").items()
+    }
+
+
+def function(name: str, given: Any) -> Function:
+    """The function to call."""
+    return next(each for each in functions()[name] if each.takes(given))
+
+
+@cache
+def _own() -> Mapping[str, Function]:
+    """All functions of this release."""
+    return {each.name: each for found in functions().values() for each in found}
 
 
 def missing(found: Mapping[str, str]) -> list[str]:
     """Those of this release that a database does not have, of which it has these."""
-    return [each.name for each in functions().values() if each.name not in found]
+    return [name for name in _own() if name not in found]
 
 
 def changes(found: Mapping[str, str]) -> list[str]:
@@ -135,7 +176,7 @@ def changes(found: Mapping[str, str]) -> list[str]:
     `found` are the functions that there are, and what is said of each."""
     from importlib.metadata import version  # most programs find what they need
 
-    own, this = {each.name: each for each in functions().values()}, version("analemma")
+    own, this = _own(), version("analemma")
     users = {name: set(said.split()) - {this} for name, said in found.items()}
     for name in own:
         users.setdefault(name, set()).add(this)
@@ -155,12 +196,12 @@ def _in_order(release: str) -> list[int]:
 class _Columns:
     """A table on its way into a call: one array for each column, or NULL for each if it has no rows."""
 
-    def __init__(self, name: str, columns: Mapping[str, str], order: str | None) -> None:
+    def __init__(self, name: str, table: Table) -> None:
         self.name = name
-        self._pick = picker(list(columns))
-        self._made = [_ARRAYS[kind] for kind in columns.values()]
-        self._nothing = [None] * len(columns)
-        self._order = None if order is None else picker([order])
+        self._pick = picker(list(table.columns))
+        self._made = [_ARRAYS[kind] for kind in table.columns.values()]
+        self._nothing = [None] * len(table.columns)
+        self._order = None if table.order is None else picker([table.order])
 
     def of(self, rows: Iterable[Any]) -> list[Any]:
         """The values of the parameters."""
@@ -174,6 +215,15 @@ class _Columns:
 
 def _array(table: str, path: str) -> str:
     return f"p_{table}_{_flat(path) or 'itself'}"
+
+
+def _quoted(path: str) -> str:
+    """A column of a table; some have names that mean something to PostgreSQL."""
+    return f'"{_flat(path) or "itself"}"'
+
+
+def _without_answer(sql: str) -> str:
+    return re.sub(r"^SELECT\b", "PERFORM", sql)
 
 
 def _flat(path: str) -> str:

@@ -5,18 +5,21 @@ An entry leaves the ledger in the transaction that makes its version, so it is a
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.commits import check_request, find_key
+from analemma.catalog.commits import Batch, BranchRecord, Move, check_request, find_key, missing_upload
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.ledger_port import BranchSettlement, Delta, LedgerEntry, PendingEntry, TicketRow
 from analemma.catalog.names import check_key, check_part
+from analemma.catalog.outbox_producing import in_lanes
 from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, TenantId
+from analemma.catalog.procedures import Refused
 from analemma.clock import Clock
-from analemma.errors import Invalid
+from analemma.errors import Conflict, Invalid
 from analemma.failpoints import declare, hit
 
 BEFORE_INSERT = declare("ledger.before_insert", "the delta is packed and nothing is written")
@@ -28,7 +31,7 @@ AFTER_COMMIT = declare("apply.after_commit", "the versions are committed, but no
 LARGEST = (1 << 63) - 1
 
 
-class SqlLedger(ABC):
+class SqlLedger:
     """Implements `LedgerCatalog`'s own part."""
 
     engine: Engine
@@ -44,10 +47,12 @@ class SqlLedger(ABC):
             if entry.idempotency_key is not None:
                 check_part(entry.idempotency_key, "idempotency key")
         hit(BEFORE_INSERT)
-        places = self.engine.write(lambda tx: self._write_entries(tx, tenant, entries))
+        # Everyone locks branches in the order of their keys; within a branch their order stays.
+        entering = Entering(tenant, sorted(entries, key=lambda entry: entry.key))
+        places = self.engine.write(lambda tx: tx.call("enter_pending", entering)) or []
         hit(AFTER_INSERT)
-        # By what is random in each, and not by their order: no database promises to answer in that of the request.
-        return [places[entry.secret] for entry in entries]
+        found = {entry.secret: place for entry, place in zip(entering.entries, places, strict=True)}
+        return [found[entry.secret] for entry in entries]
 
     def ticket(self, tenant: TenantId, seq: int, secret: bytes) -> TicketRow | None:
         row = self.engine.one("ticket_state", tenant=tenant, seq=seq, secret=secret)
@@ -115,8 +120,17 @@ class SqlLedger(ABC):
                 check_request(request)
                 _check_own(request)
         hit(BEFORE_TRANSACTION)
-        done = self.engine.write(lambda tx: self._settle_entries(tx, tenant, settlements))
+        chosen = sorted(settlements, key=lambda each: each.key)
+        while chosen:
+            settling = _settling(tenant, chosen, self.clock.now_us(), self.key_keep_us)
+            try:
+                self.engine.write(partial(_settle, settling))
+                break
+            except Refused as refused:
+                # Its head is another by now, or one of its entries is gone: the others are as they were, perhaps.
+                chosen.remove(_refused(settling, chosen, refused))
         hit(AFTER_COMMIT)
+        done = {each.key for each in chosen}
         return [settlement.key in done for settlement in settlements]
 
     def known_requests(self, tenant: TenantId, entries: Sequence[PendingEntry]) -> dict[int, Idempotency]:
@@ -133,33 +147,66 @@ class SqlLedger(ABC):
     def forget_tickets(self, tenant: TenantId, *, before_us: int) -> int:
         return self.engine.execute("forget_tickets", tenant=tenant, before=before_us)
 
-    def _settle_entries(
-        self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]
-    ) -> set[BranchKey]:
-        """Hold heads, then entries; write for the branches of which both are as they were."""
-        # In the order of their keys, and of their places: two who hold some of the same never wait for each other.
-        beginning = [each.key for each in settlements if each.expected is None]
-        if beginning:
-            tx.all("hold_beginnings", tenant=tenant, keys=_rows(beginning))
-        heads = _heads(tx.all("hold_heads", tenant=tenant, keys=_rows(sorted(each.key for each in settlements))))
-        current = [each for each in settlements if heads.get(each.key) == each.expected]
-        wanted = sorted(step.seq for each in current for step in each.steps)
-        waiting = {row[0] for row in tx.all("hold_entries", tenant=tenant, seqs=wanted)}
-        # What is held is not changed by anyone else until the end, so whatever passes here will be written. A branch's
-        # head cannot expire: its manifest needs no lock of its own.
-        chosen = [each for each in current if all(step.seq in waiting for step in each.steps)]
-        if chosen:
-            self._write_settlements(tx, tenant, sorted(chosen, key=lambda each: each.key))
-        hit(BEFORE_COMMIT)
-        return {each.key for each in chosen}
 
-    @abstractmethod
-    def _write_entries(self, tx: Transaction, tenant: TenantId, entries: Sequence[LedgerEntry]) -> dict[bytes, int]:
-        """Insert the entries, places in the order in which a branch's entries become durable; place by secret."""
+class Entering(NamedTuple):
+    """What `enter_pending` takes."""
 
-    @abstractmethod
-    def _write_settlements(self, tx: Transaction, tenant: TenantId, settlements: Sequence[BranchSettlement]) -> None:
-        """Write versions, events and tickets of branches that are held; raise, and the transaction is undone."""
+    tenant: TenantId
+    entries: Sequence[LedgerEntry]
+
+
+def _settle(settling: SimpleNamespace, tx: Transaction) -> None:
+    tx.call("settle_pending", settling)
+    hit(BEFORE_COMMIT)
+
+
+def _settling(
+    tenant: TenantId, settlements: Sequence[BranchSettlement], now_us: int, key_keep_us: int
+) -> SimpleNamespace:
+    requests = [request for settlement in settlements for request in settlement.commits]
+    moves = [Move(each.head, each.expected, each.first) for each in settlements]
+    batch = Batch(
+        tenant,
+        now_us,
+        key_keep_us,
+        [move for move in moves if move.expected is not None],
+        [move for move in moves if move.expected is None and move.manifest is not None],
+        *in_lanes([event for request in requests for event in request.events]),
+        # A branch's head cannot expire: its manifest needs no lock of its own.
+        (),
+        # As they were emitted, version by version: packing takes the place of a manifest's block for the end of its
+        # commit.
+        [*{block.id: block for request in requests for block in request.blocks}.values()],
+        sorted({upload for request in requests for upload in request.uploads}),
+        [request.manifest for request in requests],
+        [BranchRecord(request.head.key, record) for request in requests for record in request.journal],
+        [request for request in requests if request.idempotency is not None],
+    )
+    return SimpleNamespace(
+        **batch._asdict(),
+        absent=[each.key for each in settlements if each.expected is None and each.first is None],
+        entries=[step for settlement in settlements for step in settlement.steps],
+    )
+
+
+def _refused(settling: SimpleNamespace, chosen: Sequence[BranchSettlement], refused: Refused) -> BranchSettlement:
+    """Whose settlement stood in the way; raise if none did."""
+    row = refused.row
+    assert row is not None
+    match refused.refusal:
+        case "head_moved":
+            key = settling.heads[row].head.key
+        case "branch_exists":
+            key = settling.begun[row].head.key
+        case "head_exists":
+            key = settling.absent[row]
+        case "entry_gone":
+            return next(each for each in chosen if settling.entries[row] in each.steps)
+        case "upload_gone":
+            raise missing_upload() from None
+        case _:
+            raise Conflict("an idempotency key of a pending delta was taken meanwhile", hint="look again") from None
+    return next(each for each in chosen if each.key == key)
 
 
 def _check_own(request: CommitRequest) -> None:

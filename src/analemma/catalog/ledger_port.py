@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, TenantId
+from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, ManifestRow, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,11 @@ class Delta:
     body: bytes
     digest: bytes
     """SHA-256 of the canonical bytes."""
+
+    @property
+    def length(self) -> int:
+        """Of the stored bytes."""
+        return len(self.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,18 @@ class BranchSettlement:
     expected: Head | None
     """The head they were built on; None: the branch begins with them."""
     steps: tuple[Settlement, ...]
+
+    @property
+    def head(self) -> Head | None:
+        """Where the branch is then."""
+        commits = self.commits
+        return commits[-1].head if commits else self.expected
+
+    @property
+    def first(self) -> ManifestRow | None:
+        """The first version to make."""
+        commits = self.commits
+        return commits[0].manifest if commits else None
 
     @property
     def commits(self) -> list[CommitRequest]:

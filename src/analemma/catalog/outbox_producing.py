@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from analemma.catalog.arrays import Blobs, Integers, Texts, unless_empty
 from analemma.catalog.engine import Transaction
@@ -26,6 +26,26 @@ class LanePlan:
     channel: str
     events: tuple[OutboxEvent, ...]
 
+    @property
+    def count(self) -> int:
+        return len(self.events)
+
+
+class PlacedEvent(NamedTuple):
+    """An event, and how far its place is from the end of its lane."""
+
+    event: OutboxEvent
+    from_end: int
+
+
+class Outgoing(NamedTuple):
+    """What `add_events` takes."""
+
+    tenant: TenantId
+    now: int
+    lanes: Sequence[LanePlan]
+    events: Sequence[PlacedEvent]
+
 
 def enqueue(
     tx: Transaction, tenant: TenantId, events: Sequence[OutboxEvent], *, now_us: int, settling: LaneKey | None = None
@@ -35,11 +55,8 @@ def enqueue(
     A smaller `priority` is delivered earlier. Within an aggregate the order is that of commits, and of `events`. A lane
     of which the transaction settles an event is locked together with those of the events."""
     check_events(events)
-    if tx.dialect == "postgres":
-        if events or settling is not None:
-            tx.execute("enqueue_events", tenant=tenant, now=now_us, **event_parameters(events, settling))
-    elif events:
-        add_events_in_steps(tx, tenant, events, now_us=now_us)
+    if events or settling is not None:
+        tx.call("add_events", Outgoing(tenant, now_us, *in_lanes(events, settling)))
 
 
 def check_events(events: Sequence[OutboxEvent]) -> None:
@@ -48,6 +65,17 @@ def check_events(events: Sequence[OutboxEvent]) -> None:
         check_part(event.aggregate_type, "aggregate type")
         check_part(event.aggregate_id, "aggregate id", AGGREGATE_BYTES)
         check_texts((event.id, event.type, event.idempotency_key, event.trace))
+
+
+def in_lanes(
+    events: Sequence[OutboxEvent], settling: LaneKey | None = None
+) -> tuple[Sequence[LanePlan], Sequence[PlacedEvent]]:
+    """The lanes in the order in which they are locked, and the events with their places."""
+    if not events and settling is None:
+        return (), ()
+    lanes = lanes_in_order(events, settling)
+    # Each event counts its place from the end, as a lane is known by the first place behind those it reserved.
+    return lanes, [PlacedEvent(event, lane.count - place) for lane in lanes for place, event in enumerate(lane.events)]
 
 
 def lanes_in_order(events: Sequence[OutboxEvent], settling: LaneKey | None = None) -> list[LanePlan]:
@@ -65,9 +93,7 @@ def lanes_in_order(events: Sequence[OutboxEvent], settling: LaneKey | None = Non
 
 def event_parameters(events: Sequence[OutboxEvent], settling: LaneKey | None = None) -> dict[str, Any]:
     """Lanes and events as the columns of a PostgreSQL statement."""
-    lanes = lanes_in_order(events, settling)
-    # A lane answers the first place behind those it reserved, so each event counts its place from the end.
-    placed = [(event, len(lane.events) - place) for lane in lanes for place, event in enumerate(lane.events)]
+    lanes, placed = in_lanes(events, settling)
     return {
         "lane_types": unless_empty(Texts([lane.aggregate_type for lane in lanes])),
         "lane_ids": unless_empty(Texts([lane.aggregate_id for lane in lanes])),
@@ -84,37 +110,3 @@ def event_parameters(events: Sequence[OutboxEvent], settling: LaneKey | None = N
         "event_priorities": unless_empty(Integers([event.priority for event, _ in placed])),
         "event_traces": unless_empty(Texts([event.trace for event, _ in placed])),
     }
-
-
-def add_events_in_steps(tx: Transaction, tenant: TenantId, events: Sequence[OutboxEvent], *, now_us: int) -> None:
-    """The same for a database with one writer (SQLite)."""
-    rows = []
-    for lane in lanes_in_order(events):
-        place = tx.one(
-            "reserve_places",
-            tenant=tenant,
-            aggregatetype=lane.aggregate_type,
-            aggregateid=lane.aggregate_id,
-            count=len(lane.events),
-            now=now_us,
-            priority=lane.priority,
-            channel=lane.channel,
-        )
-        assert place is not None
-        rows += [
-            (
-                event.id,
-                tenant,
-                event.aggregate_type,
-                event.aggregate_id,
-                seq,
-                event.type,
-                event.payload,
-                event.idempotency_key,
-                event.priority,
-                now_us,
-                event.trace,
-            )
-            for seq, event in enumerate(lane.events, place[0] - len(lane.events))
-        ]
-    tx.execute_many("add_events", rows)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.bodies import emit_blocks
+from analemma.catalog.bodies import Bodies
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.names import check_part
 from analemma.catalog.port import BlockRow, TenantId, UploadId
+from analemma.catalog.procedures import Refused
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown
 from analemma.failpoints import declare, hit
@@ -240,12 +241,14 @@ def _add_leases(tx: Transaction, request: LeaseRequest, *, unused_us: int | None
         unused = [LeaseId(row[0]) for row in held if row[1]]
         if unused and unused_us is not None:
             raise _Unused(unused)
-    emit_blocks(tx, request.tenant, request.blocks)
+    if request.blocks or request.uploads:
+        blocks = {block.id: block for block in request.blocks}
+        try:
+            tx.call("add_bodies", Bodies(request.tenant, [*blocks.values()], sorted(set(request.uploads))))
+        except Refused as refused:
+            raise Conflict("an upload of this payload was collected meanwhile", hint="dehydrate again") from refused
     hit(AFTER_BLOCKS)
     tx.execute_many("add_lease", [_lease_row(request.tenant, lease) for lease in request.leases])
-    for upload in request.uploads:
-        if tx.execute("finish_upload", tenant=request.tenant, id=upload) != 1:  # guard: payload.upload
-            raise Conflict("an upload of this payload was collected meanwhile", hint="dehydrate again")
     hit(BEFORE_COMMIT)
 
 

@@ -117,6 +117,8 @@ class RowChange(NamedTuple):
     parameters: Mapping[str, Any]
     touches: int | None = 1
     """How many rows it has to change, or all of it is undone; None: any number."""
+    commit: str | None = None
+    """Then it is a procedure, and this is the one that does it together with a commit."""
 
 
 @dataclass(frozen=True, slots=True)

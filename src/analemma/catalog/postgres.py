@@ -113,14 +113,21 @@ class PostgresEngine:
     def snapshot(self) -> AbstractContextManager[Transaction]:
         return _Block(self, "begin_snapshot", "take_time")
 
-    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
+        def at_once() -> Result:
+            try:
+                with self.connection() as (_, tx):
+                    return move(tx)
+            except ConnectionDropped as exc:
+                raise outcome_unknown(self.server) from exc
+
         def once() -> Result:
             with self.transaction(write=True) as tx:
                 if durable:
                     tx.all("commit_durably")
                 return move(tx)
 
-        return retry_contention(once)
+        return retry_contention(at_once if alone else once)
 
     def connection(self) -> AbstractContextManager[tuple[Connection, PostgresTransaction]]:
         """An autocommit connection; raises ConnectionDropped when it was lost meanwhile."""

@@ -118,7 +118,7 @@ def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:
             detail = exc.diag.message_detail
             return Refused(exc.diag.message_primary or "", None if detail is None else int(detail))
         case "AN003":
-            return other_rows(exc.diag.message_primary or "", 0, 1)
+            return other_rows(exc.diag.message_primary or "")
         case "57014":
             return Timeout("PostgreSQL cancelled a statement that ran too long", hint="raise the statement timeout")
         case "55P03":

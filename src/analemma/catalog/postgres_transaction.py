@@ -8,9 +8,10 @@ from functools import cache
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from analemma.catalog.engine import Row
-from analemma.catalog.functions import functions
+from analemma.catalog.functions import function
 from analemma.catalog.postgres_errors import rolled_back, translate
 from analemma.catalog.sql import Dialect, Statement, load
 from analemma.errors import AnalemmaError
@@ -33,6 +34,10 @@ class PostgresTransaction:
         self._server = server
         self._failure: AnalemmaError | None = None
         """Why PostgreSQL refuses the rest of this transaction."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection.info.transaction_status != TransactionStatus.IDLE
 
     def one(self, name: str, /, **parameters: Any) -> Row | None:
         rows = self.all(name, **parameters)
@@ -61,13 +66,13 @@ class PostgresTransaction:
 
     def call(self, name: str, given: Any, /) -> list[Any] | None:
         self._counts[name] += 1
-        function = functions()[name]
+        called = function(name, given)
         try:
-            row = self._connection.execute(function.call, function.bind(given), binary=True).fetchone()
+            row = self._connection.execute(called.call, called.bind(given), binary=True).fetchone()
         except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
             raise self._failed(exc) from exc
         assert row is not None
-        return None if not function.answers else row[0] or []
+        return None if not called.answers else row[0] or []
 
     def script(self, sql: str, /) -> None:
         try:

@@ -19,7 +19,11 @@ A procedure stands in a file of `sql/` beside the statements, and begins with it
 - `=> 1 or NAME`: a step that touches or finds another number of rows refuses the whole, which is undone: `Refused`.
 - `=> new COLUMN` behind an INSERT: that column of the rows that were not there is the answer. `each NAME left:` is for
   the other rows, right behind it.
-- `include NAME;` does the steps of another procedure at that place, and takes its parameters along.
+- `=> number COLUMN` behind an INSERT: the numbers that the database gave the rows, in their order, are the answer.
+- `include NAME;` does the steps of another procedure at that place, and takes its parameters along. `-- NAME [part] --`
+  is only there to be included, and may use parameters of others that are.
+- `often one NAME, NAME;` says what is mostly given: one row of some tables, any number of rows of others, none of the
+  rest. PostgreSQL has a function of its own for that, with less to pass and to do.
 - `passes NAME: what has happened;` is a failpoint with a name of its own. Before every other step there is one that is
   called after the procedure and the number of the step.
 
@@ -36,11 +40,13 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from analemma.errors import Conflict, Internal, OutcomeUnknown
-from analemma.failpoints import STEPS, declare
+from analemma.failpoints import declare
 
 _TABLE = re.compile(r"(\w+)\[\](?: by (\w+))? (?:\(([^)]*)\)|(\w+))")
 _EACH = re.compile(r"each (\w+)( left)?:\s*")
-_EXPECTED = re.compile(r"^=> (?:(?P<rows>\d+) or (?P<refusal>\w+)|new (?P<new>\w+))\s*$", re.MULTILINE)
+_EXPECTED = re.compile(
+    r"^=> (?:(?P<rows>\d+) or (?P<refusal>\w+)|new (?P<new>\w+)|number (?P<number>\w+))\s*$", re.MULTILINE
+)
 _PASSES = re.compile(r"passes ([\w.]+): (.*)", re.DOTALL)
 _END = re.compile(r";[ \t]*(?:--[^\n]*)?$", re.MULTILINE)
 ITSELF = ""
@@ -78,6 +84,7 @@ class Step:
     rows: int | None = None
     refusal: str | None = None
     new: str | None = None
+    number: str | None = None
     passes: str | None = None
 
 
@@ -97,6 +104,8 @@ class Procedure:
     scalars: Mapping[str, str]
     tables: Mapping[str, Table]
     steps: tuple[Step, ...]
+    often: tuple[Mapping[str, bool], ...] = ()
+    """Tables that have rows, in what is mostly given, and whether it is one row."""
 
     def path(self, step: Step, name: str) -> Parameter:
         """What a name in a step stands for."""
@@ -129,6 +138,7 @@ def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Pr
     }
     scalars = dict(_pairs(_TABLE.sub("", heading)))
     steps: list[Step] = []
+    often: list[dict[str, bool]] = []
     for text in filter(None, map(str.strip, _END.split(rest))):
         sql = _uncommented(text)
         if sql.startswith("include "):
@@ -136,13 +146,14 @@ def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Pr
             scalars = {**other.scalars, **scalars}
             tables = {**other.tables, **tables}
             steps += other.steps
+        elif sql.startswith("often "):
+            names = [name.strip() for name in sql.removeprefix("often ").split(",")]
+            often.append({name.removeprefix("one "): name.startswith("one ") for name in names})
         elif (found := _PASSES.fullmatch(sql)) is not None:
             steps.append(Step("", passes=declare(found[1], " ".join(found[2].split()))))
         elif sql:
             steps.append(_step(text))
-    made = Procedure(name, purpose, scalars, tables, tuple(steps))
-    STEPS.update((made.failpoint(at), f"next: {_uncommented(step.sql)}") for at, step in enumerate(steps) if step.sql)
-    return made
+    return Procedure(name, purpose, scalars, tables, tuple(steps), tuple(often))
 
 
 def _step(text: str) -> Step:
@@ -157,7 +168,9 @@ def _step(text: str) -> Step:
         return Step(text.strip(), each and each[1], bool(each and each[2]))
     sql = text[: expected.start()].strip()
     rows = None if expected["rows"] is None else int(expected["rows"])
-    return Step(sql, each and each[1], bool(each and each[2]), rows, expected["refusal"], expected["new"])
+    return Step(
+        sql, each and each[1], bool(each and each[2]), rows, expected["refusal"], *expected.group("new", "number")
+    )
 
 
 def _parameters(body: str) -> tuple[str, str]:

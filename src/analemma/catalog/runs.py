@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.commits import KEY_KEEP_US
+from analemma.catalog.commits import KEY_KEEP_US, change_row
 from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.port import BranchKey, RowChange, TenantId
 from analemma.catalog.run_records import (
     ENDED,
@@ -157,20 +158,18 @@ class RunRows:
     def advance(self, move: Move, ended: EndedSegment) -> list[RowChange]:
         """For a commit: where the run stands, and what the segment came to. A commit whose `advance_run` finds no row
         is that of a worker that was fenced out."""
-        segment = ended.parameters(move.run, move.incarnation)
-        if self._engine.dialect == "postgres":
-            return [RowChange("advance_run", {**move.parameters(), **segment})]
-        return [RowChange("advance_run", move.parameters()), RowChange("put_run_segment", segment)]
+        parameters = {**move.parameters(), **ended.parameters(move.run, move.incarnation)}
+        return [RowChange("advance_run", parameters, commit="commit_segment")]
 
     def change_alone(self, changes: Sequence[RowChange]) -> None:
         """Make the same changes where there is no version to commit; FencedOut if the run is somebody else's."""
         hit(BEFORE_ADVANCE)
-        if self._engine.dialect == "postgres" and len(changes) == 1:
-            # One statement needs no transaction around it; sent twice, it has the same effect.
-            if not self._engine.all(changes[0].statement, **changes[0].parameters):
-                raise fenced_out(changes[0].parameters["run"])
-        else:
-            self._engine.write(lambda tx: _change(tx, changes))
+
+        def once() -> None:
+            self._engine.write(lambda tx: _change(tx, changes), alone=len(changes) == 1)
+
+        # Sent twice, it has the same effect.
+        send(once, happened=lambda: False, lost=None)
         hit(AFTER_ADVANCE)
 
     def workflow_status(self, key: BranchKey, status: str, now_us: int) -> RowChange:
@@ -329,6 +328,5 @@ def claim_due(
 
 def _change(tx: Transaction, changes: Sequence[RowChange]) -> None:
     for change in changes:
-        touched = tx.execute(change.statement, **change.parameters)
-        if change.touches is not None and touched != change.touches:
+        if not change_row(tx, change):
             raise fenced_out(change.parameters["run"])

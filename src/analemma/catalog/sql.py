@@ -29,10 +29,11 @@ import orjson
 from analemma.catalog.arrays import Blobs, Column, Integers, Texts
 from analemma.catalog.procedures import Procedure, is_procedure, parse_procedure
 from analemma.errors import Internal
+from analemma.failpoints import STEPS
 
 Dialect = Literal["sqlite", "postgres"]
 DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
-LOCK = "lock"
+LOCK, PART = "lock", "part"
 
 _NAME = re.compile(r"^-- (\w+)(?: \[(\w+)\])? --$", re.MULTILINE)
 _OWN = re.compile(r"^\[(\w+)\] ?(.*)$")
@@ -110,7 +111,7 @@ def _pieces(text: str, dialect: Dialect, source: str) -> Iterator[_Piece]:
         body_at = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
         if body_at == 0:
             raise Internal(f"{source}: {name} does not say what it is for")
-        if only != LOCK and _is_others(only, dialect, source):
+        if only not in (LOCK, PART) and _is_others(only, dialect, source):
             continue
         purpose = " ".join(line.removeprefix("--").strip() for line in lines[:body_at])
         body = "\n".join(_own(lines[body_at:], dialect, source)).strip().rstrip(";")
@@ -309,9 +310,12 @@ def load_procedures(dialect: Dialect) -> Mapping[str, Procedure]:
             found[name] = parse_procedure(name, piece.purpose, piece.body, find)
         return found[name]
 
-    for name in pieces:
-        find(name)
-    return found
+    whole = {name: find(name) for name, piece in pieces.items() if piece.only != PART}
+    for procedure in whole.values():
+        for number, step in enumerate(procedure.steps):
+            if step.sql:
+                STEPS[procedure.failpoint(number)] = f"before {step.sql}"
+    return whole
 
 
 @cache

@@ -9,8 +9,16 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.commits import AFTER_COMMIT, BEFORE_TRANSACTION, KEY_KEEP_US, check_request, find_key, read_head
-from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.commits import (
+    AFTER_COMMIT,
+    BEFORE_TRANSACTION,
+    KEY_KEEP_US,
+    check_request,
+    commit,
+    find_key,
+    read_head,
+)
+from analemma.catalog.engine import Engine, Row
 from analemma.catalog.ledger import SqlLedger
 from analemma.catalog.names import check_part, check_tenant, check_texts
 from analemma.catalog.object_place import elsewhere
@@ -163,7 +171,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
     def commit(self, request: CommitRequest) -> Committed:
         check_request(request)
         hit(BEFORE_TRANSACTION)
-        committed = self._commit(request)
+        committed = commit(self.engine, request, now_us=self.clock.now_us(), key_keep_us=self.key_keep_us)
         hit(AFTER_COMMIT)
         return committed
 
@@ -279,13 +287,6 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
     def close(self) -> None:
         self.wakeups.close()
         self.engine.close()
-
-    @abstractmethod
-    def commit_in(self, tx: Transaction, request: CommitRequest) -> Committed:
-        """The commit as a part of a larger transaction. Whatever it raises, that transaction must not be committed."""
-
-    @abstractmethod
-    def _commit(self, request: CommitRequest) -> Committed: ...
 
     @abstractmethod
     def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]: ...

@@ -85,7 +85,7 @@ class SqliteEngine:
     def snapshot(self) -> AbstractContextManager[Transaction]:
         return self._snapshot()
 
-    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False) -> Result:
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
         result = self._present().write(move)
         if durable and self._synchronous == "normal":
             # The commit is in the log, or the log was copied back, and flushed, since then.

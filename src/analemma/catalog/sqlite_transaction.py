@@ -20,6 +20,7 @@ class SqliteTransaction:
 
     __slots__ = ("__weakref__", "_counts", "_database", "_statements", "_types", "connection")
     dialect: Dialect = "sqlite"
+    is_open = True
 
     def __init__(
         self,

@@ -61,6 +61,9 @@ class Steps:
                 for number, row in enumerate(rows):
                     _one(connection, step, scalars + step.columns(row), number)
                 continue
+            if step.numbers:
+                answer = [_one(connection, step, scalars + step.columns(row), None).lastrowid for row in rows]
+                continue
             columns, order = step.columns, step.order
             values: Iterable[tuple[Any, ...]] = [scalars + columns(row) for row in rows]
             if order is not None:
@@ -81,15 +84,15 @@ class _Ready:
     """One step, as SQLite takes it."""
 
     __slots__ = (
-        *("columns", "each", "failpoint", "is_query", "left", "new", "order", "placeholders", "refusal", "rows"),
-        *("scalars", "sql"),
+        *("columns", "each", "failpoint", "is_query", "left", "new", "numbers", "order", "placeholders", "refusal"),
+        *("rows", "scalars", "sql"),
     )
 
     def __init__(self, procedure: Procedure, number: int) -> None:
         step: Step = procedure.steps[number]
         self.failpoint = procedure.failpoint(number)
         self.each, self.left = step.each, step.left
-        self.rows, self.refusal = step.rows, step.refusal
+        self.rows, self.refusal, self.numbers = step.rows, step.refusal, step.number is not None
         scalars: list[str] = []
         columns: list[str] = []
         places: list[tuple[bool, int]] = []
@@ -130,12 +133,13 @@ def _ordered(order: list[int]) -> Values:
     return itemgetter(*order) if order else lambda values: ()
 
 
-def _one(connection: sqlite3.Connection, step: _Ready, values: tuple[Any, ...], row: int | None) -> None:
+def _one(connection: sqlite3.Connection, step: _Ready, values: tuple[Any, ...], row: int | None) -> sqlite3.Cursor:
     cursor = connection.execute(step.sql, values if step.order is None else step.order(values))
     if step.refusal is not None:
         found = len(cursor.fetchall()) if step.is_query else cursor.rowcount
         if found != step.rows:
             raise Refused(step.refusal, row)
+    return cursor
 
 
 def _new(

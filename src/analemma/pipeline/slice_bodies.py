@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.catalog.bodies import emit_blocks, replace_bodies
+from analemma.catalog.bodies import add_bodies, replace_bodies
 from analemma.catalog.engine import Engine, Transaction
 from analemma.catalog.port import TenantId
 from analemma.pipeline.recent_trees import RecentTrees
@@ -53,7 +53,7 @@ class SliceBodies:
         rows = self._blocks.inline([blocks[each] for each in sorted(wrong)])
 
         def store(tx: Transaction) -> None:
-            emit_blocks(tx, self._tenant, rows)
+            add_bodies(tx, self._tenant, rows, ())
             replace_bodies(tx, self._tenant, [row for row in rows if row.id in damaged])
 
         self._engine.write(store)

@@ -18,18 +18,3 @@ FROM wanted CROSS JOIN block ON block.tenant = :tenant AND block.id = substr(:id
 -- Those of the ids that exist.
 SELECT id, size, codec, body, upload, object_offset, object_length, links
 FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
-
--- add_blocks --
--- Blocks outside of a commit's one statement; one that is there already is no longer the collector's.
-INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
-VALUES (:tenant, :id, :size, :codec, :body, :upload, :object_offset, :object_length, :links)
-[sqlite] ON CONFLICT (tenant, id) DO NOTHING
-[postgres] ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.postgres
-
--- blocks_just_added [sqlite] --
--- Rowids are handed out upwards, so the newest `count` rows are the ones that this transaction's last insert made.
-SELECT id FROM block WHERE rowid > (SELECT max(rowid) FROM block) - :count
-
--- spare_doomed_block [sqlite] --
--- A block that is emitted again is no longer the collector's.
-DELETE FROM doom WHERE tenant = :tenant AND id = :id

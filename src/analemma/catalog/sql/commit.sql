@@ -1,211 +1,164 @@
--- commit [postgres] --
--- Everything a commit does, in one statement. Each step reads from the one before it, which fixes the order of the locks: the set of
--- branches (if one begins), head, lanes, bases, blocks, uploads. When the head had moved `won` is empty and nothing at all is written; when a base or an upload is gone,
--- analemma_abort undoes the rest.
-WITH seen AS MATERIALIZED (
-    SELECT fingerprint, manifest, receipt
-    FROM idempotency
-    WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :idempotency_key::text
-      AND (created_at > analemma_now() - :key_keep::bigint
-           OR EXISTS (SELECT FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest))
-), moved AS (
-    UPDATE head
-    SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
-    WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
-      -- guard: head.postgres
-      AND manifest = :expected_manifest::bytea AND version = :expected_version::bigint
-      AND journal_seq = :expected_journal_seq::bigint AND journal_tip = :expected_journal_tip::bytea
-      AND NOT EXISTS (SELECT FROM seen)
-      AND NOT (:unless_pending::boolean AND EXISTS (  -- guard: pending.postgres
-          SELECT FROM ledger
-          WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
-      ))
-    RETURNING 1
-), beginning AS MATERIALIZED (
-    -- Whoever removes the workflow's last branch, and the workflow with it, waits for this one, and sees it.
-    SELECT pg_advisory_xact_lock_shared(hashtextextended(:owner::text || '/' || :workflow::text || '/branches', :tenant::integer))
-    WHERE :expected_manifest::bytea IS NULL AND NOT EXISTS (SELECT FROM seen)
-), created AS (
-    INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
-    SELECT :tenant, :owner, :workflow, :branch, :manifest, :version, :journal_seq, :journal_tip
-    FROM beginning
-    ON CONFLICT DO NOTHING
-    RETURNING 1
-), won AS MATERIALIZED (
-    SELECT FROM moved UNION ALL SELECT FROM created
-), lanes AS (
-    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
-    SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
-           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority
-    FROM won CROSS JOIN unnest(
-        :lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[]
-    ) AS wanted (aggregatetype, aggregateid, count, priority)
-    ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
-    SET next_seq = lane.next_seq + excluded.next_seq - 1,
-        due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
-        priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
-    RETURNING aggregatetype, aggregateid, next_seq
-), held AS MATERIALIZED (
-    SELECT id FROM manifest
-    WHERE tenant = :tenant AND id = ANY (:bases::bytea[])
-      AND EXISTS (SELECT FROM won) AND (SELECT count(*) FROM lanes) >= 0
-    ORDER BY id
-    FOR KEY SHARE  -- guard: base.held.postgres
-), based AS MATERIALIZED (
-    SELECT FROM won
-    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true  -- guard: base.postgres
-               ELSE analemma_abort('AN001', (
-                   SELECT min(encode(base, 'hex')) FROM unnest(:bases::bytea[]) AS base
-                   WHERE NOT EXISTS (SELECT FROM held WHERE held.id = base)
-               )) END
-), stored AS (
-    INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
-    SELECT :tenant, emitted.*
-    FROM based CROSS JOIN unnest(
-        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
-        :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
-    ) AS emitted
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.commit.postgres
-    -- A row that was inserted rather than updated has no xmax.
-    RETURNING id, xmax = 0 AS fresh
-), placed AS MATERIALIZED (
-    SELECT (SELECT count(*) FROM stored) AS touched FROM based
-), added_manifest AS (
-    INSERT INTO manifest
-        (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
-    SELECT :tenant, :manifest, :owner, :workflow, :branch, :version, :parent::bytea, :root, :created_at,
-           :execution::text, :segment::bigint, :message::text
-    FROM placed
-), begun_workflow AS (
-    INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
-    SELECT :tenant, :owner, :workflow, :workflow, 'IDLE', :created_at, :created_at
-    FROM placed WHERE :expected_manifest::bytea IS NULL
-    ON CONFLICT DO NOTHING
-), begun_branch AS (
-    INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
-    SELECT :tenant, :owner, :workflow, :branch, :manifest, :parent::bytea, :created_at
-    FROM placed WHERE :expected_manifest::bytea IS NULL
-), added_journal AS (
-    INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
-    SELECT :tenant, :owner, :workflow, :branch, record.*
-    FROM placed CROSS JOIN unnest(
-        :journal_seqs::bigint[], :journal_kinds::text[], :journal_manifests::bytea[], :journal_bodies::bytea[],
-        :journal_hashes::bytea[], :journal_times::bigint[]
-    ) AS record
-), added_events AS (
-    INSERT INTO outbox
-        (id, tenant, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, created_at, trace)
-    SELECT event.id, :tenant, event.aggregatetype, event.aggregateid, lanes.next_seq - event.from_end, event.type,
-           event.payload, event.idempotency_key, event.priority, :now, event.trace
-    FROM placed CROSS JOIN unnest(
-        :event_ids::text[], :event_lane_types::text[], :event_lane_ids::text[], :event_places::bigint[],
-        :event_types::text[], :event_payloads::bytea[], :event_keys::text[], :event_priorities::bigint[],
-        :event_traces::text[]
-    ) AS event (id, aggregatetype, aggregateid, from_end, type, payload, idempotency_key, priority, trace)
-    JOIN lanes USING (aggregatetype, aggregateid)
-), finished AS (
-    UPDATE upload SET state = 'ready'
-    WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp' AND EXISTS (SELECT FROM placed)  -- guard: upload.finished.postgres
-    RETURNING 1
-), dropped AS (
-    -- A key that counts no more makes room for itself. Of two who come at once the second finds the row of the first.
-    DELETE FROM idempotency
-    WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :idempotency_key::text
-      AND created_at <= analemma_now() - :key_keep::bigint AND EXISTS (SELECT FROM placed)
-      AND NOT EXISTS (SELECT FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest)
-    RETURNING 1
-), remembered AS (
-    INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt, created_at)
-    SELECT :tenant, :owner, :workflow, :idempotency_key::text, :fingerprint::bytea, :manifest, :receipt::bytea, analemma_now()
-    FROM placed WHERE :idempotency_key::text IS NOT NULL AND (SELECT count(*) FROM dropped) >= 0
-)
-SELECT
-    CASE WHEN NOT EXISTS (SELECT FROM won) THEN false
-         WHEN (SELECT count(*) FROM finished) = :upload_count THEN true
-         ELSE analemma_abort('AN002', 'an upload is gone') END,
-    (SELECT array_agg(id) FROM stored WHERE fresh),
-    seen.fingerprint, seen.manifest, seen.receipt
-FROM (SELECT) AS answer LEFT JOIN seen ON true
+-- commit_versions --
+-- Everything that a commit makes visible. The order of the steps is the order of the locks: the set of branches (if one begins), heads, lanes,
+-- bases, blocks, uploads, keys.
+(tenant bigint)
 
--- commit_plain [postgres] --
--- `commit` for the everyday case, at half its cost: the branch exists, blocks are inline, one journal record, and no events, uploads
--- or idempotency key. The same locks in the same order.
-WITH moved AS (
-    UPDATE head
-    SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
-    WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
-      -- guard: head.plain.postgres
-      AND manifest = :expected_manifest AND version = :expected_version
-      AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
-      AND NOT (:unless_pending::boolean AND EXISTS (  -- guard: pending.plain.postgres
-          SELECT FROM ledger
-          WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
-      ))
-    RETURNING 1
-), held AS MATERIALIZED (
-    SELECT id FROM manifest
-    WHERE tenant = :tenant AND id = ANY (:bases::bytea[]) AND EXISTS (SELECT FROM moved)
-    ORDER BY id
-    FOR KEY SHARE  -- guard: base.held.plain.postgres
-), based AS MATERIALIZED (
-    SELECT FROM moved
-    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true  -- guard: base.plain.postgres
-               ELSE analemma_abort('AN001', (
-                   SELECT min(encode(base, 'hex')) FROM unnest(:bases::bytea[]) AS base
-                   WHERE NOT EXISTS (SELECT FROM held WHERE held.id = base)
-               )) END
-), stored AS (
-    INSERT INTO block (tenant, id, size, codec, body, links)
-    SELECT :tenant, emitted.*
-    FROM based CROSS JOIN unnest(
-        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
-        :block_links::bytea[]
-    ) AS emitted
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.plain.postgres
-    RETURNING id, xmax = 0 AS fresh
-), added_manifest AS (
-    INSERT INTO manifest
-        (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
-    SELECT :tenant, :manifest, :owner, :workflow, :branch, :version, :parent::bytea, :root, :created_at,
-           :execution::text, :segment::bigint, :message::text
-    FROM based
-), added_journal AS (
-    INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
-    SELECT :tenant, :owner, :workflow, :branch, :record_seq, :record_kind, :record_manifest::bytea, :record_body,
-           :record_hash, :record_time
-    FROM based
-)
-SELECT EXISTS (SELECT FROM moved), (SELECT array_agg(id) FROM stored WHERE fresh), NULL, NULL, NULL
+often one heads, blocks, one versions, one records;
+often one heads, blocks, one versions, one records, lanes, events, bases, uploads, keys;
 
--- move_head [sqlite] --
--- Compare-and-set; no row touched means that someone else moved the head first, or (with unless_pending) that deltas wait to move it.
-UPDATE head
-SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
-  -- guard: head.sqlite
-  AND manifest = :expected_manifest AND version = :expected_version
-  AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip  -- guard: head.journal.sqlite
-  AND NOT (:unless_pending AND EXISTS (  -- guard: pending.sqlite
-      SELECT 1 FROM ledger
-      WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
-  ))
+include find_keys;
+include hold_beginnings;
+include move_heads;
+include begin_heads;
 
--- create_head [sqlite] --
--- No row touched means that the branch exists already.
-INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
-VALUES (:tenant, :owner, :workflow, :branch, :manifest, :version, :journal_seq, :journal_tip)
+passes commit.after_head: the head has moved inside the transaction;
+
+include add_events;
+include add_versions;
+include remember_keys;
+include begin_branches;
+
+-- find_keys [part] --
+-- A request that was made before is not made again. Its key counts for as long as keys are kept, and for as long as its version is there.
+(tenant bigint, keep bigint,
+ keys[] (head.key.owner text, head.key.workflow text, head.manifest bytea, idempotency.key text, idempotency.fingerprint bytea,
+         idempotency.receipt bytea))
+
+each keys:
+SELECT 1 FROM idempotency
+WHERE tenant = :tenant AND owner = :keys.head.key.owner AND workflow = :keys.head.key.workflow AND key = :keys.idempotency.key
+  AND (created_at > analemma_now() - :keep
+       OR EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest))
+=> 0 or key_known;
+
+-- remember_keys [part] --
+-- The receipts of requests, under their keys. One that counts no more makes room for itself. Of two who come at once, on different branches, the
+-- second finds the row of the first.
+()
+
+each keys:
+DELETE FROM idempotency
+WHERE tenant = :tenant AND owner = :keys.head.key.owner AND workflow = :keys.head.key.workflow AND key = :keys.idempotency.key
+  AND created_at <= analemma_now() - :keep
+  AND NOT EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest);
+
+each keys:
+INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt, created_at)
+VALUES (:tenant, :keys.head.key.owner, :keys.head.key.workflow, :keys.idempotency.key, :keys.idempotency.fingerprint, :keys.head.manifest,
+        :keys.idempotency.receipt, analemma_now())
 ON CONFLICT DO NOTHING
+=> 1 or key_known;
 
--- base_exists [sqlite] --
--- A manifest whose blocks are linked without being emitted must still be there.
-SELECT 1 FROM manifest WHERE tenant = :tenant AND id = :id
+-- hold_beginnings [part] --
+-- Whoever removes a workflow's last branch, and the workflow with it, waits for those that begin, and sees them.
+(tenant bigint,
+ begun[] (head.key.owner text, head.key.workflow text, head.key.branch text, head.manifest bytea, head.version bigint, head.journal_seq bigint,
+          head.journal_tip bytea, manifest.id bytea, manifest.parent bytea, manifest.created_at_us bigint))
 
--- add_manifest [sqlite] --
--- The row of the new version.
+[postgres] each begun:
+[postgres] SELECT pg_advisory_xact_lock_shared(
+[postgres]     hashtextextended(:begun.head.key.owner || '/' || :begun.head.key.workflow || '/branches', :tenant::integer)
+[postgres] );
+
+-- begin_heads [part] --
+-- The heads of branches that must not exist yet.
+()
+
+each begun:
+INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
+VALUES (:tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.key.branch, :begun.head.manifest, :begun.head.version,
+        :begun.head.journal_seq, :begun.head.journal_tip)
+ON CONFLICT DO NOTHING
+=> 1 or branch_exists;
+
+-- begin_branches [part] --
+-- How branches began, and their workflows: one begins with its first branch; later branches find it there.
+()
+
+each begun:
+INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
+VALUES (:tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.key.branch, :begun.manifest.id, :begun.manifest.parent,
+        :begun.manifest.created_at_us);
+
+each begun:
+INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
+VALUES (:tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.key.workflow, 'IDLE', :begun.manifest.created_at_us,
+        :begun.manifest.created_at_us)
+ON CONFLICT DO NOTHING;
+
+-- move_heads [part] --
+-- Compare-and-set of heads; with `unless_pending` also of whether deltas wait to move them.
+(tenant bigint,
+ heads[] (head.key.owner text, head.key.workflow text, head.key.branch text, head.manifest bytea, head.version bigint, head.journal_seq bigint,
+          head.journal_tip bytea, expected.manifest bytea, expected.version bigint, expected.journal_seq bigint, expected.journal_tip bytea,
+          unless_pending integer))
+
+each heads:
+UPDATE head
+SET manifest = :heads.head.manifest, version = :heads.head.version, journal_seq = :heads.head.journal_seq, journal_tip = :heads.head.journal_tip
+WHERE tenant = :tenant AND owner = :heads.head.key.owner AND workflow = :heads.head.key.workflow AND branch = :heads.head.key.branch
+  -- guard: head
+  AND manifest = :heads.expected.manifest AND version = :heads.expected.version
+  AND journal_seq = :heads.expected.journal_seq AND journal_tip = :heads.expected.journal_tip  -- guard: head.journal
+  AND NOT (:heads.unless_pending <> 0 AND EXISTS (  -- guard: pending
+      SELECT 1 FROM ledger
+      WHERE ledger.tenant = :tenant AND ledger.owner = :heads.head.key.owner AND ledger.workflow = :heads.head.key.workflow
+        AND ledger.branch = :heads.head.key.branch
+  ))
+=> 1 or head_moved;
+
+-- add_versions [part] --
+-- The rows of versions whose heads have moved to them: what they are made of, and the new links of their branches' hash chains.
+(tenant bigint, bases[] bytea,
+ versions[] (id bytea, key.owner text, key.workflow text, key.branch text, version bigint, parent bytea, root bytea, created_at_us bigint,
+             execution text, segment bigint, message text),
+ records[] (key.owner text, key.workflow text, key.branch text, record.seq bigint, record.kind text, record.manifest bytea, record.body bytea,
+            record.hash bytea, record.created_at_us bigint))
+
+-- A manifest whose blocks are linked without being emitted must still be there, and stay until the end.
+each bases:
+SELECT 1 FROM manifest
+WHERE tenant = :tenant AND id = :bases
+FOR KEY SHARE  -- guard: base.held.postgres
+=> 1 or base_gone;  -- guard: base
+
+include add_bodies;
+
+passes commit.after_blocks: the blocks are written inside the transaction;
+
+each versions:
 INSERT INTO manifest (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
-VALUES (:tenant, :id, :owner, :workflow, :branch, :version, :parent, :root, :created_at, :execution, :segment, :message)
+VALUES (:tenant, :versions.id, :versions.key.owner, :versions.key.workflow, :versions.key.branch, :versions.version, :versions.parent,
+        :versions.root, :versions.created_at_us, :versions.execution, :versions.segment, :versions.message);
 
--- add_journal [sqlite] --
--- The new links of the branch's hash chain.
+each records:
 INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
-VALUES (:tenant, :owner, :workflow, :branch, :seq, :kind, :manifest, :body, :hash, :created_at)
+VALUES (:tenant, :records.key.owner, :records.key.workflow, :records.key.branch, :records.record.seq, :records.record.kind,
+        :records.record.manifest, :records.record.body, :records.record.hash, :records.record.created_at_us);
+
+-- add_bodies --
+-- Blocks, whether or not they are believed to be stored, and the uploads in which some of them lie. Answers the ids of those that were not there.
+(uploads[] bytea)
+
+include add_blocks;
+
+-- Compare-and-set; no row touched means that the collector was faster.
+each uploads:
+UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :uploads AND state = 'temp'  -- guard: upload.finished
+=> 1 or upload_gone;
+
+-- add_blocks [part] --
+-- Blocks; one that is there already is no longer the collector's. Two who lock the same blocks lock them in the same order. On SQLite they come as
+-- they were emitted, a manifest's last: packing takes its place for the end of its commit.
+(tenant bigint,
+ blocks[] by id (id bytea, size bigint, codec bigint, body bytea, upload bytea, offset bigint, length bigint, links bytea))
+
+each blocks:
+INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
+VALUES (:tenant, :blocks.id, :blocks.size, :blocks.codec, :blocks.body, :blocks.upload, :blocks.offset, :blocks.length, :blocks.links)
+[sqlite] ON CONFLICT (tenant, id) DO NOTHING
+[postgres] ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.postgres
+=> new id;
+
+[sqlite] each blocks left:
+[sqlite] DELETE FROM doom WHERE tenant = :tenant AND id = :blocks.id;  -- guard: gc.spared.sqlite

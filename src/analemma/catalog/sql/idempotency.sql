@@ -20,14 +20,3 @@ FROM idempotency
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :key
   AND (created_at > analemma_now() - :keep  -- guard: key.counts
        OR EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest))
-
--- drop_old_key [sqlite] --
--- A key that counts no more is in the way of nobody.
-DELETE FROM idempotency
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :key AND created_at <= (SELECT us FROM moment) - :keep
-  AND NOT EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest)
-
--- add_idempotency [sqlite] --
--- Only successes are remembered.
-INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt, created_at)
-VALUES (:tenant, :owner, :workflow, :key, :fingerprint, :manifest, :receipt, (SELECT us FROM moment))

@@ -49,46 +49,6 @@ WHERE seq = :seq AND tenant = :tenant AND secret = :secret AND failure IS NOT NU
 -- What became of entries long ago, with the deltas of those that failed.
 DELETE FROM ticket WHERE tenant = :tenant AND settled_at < :before
 
--- enter [sqlite] --
--- Acknowledged deltas. As in every statement here for many rows: one JSON array for each, and what is binary in one piece, of which a row
--- names the place and length of its parts.
-INSERT INTO ledger
-    (tenant, owner, workflow, branch, created_at, idempotency_key, codec, size, stored, secret, digest, fingerprint, body)
-SELECT :tenant, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-       json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'), json_extract(value, '$[6]'),
-       json_extract(value, '$[7]'), substr(:data, json_extract(value, '$[8]'), json_extract(value, '$[9]')),
-       substr(:data, json_extract(value, '$[10]'), json_extract(value, '$[11]')),
-       substr(:data, json_extract(value, '$[12]'), json_extract(value, '$[13]')),
-       substr(:data, json_extract(value, '$[14]'), json_extract(value, '$[15]'))
-FROM json_each(:rows)
-
--- enter [postgres] --
--- Acknowledged deltas, and the places they got. The locks of their branches are held until this commits, so the order of a branch's places is
--- that of its commits; everyone takes them in the same order.
-WITH given AS MATERIALIZED (
-    SELECT * FROM unnest(
-        :owners::text[], :workflows::text[], :branches::text[], :secrets::bytea[], :times::bigint[], :keys::text[],
-        :fingerprints::bytea[], :codecs::bigint[], :sizes::bigint[], :digests::bytea[], :stored::bigint[], :bodies::bytea[]
-    ) WITH ORDINALITY AS entry (
-        owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body, place
-    )
-), turn AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(branch.number) FROM (
-        SELECT DISTINCT hashtextextended(owner || '/' || workflow || '/' || branch, :tenant::integer) AS number
-        FROM given ORDER BY number
-    ) AS branch
-)
-INSERT INTO ledger
-    (tenant, owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body)
-SELECT :tenant, owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body
-FROM given CROSS JOIN (SELECT count(*) FROM turn) AS held
-ORDER BY place
-RETURNING secret, seq
-
--- entered [sqlite] --
--- The places that the last entries got.
-SELECT secret, seq FROM ledger WHERE seq <= last_insert_rowid() ORDER BY seq DESC LIMIT :count
-
 -- pending_entries --
 -- The first entries of each of these branches, by turns, until there are enough of them or of their bytes. Sizes first: a body that is not
 -- wanted is not read.
@@ -128,200 +88,58 @@ FROM rows(:keys) AS wanted (owner text, workflow text, branch text)
 [postgres]     LIMIT 1
 [postgres] ) AS head
 
--- hold_beginnings [lock] --
--- Branches of these workflows may begin: whoever removes one of the workflows waits, as for every commit that begins a branch.
-SELECT pg_advisory_xact_lock_shared(workflow.number) FROM (
-    SELECT DISTINCT hashtextextended(wanted.owner || '/' || wanted.workflow || '/branches', :tenant::integer) AS number
-    FROM rows(:keys) AS wanted (owner text, workflow text, branch text) ORDER BY number
-) AS workflow
+-- enter_pending --
+-- Acknowledged deltas; answers the place of each. The locks of their branches are held until this commits, so the order of a branch's places is
+-- that of its commits; everyone takes them in the order of the branches' keys.
+(tenant bigint,
+ entries[] (key.owner text, key.workflow text, key.branch text, secret bytea, created_at_us bigint, idempotency_key text, fingerprint bytea,
+            delta.codec bigint, delta.size bigint, delta.digest bytea, delta.length bigint, delta.body bytea))
 
--- hold_heads --
--- The same, each held until the end of the transaction: in the order in which they are given, which is that of their keys, since everyone
--- who holds several must keep to one order.
-SELECT head.owner, head.workflow, head.branch, head.manifest, head.version, head.journal_seq, head.journal_tip
-FROM rows(:keys) AS wanted (owner text, workflow text, branch text)
-[sqlite] CROSS JOIN head
-[sqlite]     ON head.tenant = :tenant AND head.owner = wanted.owner AND head.workflow = wanted.workflow AND head.branch = wanted.branch
-[postgres] CROSS JOIN LATERAL (
-[postgres]     SELECT * FROM head AS found
-[postgres]     WHERE found.tenant = :tenant AND found.owner = wanted.owner AND found.workflow = wanted.workflow AND found.branch = wanted.branch
-[postgres]     FOR UPDATE
-[postgres] ) AS head
+[postgres] each entries:
+[postgres] SELECT pg_advisory_xact_lock(
+[postgres]     hashtextextended(:entries.key.owner || '/' || :entries.key.workflow || '/' || :entries.key.branch, :tenant::integer)
+[postgres] );
 
--- hold_entries --
--- Those of the entries that still wait, held until the end of the transaction, in the order of their places.
-SELECT seq FROM ledger WHERE tenant = :tenant AND seq = ANY (:seqs::bigint[]) ORDER BY seq FOR UPDATE
+each entries:
+INSERT INTO ledger
+    (tenant, owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, stored, body)
+VALUES (:tenant, :entries.key.owner, :entries.key.workflow, :entries.key.branch, :entries.secret, :entries.created_at_us, :entries.idempotency_key,
+        :entries.fingerprint, :entries.delta.codec, :entries.delta.size, :entries.delta.digest, :entries.delta.length, :entries.delta.body)
+=> number seq;
 
--- settle_blocks [sqlite] --
--- The blocks of many versions, in the order in which they are given.
-INSERT INTO block (tenant, size, codec, object_offset, object_length, id, body, upload, links)
-SELECT :tenant, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-       json_extract(value, '$[3]'), substr(:data, json_extract(value, '$[4]'), json_extract(value, '$[5]')),
-       substr(:data, json_extract(value, '$[6]'), json_extract(value, '$[7]')),
-       substr(:data, json_extract(value, '$[8]'), json_extract(value, '$[9]')),
-       substr(:data, json_extract(value, '$[10]'), json_extract(value, '$[11]'))
-FROM json_each(:rows)
-WHERE true
-ON CONFLICT (tenant, id) DO NOTHING
+-- settle_pending --
+-- Versions of entries, perhaps of many branches, and what became of each entry, which leaves the ledger with it. The locks of a commit in their order,
+-- those of the entries behind the heads. A branch that no entry moves has its head moved to where it is.
+(tenant bigint, absent[] (owner text, workflow text, branch text), entries[] (seq bigint, receipt bytea, failure text))
 
--- settle_manifests [sqlite] --
--- The rows of many versions.
-INSERT INTO manifest (tenant, owner, workflow, branch, version, created_at, execution, segment, message, id, parent, root)
-SELECT :tenant, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-       json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'), json_extract(value, '$[6]'),
-       json_extract(value, '$[7]'), substr(:data, json_extract(value, '$[8]'), json_extract(value, '$[9]')),
-       substr(:data, json_extract(value, '$[10]'), json_extract(value, '$[11]')),
-       substr(:data, json_extract(value, '$[12]'), json_extract(value, '$[13]'))
-FROM json_each(:rows)
+include find_keys;
+include hold_beginnings;
+include move_heads;
 
--- settle_journal [sqlite] --
--- The new links of many branches' hash chains.
-INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, created_at, manifest, body, hash)
-SELECT :tenant, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-       json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
-       substr(:data, json_extract(value, '$[6]'), json_extract(value, '$[7]')),
-       substr(:data, json_extract(value, '$[8]'), json_extract(value, '$[9]')),
-       substr(:data, json_extract(value, '$[10]'), json_extract(value, '$[11]'))
-FROM json_each(:rows)
+each absent:
+SELECT 1 FROM head WHERE tenant = :tenant AND owner = :absent.owner AND workflow = :absent.workflow AND branch = :absent.branch
+=> 0 or head_exists;
 
--- add_tickets [sqlite] --
--- What became of entries. The delta of one that failed is kept with it.
+include begin_heads;
+
+passes commit.after_head: the head has moved inside the transaction;
+
+-- The delta of one that failed is kept with it.
+each entries:
 INSERT INTO ticket (seq, tenant, owner, workflow, branch, secret, settled_at, receipt, failure, codec, size, digest, body)
-SELECT entry.seq, entry.tenant, entry.owner, entry.workflow, entry.branch, entry.secret, :settled_at, receipt, failure,
-       CASE WHEN failure IS NOT NULL THEN entry.codec END, CASE WHEN failure IS NOT NULL THEN entry.size END,
-       CASE WHEN failure IS NOT NULL THEN entry.digest END, CASE WHEN failure IS NOT NULL THEN entry.body END
-FROM (
-    SELECT json_extract(value, '$[0]') AS seq, json_extract(value, '$[1]') AS failure, substr(:data, json_extract(value, '$[2]'), json_extract(value, '$[3]')) AS receipt
-    FROM json_each(:rows)
-) AS outcome CROSS JOIN ledger AS entry ON entry.seq = outcome.seq AND entry.tenant = :tenant
+SELECT seq, tenant, owner, workflow, branch, secret, :now, :entries.receipt, :entries.failure,
+       CASE WHEN :entries.failure IS NOT NULL THEN codec END, CASE WHEN :entries.failure IS NOT NULL THEN size END,
+       CASE WHEN :entries.failure IS NOT NULL THEN digest END, CASE WHEN :entries.failure IS NOT NULL THEN body END
+FROM ledger WHERE tenant = :tenant AND seq = :entries.seq
+ON CONFLICT DO NOTHING
+=> 1 or entry_gone;
 
--- drop_entries [sqlite] --
--- They are applied, or they failed.
-DELETE FROM ledger WHERE tenant = :tenant AND seq = ANY (:seqs::bigint[])
+each entries:
+DELETE FROM ledger WHERE tenant = :tenant AND seq = :entries.seq;
 
--- settle [postgres] --
--- Versions of many branches, whose heads and entries are held already. New heads first, then lanes, then blocks by id: the order of every
--- commit.
-WITH created AS (
-    INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
-    SELECT :tenant, fresh.*
-    FROM unnest(
-        :new_owners::text[], :new_workflows::text[], :new_branches::text[], :new_manifests::bytea[],
-        :new_versions::bigint[], :new_journal_seqs::bigint[], :new_journal_tips::bytea[]
-    ) AS fresh
-    ON CONFLICT DO NOTHING
-    RETURNING 1
-), moved AS (
-    UPDATE head
-    SET manifest = next.manifest, version = next.version, journal_seq = next.journal_seq, journal_tip = next.journal_tip
-    FROM unnest(
-        :owners::text[], :workflows::text[], :branches::text[], :manifests::bytea[], :versions::bigint[],
-        :journal_seqs::bigint[], :journal_tips::bytea[]
-    ) AS next (owner, workflow, branch, manifest, version, journal_seq, journal_tip)
-    WHERE head.tenant = :tenant AND head.owner = next.owner AND head.workflow = next.workflow AND head.branch = next.branch
-    RETURNING 1
-), lanes AS (
-    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority)
-    SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
-           least(:settled_at, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority
-    FROM (SELECT count(*) FROM created) AS heads CROSS JOIN unnest(
-        :lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[]
-    ) AS wanted (aggregatetype, aggregateid, count, priority)
-    ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
-    SET next_seq = lane.next_seq + excluded.next_seq - 1,
-        due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
-        priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
-    RETURNING aggregatetype, aggregateid, next_seq
-), stored AS (
-    INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
-    SELECT :tenant, emitted.*
-    FROM (SELECT count(*) FROM lanes) AS places CROSS JOIN unnest(
-        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
-        :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
-    ) AS emitted
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL
-), added_manifests AS (
-    INSERT INTO manifest
-        (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
-    SELECT :tenant, added.*
-    FROM unnest(
-        :manifest_ids::bytea[], :manifest_owners::text[], :manifest_workflows::text[], :manifest_branches::text[],
-        :manifest_versions::bigint[], :manifest_parents::bytea[], :manifest_roots::bytea[], :manifest_times::bigint[],
-        :manifest_executions::text[], :manifest_segments::bigint[], :manifest_messages::text[]
-    ) AS added
-), begun_workflows AS (
-    INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
-    SELECT :tenant, begun.owner, begun.workflow, begun.workflow, 'IDLE', begun.created_at, begun.created_at
-    FROM unnest(:new_owners::text[], :new_workflows::text[], :new_times::bigint[]) AS begun (owner, workflow, created_at)
-    ON CONFLICT DO NOTHING
-), begun_branches AS (
-    INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
-    SELECT :tenant, begun.owner, begun.workflow, begun.branch, begun.first_manifest, NULL, begun.created_at
-    FROM unnest(
-        :new_owners::text[], :new_workflows::text[], :new_branches::text[], :new_firsts::bytea[], :new_times::bigint[]
-    ) AS begun (owner, workflow, branch, first_manifest, created_at)
-), added_journal AS (
-    INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
-    SELECT :tenant, record.*
-    FROM unnest(
-        :record_owners::text[], :record_workflows::text[], :record_branches::text[], :record_seqs::bigint[],
-        :record_kinds::text[], :record_manifests::bytea[], :record_bodies::bytea[], :record_hashes::bytea[],
-        :record_times::bigint[]
-    ) AS record
-), added_events AS (
-    INSERT INTO outbox
-        (id, tenant, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, created_at, trace)
-    SELECT event.id, :tenant, event.aggregatetype, event.aggregateid, lanes.next_seq - event.from_end, event.type,
-           event.payload, event.idempotency_key, event.priority, :settled_at, event.trace
-    FROM unnest(
-        :event_ids::text[], :event_lane_types::text[], :event_lane_ids::text[], :event_places::bigint[],
-        :event_types::text[], :event_payloads::bytea[], :event_keys::text[], :event_priorities::bigint[],
-        :event_traces::text[]
-    ) AS event (id, aggregatetype, aggregateid, from_end, type, payload, idempotency_key, priority, trace)
-    JOIN lanes USING (aggregatetype, aggregateid)
-), finished AS (
-    UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp'
-    RETURNING 1
-), old AS MATERIALIZED (
-    -- Keys that count no more make room for themselves; held in one order, whoever else does that with some of the same.
-    SELECT found.owner, found.workflow, found.key
-    FROM (
-        SELECT * FROM unnest(:known_owners::text[], :known_workflows::text[], :known_keys::text[]) AS known (owner, workflow, key)
-        ORDER BY owner, workflow, key
-    ) AS known CROSS JOIN LATERAL (
-        SELECT owner, workflow, key FROM idempotency
-        WHERE tenant = :tenant AND owner = known.owner AND workflow = known.workflow AND key = known.key
-          AND created_at <= analemma_now() - :key_keep::bigint
-          AND NOT EXISTS (SELECT FROM manifest WHERE manifest.tenant = idempotency.tenant AND manifest.id = idempotency.manifest)
-        FOR UPDATE
-    ) AS found
-), gone AS (
-    DELETE FROM idempotency USING old
-    WHERE idempotency.tenant = :tenant AND idempotency.owner = old.owner AND idempotency.workflow = old.workflow
-      AND idempotency.key = old.key
-    RETURNING 1
-), remembered AS (
-    INSERT INTO idempotency (tenant, owner, workflow, key, fingerprint, manifest, receipt, created_at)
-    SELECT :tenant, known.*, analemma_now()
-    FROM (SELECT count(*) FROM gone) AS room CROSS JOIN unnest(
-        :known_owners::text[], :known_workflows::text[], :known_keys::text[], :known_fingerprints::bytea[],
-        :known_manifests::bytea[], :known_receipts::bytea[]
-    ) AS known
-), dropped AS (
-    DELETE FROM ledger WHERE tenant = :tenant AND seq = ANY (:seqs::bigint[])
-    RETURNING *
-), settled AS (
-    INSERT INTO ticket
-        (seq, tenant, owner, workflow, branch, secret, settled_at, receipt, failure, codec, size, digest, body)
-    SELECT dropped.seq, :tenant, dropped.owner, dropped.workflow, dropped.branch, dropped.secret, :settled_at::bigint,
-           outcome.receipt, outcome.failure,
-           CASE WHEN outcome.failure IS NOT NULL THEN dropped.codec END,
-           CASE WHEN outcome.failure IS NOT NULL THEN dropped.size END,
-           CASE WHEN outcome.failure IS NOT NULL THEN dropped.digest END,
-           CASE WHEN outcome.failure IS NOT NULL THEN dropped.body END
-    FROM dropped JOIN unnest(:seqs::bigint[], :receipts::bytea[], :failures::text[]) AS outcome (seq, receipt, failure)
-        ON outcome.seq = dropped.seq
-    RETURNING 1
-)
-SELECT (SELECT count(*) FROM created), (SELECT count(*) FROM moved), (SELECT count(*) FROM finished),
-       (SELECT count(*) FROM settled)
+include add_events;
+include add_versions;
+include remember_keys;
+include begin_branches;
+
+passes commit.before_commit: everything is written, nothing is committed;

@@ -136,114 +136,44 @@ SELECT :tenant, :execution, :owner, :workflow, :branch, :name, :document, :manif
 WHERE true ON CONFLICT DO NOTHING
 
 -- advance_run --
--- Where a run stands after a segment, and what the segment came to. Compare-and-set on the fence: no row touched means that the run is
--- somebody else's, or was cancelled, and nothing that was to go with it may stay.
-[postgres] WITH moved AS (
-    UPDATE run
-    SET position = :position, head = :head, status = :status, waiting = :waiting::text, error = :error::text, incarnation = :incarnation,
-        fence = fence + :raised, holder = CASE WHEN :kept = 1 THEN holder END,
-        due_at = CASE WHEN :kept = 1 AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
-        updated_at = analemma_now(),
-        ended_at = CASE WHEN :over = 1 THEN analemma_now() END
-    -- guard: run.status
-    WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.fence
-[postgres]     RETURNING 1
-[postgres] )
-[postgres] INSERT INTO run_segment
-[postgres]     (run, incarnation, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at)
-[postgres] SELECT :run, :incarnation, :seq, :segment, :place, :iteration, :before, :segment_status, :input, :output, :attempts, :segment_error::text,
-[postgres]        analemma_now() - :took, analemma_now()
-[postgres] FROM moved
-[postgres] ON CONFLICT (run, incarnation, seq) DO UPDATE
-[postgres] SET segment = excluded.segment, place = excluded.place, iteration = excluded.iteration, position = excluded.position, status = excluded.status,
-[postgres]     input = excluded.input, output = excluded.output, attempts = run_segment.attempts + excluded.attempts, error = excluded.error,
-[postgres]     ended_at = excluded.ended_at
-[postgres] RETURNING 1
+-- Where a run stands after a segment, and what the segment came to; tried again, in the place of what it came to before. Compare-and-set on the fence:
+-- the run may be somebody else's, or was cancelled, and then nothing that was to go with it may stay.
+(run bigint, fence bigint, position text, head bytea, status text, from_status text, incarnation bigint, waiting text, error text, kept bigint,
+ raised bigint, due_in bigint, over bigint, seq bigint, segment text, place bigint, iteration bigint, before text, segment_status text, input bytea,
+ output bytea, attempts bigint, segment_error text, took bigint)
 
--- put_run_segment [sqlite] --
--- What a segment came to; tried again, in the place of what it came to before.
+UPDATE run
+SET position = :position, head = :head, status = :status, waiting = :waiting, error = :error, incarnation = :incarnation,
+    fence = fence + :raised, holder = CASE WHEN :kept = 1 THEN holder END,
+    due_at = CASE WHEN :kept = 1 AND :due_in IS NULL THEN due_at ELSE analemma_now() + :due_in END,
+    updated_at = analemma_now(), ended_at = CASE WHEN :over = 1 THEN analemma_now() END
+-- guard: run.status
+WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.fence
+=> 1 or fenced_out;
+
 INSERT INTO run_segment
     (run, incarnation, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at)
 VALUES (:run, :incarnation, :seq, :segment, :place, :iteration, :before, :segment_status, :input, :output, :attempts, :segment_error,
-       (SELECT us FROM moment) - :took, (SELECT us FROM moment))
+        analemma_now() - :took, analemma_now())
 ON CONFLICT (run, incarnation, seq) DO UPDATE
 SET segment = excluded.segment, place = excluded.place, iteration = excluded.iteration, position = excluded.position, status = excluded.status,
     input = excluded.input, output = excluded.output, attempts = run_segment.attempts + excluded.attempts, error = excluded.error,
-    ended_at = excluded.ended_at
+    ended_at = excluded.ended_at;
 
--- commit_run [postgres] --
--- `commit_plain` and `advance_run` in one: a version that a segment of a run made, where the run stands, and what the segment came to. When the
--- run is somebody else's, analemma_abort undoes the rest. The same locks in the same order, the run's behind all others.
-WITH moved AS (
-    UPDATE head
-    SET manifest = :manifest, version = :version, journal_seq = :journal_seq, journal_tip = :journal_tip
-    WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
-      -- guard: head.run.postgres
-      AND manifest = :expected_manifest AND version = :expected_version
-      AND journal_seq = :expected_journal_seq AND journal_tip = :expected_journal_tip
-      AND NOT (:unless_pending::boolean AND EXISTS (  -- guard: pending.run.postgres
-          SELECT FROM ledger
-          WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
-      ))
-    RETURNING 1
-), held AS MATERIALIZED (
-    SELECT id FROM manifest
-    WHERE tenant = :tenant AND id = ANY (:bases::bytea[]) AND EXISTS (SELECT FROM moved)
-    ORDER BY id
-    FOR KEY SHARE
-), based AS MATERIALIZED (
-    SELECT FROM moved
-    WHERE CASE WHEN (SELECT count(*) FROM held) = :base_count THEN true  -- guard: base.run.postgres
-               ELSE analemma_abort('AN001', (
-                   SELECT min(encode(base, 'hex')) FROM unnest(:bases::bytea[]) AS base
-                   WHERE NOT EXISTS (SELECT FROM held WHERE held.id = base)
-               )) END
-), stored AS (
-    INSERT INTO block (tenant, id, size, codec, body, links)
-    SELECT :tenant, emitted.*
-    FROM based CROSS JOIN unnest(
-        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
-        :block_links::bytea[]
-    ) AS emitted
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.run.postgres
-    RETURNING id, xmax = 0 AS fresh
-), added_manifest AS (
-    INSERT INTO manifest
-        (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
-    SELECT :tenant, :manifest, :owner, :workflow, :branch, :version, :parent::bytea, :root, :created_at,
-           :execution::text, :segment::bigint, :message::text
-    FROM based
-), added_journal AS (
-    INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
-    SELECT :tenant, :owner, :workflow, :branch, :record_seq, :record_kind, :record_manifest::bytea, :record_body,
-           :record_hash, :record_time
-    FROM based
-), advanced AS (
-    UPDATE run
-    SET position = :run_position, head = :run_head, status = :run_status, waiting = :run_waiting::text, error = :run_error::text,
-        incarnation = :run_incarnation, fence = fence + :run_raised, holder = CASE WHEN :run_kept = 1 THEN holder END,
-        due_at = CASE WHEN :run_kept = 1 AND :run_due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :run_due_in::bigint END,
-        updated_at = analemma_now(),
-        ended_at = CASE WHEN :run_over = 1 THEN analemma_now() END
-    WHERE number = :run_run AND fence = :run_fence AND status IN ('RUNNING', :run_from_status)  -- guard: run.fence.commit.postgres
-      AND EXISTS (SELECT FROM based) AND (SELECT count(*) FROM stored) >= 0
-    RETURNING 1
-), recorded AS (
-    INSERT INTO run_segment
-        (run, incarnation, seq, segment, place, iteration, position, status, input, output, attempts, error, started_at, ended_at)
-    SELECT :run_run, :run_incarnation, :run_seq, :run_segment, :run_place, :run_iteration, :run_before,
-           :run_segment_status, :run_input, :run_output, :run_attempts, :run_segment_error::text, analemma_now() - :run_took, analemma_now()
-    FROM advanced
-    ON CONFLICT (run, incarnation, seq) DO UPDATE
-    SET segment = excluded.segment, place = excluded.place, iteration = excluded.iteration, position = excluded.position, status = excluded.status,
-        input = excluded.input, output = excluded.output, attempts = run_segment.attempts + excluded.attempts, error = excluded.error,
-        ended_at = excluded.ended_at
-)
-SELECT
-    CASE WHEN NOT EXISTS (SELECT FROM moved) THEN false
-         WHEN EXISTS (SELECT FROM advanced) THEN true
-         ELSE analemma_abort('AN003', 'advance_run') END,
-    (SELECT array_agg(id) FROM stored WHERE fresh), NULL, NULL, NULL
+-- commit_segment --
+-- A version that a segment of a run made on a branch that exists, where the run stands, and what the segment came to. The locks of a commit in their
+-- order, the run's behind all others.
+(tenant bigint)
+
+often one heads, blocks, one versions, one records;
+
+include move_heads;
+
+passes commit.after_head: the head has moved inside the transaction;
+
+include add_events;
+include add_versions;
+include advance_run;
 
 -- move_run --
 -- The same without a segment: a run is cancelled, begins again, or waits for its next try.

@@ -7,7 +7,3 @@ VALUES (:tenant, :id, :state, :object_key, :size, :created_at, :owner, :workflow
 -- One intent.
 SELECT state, object_key, size, created_at, owner, workflow, execution
 FROM upload WHERE tenant = :tenant AND id = :id
-
--- finish_upload --
--- Compare-and-set; no row touched means that the collector was faster.
-UPDATE upload SET state = 'ready' WHERE tenant = :tenant AND id = :id AND state = 'temp'  -- guard: upload.finished

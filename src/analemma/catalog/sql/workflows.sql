@@ -61,14 +61,3 @@ FROM page JOIN manifest ON manifest.tenant = page.tenant AND manifest.id = (
 )
 [sqlite] ORDER BY page.workflow
 [postgres] ORDER BY page.workflow COLLATE "C"
-
--- add_workflow [sqlite] --
--- A workflow begins with its first branch; later branches find it there.
-INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
-VALUES (:tenant, :owner, :workflow, :workflow, 'IDLE', :created_at, :created_at)
-ON CONFLICT DO NOTHING
-
--- add_branch [sqlite] --
--- How the branch began.
-INSERT INTO branch (tenant, owner, workflow, branch, first_manifest, parent, created_at)
-VALUES (:tenant, :owner, :workflow, :branch, :first_manifest, :parent, :created_at)
