@@ -5,14 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from analemma.bag.base import BagStore
 from analemma.bag.changes import Changes, find_changes, forget_places
-from analemma.bag.rebasing import follow, separate
 from analemma.bag.settling import settle
 from analemma.bag.state_bag import SmartStateBag
 from analemma.bag.tracked_dict import TrackedDict
@@ -29,8 +28,11 @@ from analemma.state.committer import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
 from analemma.state.merge import ByPlace, Roots, changes_by_place, rebase
-from analemma.state.merge_values import Strategies, Strategy
 from analemma.state.versions import Commit, commit_of
+
+# Loaded by who rebases: every program has the verbs.
+if TYPE_CHECKING:
+    from analemma.state.merge_values import Strategies, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class _Request:
     idempotency_key: str | None
     message: str | None
     metadata: Mapping[str, Any] | None
-    strategies: Strategies = field(default_factory=Strategies)
+    strategies: Strategies | None = None
     is_update: bool = False
     """Whether the same request may be made of another version, and come to something else there."""
 
@@ -404,12 +406,16 @@ class BagKernel(Kernel):
         )
 
     def _commit_rebased(self, work: _Work) -> Commit:
+        from analemma.state.merge_values import Strategies
+
+        strategies = work.request.strategies or Strategies()
+
         def propose(head: Head | None) -> Proposal:
             if head is None:
                 raise NotFound(f"there is no {place(work.request.key)}", hint="fork the bag's version instead")
             root = self._read_manifest(head.manifest).root.id
             roots = Roots(work.base_root, root, work.edited.root.id)
-            operations = rebase(roots, work.changes.operations, work.trees, by_place, work.request.strategies)
+            operations = rebase(roots, work.changes.operations, work.trees, by_place, strategies)
             return self._proposal(work, self._edit(root, operations, work.changes, {}), head)
 
         base = work.bag._base.manifest
@@ -456,6 +462,8 @@ class BagKernel(Kernel):
 
     def _catch_up(self, work: _Work, root: BlockId) -> Changes:
         """Make the bag show a tree that has more changes than its own; all of them, relative to its base."""
+        from analemma.bag.rebasing import follow, separate
+
         bag, length = work.bag, MAXIMUM_DEPTH
         # Where one container stands at several places, what others did to each of them is done to it more than once, if
         # that is possible at all; what comes out is compared with the tree in any case.
@@ -483,9 +491,13 @@ def _by_field(trees: Trees, root: BlockId, operations: Iterable[Operation]) -> d
     return changes
 
 
-def _strategies(strategies: Mapping[str, Strategy] | None, rebase: bool) -> Strategies:
+def _strategies(strategies: Mapping[str, Strategy] | None, rebase: bool) -> Strategies | None:
     if strategies and not rebase:
         raise Invalid("there are strategies, but no rebase that would ask them", hint="pass rebase=True too")
+    if not strategies:
+        return None
+    from analemma.state.merge_values import Strategies
+
     return Strategies(patterns=strategies)
 
 

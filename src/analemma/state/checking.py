@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from analemma.state.arguments import branch_key
 from analemma.state.kernel_base import MAIN, KernelBase
 from analemma.state.records import Receipt
-from analemma.state.verify import Report, Verifier
+
+# Loaded by who verifies: every program has the verbs.
+if TYPE_CHECKING:
+    from analemma.state.verify import Report, Verifier
 
 
 class Checking(KernelBase):
@@ -14,7 +19,7 @@ class Checking(KernelBase):
     def verify_manifest_integrity(self, manifest_id: str, *, owner_id: str | None = None) -> bool:
         """Whether one version is whole: its manifest, its columns, and every block of its state, each hashed again."""
         row = self._row(manifest_id, owner_id)
-        return Verifier(self._catalog, self._tenant, self._blocks).version(row.id).ok
+        return self._verifier().version(row.id).ok
 
     def verify(self, *, workflow_id: str, owner_id: str, branch: str = MAIN, expect: Receipt | None = None) -> Report:
         """Check a branch: its journal from the beginning, its head, and every version down to the last block.
@@ -23,4 +28,9 @@ class Checking(KernelBase):
         """
         key = branch_key(owner_id, workflow_id, branch)
         self._head(key)
-        return Verifier(self._catalog, self._tenant, self._blocks).branch(key, expect)
+        return self._verifier().branch(key, expect)
+
+    def _verifier(self) -> Verifier:
+        from analemma.state.verify import Verifier
+
+        return Verifier(self._catalog, self._tenant, self._blocks)

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId, parse_block_id
@@ -19,20 +19,13 @@ from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import branch_key, check_name
 from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, KernelBase, place
-from analemma.state.merge_values import (
-    ABSENT,
-    Clash,
-    Comparison,
-    Resolution,
-    Strategies,
-    Strategy,
-    compare,
-    refusal,
-    resolve,
-)
 from analemma.state.records import MERGED, Manifest, read_record
 from analemma.state.reserved_fields import is_reserved
 from analemma.state.versions import Commit, commit_of
+
+# What becomes of values is loaded by who merges: every program has the verb.
+if TYPE_CHECKING:
+    from analemma.state.merge_values import Clash, Resolution, Strategies, Strategy
 
 PAGE = 200
 MOST_VERSIONS = 100_000
@@ -65,6 +58,8 @@ def reconcile(
 
     Of a rebase, both sides having come to the same is a conflict like any other: two who counted from 1 to 2 would have
     counted once."""
+    from analemma.state.merge_values import ABSENT, Clash, Comparison, compare, resolve
+
     our_places, their_places = _Touched(ours), _Touched(theirs)
     contested = [path for path in _outermost([*ours, *theirs]) if our_places.at(path) and their_places.at(path)]
     under = set(contested)
@@ -104,6 +99,8 @@ def rebase(
     head = by_place(trees, roots.base, trees.diff(roots.base, roots.ours))
     made, resolution = reconcile(roots, head, by_place(trees, roots.base, operations), trees, strategies, rebase=True)
     if resolution.undecided:
+        from analemma.state.merge_values import refusal
+
         raise refusal(resolution.undecided)
     return made
 
@@ -155,7 +152,8 @@ class _Plan:
     ancestor: Ancestor
     fast_forward: bool = False
     operations: list[Operation] = field(default_factory=list)
-    resolution: Resolution = field(default_factory=Resolution)
+    decided: list[Clash] = field(default_factory=list)
+    undecided: list[Clash] = field(default_factory=list)
     nothing_new: bool = False
 
 
@@ -188,6 +186,8 @@ class Merging(KernelBase):
         With `preview`, only say what would happen. Checkpoints that were accepted for either branch are applied first,
         for a preview too.
         """
+        from analemma.state.merge_values import Strategies, refusal
+
         key = branch_key(owner_id, workflow_id, into)
         row = self._source_row(key, source)
         theirs = self._read_manifest(row.id)
@@ -204,8 +204,8 @@ class Merging(KernelBase):
                 plan = self._plan(head, row, theirs, chosen)
             if plan.nothing_new:
                 raise _NothingNew
-            if plan.resolution.undecided:
-                raise refusal(plan.resolution.undecided)
+            if plan.undecided:
+                raise refusal(plan.undecided)
             base = plan.ancestor.row
             return Proposal(
                 key,
@@ -256,7 +256,8 @@ class Merging(KernelBase):
             plan,
             fast_forward=roots.base is not None and not ours and len(free) == len(theirs),
             operations=operations,
-            resolution=resolution,
+            decided=resolution.decided,
+            undecided=resolution.undecided,
         )
 
     def _merged_tree(self, plan: _Plan, theirs: Manifest) -> Edited:
@@ -300,8 +301,8 @@ def _merge_of(plan: _Plan, source: ManifestRow, commit: Commit | None = None) ->
             {"op": op, "path": format_pointer(path)} | ({} if op == "remove" else {"value": value})
             for op, path, value in plan.operations
         ],
-        decided=[clash.shown() for clash in plan.resolution.decided],
-        conflicts=[clash.shown() for clash in plan.resolution.undecided],
+        decided=[clash.shown() for clash in plan.decided],
+        conflicts=[clash.shown() for clash in plan.undecided],
         commit=commit,
     )
 

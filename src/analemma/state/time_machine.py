@@ -15,7 +15,6 @@ from analemma.state.committer import Proposal
 from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
 from analemma.state.loading import Loading
 from analemma.state.records import FORKED, ROLLED_BACK, manifest_links
-from analemma.state.verify import Verifier
 from analemma.state.versions import Commit, commit_of
 
 
@@ -82,6 +81,8 @@ class TimeMachine(Loading):
         target = self._version_row(key, version)
         # Not what the newest version has too: that is no worse afterwards, and there may be gigabytes of it.
         beside = None if deep else self._roots_of(self._head(key).manifest)
+        from analemma.state.verify import Verifier
+
         problems = Verifier(self._catalog, self._tenant, self._blocks).version(target.id, beside=beside).problems
         if problems:
             # Expired since we found it, perhaps: then that is what there is to say.

@@ -1,0 +1,63 @@
+"""What a process that is started for one call has to load: functions are started often, and pay for it each time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import analemma
+
+PROGRAM = """
+import sqlite3, sys
+
+sent = []
+connect = sqlite3.connect
+
+def traced(*arguments, **options):
+    connection = connect(*arguments, **options)
+    connection.set_trace_callback(sent.append)
+    return connection
+
+sqlite3.connect = traced
+import analemma
+
+with analemma.open(sys.argv[1]) as store:
+    sent.clear()
+    assert store.kernel.load_latest_state(workflow_id="trip", owner_id="ann") == {"n": 1}
+print(len(sent), *sys.modules)
+"""
+UNUSED = {
+    *("pydantic", "typing_extensions", "importlib.metadata", "importlib.resources", "tomllib", "difflib", "zipfile"),
+    *("asyncio", "concurrent.futures", "socket", "multiprocessing", "email", "ssl", "subprocess"),
+    *("pyfastcdc", "obstore", "psycopg", "redis", "opentelemetry", "typer", "rich", "langgraph", "ruamel"),
+    *(
+        "archives",
+        "cli",
+        "contracts",
+        "executors",
+        "flows",
+        "gc.collector",
+        "langgraph",
+        "outbox",
+        "pipeline",
+        "remote",
+        "sinks",
+    ),
+    *("slicing", "aio", "blocks.cloud", "blocks.memory", "blocks.redis_tier", "catalog.postgres", "catalog.runs"),
+    *("bag.payloads", "bag.rebasing", "state.merge_values", "state.verify"),
+}
+"""Modules, of others and of ours, that loading a state has no use for."""
+STATEMENTS = 4
+"""The tenant's number, the head, its manifest, and the blocks of the state."""
+
+
+def test_loading_a_state_loads_nothing_else(tmp_path: Path) -> None:
+    with analemma.open(tmp_path / "store") as store:
+        store.kernel.save_state_delta({"n": 1}, workflow_id="trip", owner_id="ann")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")], capture_output=True, text=True, check=True, timeout=60
+    )
+    statements, *loaded = done.stdout.split()
+    assert UNUSED & {name.removeprefix("analemma.") for name in loaded} == set()
+    assert int(statements) <= STATEMENTS
