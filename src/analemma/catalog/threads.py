@@ -5,7 +5,7 @@ The row of a checkpoint is written in the transaction of its version's commit (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -185,15 +185,23 @@ class ThreadRows:
 
     def line(self, row: CheckpointRow) -> list[str]:
         """The checkpoints from which one comes, nearest first."""
-        above: list[str] = []
-        parent = row.parent
-        while parent is not None:
-            page = self.ancestors(row.thread, row.branch, parent, limit=PAGE)
-            above += [each.checkpoint for each in page]
-            if len(set(above)) != len(above):
-                raise Corrupt(f"a checkpoint of thread {row.thread} is its own ancestor", checkpoint=row.checkpoint)
-            parent = page[-1].parent if len(page) == PAGE else None
-        return above
+        return [each.checkpoint for page in self.ancestry(row.thread, row.branch, row.parent) for each in page]
+
+    def ancestry(self, thread: str, branch: str, checkpoint: str | None) -> Iterator[list[Ancestor]]:
+        """A checkpoint and those from which it comes, nearest first, by the page."""
+        met: set[str] = set()
+        while checkpoint is not None:
+            rows = self._engine.all("ancestors", **self.key(thread, branch), checkpoint=checkpoint, limit=PAGE)
+            page = [Ancestor(row[0], row[1], BlockId(row[2])) for row in rows]
+            names = {each.checkpoint for each in page}
+            if len(names) < len(page) or met & names:
+                raise Corrupt(
+                    f"a checkpoint of thread {thread} is its own ancestor", thread=thread, checkpoint=checkpoint
+                )
+            met |= names
+            if page:
+                yield page
+            checkpoint = page[-1].parent if len(page) == PAGE else None
 
     def check_fence(self, fence: Fence, checkpoint: str | None = None, *, source: Statements | None = None) -> None:
         """HeadMoved if another run has stored a checkpoint since this one has read, or has written on top of the same
@@ -263,48 +271,42 @@ class ThreadRows:
             None if found[0] is None else _checkpoint(tuple(found)), None if stranger is None else BlockId(stranger)
         )
 
-    def of_branch(self, thread: str, branch: str, *, before: str = LAST, limit: int) -> list[CheckpointRow]:
-        """A page of one namespace's checkpoints, newest first."""
-        rows = self._engine.all("checkpoints_of_branch", **self.key(thread, branch), before=before, limit=limit)
-        return [_checkpoint(row) for row in rows]
-
-    def of_thread(self, thread: str, *, before: str, after_branch: str, limit: int) -> list[CheckpointRow]:
-        """A page of the checkpoints of all namespaces of a thread, newest first: those with ids below `before`, and
-        with this very id on branches above `after_branch`."""
-        rows = self._engine.all(
-            "checkpoints_of_thread",
-            tenant=self._tenant,
-            owner=self._owner,
-            thread=thread,
-            before=before,
-            after_branch=after_branch,
-            limit=limit,
-        )
-        return [_checkpoint(row) for row in rows]
-
-    def of_all(self, *, before: str, after_thread: str, after_branch: str, limit: int) -> list[CheckpointRow]:
-        """The same for all threads."""
-        rows = self._engine.all(
-            "checkpoints_of_all",
-            tenant=self._tenant,
-            owner=self._owner,
-            before=before,
-            after_thread=after_thread,
-            after_branch=after_branch,
-            limit=limit,
-        )
-        return [_checkpoint(row) for row in rows]
+    def every(
+        self,
+        thread: str | None = None,
+        branch: str | None = None,
+        *,
+        before: str | None = None,
+        including: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointRow]:
+        """Checkpoints of a namespace, of a thread or of all, newest first, read by the page; those with ids below
+        `before`, or also that one. Who wants no more than `limit` says so, and does not read more."""
+        asked: dict[str, Any] = {"tenant": self._tenant, "owner": self._owner, "before": before or LAST}
+        asked["limit"] = PAGE if limit is None else max(1, min(PAGE, limit))
+        # Places are (id, thread, branch); behind every thread and branch there is the next smaller id.
+        after = {"after_thread": "" if including else LAST, "after_branch": "" if including else LAST}
+        name = "checkpoints_of_all"
+        if thread is not None and branch is not None and not including:
+            name, after = "checkpoints_of_branch", {}
+            asked |= {"thread": thread, "branch": branch}
+        elif thread is not None:
+            name = "checkpoints_of_thread"
+            asked["thread"] = thread
+            del after["after_thread"]
+        while True:
+            page = [_checkpoint(row) for row in self._engine.all(name, **asked, **after)]
+            yield from (row for row in page if branch is None or row.branch == branch)
+            if len(page) < asked["limit"]:
+                return
+            asked["before"] = page[-1].checkpoint
+            after = {each: getattr(page[-1], each.removeprefix("after_")) for each in after}
 
     def of_runs(self, runs: Sequence[str]) -> list[CheckpointRow]:
         """Every checkpoint that one of these runs made."""
         wanted = list(runs)
         rows = self._engine.all("checkpoints_of_runs", tenant=self._tenant, owner=self._owner, runs=wanted)
         return [_checkpoint(row) for row in rows]
-
-    def ancestors(self, thread: str, branch: str, checkpoint: str, *, limit: int) -> list[Ancestor]:
-        """A checkpoint and those from which it comes, nearest first."""
-        rows = self._engine.all("ancestors", **self.key(thread, branch), checkpoint=checkpoint, limit=limit)
-        return [Ancestor(row[0], row[1], BlockId(row[2])) for row in rows]
 
     def branches(self, thread: str) -> list[str]:
         """The branches of a thread that have checkpoints or writes."""
@@ -422,17 +424,9 @@ class ThreadRows:
         return {"tenant": self._tenant, "owner": self._owner, "thread": thread, "branch": branch}
 
     def _columns(self, row: CheckpointRow) -> dict[str, Any]:
-        return {
-            **self.key(row.thread, row.branch),
-            "checkpoint": row.checkpoint,
-            "namespace": row.namespace,
-            "parent": row.parent,
-            "manifest": row.manifest,
-            "metadata_kind": row.metadata_kind,
-            "metadata": row.metadata,
-            "alias": row.alias,
-            "deltas": row.deltas,
-        }
+        columns = {"tenant": self._tenant, "owner": self._owner, **row._asdict()}
+        del columns["run"]
+        return columns
 
 
 def _passed(fence: Fence, what: str) -> HeadMoved:

@@ -94,7 +94,7 @@ def _reader(foreign: ForeignThreads, serde: SerializerProtocol) -> BaseCheckpoin
 
 
 def _known(saver: AnalemmaSaver, place: ForeignPlace) -> set[str]:
-    rows = saver._threads.listed(place.thread, branch_of(place.namespace), None, None)
+    rows = saver._threads.rows.every(place.thread, branch_of(place.namespace))
     return {row.checkpoint for row in rows}
 
 

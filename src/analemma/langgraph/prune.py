@@ -14,11 +14,11 @@ from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
 from analemma.canon.values import Wire
 from analemma.catalog.port import BranchKey, Head, ManifestRow
-from analemma.catalog.threads import CheckpointRow
+from analemma.catalog.threads import PAGE, CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.snapshots import COUNTERS, from_value, slot, to_value
-from analemma.langgraph.threads import PAGE, Loads, Threads, back_to
+from analemma.langgraph.threads import Loads, Threads, back_to
 from analemma.state.checkpoint_lines import needed_by
 from analemma.state.committer import Proposal
 from analemma.state.records import ROLLED_BACK
@@ -92,7 +92,7 @@ def _look(threads: Threads, loads: Loads, thread: str, branch: str) -> tuple[Hea
     the head."""
     head = threads._head_after_pending(threads.key(thread, branch))
     threads.newest(thread, branch, loads)
-    return head, list(threads.listed(thread, branch, None, None))
+    return head, list(threads.rows.every(thread, branch))
 
 
 def _plan_latest(threads: Threads, loads: Loads, thread: str, branch: str) -> DropPlan:

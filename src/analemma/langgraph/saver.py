@@ -372,7 +372,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointRow]:
         if config is None or (config.get("configurable") or {}).get("thread_id") is None:
             self._threads.adopt(None, self._loads)
-            yield from self._threads.listed(None, None, before, limit)
+            yield from self._threads.rows.every(before=before, limit=limit)
             return
         place = place_of(config)
         namespace = config["configurable"].get("checkpoint_ns")
@@ -383,9 +383,9 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
                 self._threads.adopt(place.thread, self._loads)
             else:
                 self._threads.newest(place.thread, branch, self._loads)
-            yield from self._threads.listed(place.thread, branch, before, limit)
+            yield from self._threads.rows.every(place.thread, branch, before=before, limit=limit)
             return
-        for row in self._threads.listed(place.thread, branch, checkpoint, limit=None, including=True):
+        for row in self._threads.rows.every(place.thread, branch, before=checkpoint, including=True):
             if row.checkpoint != checkpoint:
                 return
             if before is None or row.checkpoint < before:

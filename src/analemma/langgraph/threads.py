@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from analemma.canon.values import (
 )
 from analemma.catalog.pending_writes import repeat
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.catalog.threads import LAST, Ancestor, CheckpointRow, Fence, ThreadRows, Written, id_of_version
+from analemma.catalog.threads import Ancestor, CheckpointRow, Fence, ThreadRows, Written, id_of_version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.langgraph.channels import Channel, Cut, Dumps, cut
@@ -47,7 +47,6 @@ from analemma.state.retention import Retention
 Loads = Callable[[tuple[str, bytes]], Any]
 """A serializer's `loads_typed`."""
 
-PAGE = 1000
 REMEMBERED_CHECKPOINTS = 4096
 """Checkpoints of which it is remembered which version they are: most are the parent of the next."""
 FROM_VERSION = slice(19, None)
@@ -243,39 +242,15 @@ class Threads(Retention, Removing):
         for name, branch in self.rows.strangers(thread):
             self.newest(name, branch, loads)
 
-    def listed(
-        self, thread: str | None, branch: str | None, before: str | None, limit: int | None, *, including: bool = False
-    ) -> Iterator[CheckpointRow]:
-        """Checkpoints of a namespace, of a thread or of all, newest first, by the page; those with ids below `before`,
-        or also that one."""
-        rows = self.rows
-        page_size = PAGE if limit is None else max(1, min(PAGE, limit))
-        first = LAST if before is None else before
-        # Places are (id, thread, branch); behind every thread and branch there is the next smaller id.
-        after_thread, after_branch = ("", "") if including else (LAST, LAST)
-        while True:
-            if thread is None:
-                page = rows.of_all(before=first, after_thread=after_thread, after_branch=after_branch, limit=page_size)
-            elif branch is None or including:
-                page = rows.of_thread(thread, before=first, after_branch=after_branch, limit=page_size)
-            else:
-                page = rows.of_branch(thread, branch, before=first, limit=page_size)
-            for row in page:
-                if branch is None or row.branch == branch:
-                    yield row
-            if len(page) < page_size:
-                return
-            last = page[-1]
-            first, after_thread, after_branch = last.checkpoint, last.thread, last.branch
-
     def lines(
         self, thread: str, branch: str, checkpoint: str | None, channels: Sequence[str], loads: Loads
     ) -> dict[str, Line]:
-        """What these channels are made of at a checkpoint. What was written on top of the checkpoint itself is no part
-        of that."""
+        """What these channels are made of at a checkpoint."""
         found = {name: Line() for name in channels}
         open_channels = set(found)
-        for page in self._ancestors(thread, branch, checkpoint):
+        for number, ancestors in enumerate(self.rows.ancestry(thread, branch, checkpoint)):
+            # What was written on top of the checkpoint itself is no part of that, nor what it holds.
+            page = ancestors if number else ancestors[1:]
             if not open_channels:
                 break
             seeds = self.read_channels(page, sorted(open_channels), loads)
@@ -376,23 +351,6 @@ class Threads(Retention, Removing):
                 wires[name], made = [channel.kind, channel.shape, link_wire(edited.root)], edited.blocks
             blocks += made
         return wires, blocks
-
-    def _ancestors(self, thread: str, branch: str, checkpoint: str | None) -> Iterator[list[Ancestor]]:
-        """The ancestors of a checkpoint, without itself, nearest first, by the page."""
-        own = True
-        seen: set[str] = set()
-        while checkpoint is not None:
-            page = self.rows.ancestors(thread, branch, checkpoint, limit=PAGE)
-            met = len(seen)
-            seen.update([each.checkpoint for each in page])
-            if len(seen) != met + len(page):
-                raise Corrupt(
-                    f"a checkpoint of thread {thread} is its own ancestor", thread=thread, checkpoint=checkpoint
-                )
-            if page[own:]:
-                yield page[own:]
-            own = False
-            checkpoint = page[-1].parent if len(page) == PAGE else None
 
     def _collect(self, thread: str, branch: str, wanted: dict[str, list[str]], found: dict[str, Line]) -> None:
         """Add what was written on top of these checkpoints, nearest first, to the lines it belongs to: newest first."""

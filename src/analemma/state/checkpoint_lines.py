@@ -6,27 +6,18 @@ before. A row that names a version of another thread, from which its own was cop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.threads import CheckpointRow, ThreadRows
+from analemma.catalog.threads import CheckpointRow
 
-PAGE = 1000
 EVERYTHING = "*"
 """Stands for the channels of a checkpoint of which it is not known which they are. No ancestor holds all of them."""
 
 Held = Callable[[BlockId, Collection[str]], Collection[str]]
 """Those of some channels that a version holds whole."""
-
-
-def all_rows(rows: ThreadRows, thread: str, branch: str) -> Iterator[CheckpointRow]:
-    """Every checkpoint of a namespace, newest first."""
-    page = rows.of_branch(thread, branch, limit=PAGE)
-    while page:
-        yield from page
-        page = rows.of_branch(thread, branch, before=page[-1].checkpoint, limit=PAGE) if len(page) == PAGE else []
 
 
 def needed_by(kept: Iterable[CheckpointRow], rows: Sequence[CheckpointRow], held: Held) -> set[str]:

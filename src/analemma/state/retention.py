@@ -12,7 +12,7 @@ from analemma.catalog.threads import CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import branch_key, check_name
-from analemma.state.checkpoint_lines import all_rows, needed_by
+from analemma.state.checkpoint_lines import needed_by
 from analemma.state.kernel_base import MAIN, place
 from analemma.state.recording import Note, Recording
 from analemma.state.records import EXPIRED
@@ -186,7 +186,7 @@ class Retention(Recording):
         running = set(self._catalog.running_executions(self._tenant, key.owner, key.workflow))
         resumable = set(self._catalog.resumable_heads(self._tenant, key.owner, key.workflow))
         versions = list(self._all_versions(key))
-        rows = list(all_rows(self._catalog.threads(self._tenant, key.owner), key.workflow, key.branch))
+        rows = list(self._catalog.threads(self._tenant, key.owner).every(key.workflow, key.branch))
         own = {version.id for version in versions}
         plan = plan_expiry(
             [*versions, *self._others(rows, own)],
