@@ -19,6 +19,7 @@ MODULES = (
     "commits",
     "trees",
     "kernel",
+    "cold_start",
     "checkpoints",
     "agent",
     "langgraph",

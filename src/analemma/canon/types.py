@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from pickle import PicklingError
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -237,6 +236,8 @@ def _encode_zone(zone: dt.tzinfo | None) -> Any:
     if zone is dt.UTC:
         return "UTC"
     if type(zone) is ZoneInfo and zone.key is not None:
+        from pickle import PicklingError
+
         try:
             zone.__reduce__()
         except PicklingError:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
-import shutil
-import tempfile
 import time
 
 SHARED_MEMORY = "/dev/shm"
@@ -20,6 +18,9 @@ _directories: dict[str, int] = {}
 
 def make_directory_in_memory() -> str:
     """An empty directory: in shared memory if there is enough of that, else where temporary files are."""
+    # Loaded by those who have one.
+    import tempfile
+
     parent = _parent()
     _remove_left_behind(parent)
     path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
@@ -39,11 +40,19 @@ def remove_from_memory(file: str) -> None:
     path = os.path.dirname(file)
     fd = _directories.pop(path, None)
     if fd is not None:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         os.close(fd)
 
 
+def _remove(path: str) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def _parent() -> str:
+    import tempfile
+
     try:
         facts = os.statvfs(SHARED_MEMORY)
     except OSError:
@@ -65,7 +74,7 @@ def _remove_left_behind(parent: str) -> None:
             # Younger, it may be about to be locked.
             if time.time() - os.fstat(fd).st_mtime > LEFT_BEHIND_S:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
         except OSError:
             pass
         finally:

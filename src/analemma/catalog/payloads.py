@@ -3,7 +3,6 @@ execution ends."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NewType, Protocol
@@ -33,7 +32,6 @@ BEFORE_HOLD = declare(
 )
 BEFORE_END = declare("payload.before_end", "leases that nobody released are ended inside the transaction")
 
-log = logging.getLogger("analemma.payloads")
 
 LEASE_KEEP_US = 30 * 86_400 * 1_000_000
 """So long leases stay that nobody uses, unless the settings say otherwise."""
@@ -146,7 +144,9 @@ class SqlPayloads:
                 self._renew_leases(tenant, unused)
             except AnalemmaError as exc:
                 # Whoever only reads may not be able to write, and the leases are good all the same.
-                log.warning("leases of payloads could not be renewed: %s", exc)
+                import logging
+
+                logging.getLogger("analemma.payloads").warning("leases of payloads could not be renewed: %s", exc)
         return {lease.id: lease for lease, _ in found}
 
     def leases_of(

@@ -12,6 +12,8 @@ from analemma.catalog.sql import Statement
 from analemma.errors import Corrupt
 
 _TABLE = re.compile(r"\b(?:FROM|JOIN|INTO|UPDATE)\s+(\w+)", re.IGNORECASE)
+_GIVEN = re.compile(r"\bAS\s+(\w+)", re.IGNORECASE)
+"""A name that a statement gives to a column."""
 _PYTHON: dict[str, type] = {"INTEGER": int, "BIGINT": int, "TEXT": str, "BLOB": bytes}
 
 
@@ -45,12 +47,13 @@ class ColumnTypes:
                     declared.setdefault(table, {})[column] = _PYTHON[kind]
             self._declared = declared
         tables = [declared[table] for table in set(_TABLE.findall(sql)) if table in declared]
+        given = {name.lower() for name in _GIVEN.findall(sql)}
         for place, (column, *_) in enumerate(cursor.description or ()):
             allowed = {table[column] for table in tables if column in table}
             # A name that the statement gives says nothing of a column behind it; nor does the place in json_each.
             if column == "key" and "json_each" in sql:
                 continue
-            if not allowed or re.search(rf"\bAS\s+{re.escape(column)}\b", sql, re.IGNORECASE):
+            if not allowed or column.lower() in given:
                 continue
             for types in found:
                 if types[place] is not type(None) and types[place] not in allowed:
