@@ -250,7 +250,7 @@ def run_postgres(*, commits: int, rounds: int) -> list[Row]:
             bare.tenant("bench")
             single = catalog_round(mine, _first(mine, Line(tenant, BranchKey("ann", "single"))))
             line = _first(bare, Line(tenant, BranchKey("ann", "single")))
-            with bare.engine.connection() as (connection, _):
+            with bare.engine.pool.connect() as connection:
                 floor = postgres_floor(connection, line.requests)
                 return [
                     compare(

@@ -106,7 +106,7 @@ def small_saves_on_postgres(saves: int, rounds: int) -> Iterator[Row]:
             try:
                 assert isinstance(bare, PostgresCatalog)
                 recorder = _warmed(app, bare, saves)
-                with bare.engine.connection() as (connection, _):
+                with bare.engine.pool.connect() as connection:
                     floor = postgres_floor(connection, recorder.requests)
                     yield _small_saves("PostgreSQL", "bare SQL, one statement", recorder.round, floor, saves, rounds)
             finally:

@@ -179,7 +179,6 @@ def _import_package() -> None:
     for module in walk_packages(analemma.__path__, "analemma."):
         if not module.name.startswith(LEFT_OUT):
             importlib.import_module(module.name)
-    importlib.import_module("psycopg_pool")
     importlib.import_module("opentelemetry.trace.propagation.tracecontext")
     with tempfile.TemporaryDirectory() as directory:
         # What is read when a store is opened is read once, and kept.

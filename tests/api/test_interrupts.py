@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import psycopg_pool
 import pytest
 
 import analemma
@@ -27,7 +26,7 @@ SMALL: dict[str, Any] = {"postgres_pool_max": 1, "connect_timeout_s": 2.0}
 """One connection: whoever loses it has none left."""
 
 HERE = str(Path(analemma.__file__).parent)
-FOLDERS = (f"{HERE}/catalog", *(str(Path(str(each.__file__)).parent) for each in (psycopg, psycopg_pool)))
+FOLDERS = (f"{HERE}/catalog", str(Path(str(psycopg.__file__)).parent))
 """Where connections, locks and queues are."""
 
 

@@ -44,7 +44,6 @@ class PostgresEngine:
         self,
         url: str,
         *,
-        min_connections: int = 1,
         max_connections: int = 8,
         connect_timeout_s: float = 10.0,
         statement_timeout_s: float | None = 60.0,
@@ -75,20 +74,17 @@ class PostgresEngine:
             "prepare_threshold": None if pgbouncer else 0,
         }
         self.pool = PostgresPool(
-            self._conninfo,
-            self._arguments,
-            least=min_connections,
-            most=max_connections,
-            timeout_s=connect_timeout_s,
-            server=self.server,
+            self._connect, most=max(1, max_connections), timeout_s=connect_timeout_s, server=self.server
         )
-        # Once by hand: a pool that cannot connect only says that it timed out.
-        with self._connect() as connection:
-            if connection.info.server_version < OLDEST_SERVER:
-                raise Unavailable(
-                    f"PostgreSQL at {self.server} is version {connection.info.server_version // 10000}",
-                    hint="14 or newer is needed",
-                )
+        # At once: what is wrong with the URL should be told here.
+        connection = self.pool.connect()
+        if connection.info.server_version < OLDEST_SERVER:
+            connection.close()
+            raise Unavailable(
+                f"PostgreSQL at {self.server} is version {connection.info.server_version // 10000}",
+                hint="14 or newer is needed",
+            )
+        self.pool.give_back(Loan(self.pool), connection)
         _ENGINES.add(self)
 
     def one(self, name: str, /, **parameters: Any) -> Row | None:
@@ -97,26 +93,27 @@ class PostgresEngine:
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         try:
-            with self.connection() as (_, tx):
+            with self.connection() as tx:
                 return tx.all(name, **parameters)
         except ConnectionDropped:
-            self.pool.discard_dead()
-            with self.connection() as (_, tx):
+            # By itself a statement may be sent again: the few that write find what they wrote, or are refused.
+            self.pool.close_idle()
+            with self.connection() as tx:
                 return tx.all(name, **parameters)
 
     def execute(self, name: str, /, **parameters: Any) -> int:
         return self.write(lambda tx: tx.execute(name, **parameters))
 
     def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
-        return _Block(self, "begin_write" if write else "begin_read")
+        return _Session(self, "begin_write" if write else "begin_read")
 
     def snapshot(self) -> AbstractContextManager[Transaction]:
-        return _Block(self, "begin_snapshot", "take_time")
+        return _Session(self, "begin_snapshot", "take_time")
 
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
         def at_once() -> Result:
             try:
-                with self.connection() as (_, tx):
+                with self.connection() as tx:
                     return move(tx)
             except ConnectionDropped as exc:
                 raise outcome_unknown(self.server) from exc
@@ -129,14 +126,13 @@ class PostgresEngine:
 
         return retry_contention(at_once if alone else once)
 
-    def connection(self) -> AbstractContextManager[tuple[Connection, PostgresTransaction]]:
+    def connection(self) -> AbstractContextManager[PostgresTransaction]:
         """An autocommit connection; raises ConnectionDropped when it was lost meanwhile."""
-        return _Lent(self)
+        return _Session(self)
 
     def dedicated(self) -> DedicatedConnection:
         """A connection outside of the pool, for one that listens or notifies."""
-        connection = self._connect()
-        self.pool.configure(connection)
+        connection = self.pool.connect()
         return DedicatedConnection(connection, self.statements_on(connection))
 
     def missing_functions(self, found: Mapping[str, str]) -> list[str]:
@@ -153,30 +149,38 @@ class PostgresEngine:
 
     def _connect(self) -> Connection:
         try:
-            connection = psycopg.connect(self._conninfo, **self._arguments)
+            return Connection.connect(self._conninfo, **self._arguments)
         except (psycopg.ProgrammingError, UnicodeEncodeError):
             raise not_a_url() from None  # an option that libpq refuses, with its value
         except psycopg.Error as exc:
             # Before it reached a server, libpq complains about the URL, and repeats it.
             cause = exc if "connection to server" in str(exc) else None
             raise translate_connecting(exc, self.server) from cause
-        return connection
 
 
-class _Lent:
-    """A connection for as long as a block of code takes. Not a generator: interrupted right behind its `yield`, one
-    would keep the connection as long as the traceback is there, and a notebook keeps that."""
+class _Session:
+    """Statements on a connection of the pool, for as long as a block of code takes: each by itself or, behind `begin`,
+    a transaction that is committed at the end, and rolled back if the block raises.
 
-    __slots__ = ("_engine", "_loan")
+    Not a generator: interrupted right behind its `yield`, one would keep the connection as long as the traceback is
+    there, and a notebook keeps that."""
 
-    def __init__(self, engine: PostgresEngine) -> None:
+    __slots__ = ("_begin", "_engine", "_loan", "_tx")
+
+    def __init__(self, engine: PostgresEngine, *begin: str) -> None:
         self._engine = engine
-        self._loan = engine.pool.lend()
+        self._begin = begin
+        self._loan = Loan(engine.pool)
 
-    def __enter__(self) -> tuple[Connection, PostgresTransaction]:
+    def __enter__(self) -> PostgresTransaction:
         try:
-            connection = self._loan.take()
-            return connection, self._engine.statements_on(connection)
+            try:
+                return self._start()
+            except ConnectionDropped:
+                # Nothing was sent on it that matters.
+                self._loan.give_back()
+                self._engine.pool.close_idle()
+                return self._start()
         except BaseException:
             try:
                 self._loan.give_back()
@@ -189,75 +193,58 @@ class _Lent:
         try:
             try:
                 if error is not None:
-                    _judge(loan, error)
+                    self._fail(error)
+                elif self._begin:
+                    self._commit()
             finally:
                 loan.give_back()
         finally:
             loan.give_back()
 
-
-class _Block:
-    """A transaction for as long as a block of code takes: committed at its end, rolled back if it raises."""
-
-    __slots__ = ("_begin", "_engine", "_loan", "_tx")
-
-    def __init__(self, engine: PostgresEngine, *begin: str) -> None:
-        self._engine = engine
-        self._begin = begin
-        self._loan = engine.pool.lend()
-
-    def __enter__(self) -> PostgresTransaction:
+    def _start(self) -> PostgresTransaction:
+        self._tx = tx = self._engine.statements_on(self._loan.take())
         try:
-            try:
-                return self._begun()
-            except ConnectionDropped:
-                self._loan.give_back()
-                self._engine.pool.discard_dead()
-                return self._begun()
-        except BaseException:
-            try:
-                self._loan.give_back()
-            finally:
-                self._loan.give_back()
+            for name in self._begin:
+                tx.control(name)
+        except BaseException as exc:
+            self._judge(exc)
             raise
+        return tx
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        loan = self._loan
-        try:
-            try:
-                self._finish(error)
-            finally:
-                loan.give_back()
-        finally:
-            loan.give_back()
-
-    def _finish(self, error: BaseException | None) -> None:
+    def _commit(self) -> None:
         connection = self._loan.connection
         assert connection is not None
         try:
-            if error is None:
-                self._tx.commit()
-            elif _may_interrupt(error):
-                connection.close()
-            elif not connection.broken:
-                self._tx.control("rollback_transaction")
+            self._tx.commit()
         except AnalemmaError as exc:
-            if error is None and connection.broken:
+            if connection.broken:
                 raise outcome_unknown(self._engine.server) from exc
             raise
         except BaseException:
             connection.close()
             raise
 
-    def _begun(self) -> PostgresTransaction:
-        self._tx = tx = self._engine.statements_on(self._loan.take())
-        try:
-            for name in self._begin:
-                tx.control(name)
-        except BaseException as exc:
-            _judge(self._loan, exc)
-            raise
-        return tx
+    def _fail(self, error: BaseException) -> None:
+        connection = self._loan.connection
+        if not self._begin or connection is None or _may_interrupt(error):
+            self._judge(error)
+        elif not connection.broken:
+            try:
+                self._tx.control("rollback_transaction")
+            except BaseException as exc:
+                if _may_interrupt(exc):
+                    connection.close()
+                raise
+
+    def _judge(self, error: BaseException) -> None:
+        """What is to be done with a connection on which a statement failed."""
+        connection = self._loan.connection
+        if connection is None:
+            return
+        if _may_interrupt(error):
+            connection.close()
+        elif connection.broken and isinstance(error, AnalemmaError):
+            raise ConnectionDropped(error.message, hint=error.hint) from error
 
 
 class DedicatedConnection:
@@ -295,17 +282,6 @@ def retry_contention(work: Callable[[], Result]) -> Result:
         # Jitter, so that two transactions that collided do not meet again in step.
         time.sleep(random.uniform(0.5, 1.5) * min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**attempt))
     raise AssertionError("unreachable")
-
-
-def _judge(loan: Loan, error: BaseException) -> None:
-    """What is to be done with a connection on which a statement failed."""
-    connection = loan.connection
-    if connection is None:
-        return
-    if _may_interrupt(error):
-        connection.close()
-    elif connection.broken and isinstance(error, AnalemmaError):
-        raise ConnectionDropped(error.message, hint=error.hint) from error
 
 
 def _may_interrupt(error: BaseException) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import psycopg
-import psycopg_pool
 
 from analemma.catalog import functions
 from analemma.catalog.commits import missing_base, missing_upload, other_rows
@@ -69,12 +68,6 @@ def translate(exc: Exception, server: str) -> AnalemmaError:
     """The error to raise `from exc`, for a statement that failed."""
     if isinstance(exc, AnalemmaError):
         return exc
-    if isinstance(exc, psycopg_pool.PoolTimeout):
-        return Unavailable(
-            f"no connection to PostgreSQL at {server} became free", hint="check that it runs, or raise the pool size"
-        )
-    if isinstance(exc, psycopg_pool.PoolClosed):
-        return Unavailable(f"the catalog at {server} is closed", hint="open it again")
     if isinstance(exc, (UnicodeEncodeError, OverflowError)):
         return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
     if not isinstance(exc, psycopg.Error):

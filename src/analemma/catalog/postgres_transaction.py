@@ -13,10 +13,9 @@ from psycopg.pq import TransactionStatus
 from analemma.catalog.engine import Row
 from analemma.catalog.functions import function
 from analemma.catalog.postgres_errors import rolled_back, translate
+from analemma.catalog.postgres_pool import Connection
 from analemma.catalog.sql import Dialect, Statement, load
 from analemma.errors import AnalemmaError
-
-Connection = psycopg.Connection[Row]
 
 
 class PostgresTransaction:
