@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -414,7 +414,9 @@ class Store:
     def stats(self, tenant: str | None = None) -> Stats:
         """How many blocks there are, what they hold (logical bytes) and what they take (stored bytes)."""
         number = self._find_tenant(tenant)
-        return Stats(tenants=self.catalog.tenant_count() if number is None else 1, **asdict(self.catalog.stats(number)))
+        return Stats(
+            tenants=self.catalog.tenant_count() if number is None else 1, **self.catalog.stats(number)._asdict()
+        )
 
     def _find_tenant(self, name: str | None) -> TenantId | None:
         """The number of a tenant that there is; None for all of them."""

@@ -144,8 +144,7 @@ class CommitRequest:
     """What else becomes visible with it, changed last and in this order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """The commit happened now (`replayed` False) or under the same idempotency key before (`replayed` True)."""
 
     manifest: BlockId
@@ -183,8 +182,7 @@ class Upload:
     execution: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogStats:
+class CatalogStats(NamedTuple):
     """What one tenant (or, summed, the store) holds."""
 
     blocks: int
@@ -195,8 +193,7 @@ class CatalogStats:
     uploads: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowRow:
+class WorkflowRow(NamedTuple):
     """A workflow, and where it stands: on its main branch, or else on the first by name."""
 
     workflow: str
@@ -212,8 +209,7 @@ class WorkflowRow:
     committed_at_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class BranchRow:
+class BranchRow(NamedTuple):
     """Where a branch began, and where it stands."""
 
     branch: str
@@ -248,8 +244,7 @@ class TagRow:
     created_at_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class PinRow:
+class PinRow(NamedTuple):
     """A version that must not expire."""
 
     key: BranchKey
@@ -259,8 +254,7 @@ class PinRow:
     created_at_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiredRow:
+class ExpiredRow(NamedTuple):
     """A version that was removed by retention."""
 
     manifest: BlockId
@@ -280,8 +274,7 @@ class RetentionRow:
     keep_weekly: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyRow:
+class PolicyRow(NamedTuple):
     """Whose versions a policy is for."""
 
     owner: str

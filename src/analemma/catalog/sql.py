@@ -103,19 +103,28 @@ def _translated(piece: _Piece, dialect: Dialect) -> Statement:
 
 
 def _pieces(text: str, dialect: Dialect, source: str) -> Iterator[_Piece]:
+    for name, only, block in _blocks(text, dialect, source):
+        yield _piece(name, only, block, dialect, source)
+
+
+def _blocks(text: str, dialect: Dialect, source: str) -> Iterator[tuple[str, str | None, str]]:
+    """What stands below each name in a file, but for what is only another database's."""
     pieces = _NAME.split(text)
     if pieces[0].strip():
         raise Internal(f"{source}: SQL before the first '-- name --'")
     for name, only, block in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
-        lines = block.strip().splitlines()
-        body_at = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
-        if body_at == 0:
-            raise Internal(f"{source}: {name} does not say what it is for")
-        if only not in (LOCK, PART) and _is_others(only, dialect, source):
-            continue
-        purpose = " ".join(line.removeprefix("--").strip() for line in lines[:body_at])
-        body = "\n".join(_own(lines[body_at:], dialect, source)).strip().rstrip(";")
-        yield _Piece(name, purpose, body, only)
+        if only in (LOCK, PART) or not _is_others(only, dialect, source):
+            yield name, only, block
+
+
+def _piece(name: str, only: str | None, block: str, dialect: Dialect, source: str) -> _Piece:
+    lines = block.strip().splitlines()
+    body_at = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    if body_at == 0:
+        raise Internal(f"{source}: {name} does not say what it is for")
+    purpose = " ".join(line.removeprefix("--").strip() for line in lines[:body_at])
+    body = "\n".join(_own(lines[body_at:], dialect, source)).strip().rstrip(";")
+    return _Piece(name, purpose, body, only)
 
 
 def _own(lines: list[str], dialect: Dialect, source: str) -> list[str]:
@@ -269,10 +278,14 @@ class _Statements(dict[str, Statement]):
     def __init__(self, dialect: Dialect) -> None:
         super().__init__()
         self._dialect = dialect
-        self._pieces = {piece.name: piece for file, text in _files() for piece in _pieces(text, dialect, file)}
+        self._blocks = {
+            name: (name, only, block, dialect, file)
+            for file, text in _files()
+            for name, only, block in _blocks(text, dialect, file)
+        }
 
     def __missing__(self, name: str) -> Statement:
-        return self.setdefault(name, _translated(self._pieces[name], self._dialect))
+        return self.setdefault(name, _translated(_piece(*self._blocks[name]), self._dialect))
 
 
 @cache
