@@ -139,8 +139,8 @@ class PostgresWakeups(Wakeups):
         self._listening = listening
         self._lock = threading.Lock()
         self._wanted = threading.Event()
-        self._closing = False
-        self._sender: threading.Thread | None = None
+        self._sender: _Line | None = None
+        self._closed = False
 
     def signal(self) -> None:
         super().signal()
@@ -148,48 +148,36 @@ class PostgresWakeups(Wakeups):
             return  # One is about to be sent.
         self._wanted.set()
         if self._sender is None:
-            self._start()
+            with self._lock:
+                if self._sender is None and not self._closed:
+                    self._sender = _Line("analemma-notify", self._connect, self._send)
 
     def close(self) -> None:
-        self._closing = True
-        sender = self._sender
-        if sender is not None:
+        with self._lock:
+            self._closed = True
+        if self._sender is not None:
             self._wanted.set()
-            sender.join(2.0)
+            self._sender.close()
 
     def _watch(self, listener: Listener) -> None:
         if self._listening:
-            listener.stop = _Notifications(self._connect, listener.wake).close
 
-    def _start(self) -> None:
-        with self._lock:
-            if self._sender is None and not self._closing:
-                self._sender = threading.Thread(target=self._send, name="analemma-notify", daemon=True)
-                self._sender.start()
+            def begin(connection: DedicatedConnection) -> None:
+                connection.execute("listen")
+                # For what was sent while nobody listened.
+                listener.wake()
 
-    def _send(self) -> None:
-        connection: DedicatedConnection | None = None
-        try:
-            while True:
-                self._wanted.wait()
-                self._wanted.clear()
-                try:
-                    if connection is None:
-                        connection = self._connect()
-                    connection.execute("notify")
-                except Exception:
-                    # Workers poll; this is only the faster way.
-                    if connection is not None:
-                        connection.close()
-                    connection = None
-                    if not self._closing:
-                        time.sleep(RECONNECT_S)
-                if self._closing and not self._wanted.is_set():
-                    return
-                time.sleep(QUIET_S)
-        finally:
-            if connection is not None:
-                connection.close()
+            def hear(connection: DedicatedConnection) -> None:
+                if connection.heard(LISTEN_S):
+                    listener.wake()
+
+            listener.stop = _Line("analemma-listen", self._connect, hear, begin).close
+
+    def _send(self, connection: DedicatedConnection) -> None:
+        time.sleep(QUIET_S)
+        self._wanted.wait()
+        self._wanted.clear()
+        connection.execute("notify")
 
 
 class DedicatedConnection(Protocol):
@@ -205,35 +193,44 @@ class DedicatedConnection(Protocol):
         """Give it back to the server."""
 
 
-class _Notifications:
-    """Listens on a thread and a connection of its own."""
+class _Line:
+    """A thread with a connection of its own, on which it does one thing over and over. Workers poll, and this is only
+    the faster way: what fails is tried again later, on another connection."""
 
-    def __init__(self, connect: Callable[[], DedicatedConnection], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[], DedicatedConnection],
+        turn: Callable[[DedicatedConnection], None],
+        begin: Callable[[DedicatedConnection], None] | None = None,
+    ) -> None:
         self._connect = connect
-        self._wake = wake
+        self._turn = turn
+        self._begin = begin
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="analemma-listen", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        """End behind the turn that is under way."""
         self._stopped.set()
         self._thread.join(2.0)
 
-    def _listen(self) -> None:
+    def _run(self) -> None:
         connection: DedicatedConnection | None = None
-        while not self._stopped.is_set():
+        stopped = False
+        while not stopped:
             try:
                 if connection is None:
                     connection = self._connect()
-                    connection.execute("listen")
-                    # For what was sent while nobody listened.
-                    self._wake()
-                if connection.heard(LISTEN_S):
-                    self._wake()
+                    if self._begin is not None:
+                        self._begin(connection)
+                self._turn(connection)
+                stopped = self._stopped.is_set()
             except Exception:
                 if connection is not None:
                     connection.close()
                 connection = None
-                self._stopped.wait(RECONNECT_S)
+                stopped = self._stopped.wait(RECONNECT_S)
         if connection is not None:
             connection.close()
