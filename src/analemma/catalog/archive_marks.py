@@ -79,9 +79,7 @@ class ArchiveSnapshot:
 
     def protected_workspaces(self) -> int:
         """How many workspaces these are of."""
-        row = self._tx.one("protected_count", tenant=self._tenant)
-        assert row is not None
-        return int(row[0])
+        return int(self._tx.value("protected_count", tenant=self._tenant))
 
     def marks(self) -> Iterator[Mark]:
         """Every mark, in order."""

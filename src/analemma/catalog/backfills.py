@@ -224,7 +224,7 @@ class Backfills:
 
     def errors(self, number: int, limit: int) -> list[ErrorRow]:
         """What failed, as far as it was written down."""
-        return [ErrorRow(*row) for row in self.engine.all("backfill_errors", backfill=number, limit=limit)]
+        return self.engine.rows(ErrorRow, "backfill_errors", backfill=number, limit=limit)
 
     def take(self, number: int, holder: str, lease_s: float, *, paused: bool) -> int | None:
         """Take it, one that is paused only if that is meant; the fence, or None if it cannot be taken."""
@@ -286,7 +286,7 @@ class Backfills:
 
     def shards(self, number: int) -> list[ShardRow]:
         """Those that are not finished, in their order."""
-        return [ShardRow(*row) for row in self.engine.all("backfill_shards", backfill=number)]
+        return self.engine.rows(ShardRow, "backfill_shards", backfill=number)
 
     def shard(self, number: int, shard: int, fence: int) -> tuple[ShardRow, bool, str] | None:
         """Where a shard stands, whether it is finished, and the backfill's state; None if another has it now."""
@@ -346,8 +346,9 @@ def scope_page(
     source: Statements, tenant: TenantId, choice: EntityChoice, *, first: int, last: int, limit: int
 ) -> list[BackfillEntity]:
     """A page of the entities chosen, by number."""
-    rows = source.all("backfill_page", tenant=tenant, first=first, last=last, limit=limit, **choice.conditions())
-    return [BackfillEntity(*row) for row in rows]
+    return source.rows(
+        BackfillEntity, "backfill_page", tenant=tenant, first=first, last=last, limit=limit, **choice.conditions()
+    )
 
 
 def raw_versions(source: Statements, entity: int) -> list[int]:

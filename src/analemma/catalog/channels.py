@@ -66,8 +66,7 @@ class Channels:
 
     def due(self, tenant: TenantId | None = None) -> list[DueChannel]:
         """Channels with something to deliver now."""
-        rows = self._engine.all("due_channels", now=self.now_us(), tenant=tenant)
-        return [DueChannel(*row) for row in rows]
+        return self._engine.rows(DueChannel, "due_channels", now=self.now_us(), tenant=tenant)
 
     def rest(self, name: str, *, base_s: float, longest_s: float, asked_s: float | None, reason: str) -> float:
         """Leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; for how

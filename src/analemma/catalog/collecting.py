@@ -45,9 +45,7 @@ class DatabaseClock(Protocol):
 
 def database_clock(source: Statements, /) -> int:
     """The database's own time: the same for all collectors, however wrong their machines' clocks are."""
-    row = source.one("database_now")
-    assert row is not None
-    return int(row[0])
+    return int(source.value("database_now"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ class Collecting:
 
     def runs(self, limit: int = 10) -> list[Run]:
         """What the newest passes did, newest first."""
-        return [Run(*row) for row in self.engine.all("gc_runs", limit=limit)]
+        return self.engine.rows(Run, "gc_runs", limit=limit)
 
     def tenants(self) -> list[tuple[TenantId, str]]:
         """Every tenant's number and name."""
@@ -171,9 +169,7 @@ class Collecting:
     def oldest_visit(self, tenant: TenantId | None) -> int:
         """When the newest run began that went through a tenant; given None, through the one that was left longest. 0:
         none ever did."""
-        row = self.engine.one("gc_oldest_visit", tenant=-1 if tenant is None else tenant)
-        assert row is not None
-        return int(row[0])
+        return int(self.engine.value("gc_oldest_visit", tenant=-1 if tenant is None else tenant))
 
     def last_count(self, tenant: TenantId) -> tuple[int, int] | None:
         """How many blocks the newest pass that went through found in a tenant, and how many of them were needed."""
@@ -187,9 +183,7 @@ class Collecting:
     def grace_limit(self, grace_s: float) -> int:
         """Dooms below this number are at least that old."""
         with self.engine.transaction() as tx:
-            row = tx.one("gc_grace_limit", since=self.clock(tx) - int(grace_s * SECOND_US))
-        assert row is not None
-        return int(row[0])
+            return int(tx.value("gc_grace_limit", since=self.clock(tx) - int(grace_s * SECOND_US)))
 
     def look(self, tenant: TenantId, tables: Sequence[RootTable]) -> Snapshot:
         """The roots of one moment, for whoever does not mean to act on them."""
@@ -230,15 +224,11 @@ class Collecting:
 
     def blocks_in_upload(self, tenant: TenantId, upload: bytes) -> int:
         """How many blocks lie in one object."""
-        row = self.engine.one("blocks_in_upload", tenant=tenant, upload=upload)
-        assert row is not None
-        return int(row[0])
+        return int(self.engine.value("blocks_in_upload", tenant=tenant, upload=upload))
 
     def number(self, source: Statements) -> int:
         """Of the newest pass."""
-        row = source.one("gc_lease")
-        assert row is not None
-        return int(row[0])
+        return int(source.value("gc_lease"))
 
     def _lease(self, tx: Statements) -> LeaseState:
         row = tx.one("gc_lease")

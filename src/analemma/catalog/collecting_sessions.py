@@ -45,9 +45,7 @@ class Sessions:
 
     def count(self) -> int:
         """How many are open."""
-        row = self._engine.one("session_count")
-        assert row is not None
-        return int(row[0])
+        return int(self._engine.value("session_count"))
 
 
 def given_up(session: SessionId) -> Conflict:

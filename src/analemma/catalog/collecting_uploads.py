@@ -266,9 +266,7 @@ class CollectingUploads:
 
     def any(self) -> bool:
         """Whether rows name objects."""
-        row = self._engine.one("has_uploads")
-        assert row is not None
-        return bool(row[0])
+        return bool(self._engine.value("has_uploads"))
 
     def failure_counts(self) -> tuple[int, int]:
         """How many wait, and how many are dead."""

@@ -224,7 +224,7 @@ def finish_deploys(tx: Transaction, deploys: Sequence[DeployRow], *, now_us: int
 
 def find_sinks(source: Statements, number: int) -> list[SinkRow]:
     """The sinks of a deploy."""
-    return [SinkRow(*row) for row in source.all("deploy_sinks", deploy=number)]
+    return source.rows(SinkRow, "deploy_sinks", deploy=number)
 
 
 def find_steps(source: Statements, number: int) -> list[StepRow]:
@@ -356,8 +356,7 @@ def slices_since(source: Statements, entity: int, since: int, version: int) -> d
 
 def find_event(source: Statements, tenant: TenantId, id: str) -> DeployEvent | None:
     """The event of this id; None if housekeeping deleted it."""
-    row = source.one("deploy_event", tenant=tenant, id=id)
-    return None if row is None else DeployEvent(*row)
+    return source.row(DeployEvent, "deploy_event", tenant=tenant, id=id)
 
 
 def revive_event(tx: Transaction, tenant: TenantId, event: DeployEvent, *, now_us: int) -> bool:

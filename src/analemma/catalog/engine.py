@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -11,18 +12,38 @@ from analemma.catalog.sql import Dialect
 from analemma.errors import Unavailable
 
 Result = TypeVar("Result")
+Value = TypeVar("Value")
 Row = tuple[Any, ...]
 
 
 class Statements(Protocol):
     """Runs statements by their name in `catalog/sql`."""
 
-    def one(self, name: str, /, **parameters: Any) -> Row | None:
-        """The only row, or None."""
+    __slots__ = ()
 
+    @abstractmethod
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         """Every row."""
 
+    def one(self, name: str, /, **parameters: Any) -> Row | None:
+        """The only row, or None."""
+        rows = self.all(name, **parameters)
+        return rows[0] if rows else None
+
+    def rows(self, shape: Callable[..., Value], name: str, /, **parameters: Any) -> list[Value]:
+        """Every row, as a value of the type that has its columns."""
+        return [shape(*row) for row in self.all(name, **parameters)]
+
+    def row(self, shape: Callable[..., Value], name: str, /, **parameters: Any) -> Value | None:
+        """The only row as a value, or None."""
+        rows = self.all(name, **parameters)
+        return shape(*rows[0]) if rows else None
+
+    def value(self, name: str, /, **parameters: Any) -> Any:
+        """What the only row has in its first column; for a statement that always gives one."""
+        return self.all(name, **parameters)[0][0]
+
+    @abstractmethod
     def execute(self, name: str, /, **parameters: Any) -> int:
         """Run it; how many rows it touched."""
 

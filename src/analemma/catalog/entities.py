@@ -35,8 +35,7 @@ class EntityRow(NamedTuple):
 
 def find_entity(source: Statements, tenant: TenantId, place: EntityPlace) -> EntityRow | None:
     """Where an entity, or a placeholder, stands."""
-    row = source.one("entity", tenant=tenant, type=place.type, key=place.id)
-    return None if row is None else EntityRow(*row)
+    return source.row(EntityRow, "entity", tenant=tenant, type=place.type, key=place.id)
 
 
 def add_placeholders(engine: Engine, tenant: TenantId, places: Iterable[EntityPlace]) -> None:

@@ -52,14 +52,12 @@ class FanoutCounts(NamedTuple):
 
 def find_fanout(source: Statements, entity: int) -> FanoutRow | None:
     """The fanout of an entity, if it ever had one; it may be over."""
-    row = source.one("fanout", entity=entity)
-    return None if row is None else FanoutRow(*row)
+    return source.row(FanoutRow, "fanout", entity=entity)
 
 
 def hold_fanout(tx: Transaction, entity: int) -> FanoutRow | None:
     """The same, and nobody else goes on with it before this transaction is over."""
-    row = tx.one("hold_fanout", entity=entity)
-    return None if row is None else FanoutRow(*row)
+    return tx.row(FanoutRow, "hold_fanout", entity=entity)
 
 
 def ask_fanout(tx: Transaction, tenant: TenantId, entity: int, version: int, *, now_us: int) -> FanoutRow:

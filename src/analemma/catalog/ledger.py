@@ -76,21 +76,19 @@ class SqlLedger:
         return None if row is None or row[0] is None else int(row[0])
 
     def pending_count(self, tenant: TenantId) -> int:
-        row = self.engine.one("pending_count", tenant=tenant)
-        assert row is not None
-        return int(row[0])
+        return int(self.engine.value("pending_count", tenant=tenant))
 
     def pending_branches(
         self, tenant: TenantId, *, before_us: int | None = None, through: int | None = None, limit: int = 100
     ) -> list[BranchKey]:
-        rows = self.engine.all(
+        return self.engine.rows(
+            BranchKey,
             "pending_branches",
             tenant=tenant,
             before=LARGEST if before_us is None else before_us,
             through=LARGEST if through is None else through,
             limit=limit,
         )
-        return [BranchKey(*row) for row in rows]
 
     def pending_entries(
         self,

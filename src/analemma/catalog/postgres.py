@@ -15,7 +15,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from analemma.catalog import functions
-from analemma.catalog.engine import Row, Transaction
+from analemma.catalog.engine import Row, Statements, Transaction
 from analemma.catalog.postgres_errors import not_a_url, outcome_unknown, translate_connecting
 from analemma.catalog.postgres_pool import Connection, Loan, PostgresPool
 from analemma.catalog.postgres_transaction import PostgresTransaction
@@ -31,7 +31,7 @@ FIRST_BACKOFF_S = 0.002
 LONGEST_BACKOFF_S = 0.25
 
 
-class PostgresEngine:
+class PostgresEngine(Statements):
     """One database, through a pool of connections.
 
     `pgbouncer=True` keeps to what a transaction-pooling proxy allows: no prepared statements and no session settings;
@@ -86,10 +86,6 @@ class PostgresEngine:
             )
         self.pool.give_back(Loan(self.pool), connection)
         _ENGINES.add(self)
-
-    def one(self, name: str, /, **parameters: Any) -> Row | None:
-        rows = self.all(name, **parameters)
-        return rows[0] if rows else None
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from analemma.catalog.engine import Row
+from analemma.catalog.engine import Row, Statements
 from analemma.catalog.functions import function
 from analemma.catalog.postgres_errors import rolled_back, translate
 from analemma.catalog.postgres_pool import Connection
@@ -18,7 +18,7 @@ from analemma.catalog.sql import Dialect, Statement, load
 from analemma.errors import AnalemmaError
 
 
-class PostgresTransaction:
+class PostgresTransaction(Statements):
     """Runs named statements on one connection."""
 
     __slots__ = ("_connection", "_counts", "_failure", "_server", "_statements")
@@ -37,10 +37,6 @@ class PostgresTransaction:
     @property
     def is_open(self) -> bool:
         return self._connection.info.transaction_status != TransactionStatus.IDLE
-
-    def one(self, name: str, /, **parameters: Any) -> Row | None:
-        rows = self.all(name, **parameters)
-        return rows[0] if rows else None
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         try:

@@ -93,7 +93,7 @@ class QueueRows:
 
     def all(self) -> list[QueueRow]:
         """Every one that has limits, or runs."""
-        return [QueueRow(*row) for row in self._engine.all("queues", tenant=self._tenant)]
+        return self._engine.rows(QueueRow, "queues", tenant=self._tenant)
 
 
 def add_lane(tenant: TenantId, queue: str, priority: int) -> list[RowChange]:
@@ -108,7 +108,7 @@ def claim_next(
 ) -> list[tuple[TenantId, RunRow]]:
     """Take the run of a tenant, or of all, that somebody has to look at next: of each queue that of the highest
     priority, and of the queues, and the runs of none, that which has been due the longest."""
-    found = [Lane._make(row) for row in engine.all("due_lanes", tenant=tenant)]
+    found = engine.rows(Lane, "due_lanes", tenant=tenant)
     queues = next_lanes(found)
     if not queues:
         return claim_due(engine, holder=holder, lease_s=lease_s, tenant=tenant)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from analemma.catalog.engine import Engine, Row
+from analemma.catalog.engine import Engine
 from analemma.catalog.port import RowChange, TenantId
 
 
@@ -34,12 +34,11 @@ class ScheduleRows:
 
     def get(self, name: str) -> ScheduleRow | None:
         """One schedule."""
-        row = self._engine.one("schedule", tenant=self._tenant, name=name)
-        return None if row is None else ScheduleRow._make(row)
+        return self._engine.row(ScheduleRow, "schedule", tenant=self._tenant, name=name)
 
     def all(self) -> list[ScheduleRow]:
         """By their names."""
-        return [ScheduleRow._make(row) for row in self._engine.all("schedules", tenant=self._tenant)]
+        return self._engine.rows(ScheduleRow, "schedules", tenant=self._tenant)
 
     def put(
         self, name: str, *, document: str, definition: str, next_us: int | None, instead: ScheduleRow | None = None
@@ -89,5 +88,4 @@ def due_schedules(
     engine: Engine, *, now_us: int, tenant: TenantId | None = None, limit: int = 100
 ) -> list[ScheduleRow]:
     """Of a tenant, or of all: what has a tick by now."""
-    rows: list[Row] = engine.all("due_schedules", now=now_us, tenant=tenant, limit=limit)
-    return [ScheduleRow._make(row) for row in rows]
+    return engine.rows(ScheduleRow, "due_schedules", now=now_us, tenant=tenant, limit=limit)

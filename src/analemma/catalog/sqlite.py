@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-from analemma.catalog.engine import Row, Transaction, lost_in_a_fork
+from analemma.catalog.engine import Row, Statements, Transaction, lost_in_a_fork
 from analemma.catalog.file_lock import PATIENCE_S, TIMEOUT_S, FileLock
 from analemma.catalog.memory import is_in_memory, remove_from_memory
 from analemma.catalog.sql import Dialect
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 MOST_IDLE = 16
 
 
-class SqliteEngine:
+class SqliteEngine(Statements):
     """One database file, opened by one process.
 
     `synchronous="normal"` gives up durability against a power cut for about three times the commits per second; kill -9
@@ -64,10 +64,6 @@ class SqliteEngine:
         _ENGINES.add(self)
         with self._gate:
             self._open()
-
-    def one(self, name: str, /, **parameters: Any) -> Row | None:
-        rows = self.all(name, **parameters)
-        return rows[0] if rows else None
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         tx = self._take()

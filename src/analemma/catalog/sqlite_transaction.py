@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from analemma.catalog.engine import Row, lost_in_a_fork
+from analemma.catalog.engine import Row, Statements, lost_in_a_fork
 from analemma.catalog.sql import Dialect, Statement
 from analemma.catalog.sqlite_errors import translate, translate_commit
 from analemma.catalog.sqlite_types import ColumnTypes
@@ -15,7 +15,7 @@ from analemma.catalog.steps import steps
 from analemma.errors import Internal
 
 
-class SqliteTransaction:
+class SqliteTransaction(Statements):
     """Runs named statements on one connection."""
 
     __slots__ = ("__weakref__", "_counts", "_database", "_statements", "_types", "connection")
@@ -35,10 +35,6 @@ class SqliteTransaction:
         self._counts = counts
         self._database = database
         self._types = types
-
-    def one(self, name: str, /, **parameters: Any) -> Row | None:
-        rows = self.all(name, **parameters)
-        return rows[0] if rows else None
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         try:

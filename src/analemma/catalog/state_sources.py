@@ -119,10 +119,9 @@ class SourceRows:
     def branches(self, after: BranchKey | None, limit: int) -> list[BranchKey]:
         """A page of the branches that there are, of all owners."""
         owner, workflow, branch = after or ("", "", "")
-        rows = self._engine.all(
-            "heads_after", tenant=self._tenant, owner=owner, workflow=workflow, branch=branch, limit=limit
+        return self._engine.rows(
+            BranchKey, "heads_after", tenant=self._tenant, owner=owner, workflow=workflow, branch=branch, limit=limit
         )
-        return [BranchKey(*row) for row in rows]
 
     def problems(self, source: str | None, after: tuple[str, str, str, str] | None, limit: int) -> list[SourceProblem]:
         """A page of the states that became no entity."""
@@ -141,4 +140,4 @@ class SourceRows:
 
     def counts(self) -> list[SourceCount]:
         """How many branches each source follows."""
-        return [SourceCount(*row) for row in self._engine.all("source_counts", tenant=self._tenant)]
+        return self._engine.rows(SourceCount, "source_counts", tenant=self._tenant)
