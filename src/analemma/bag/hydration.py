@@ -12,8 +12,7 @@ from analemma.bag.payload_pointers import Pointer, check_names
 from analemma.bag.tracking import plain_copy
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import child_id, follow
-from analemma.canon.read import NodeSource, Reader, locate
+from analemma.canon.read import Nodes, Reader, locate
 from analemma.canon.trees import Trees
 from analemma.canon.values import Wire, encode
 from analemma.catalog.payloads import LeaseId, PayloadCatalog, released
@@ -66,7 +65,7 @@ class PartReader:
         """The values of these, the descents into all of them sharing their fetches."""
         with _Guard(self._catalog, self._tenant, [part.pointer for part in parts]):
             roots = [part.pointer.hash for part in parts if not part.grouped]
-            found = iter(NodeSource(self._trees.fetch).run(locate(root, ()) for root in roots))
+            found = iter(Nodes(self._trees.fetch).run(locate(root, ()) for root in roots))
             wires = [part.wire if part.grouped else next(found) for part in parts]
             return Reader(self._trees.fetch, self._trees.registry, self._trees.unknown).read_wires(wires)
 
@@ -134,16 +133,11 @@ def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:
 
 def _field_wires(trees: Trees, root: BlockId) -> dict[str, Wire]:
     """Every field of a map's tree in its stored form; one fetch per level."""
-    source = NodeSource(trees.fetch)
-    top = source.get(root)
+    nodes = Nodes(trees.fetch)
+    top = nodes.get(root)
     if top.kind != "map":
         raise Corrupt(f"block {root.hex()} is no map of fields", block=root.hex())
-    level = [top]
-    while level[0].level:
-        steps = [(parent, child) for parent in level for child in parent.body]
-        nodes = source.get_many([child_id(child) for _, child in steps])
-        level = [follow(parent, child, nodes[child_id(child)]) for parent, child in steps]
-    return {name: wire for node in level for name, wire in node.body.items()}
+    return {name: wire for leaf in nodes.leaves([top])[0] for name, wire in leaf.body.items()}
 
 
 @dataclass(frozen=True, slots=True)

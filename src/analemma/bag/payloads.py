@@ -36,7 +36,7 @@ from analemma.bag.selective import ReadRouter, pick
 from analemma.bag.temperature import Temperatures
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import parse_block_id
-from analemma.canon.read import MISSING, NodeSource
+from analemma.canon.read import MISSING, Nodes
 from analemma.canon.trees import Trees
 from analemma.catalog.payloads import Lease, LeaseId, PayloadCatalog
 from analemma.catalog.port import TenantId
@@ -243,7 +243,7 @@ class Payloads:
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
             size, top = pointer.size_bytes, pointer.hash
             guarded = partial(self._shelf.reader.guarded, pointer)
-            total = guarded(lambda: NodeSource(trees.fetch).get(top).length)
+            total = guarded(lambda: Nodes(trees.fetch).get(top).length)
         route = self.router.choose(size, wanted, total, auto_routing=auto_routing)
         started = self._clock.monotonic()
         if route == "whole":

@@ -14,7 +14,7 @@ from analemma.blocks.port import ObjectStore
 from analemma.blocks.uploads import object_metadata, upload_pack
 from analemma.canon.identity import BlockId, verify_block
 from analemma.canon.nodes import Block, block_links
-from analemma.canon.trees import check_block
+from analemma.canon.trees import Promises
 from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound
@@ -84,9 +84,10 @@ class BlockStore:
         return self._read(blocks)
 
     def audit(
-        self, blocks: Sequence[BlockId], uploads: set[UploadId] | None = None
+        self, blocks: Sequence[BlockId], uploads: set[UploadId] | None = None, promises: Promises | None = None
     ) -> tuple[dict[BlockId, bytes], list[str]]:
-        """The bytes of those that are whole, as `read_uncached`, and what is wrong with each of the others.
+        """The bytes of those that are whole, as `read_uncached`, and what is wrong with each of the others, and with
+        what links say of them, among all that were audited with the same `promises`.
 
         With `uploads`, those that were looked at before, also whether the uploads that they lie in are told of rightly.
         """
@@ -98,13 +99,14 @@ class BlockStore:
                 return {}, [str(exc)]
             # One of them is damaged: find out which, and all others that are.
             middle = len(blocks) // 2
-            found, problems = self.audit(blocks[:middle], uploads)
-            more, worse = self.audit(blocks[middle:], uploads)
+            found, problems = self.audit(blocks[:middle], uploads, promises)
+            more, worse = self.audit(blocks[middle:], uploads, promises)
             return found | more, problems + worse
         rows = self._catalog.read_blocks(self._tenant, blocks)
+        promises = promises or Promises()
         for block, data in found.items():
             try:
-                check_block(block, data)
+                promises.check(block, data)  # guard: block.links
             except Corrupt as exc:
                 problems.append(str(exc))
             row = rows.get(block)

@@ -131,15 +131,14 @@ class Packer:
 
     def node(self, kind: Kind, level: int, entries: Sequence[Entry], *, forced: bool) -> Entry:
         """Emit one node; gives its entry for the level above."""
-        links: Sequence[Link] = ()
         if level:
             block, below, count = index_block(kind, level, entries)
         else:
-            block, below, links = leaf_block(kind, entries)
+            block, below = leaf_block(kind, entries)
             count = len(entries)
         self._emit(block)
         if self._emit_parts is not None:
-            self._emit_parts(block, (kind, level, count, entries, links))
+            self._emit_parts(block, (kind, level, count, entries))
         last_key = entries[-1][3] if entries else None
         return index_entry(block, count=count, below=below, forced=forced, last_key=last_key)
 

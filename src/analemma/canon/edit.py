@@ -17,22 +17,28 @@ from analemma.canon.nodes import (
     LEAF_HEAD_BYTES,
     MAXIMUM_BYTES,
     Block,
+    Child,
     Entry,
     Node,
+    NodeParts,
     broken_promise,
+    check_shape,
     child_id,
     child_link,
+    decode_node,
     find_cut,
-    follow,
+    node_from_parts,
     node_links,
 )
 from analemma.canon.pointer import Path, check_path, format_pointer, list_index
 from analemma.canon.read import (
     MISSING,
     Fetch,
+    Loaded,
     Missing,
     NodeCache,
-    NodeSource,
+    Nodes,
+    Walk,
     child_position,
     find_field,
     find_item,
@@ -142,6 +148,77 @@ class Runs:
             self._lengths[page : page + 1] = [sum([len(run) for run in half]) for half in halves]
 
 
+class EditedNodes(Nodes):
+    """The nodes of a tree that is being edited: those of its base, and those that were made and are stored nowhere yet.
+    `known` grows with every id seen in a node of the base: a new tree need not bring those along."""
+
+    def __init__(self, fetch: Fetch, cache: NodeCache | None = None) -> None:
+        super().__init__(fetch, cache)
+        self._parts: dict[BlockId, NodeParts] = {}
+        self._expected: Callable[[], object] | None = None
+        self.made: dict[BlockId, Block] = {}
+        self.known: set[BlockId] = set()
+
+    def expect(self, walks: Callable[[], Iterable[Walk[object]]]) -> None:
+        """Name the descents that are to come: at the first node that has to be fetched, all of them are run, so that
+        each level costs one fetch. While every node is at hand they cost nothing."""
+        self._expected = lambda: self.run(walks())
+
+    def add(self, block: Block) -> None:
+        """Make a new block readable; nothing is stored. Corrupt when it links to something that was neither made nor
+        seen: a node it took content from has links that its flags deny."""
+        if not self.known.issuperset(block.links):
+            for link in block.links:
+                if link not in self.known and link not in self.made:
+                    raise Corrupt(f"a block has a link to {link.hex()} that its flags deny", block=link.hex())
+        self.made[block.id] = block
+
+    def add_parts(self, block: Block, parts: NodeParts) -> None:
+        """Tell of what a new block was made, so that reading it needs no decoding."""
+        self._parts[block.id] = parts
+
+    def accept(self, links: Sequence[Link]) -> None:
+        """Know these as well, although no node that was met has them: whoever names them holds on to their trees."""
+        self.known.update([link.id for link in links])
+
+    def keep(self, blocks: Iterable[BlockId]) -> None:
+        """Leave these new nodes, and those that were met, to the cache; nothing more is expected."""
+        # The descents know the values that were put, and those belong to the caller alone again.
+        self._expected = None
+        if self._cache is not None:
+            for block in blocks:
+                if block in self._parts:
+                    self._cache.put(block, self.loaded(block))
+
+    def length(self, block: BlockId) -> int:
+        """Bytes of a block that was fetched or made before."""
+        return len(self.loaded(block).data)
+
+    def _here(self, block: BlockId) -> Loaded | None:
+        loaded = self._loaded.get(block)
+        if loaded is None and (made := self.made.get(block)) is not None:
+            parts = self._parts.get(block)
+            if parts is None:
+                loaded = Loaded(decode_node(block, made.data), made.data)
+            else:
+                loaded = Loaded(node_from_parts(parts), made.data, parts[3], made.links)
+            self._loaded[block] = loaded
+        return super()._here(block) if loaded is None else loaded
+
+    def _load(self, blocks: Sequence[BlockId]) -> None:
+        if self._expected is not None:
+            run, self._expected = self._expected, None
+            run()
+            blocks = [block for block in blocks if block not in self._loaded]
+        if blocks:
+            super()._load(blocks)
+
+    def _meet(self, block: BlockId, loaded: Loaded) -> None:
+        super()._meet(block, loaded)
+        self.known.add(block)
+        self.known.update(loaded.ids)
+
+
 NodePath = tuple[int, ...]
 """A node by the child numbers that lead to it from the root."""
 
@@ -177,29 +254,32 @@ class TreeRewriter:
     them are cut anew until a cut falls on an old boundary, and the nodes that changed are the splices of the level
     above."""
 
-    def __init__(self, root: BlockId, source: NodeSource, packer: Packer) -> None:
+    def __init__(self, root: BlockId, nodes: EditedNodes, packer: Packer) -> None:
         self._root = root
-        self._source = source
+        self._nodes = nodes
         self._packer = packer
-        node = source.get(root)
+        node = nodes.get(root)
         if node.kind not in ("list", "map"):
             raise broken_promise(root)
         self._kind: Kind = node.kind
         self._height = node.level
-        self._nodes: dict[NodePath, Node] = {(): node}
+        self._at: dict[NodePath, Node] = {(): node}
 
     def node(self, path: NodePath) -> Node:
         """The node at a path; Corrupt when it is not what its parent says."""
-        node = self._nodes.get(path)
+        node = self._at.get(path)
         if node is None:
             parent = self.node(path[:-1])
-            child = parent.body[path[-1]]
-            node = self._nodes[path] = follow(parent, child, self._source.get(child_id(child)))
+            node = self._at[path] = self._below(parent, parent.body[path[-1]])
         return node
+
+    def _below(self, parent: Node, child: Child) -> Node:
+        block = child_id(child)
+        return check_shape(block, self._nodes.get(block), parent.kind, child[1], parent.level - 1)
 
     def load(self, paths: Iterable[NodePath]) -> None:
         """Fetch nodes of one level together; their parents are there already."""
-        self._source.get_many([self._id(path) for path in paths])
+        self._nodes.get_many([self._id(path) for path in paths])
 
     @property
     def height(self) -> int:
@@ -227,10 +307,10 @@ class TreeRewriter:
         if not self._height:
             return link
         # What was a wide level may have become a single node: the root is the lowest level that has just one.
-        node = self._source.get(link.id)
+        node = self._nodes.get(link.id)
         while node.level and len(node.body) == 1:
             link = child_link(self._kind, node.body[0])
-            node = follow(node, node.body[0], self._source.get(link.id))
+            node = self._below(node, node.body[0])
         return link
 
     def _rewrite_level(self, level: int, splices: Splices) -> list[_Replaced]:
@@ -309,7 +389,7 @@ class TreeRewriter:
         self.node(path)
         block = self._id(path)
         try:
-            return self._source.loaded(block).entries
+            return self._nodes.loaded(block).entries
         except (ValueError, TypeError, RecursionError) as exc:
             raise Corrupt(f"block {block.hex()} holds content that cannot be encoded again", block=block.hex()) from exc
 
@@ -404,13 +484,13 @@ def edit(
 ) -> Edited:
     """Apply the operations in order to the tree at `root`. The blocks given back are those the old tree does not have,
     so whoever stores them must hold on to the old tree until the new one is committed."""
-    return _Editor(root, NodeSource(fetch, cache), registry).apply(list(operations))
+    return _Editor(root, EditedNodes(fetch, cache), registry).apply(list(operations))
 
 
 class _Editor:
-    def __init__(self, root: BlockId, source: NodeSource, registry: TypeRegistry) -> None:
-        self._source = source
-        self._packer = Packer(registry, source.add, source.add_parts, source.accept)
+    def __init__(self, root: BlockId, nodes: EditedNodes, registry: TypeRegistry) -> None:
+        self._nodes = nodes
+        self._packer = Packer(registry, nodes.add, nodes.add_parts, nodes.accept)
         self._old_root = root
         self._root: Any = None
 
@@ -418,8 +498,8 @@ class _Editor:
         for _, path, _ in operations:
             # All of them first: the descents that are expected take every path as it is.
             check_path(path)
-        self._source.expect(lambda: [locate(self._old_root, path) for _, path, _ in operations])
-        self._root = link_wire(root_link(self._old_root, self._source.get(self._old_root)))
+        self._nodes.expect(lambda: [locate(self._old_root, path) for _, path, _ in operations])
+        self._root = link_wire(root_link(self._old_root, self._nodes.get(self._old_root)))
         for operation in operations:
             try:
                 self._apply(operation)
@@ -430,7 +510,7 @@ class _Editor:
                 ) from None
         link = self._finish_root()
         blocks = self._new_blocks(link.id)
-        self._source.keep([block.id for block in blocks])
+        self._nodes.keep([block.id for block in blocks])
         return Edited(link, blocks)
 
     def _apply(self, operation: Operation) -> None:
@@ -489,7 +569,7 @@ class _Editor:
                 except (IndexError, Invalid):
                     return False
             else:
-                slot = self._source.run([step(slot.wire if type(slot) is Packed else slot, token)])[0]
+                slot = self._nodes.run([step(slot.wire if type(slot) is Packed else slot, token)])[0]
             if slot is MISSING:
                 return False
         return True
@@ -524,10 +604,9 @@ class _Editor:
             if not is_special(slot):
                 return _MapDraft(None, dict(slot))
             link, tag = read_special(slot)
-            if link is not None and link.kind == "map":
-                return _MapDraft(link.id, {})
-            if link is not None and link.kind == "list":
-                return _ListDraft(link.id, Runs(range(link.count)))
+            if link is not None and link.kind in ("list", "map"):
+                check_shape(link.id, self._nodes.get(link.id), link.kind, link.count)
+                return _MapDraft(link.id, {}) if link.kind == "map" else _ListDraft(link.id, Runs(range(link.count)))
             if tag is not None and tag[0] == "map":
                 return _MapDraft(None, {"": tag[1]})
         pointer = format_pointer(path)
@@ -543,17 +622,17 @@ class _Editor:
             return slot
         if draft.base is None:
             return MISSING
-        return self._source.run([find_field(draft.base, key)])[0]
+        return self._nodes.run([find_field(draft.base, key)])[0]
 
     def _item(self, draft: _ListDraft, index: int) -> Any:
         run, offset = draft.runs.get(index)
         if isinstance(run, list):
             return run[offset]
         assert draft.base is not None
-        return self._source.run([find_item(draft.base, run[offset])])[0]
+        return self._nodes.run([find_item(draft.base, run[offset])])[0]
 
     def _new_slot(self, value: Any, path: Path, find_old: Callable[[], Any]) -> Packed:
-        made = len(self._source.made)
+        made = len(self._nodes.made)
         packed = self._packer.pack(value, at=path)
         # Only a value with trees of its own can share some with what it replaces.
         if packed.flags & LINKS:
@@ -561,19 +640,19 @@ class _Editor:
             # What was put by an earlier operation of this batch is stored nowhere: only what the old tree has may be
             # skipped.
             if not isinstance(old, (*_DRAFTS, Missing, Packed)):
-                self._learn(old, budget=len(self._source.made) - made)
+                self._learn(old, budget=len(self._nodes.made) - made)
         return packed
 
     def _learn(self, old: Wire, budget: int) -> None:
         """Look at the tree that is being replaced: what the new value shares with it need not be stored again. Costs no
         more than the new value did."""
-        frontier = [link for link in wire_links(old) if link.id in self._source.known]
+        frontier = [link for link in wire_links(old) if link.id in self._nodes.known]
         blocks = [link.id for link in frontier if link.branching]
         while blocks and budget > 0:
             blocks = blocks[:budget]
             budget -= len(blocks)
             following: list[BlockId] = []
-            for node in self._source.get_many(blocks).values():
+            for node in self._nodes.get_many(blocks).values():
                 following += [link.id for link in node_links(node) if link.branching]
             blocks = following
 
@@ -581,11 +660,9 @@ class _Editor:
         if type(value) not in (dict, list):
             self._root = self._packer.pack_root(value)
             return
-        made = len(self._source.made)
+        made = len(self._nodes.made)
         link = self._packer.pack_root(value)
-        self._learn(
-            link_wire(root_link(self._old_root, self._source.get(self._old_root))), len(self._source.made) - made
-        )
+        self._learn(link_wire(root_link(self._old_root, self._nodes.get(self._old_root))), len(self._nodes.made) - made)
         self._root = link_wire(link)
 
     def _finish_root(self) -> Link:
@@ -611,9 +688,9 @@ class _Editor:
 
     def _inline_or_link(self, link: Link) -> Packed:
         """A container that has shrunk goes back inline, as if it had been built small."""
-        node = self._source.get(link.id)
+        node = self._nodes.get(link.id)
         # A leaf is a few bytes longer than what it holds, so a longer one holds too much.
-        if node.level == 0 and self._source.length(link.id) <= INLINE_BYTES + LEAF_HEAD_BYTES:
+        if node.level == 0 and self._nodes.length(link.id) <= INLINE_BYTES + LEAF_HEAD_BYTES:
             if node.kind == "map":
                 return self._packer.pack_fields({key: packed_wire(wire) for key, wire in node.body.items()})
             return self._packer.pack_items([packed_wire(wire) for wire in node.body])
@@ -629,17 +706,17 @@ class _Editor:
                 )
             items = [self._finish(inner) for run in draft.runs for inner in run]
             return self._packer.sequence("list", [list_entry(item) for item in items])
-        tree = TreeRewriter(draft.base, self._source, self._packer)
+        tree = TreeRewriter(draft.base, self._nodes, self._packer)
         splices = self._map_splices(tree, draft) if isinstance(draft, _MapDraft) else self._list_splices(tree, draft)
         if not splices:
             return self._unchanged(draft.base)
         return tree.rewrite(splices)
 
     def _unchanged(self, root: BlockId) -> Link:
-        node = self._source.get(root)
+        node = self._nodes.get(root)
         below = sum([link.size for link in node_links(node)])
         link = root_link(root, node)
-        return Link(root, link.kind, link.count, below + self._source.length(root), link.branching)
+        return Link(root, link.kind, link.count, below + self._nodes.length(root), link.branching)
 
     def _map_splices(self, tree: TreeRewriter, draft: _MapDraft) -> dict[NodePath, list[Splice]]:
         by_leaf: dict[NodePath, list[str]] = {(): sorted(draft.fields, key=sort_key)}
@@ -700,7 +777,7 @@ class _Editor:
 
     def _new_blocks(self, root: BlockId) -> tuple[Block, ...]:
         """The blocks of the new tree that are not in the old one. Drafts leave others behind; those are forgotten."""
-        made, known = self._source.made, self._source.known
+        made, known = self._nodes.made, self._nodes.known
         found: dict[BlockId, Block] = {}
         stack = [root]
         while stack:

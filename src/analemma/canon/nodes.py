@@ -64,8 +64,8 @@ Entry = tuple[bytes, int, Wire, str | None]
 """One entry of a node on its way into bytes: encoded, flags, as wire, and in maps its key (of an index entry: the
 child's last key). A bare tuple, because editing a node makes one for each of its entries."""
 
-NodeParts = tuple[Kind, int, int, Sequence[Entry], Sequence[Link]]
-"""What a new node was made of: kind, level, the count that links to it give, entries, and the links in its content."""
+NodeParts = tuple[Kind, int, int, Sequence[Entry]]
+"""What a new node was made of: kind, level, the count that links to it give, and entries."""
 
 Child = list[Any]
 """An index entry as stored: CID, count, size, flags, and in maps the last key."""
@@ -130,9 +130,9 @@ _LEAF_HEADS = {flags: bytes((0, flags)) for flags in (0, SPECIALS, LINKS, LINKS 
 _INDEX_FLAGS = bytes((LINKS,))
 
 
-def leaf_block(kind: Kind, entries: Sequence[Entry]) -> tuple[Block, int, list[Link]]:
-    """The leaf of a list or map, the bytes of all trees it links to, and the links. Entries are encoded already: the
-    node is their concatenation."""
+def leaf_block(kind: Kind, entries: Sequence[Entry]) -> tuple[Block, int]:
+    """The leaf of a list or map, and the bytes of all trees it links to. Entries are encoded already: the node is their
+    concatenation."""
     flags = 0
     links: list[Link] = []
     for entry in entries:
@@ -144,7 +144,7 @@ def leaf_block(kind: Kind, entries: Sequence[Entry]) -> tuple[Block, int, list[L
     head = head_bytes(5 if kind == "map" else 4, len(entries))
     data = b"".join([_KIND_HEAD[kind], _LEAF_HEADS[flags], head, *[entry[0] for entry in entries]])
     block = _new_tuple(Block, (block_id(data), data, tuple([link.id for link in links])))
-    return block, sum([link.size for link in links]), links
+    return block, sum([link.size for link in links])
 
 
 def content_block(kind: Kind, wire: Wire, flags: int, links: tuple[BlockId, ...] = ()) -> Block:
@@ -206,7 +206,7 @@ def node_entries(node: Node) -> list[Entry]:
 
 def node_from_parts(parts: NodeParts) -> Node:
     """The node that was made of these, as decoding it would give it."""
-    kind, level, count, entries, _ = parts
+    kind, level, count, entries = parts
     flags = LINKS if level else 0
     if not level:
         for entry in entries:
@@ -356,35 +356,28 @@ def _is_tag(wire: Wire) -> bool:
     return tag is not None and tag[0] not in ("map", "float")
 
 
-Facts = tuple[str, int, int, int, str | None]
-"""What an index entry says of its child, and what a node is: kind, level, count, whether it has links, last key."""
+def last_key(node: Node) -> str | None:
+    """What an index entry gives as the last key of this node; None where that is not a map's."""
+    if node.kind != "map" or not node.body:
+        return None
+    return node.body[-1][4] if node.level else next(reversed(node.body))  # type: ignore[no-any-return]
 
 
-def entry_facts(parent: Node, child: Child) -> Facts:
-    """What an index entry says of the node it leads to."""
-    kind = parent.kind
-    return kind, parent.level - 1, child[1], child[3] & LINKS, child[4] if kind == "map" else None
-
-
-def node_facts(node: Node) -> Facts:
-    """What an index entry would say of this node."""
-    kind, level, flags, body, count = node
-    last_key: str | None = None
-    if kind == "map" and body:
-        last_key = body[-1][4] if level else next(reversed(body))
-    return kind, level, count, flags & LINKS, last_key
-
-
-def follow(parent: Node, child: Child, node: Node) -> Node:
-    """The node that an index entry leads to; Corrupt when it is not what the entry says."""
-    if entry_facts(parent, child) != node_facts(node):
-        raise broken_promise(child_id(child))
+def check_shape(block: BlockId, node: Node, kind: Kind, count: int, level: int | None = None) -> Node:
+    """The node, if it is what leads here as far as a walk relies on it: its kind, how much it holds, and its level when
+    an index entry led to it."""
+    if node.kind != kind or node.length != count or (level is not None and node.level != level):
+        raise broken_promise(block)
     return node
 
 
-def keeps_promise(link: Link, node: Node) -> bool:
-    """Whether a node is what a link inside content says. (Its size takes the sizes of everything below.)"""
-    return link.kind == node.kind and link.count == node.length and link.branching == bool(node.flags & LINKS)
+def check_children(parent: Node, children: Sequence[Node]) -> Sequence[Node]:
+    """The same for all children of a node."""
+    kinds, levels, _, _, counts = zip(*children, strict=True)
+    if {*kinds} != {parent.kind} or {*levels} != {parent.level - 1} or counts != tuple([c[1] for c in parent.body]):
+        for child, node in zip(parent.body, children, strict=True):
+            check_shape(child_id(child), node, parent.kind, child[1], parent.level - 1)
+    return children
 
 
 def broken_promise(block: BlockId) -> Corrupt:

@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     HIGHEST_LEVEL,
-    Block,
     Child,
     Entry,
     Node,
-    NodeParts,
     broken_promise,
+    check_children,
+    check_shape,
     child_id,
     decode_node,
-    follow,
-    keeps_promise,
     node_entries,
-    node_from_parts,
     node_link_ids,
-    node_links,
 )
 from analemma.canon.pointer import Path, list_index
 from analemma.canon.types import Tagged, TypeRegistry
@@ -56,26 +52,34 @@ Walk = Generator[BlockId, Node, R]
 
 CACHED_NODES = 256
 """Nodes that a cache keeps: about a megabyte of blocks, at most eight, and about four times that decoded."""
+LARGEST_READ_BYTES = 4 * 2**30
+"""Bytes of blocks, repeats counted each time, that one read may put together."""
+MOST_ROUNDS = (DEEPEST_CONTENT + 2) * (HIGHEST_LEVEL + 1)
+"""Fetches that the deepest value needs when each of its containers is the highest tree."""
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+UnknownTypes = Literal["refuse", "keep"]
+
+
+class Missing:
+    """Nothing stands at the path."""
+
+
+MISSING = Missing()
 
 
 class Loaded:
     """A node that was decoded or made, with what has been worked out about it since."""
 
-    __slots__ = ("_entries", "_ids", "_links", "length", "node")
+    __slots__ = ("_entries", "_ids", "data", "node")
 
     def __init__(
-        self,
-        node: Node,
-        length: int,
-        entries: Sequence[Entry] | None = None,
-        ids: Sequence[BlockId] | None = None,
-        links: Sequence[Link] | None = None,
+        self, node: Node, data: bytes, entries: Sequence[Entry] | None = None, ids: Sequence[BlockId] | None = None
     ) -> None:
         self.node = node
-        self.length = length
+        self.data = data
         self._entries = entries
         self._ids = ids
-        self._links = links
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -86,17 +90,10 @@ class Loaded:
 
     @property
     def ids(self) -> Sequence[BlockId]:
-        """The blocks that an index node links to."""
+        """The blocks that the node links to, one for each link."""
         if self._ids is None:
             self._ids = node_link_ids(self.node)
         return self._ids
-
-    @property
-    def links(self) -> Sequence[Link]:
-        """The links inside the content of a leaf."""
-        if self._links is None:
-            self._links = node_links(self.node)
-        return self._links
 
 
 class NodeCache:
@@ -129,54 +126,17 @@ class NodeCache:
                 self._loaded.popitem(last=False)
 
 
-class NodeSource:
-    """Decoded nodes, fetched at most once. `known` grows with every id seen in a fetched node: all of them are
-    reachable from the roots this source was asked about.
+class Nodes:
+    """Decoded nodes, each fetched at most once, and the ways down from them; a level costs one fetch, for however many
+    trees.
 
-    Every link inside content that was seen is held against its target when that is fetched, so whoever takes a link at
-    its word (its kind, its count) is told of a lie before acting on it. Index entries are checked by who follows
-    them."""
+    What links say of their targets was checked when the blocks were admitted, and is when they are verified. On the way
+    down only that is held against a node without which no walk could go on from it: its kind, its level, its count."""
 
     def __init__(self, fetch: Fetch, cache: NodeCache | None = None) -> None:
         self._fetch = fetch
         self._cache = cache
         self._loaded: dict[BlockId, Loaded] = {}
-        self._promised: dict[BlockId, Link] = {}
-        self._parts: dict[BlockId, NodeParts] = {}
-        self._expected: Callable[[], object] | None = None
-        self.made: dict[BlockId, Block] = {}
-        self.known: set[BlockId] = set()
-
-    def expect(self, walks: Callable[[], Iterable[Walk[object]]]) -> None:
-        """Name the descents that are to come: at the first node that has to be fetched, all of them are run, so that
-        each level costs one fetch. While every node is at hand they cost nothing."""
-        self._expected = lambda: self.run(walks())
-
-    def add(self, block: Block) -> None:
-        """Make a new block readable; nothing is stored. Corrupt when it links to something that was neither made nor
-        seen: a node it took content from has links that its flags deny."""
-        if not self.known.issuperset(block.links):
-            for link in block.links:
-                if link not in self.known and link not in self.made:
-                    raise Corrupt(f"a block has a link to {link.hex()} that its flags deny", block=link.hex())
-        self.made[block.id] = block
-
-    def add_parts(self, block: Block, parts: NodeParts) -> None:
-        """Tell of what a new block was made, so that reading it needs no decoding."""
-        self._parts[block.id] = parts
-
-    def accept(self, links: Sequence[Link]) -> None:
-        """Know these as well, although no node that was met has them: whoever names them holds on to their trees."""
-        self._remember(links)
-
-    def keep(self, blocks: Iterable[BlockId]) -> None:
-        """Leave these new nodes, and those that were met, to the cache; nothing more is expected."""
-        # The descents know the values that were put, and those belong to the caller alone again.
-        self._expected = None
-        if self._cache is not None:
-            for block in blocks:
-                if block in self._parts:
-                    self._cache.put(block, self._made(self.made[block]))
 
     def get(self, block: BlockId) -> Node:
         """One node."""
@@ -184,7 +144,7 @@ class NodeSource:
 
     def loaded(self, block: BlockId) -> Loaded:
         """One node with what is known about it."""
-        ready = self._ready(block)
+        ready = self._here(block)
         if ready is None:
             self._load([block])
             ready = self._loaded[block]
@@ -193,15 +153,23 @@ class NodeSource:
     def get_many(self, blocks: Iterable[BlockId]) -> dict[BlockId, Node]:
         """These nodes, with one fetch for all that are new."""
         wanted = dict.fromkeys(blocks)
-        missing = [block for block in wanted if self._ready(block) is None]
+        missing = [block for block in wanted if self._here(block) is None]
         if missing:
             self._load(missing)
         return {block: self._loaded[block].node for block in wanted}
 
-    def length(self, block: BlockId) -> int:
-        """Bytes of a block that was fetched or made before."""
-        made = self.made.get(block)
-        return self._loaded[block].length if made is None else len(made.data)
+    def leaves(self, trees: Sequence[Node]) -> list[list[Node]]:
+        """The leaves of each of these trees, in order."""
+        levels = [[tree] for tree in trees]
+        while deeper := [number for number, nodes in enumerate(levels) if nodes[0].level]:
+            below = self.get_many([child[0][4:] for number in deeper for node in levels[number] for child in node.body])
+            for number in deeper:
+                levels[number] = [
+                    child
+                    for node in levels[number]
+                    for child in check_children(node, [below[child[0][4:]] for child in node.body])
+                ]
+        return levels
 
     def run(self, walks: Iterable[Walk[R]]) -> list[R]:
         """Run descents in step, so that each level costs one fetch for all of them."""
@@ -229,7 +197,7 @@ class NodeSource:
         try:
             while True:
                 block = next(walk) if node is None else walk.send(node)
-                ready = self._ready(block)
+                ready = self._here(block)
                 if ready is None:
                     waiting.append((number, walk, block))
                     return
@@ -237,89 +205,32 @@ class NodeSource:
         except StopIteration as stop:
             results[number] = stop.value
 
-    def _ready(self, block: BlockId) -> Loaded | None:
+    def _here(self, block: BlockId) -> Loaded | None:
         loaded = self._loaded.get(block)
-        if loaded is not None:
-            return loaded
-        made = self.made.get(block)
-        if made is not None:
-            return self._made(made)
-        if self._cache is not None and (loaded := self._cache.get(block)) is not None:
+        if loaded is None and self._cache is not None and (loaded := self._cache.get(block)) is not None:
             self._meet(block, loaded)
         return loaded
 
-    def _made(self, block: Block) -> Loaded:
-        loaded = self._loaded.get(block.id)
-        if loaded is None:
-            parts = self._parts.get(block.id)
-            if parts is None:
-                loaded = Loaded(decode_node(block.id, block.data), len(block.data))
-            else:
-                loaded = Loaded(node_from_parts(parts), len(block.data), parts[3], block.links, parts[4])
-            self._loaded[block.id] = loaded
-        return loaded
-
     def _load(self, blocks: Sequence[BlockId]) -> None:
-        if self._expected is not None:
-            run, self._expected = self._expected, None
-            run()
-            blocks = [block for block in blocks if block not in self._loaded]
-            if not blocks:
-                return
         fetched = self._fetch(blocks)
         for block in blocks:
-            loaded = Loaded(decode_node(block, fetched[block]), len(fetched[block]))
+            data = fetched[block]
+            loaded = Loaded(decode_node(block, data), data)
             self._meet(block, loaded)
             if self._cache is not None:
                 self._cache.put(block, loaded)
 
     def _meet(self, block: BlockId, loaded: Loaded) -> None:
-        """Learn what a node says, and hold it against what was said of it."""
-        node = loaded.node
-        self.known.add(block)
-        promised = self._promised.get(block)
-        if promised is not None and not keeps_promise(promised, node):
-            raise broken_promise(block)
+        """Take a node that was not met before."""
         self._loaded[block] = loaded
-        if node.level:
-            self.known.update(loaded.ids)
-        elif node.flags & LINKS:
-            self._remember(loaded.links)
-
-    def _remember(self, links: Sequence[Link]) -> None:
-        for link in links:
-            # Of two links to one block that differ, at least one lies.
-            if self._promised.setdefault(link.id, link) != link:
-                raise broken_promise(link.id)
-            target = self._loaded.get(link.id)
-            if target is not None and not keeps_promise(link, target.node):
-                raise broken_promise(link.id)
-        self.known.update([link.id for link in links])
-
-
-LARGEST_READ_BYTES = 4 * 2**30
-"""Bytes of blocks, repeats counted each time, that one read may put together."""
-MOST_ROUNDS = (DEEPEST_CONTENT + 2) * (HIGHEST_LEVEL + 1)
-"""Fetches that the deepest value needs when each of its containers is the highest tree."""
-_SCALARS = frozenset({str, int, float, bool, type(None)})
-
-UnknownTypes = Literal["refuse", "keep"]
-
-
-class Missing:
-    """Nothing stands at the path."""
-
-
-MISSING = Missing()
 
 
 class Reader:
     """Reads whole trees: first every block, level by level, then the value is put together.
 
-    Between the two, every link is held against the block it leads to: kind, level, count, last key and size. The size
-    is what makes a read finite in practice. A few blocks that each name the next one twice stand for a value of any
-    length; but as every size is the block's own plus those below it, the size of the root is, once all are found to
-    agree, the exact number of bytes to be decoded, and it is known before the first of them is."""
+    Between the two it is known how much there is to put together. A few blocks that each name the next one twice stand
+    for a value of any length; so the bytes that a tree stands for are added up from below, and what is too much is
+    refused before any of it is made."""
 
     def __init__(
         self,
@@ -335,37 +246,28 @@ class Reader:
         self._largest_bytes = largest_bytes
         self._bytes: dict[BlockId, bytes] = {}
         self._nodes: dict[BlockId, Node] = {}
-        self._sizes: dict[BlockId, int] = {}
 
     def read(self, root: BlockId) -> Any:
         """The value of this tree."""
         self._load([root])
-        self._check_size([root])
         return self._tree(root, 0)
 
     def read_many(self, roots: Sequence[BlockId]) -> list[Any]:
         """The values of these trees, in their order; one fetch per level of the deepest."""
         self._load(roots)
-        self._check_size(roots)
         return [self._tree(root, 0) for root in roots]
 
     def read_wires(self, wires: Sequence[Wire]) -> list[Any]:
         """The values of these pieces of content."""
-        links = [link for wire in wires for link in wire_links(wire)]
-        self._load([link.id for link in links])
-        for link in links:
-            # A root that is asked for as a whole comes as a link of size 0, since nothing led to it.
-            if not keeps_promise(link, self._peek(link.id)) or link.size not in (0, self._sizes[link.id]):
-                raise broken_promise(link.id)
-        self._check_size([link.id for link in links])
+        self._load([link.id for wire in wires for link in wire_links(wire)])
         return [self._top(wire) for wire in wires]
 
-    def _load(self, blocks: Iterable[BlockId]) -> None:
+    def _load(self, roots: Sequence[BlockId]) -> None:
         # Names of their own: the loop runs once for each block of a state.
-        bytes_, nodes, sizes = self._bytes, self._nodes, self._sizes
-        frontier = [block for block in dict.fromkeys(blocks) if block not in bytes_]
-        indexes: list[Node] = []
-        linked: list[Link] = []
+        bytes_, nodes = self._bytes, self._nodes = {}, {}
+        sizes: dict[BlockId, int] = {}
+        below: dict[BlockId, list[BlockId]] = {}
+        frontier = list(dict.fromkeys(roots))
         rounds = 0
         while frontier:
             if (rounds := rounds + 1) > MOST_ROUNDS:
@@ -375,53 +277,28 @@ class Reader:
             for block in frontier:
                 data = bytes_[block] = fetched[block]
                 node = nodes[block] = decode_node(block, data)
-                size = len(data)
                 if node[2] & LINKS:
-                    if node.level:
-                        indexes.append(node)
-                        size += sum([child[2] for child in node.body])
-                        following.update(dict.fromkeys([child[0][4:] for child in node.body]))
-                    else:
-                        links = node_links(node)
-                        linked += links
-                        size += sum([link.size for link in links])
-                        following.update(dict.fromkeys([link.id for link in links]))
-                sizes[block] = size
+                    ids = below[block] = node_link_ids(node)
+                    following.update(dict.fromkeys(ids))
+                else:
+                    sizes[block] = len(data)
             frontier = [block for block in following if block not in bytes_]
-        self._check_links(indexes, linked)
-
-    def _check_links(self, indexes: Sequence[Node], linked: Sequence[Link]) -> None:
-        sizes = self._sizes
-        for parent in indexes:
-            blocks = [child[0][4:] for child in parent.body]
-            nodes = [self._nodes.get(block) or self._peek(block) for block in blocks]
-            kinds, levels, flags, _, counts = zip(*nodes, strict=True)
-            entries = [[child[1], child[2], child[3] & LINKS] for child in parent.body]
-            found = [
-                [count, sizes[block], flag & LINKS] for count, block, flag in zip(counts, blocks, flags, strict=True)
-            ]
-            if entries != found or {*kinds} != {parent.kind} or {*levels} != {parent.level - 1} or parent.kind == "map":
-                # Slower, and knows which of them it is.
-                for child, node in zip(parent.body, nodes, strict=True):
-                    if child[2] != sizes[child_id(child)]:
-                        raise broken_promise(child_id(child))
-                    follow(parent, child, node)
-        for link in linked:
-            if link.kind == "value" or link.size != sizes[link.id] or not keeps_promise(link, self._peek(link.id)):
-                raise broken_promise(link.id)
-
-    def _check_size(self, blocks: Sequence[BlockId]) -> None:
-        total = sum([self._sizes[block] for block in blocks])
+        stack = list(below)
+        while stack:
+            # Whatever links say, the names of blocks prove that none leads back.
+            block = stack[-1]
+            try:
+                sizes[block] = len(bytes_[block]) + sum([sizes[each] for each in below[block]])
+                stack.pop()
+            except KeyError:
+                stack += [each for each in below[block] if each not in sizes]
+        total = sum([sizes[root] for root in roots])
         if total > self._largest_bytes:
             raise Limit(
                 f"the value takes {total} bytes of blocks, and one read may take {self._largest_bytes}",
                 hint="read parts of it by their paths",
                 bytes=total,
             )
-
-    def _peek(self, block: BlockId) -> Node:
-        node = self._nodes.get(block)
-        return decode_node(block, self._bytes[block]) if node is None else node
 
     def _take(self, block: BlockId) -> Node:
         # The decoded node is handed out once; a block that occurs again is decoded again, so that no two places of a
@@ -432,12 +309,16 @@ class Reader:
     # What follows calls itself at most three times per level of nesting: the deepest value has to fit on the stack of
     # a program that has used up half of it. So trees are flattened in loops, and tags around tags are unwrapped in one.
 
-    def _tree(self, block: BlockId, depth: int) -> Any:
+    def _tree(self, block: BlockId, depth: int, link: Link | None = None) -> Any:
         """The value of a tree whose blocks are loaded; `depth` is how many containers it stands in."""
         node = self._take(block)
+        if link is not None:
+            check_shape(block, node, link.kind, link.count)
         leaves = [node]
         while leaves[0].level:
-            leaves = [self._take(child[0][4:]) for parent in leaves for child in parent.body]
+            above, leaves = leaves, []
+            for parent in above:
+                leaves += check_children(parent, [self._take(child[0][4:]) for child in parent.body])
         kind = node.kind
         if kind == "text":
             return "".join([leaf.body for leaf in leaves])
@@ -491,7 +372,7 @@ class Reader:
     def _top(self, wire: Wire) -> Any:
         """The value of content that stands in nothing: the only place where a link may lead to a lone scalar."""
         link = read_special(wire).link if is_special(wire) else None
-        return self._plain(wire, 0) if link is None else self._tree(link.id, 0)
+        return self._plain(wire, 0) if link is None else self._tree(link.id, 0, link)
 
     def _plain(self, wire: Wire, depth: int) -> Any:
         cls = type(wire)
@@ -512,9 +393,9 @@ class Reader:
         while True:
             link, tag = read_special(wire)
             if link is not None:
-                if link.id not in self._bytes:
-                    raise Corrupt("a block holds a link that its flags do not tell of")
-                value = self._tree(link.id, depth)
+                if link.id not in self._bytes or link.kind == "value":
+                    raise Corrupt("a block holds a link that its flags do not tell of, or to a lone scalar")
+                value = self._tree(link.id, depth, link)
                 break
             name, wire = cast("tuple[str, Wire]", tag)
             if name == "float":
@@ -581,9 +462,7 @@ def step(wire: Wire, token: str) -> Walk[Wire | Missing]:
         if link is not None:
             # Entered even if the link itself says that nothing can be there: only the target tells a lie from the
             # truth.
-            node = yield link.id
-            if not keeps_promise(link, node):
-                raise broken_promise(link.id)
+            node = check_shape(link.id, (yield link.id), link.kind, link.count)
             if node.kind == "map":
                 return (yield from _field_below(node, token))
             if node.kind == "list":
@@ -621,7 +500,7 @@ def find_item(root: BlockId, index: int) -> Walk[Wire]:
 def _field_below(node: Node, key: str) -> Walk[Wire | Missing]:
     while node.level:
         child = node.body[child_position(node, key)]
-        node = follow(node, child, (yield child_id(child)))
+        node = check_shape(child_id(child), (yield child_id(child)), node.kind, child[1], node.level - 1)
     return node.body.get(key, MISSING)
 
 
@@ -632,7 +511,7 @@ def _item_below(node: Node, index: int) -> Walk[Wire]:
             if index < child[1]:
                 break
             index -= child[1]
-        node = follow(node, child, (yield child_id(child)))
+        node = check_shape(child_id(child), (yield child_id(child)), node.kind, child[1], node.level - 1)
     return node.body[index]
 
 
@@ -666,8 +545,7 @@ def read_paths(
     root: BlockId, paths: Sequence[Path], fetch: Fetch, registry: TypeRegistry, unknown: UnknownTypes = "refuse"
 ) -> list[Any]:
     """What stands at each path (MISSING where nothing does); only the blocks on the way and below are fetched."""
-    source = NodeSource(fetch)
-    wires = source.run(locate(root, path) for path in paths)
+    wires = Nodes(fetch).run(locate(root, path) for path in paths)
     found = [wire for wire in wires if wire is not MISSING]
     values = iter(Reader(fetch, registry, unknown).read_wires(found))
     return [wire if wire is MISSING else next(values) for wire in wires]
@@ -688,15 +566,15 @@ class Parts:
 
     def at(self, root: BlockId, path: Path) -> Wire | Missing:
         """What stands at a path of a whole tree; MISSING if nothing does."""
-        return self._source().run([locate(root, path)])[0]
+        return self._nodes().run([locate(root, path)])[0]
 
     def field(self, container: Wire, key: str) -> Wire | Missing:
         """One field of a map; MISSING if it has none of that name."""
-        return self._source().run([step(container, key)])[0]
+        return self._nodes().run([step(container, key)])[0]
 
     def items(self, container: Wire, indexes: Iterable[int]) -> list[Wire]:
         """Some items of a list, which has that many; the descents share their fetches."""
-        found = self._source().run(step(container, str(index)) for index in indexes)
+        found = self._nodes().run(step(container, str(index)) for index in indexes)
         link = _link(container)
         if link is not None and any(wire is MISSING for wire in found):
             raise broken_promise(link.id)
@@ -705,24 +583,16 @@ class Parts:
     def is_small(self, container: Wire) -> bool:
         """Whether all of a container stands in one place: inline, or in a single leaf."""
         link = _link(container)
-        return link is None or self._root(link, self._source()).level == 0
+        return link is None or self._root(link, self._nodes()).level == 0
 
     def contents(self, containers: Sequence[Wire]) -> list[Content]:
         """The fields or items of each of these containers, without what they link to; one fetch per level for all."""
-        source = self._source()
+        nodes = self._nodes()
         links = {number: link for number, wire in enumerate(containers) if (link := _link(wire)) is not None}
-        source.get_many([link.id for link in links.values()])
-        levels = {number: [self._root(link, source)] for number, link in links.items()}
-        while deeper := {number: nodes for number, nodes in levels.items() if nodes[0].level}:
-            children = source.get_many(
-                [child_id(child) for nodes in deeper.values() for node in nodes for child in node.body]
-            )
-            for number, nodes in deeper.items():
-                levels[number] = [
-                    follow(node, child, children[child_id(child)]) for node in nodes for child in node.body
-                ]
+        nodes.get_many([link.id for link in links.values()])
+        leaves = dict(zip(links, nodes.leaves([self._root(link, nodes) for link in links.values()]), strict=True))
         return [
-            _joined(links[number], levels[number]) if number in links else _inline(wire)
+            _joined(links[number], leaves[number]) if number in links else _inline(wire)
             for number, wire in enumerate(containers)
         ]
 
@@ -760,14 +630,11 @@ class Parts:
                 inner += [(part, depth + 1) for part in _parts(content)]
         return deepest
 
-    def _source(self) -> NodeSource:
-        return NodeSource(self.trees.fetch, self.trees.nodes)
+    def _nodes(self) -> Nodes:
+        return Nodes(self.trees.fetch, self.trees.nodes)
 
-    def _root(self, link: Link, source: NodeSource) -> Node:
-        node = source.get(link.id)
-        if not keeps_promise(link, node):
-            raise broken_promise(link.id)
-        return node
+    def _root(self, link: Link, nodes: Nodes) -> Node:
+        return check_shape(link.id, nodes.get(link.id), link.kind, link.count)
 
 
 def _link(wire: Wire) -> Link | None:

@@ -13,14 +13,20 @@ from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     Block,
     block_links,
+    broken_promise,
     check_node,
+    child_id,
     decode_node,
     is_tree_node,
+    last_key,
+    node_links,
 )
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
-from analemma.canon.read import MISSING, Fetch, NodeCache, NodeSource, Reader, UnknownTypes, locate, read_paths
+from analemma.canon.read import MISSING, Fetch, NodeCache, Nodes, Reader, UnknownTypes, locate, read_paths
 from analemma.canon.types import TypeRegistry
 from analemma.canon.values import (
+    Kind,
+    Link,
     Wire,
     decode,
     encode,
@@ -28,7 +34,7 @@ from analemma.canon.values import (
 )
 from analemma.errors import Corrupt, NotFound
 
-__all__ = ["Edited", "Operation", "Trees", "admit_block", "check_block"]
+__all__ = ["Edited", "Operation", "Promises", "Trees", "admit_block"]
 
 
 def no_blocks(blocks: Sequence[BlockId]) -> NoReturn:
@@ -99,7 +105,7 @@ class Trees:
 
     def fingerprint(self, root: BlockId, path: Path) -> bytes | None:
         """A hash of what stands at a path, without reading all of it; None if nothing does."""
-        found = NodeSource(self.fetch).run([locate(root, path)])[0]
+        found = Nodes(self.fetch).run([locate(root, path)])[0]
         return None if found is MISSING else bytes(block_id(encode_stored(found)))
 
     def edit(self, root: BlockId, operations: Iterable[Operation]) -> Edited:
@@ -111,15 +117,56 @@ class Trees:
         return diff(old, new, self.fetch, self.registry, self.unknown)
 
 
-def check_block(block: BlockId, data: bytes) -> None:
-    """Raise Corrupt if a tree's node does not say of itself what is true of it. Blocks of other kinds have readers of
-    their own."""
-    if is_tree_node(data):
-        check_node(block, decode_node(block, data))
+class Promises:
+    """Checks blocks of trees, and holds what links say against the blocks that they lead to, in whatever order the two
+    are met. Readers take links at their word, except for what no walk can go on without; so this is asked where blocks
+    come in from outside, and by whoever verifies.
+
+    If all that is said of a block agrees, and is true by what the block itself says of those below it, then all of it
+    is true: sizes add up from below."""
+
+    def __init__(self) -> None:
+        self._links: dict[BlockId, tuple[Kind, int, int, bool]] = {}
+        self._entries: dict[BlockId, tuple[int, str | None]] = {}
+
+    def expect(self, link: Link) -> None:
+        """Note what a link says; Corrupt if something else was said before, or turned out to be true."""
+        if not self._agree(link):
+            raise broken_promise(link.id)
+
+    def check(self, block: BlockId, data: bytes) -> None:
+        """Corrupt if a tree's node does not say of itself what is true of it, or is not what links say, or has links
+        that are not true. Blocks of other kinds have readers of their own."""
+        if not is_tree_node(data):
+            return
+        node = decode_node(block, data)
+        check_node(block, node)
+        links = node_links(node)
+        size = len(data) + sum([link.size for link in links])
+        wrong = [] if self._agree(Link(block, node.kind, node.length, size, bool(links))) else [block]
+        if not self._agree_on_place(block, node.level, last_key(node)):
+            wrong.append(block)
+        wrong += [link.id for link in links if not self._agree(link)]
+        if node.level:
+            wrong += [
+                child_id(child)
+                for child in node.body
+                if not self._agree_on_place(child_id(child), node.level - 1, *child[4:])
+            ]
+        if wrong:
+            raise broken_promise(wrong[0])
+
+    def _agree(self, link: Link) -> bool:
+        said = (link.kind, link.count, link.size, link.branching)
+        return self._links.setdefault(link.id, said) == said
+
+    def _agree_on_place(self, block: BlockId, level: int, key: str | None = None) -> bool:
+        return self._entries.setdefault(block, (level, key)) == (level, key)
 
 
-def admit_block(data: bytes, expected: BlockId | None = None) -> Block:
-    """Take a block from outside: it must be what its name says, and exactly the bytes we would have written."""
+def admit_block(data: bytes, expected: BlockId | None = None, promises: Promises | None = None) -> Block:
+    """Take a block from outside: it must be what its name says, exactly the bytes we would have written, and, among all
+    that were admitted with the same `promises`, what links say of it."""
     found = block_id(data)
     if expected is not None and found != expected:
         raise Corrupt(f"block {expected.hex()} arrived with other bytes", block=expected.hex())
@@ -129,5 +176,5 @@ def admit_block(data: bytes, expected: BlockId | None = None) -> Block:
         raise Corrupt(f"block {found.hex()} is not DAG-CBOR", block=found.hex()) from exc
     if not canonical:
         raise Corrupt(f"block {found.hex()} is not in canonical form", block=found.hex())
-    check_block(found, data)
+    (promises or Promises()).check(found, data)
     return Block(found, data, tuple(block_links(data)))

@@ -13,7 +13,7 @@ from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.pointer import format_pointer
-from analemma.canon.read import MISSING, NodeSource, Parts, locate
+from analemma.canon.read import MISSING, Nodes, Parts, locate
 from analemma.canon.trees import Trees
 from analemma.canon.values import (
     DEEPEST_CONTENT,
@@ -202,7 +202,7 @@ def _fields(trees: Trees, root: Link, wanted: frozenset[str]) -> dict[str, Wire]
         assert type(content) is dict
         return {name: wire for name, wire in content.items() if name in wanted}
     names = sorted(wanted)
-    wires = NodeSource(trees.fetch, trees.nodes).run(locate(root.id, (name,)) for name in names)
+    wires = Nodes(trees.fetch, trees.nodes).run(locate(root.id, (name,)) for name in names)
     return {name: wire for name, wire in zip(names, wires, strict=True) if wire is not MISSING}
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from analemma.app import App, Tenant
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.read import MISSING, NodeSource, Parts, locate
+from analemma.canon.read import MISSING, Nodes, Parts, locate
 from analemma.canon.trees import Edited
 from analemma.canon.values import (
     Link,
@@ -187,7 +187,7 @@ class Threads(Retention, Removing):
         if not channels:
             return [{} for _ in roots]
         wanted = [(number, name) for number in range(len(roots)) for name in channels]
-        source = NodeSource(self._trees.fetch)
+        source = Nodes(self._trees.fetch)
         paths = [(roots[number], ("channels", name)) for number, name in wanted]
         wires = source.run(locate(*each) for each in [*paths, *((root, ("checkpoint",)) for root in roots)])
         for row, wire in zip(rows, wires[len(wanted) :], strict=True):

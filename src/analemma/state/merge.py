@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
-from analemma.canon.read import MISSING, NodeSource, Walk, container_kind, locate, step
+from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, step
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, KernelCatalog, ManifestRow, TenantId
 from analemma.errors import Invalid, NotFound
@@ -110,7 +110,7 @@ def changes_by_place(trees: Trees, root: BlockId, operations: Iterable[Operation
     side."""
     listed = list(operations)
     parents = list(dict.fromkeys(operation.path[:-1] for operation in listed))
-    lengths = NodeSource(trees.fetch).run(_list_above(root, parent) for parent in parents)
+    lengths = Nodes(trees.fetch).run(_list_above(root, parent) for parent in parents)
     lists = {parent: length for parent, length in zip(parents, lengths, strict=True) if length is not None}
     changes: dict[Path, list[Operation]] = {}
     for operation in listed:

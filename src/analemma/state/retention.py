@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from analemma.canon.identity import BlockId
-from analemma.canon.read import MISSING, NodeSource, locate
+from analemma.canon.read import MISSING, Nodes, locate
 from analemma.catalog.port import BranchKey, ExpiringVersion, ManifestRow, RetentionRow
 from analemma.catalog.threads import CheckpointRow
 from analemma.clock import attempts
@@ -238,7 +238,7 @@ class Retention(Recording):
     def _held_channels(self, manifest: BlockId, channels: Collection[str]) -> list[str]:
         """Those of some channels that a checkpoint holds whole: only what leads to them is read."""
         names, root = sorted(channels), self._read_manifest(manifest).root.id
-        found = NodeSource(self._trees.fetch).run(locate(root, ("channels", name)) for name in names)
+        found = Nodes(self._trees.fetch).run(locate(root, ("channels", name)) for name in names)
         return [name for name, wire in zip(names, found, strict=True) if wire is not MISSING]
 
     def _all_versions(self, key: BranchKey) -> Iterable[ManifestRow]:

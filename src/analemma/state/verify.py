@@ -1,8 +1,9 @@
 """Checking that a branch is what it claims to be: its journal, its head, its manifests, and every block below them.
 
-Nothing here trusts a cache, a column or a name: bytes are read from the store and hashed, columns are compared with the
-bytes they repeat, and the journal says which rows there must be. Whoever can rewrite the journal's end and the head
-together can still make a branch forget its newest versions; only something kept elsewhere, a receipt, shows that."""
+Nothing here trusts a cache, a column, a link or a name: bytes are read from the store and hashed, columns are compared
+with the bytes they repeat and links with the blocks that they lead to, and the journal says which rows there must be.
+Whoever can rewrite the journal's end and the head together can still make a branch forget its newest versions; only
+something kept elsewhere, a receipt, shows that."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from typing import Any
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import block_links
-from analemma.canon.trees import Trees
+from analemma.canon.trees import Promises, Trees
 from analemma.canon.types import standard_registry
+from analemma.canon.values import wire_links
 from analemma.catalog.port import (
     BranchKey,
     Head,
@@ -62,6 +64,7 @@ class Verifier:
         self._blocks = blocks
         self._seen: set[BlockId] = set()
         self._uploads: set[UploadId] = set()
+        self._promises = Promises()
 
     def branch(self, key: BranchKey, expect: Receipt | None = None) -> Report:
         """Check the journal from its beginning, the head, every row that repeats the journal, and every version that is
@@ -196,9 +199,10 @@ class Verifier:
             versions, named = left, left_named
             self._seen.clear()
             self._uploads.clear()
+            self._promises = Promises()
 
     def _named_page(self, key: BranchKey, page: Sequence[NamedVersion], report: Report) -> list[BlockId]:
-        found, problems = self._blocks.audit([*{row.manifest for row in page}], self._uploads)
+        found, problems = self._blocks.audit([*{row.manifest for row in page}], self._uploads, self._promises)
         report.problems += problems
         links: list[BlockId] = []
         for row in page:
@@ -232,19 +236,34 @@ class Verifier:
         links: list[BlockId] = []
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
-            found, problems = self._blocks.audit([row.id for row in batch], self._uploads)
+            found, problems = self._blocks.audit([row.id for row in batch], self._uploads, self._promises)
             report.problems += problems
             for row in batch:
                 if row.id in found:
-                    links += _check_manifest(row, key, found[row.id], report)
+                    links += self._manifest(row, key, found[row.id], report)
         return links
+
+    def _manifest(self, row: ManifestRow, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:
+        try:
+            manifest = decode_manifest(row.id, data)
+        except AnalemmaError as exc:
+            report.problems.append(str(exc))
+            return []
+        if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
+            report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
+        for link in (manifest.root, *wire_links(manifest.metadata)):
+            try:
+                self._promises.expect(link)
+            except Corrupt as exc:
+                report.problems.append(f"manifest {row.id.hex()}: {exc}")
+        return manifest_links(manifest)
 
     def _trees(self, roots: Iterable[BlockId], report: Report) -> None:
         frontier = [block for block in dict.fromkeys(roots) if block not in self._seen]
         self._seen.update(frontier)
         while frontier:
             batch, frontier = frontier[:BATCH], frontier[BATCH:]
-            found, problems = self._blocks.audit(batch, self._uploads)
+            found, problems = self._blocks.audit(batch, self._uploads, self._promises)
             report.blocks += len(found)
             report.problems += problems
             for data in found.values():
@@ -271,23 +290,12 @@ class Verifier:
         """What these blocks lead to, as far as they can be read."""
         links: dict[BlockId, None] = {}
         for start in range(0, len(blocks), BATCH):
-            found, problems = self._blocks.audit(blocks[start : start + BATCH], uploads)
+            found, problems = self._blocks.audit(blocks[start : start + BATCH], uploads, self._promises)
             report.blocks += len(found)
             report.problems += problems
             for data in found.values():
                 links.update(dict.fromkeys(block_links(data)))
         return links
-
-
-def _check_manifest(row: ManifestRow, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:
-    try:
-        manifest = decode_manifest(row.id, data)
-    except AnalemmaError as exc:
-        report.problems.append(str(exc))
-        return []
-    if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
-        report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
-    return manifest_links(manifest)
 
 
 def _check_place(key: BranchKey, record: dict[str, Any], row: JournalRow, seq: int, tip: bytes | None) -> None:
