@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import quote
 
-from analemma.blocks.cache import BlockCache, BodyCache, CacheStack
+from analemma.blocks.cache import Lru
 from analemma.blocks.hardened import Hardened, ObjectMetrics
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.urls import open_objects
@@ -509,15 +509,14 @@ class Store:
                 closing.callback(tenant.close)
 
     @cached_property
-    def cache(self) -> BlockCache:
+    def cache(self) -> Lru:
         """Verified blocks, kept near."""
-        near = BodyCache(self.settings.cache_bytes)
         if self.settings.redis_url is None:
-            return near
+            return Lru(self.settings.cache_bytes)
         from analemma.blocks.redis_tier import open_redis_tier
 
         store, ttl_s = self.catalog.store_id(), self.settings.redis_ttl_s
-        return CacheStack([near, open_redis_tier(self.settings.redis_url, store, ttl_s=ttl_s)])
+        return Lru(self.settings.cache_bytes, open_redis_tier(self.settings.redis_url, store, ttl_s=ttl_s))
 
     @cached_property
     def foreign(self) -> ForeignObjects:

@@ -1,4 +1,4 @@
-"""Verified block bodies kept near: an LRU in this process, and the shape that other tiers share with it.
+"""Verified block bodies kept near: in this process, and behind that, if there is one, in a tier that others share.
 
 Blocks never change, so a cache needs no invalidation. It answers reads only: that a block was seen here says nothing
 about whether it is still stored, and no writer may skip a block because of it.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from analemma.blocks.forking import watch
 from analemma.canon.identity import BlockId
 
 DEFAULT_CAPACITY_BYTES = 64 << 20
@@ -19,63 +18,64 @@ _OVERHEAD_BYTES = 200
 """What an entry costs besides its body (key, object headers, a list node), so that tiny blocks count too."""
 
 
-class BlockCache(Protocol):
-    """A tier of canonical block bytes. It may forget anything at any time, and never raises."""
+class FarTier(Protocol):
+    """Where bodies may be that are not in this process. It may forget anything at any time, and never raises."""
 
-    def get_many(self, tenant: int, ids: Iterable[BlockId]) -> dict[BlockId, bytes]:
-        """Those of the blocks that are here, already verified."""
+    def get_many(self, tenant: int, ids: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        """Those of the blocks that are there, verified."""
 
     def put_many(self, tenant: int, bodies: Mapping[BlockId, bytes]) -> None:
-        """Remember bodies that the caller has verified."""
-
-    def clear(self) -> None:
-        """Forget everything this process put here or can reach."""
+        """Leave bodies there that the caller has verified."""
 
     def close(self) -> None:
         """Give back connections; safe to call twice."""
 
 
-class BodyCache:
+class Lru:
     """Least recently used bodies leave first; bounded by bytes; safe to share between threads."""
 
-    def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
-        self.capacity_bytes = capacity_bytes
-        self.hits = 0
-        self.misses = 0
+    def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES, far: FarTier | None = None) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._far = far
         self._bytes = 0
         self._bodies: OrderedDict[tuple[int, BlockId], bytes] = OrderedDict()
         self._lock = threading.Lock()
-        watch(self)
 
-    def __len__(self) -> int:
-        return len(self._bodies)
-
-    @property
-    def size_bytes(self) -> int:
-        """What the entries weigh, with their overhead; never above the capacity."""
-        return self._bytes
-
-    def get_many(self, tenant: int, ids: Iterable[BlockId]) -> dict[BlockId, bytes]:
+    def get_many(self, tenant: int, ids: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        """Those of the blocks that are here, already verified."""
         found: dict[BlockId, bytes] = {}
         bodies = self._bodies
-        misses = 0
         with self._lock:
             for block in ids:
                 key = (tenant, block)
                 body = bodies.get(key)
-                if body is None:
-                    misses += 1
-                else:
+                if body is not None:
                     # guard: cache.used
                     bodies.move_to_end(key)
                     found[block] = body
-            self.hits += len(found)
-            self.misses += misses
+        if self._far is not None and (missing := [block for block in dict.fromkeys(ids) if block not in found]):
+            brought = self._far.get_many(tenant, missing)
+            self._keep(tenant, brought)
+            found |= brought
         return found
 
     def put_many(self, tenant: int, bodies: Mapping[BlockId, bytes]) -> None:
+        """Remember bodies that the caller has verified."""
+        self._keep(tenant, bodies)
+        if self._far is not None:
+            self._far.put_many(tenant, bodies)
+
+    def close(self) -> None:
+        """Forget everything, and give back what the far tier has; safe to call twice."""
+        with self._lock:
+            self._bodies.clear()
+            self._bytes = 0
+        if self._far is not None:
+            self._far.close()
+
+    def _keep(self, tenant: int, bodies: Mapping[BlockId, bytes]) -> None:
         # One body that alone would flush half the cache is not worth the others.
-        heaviest = self.capacity_bytes // 2
+        heaviest = self._capacity_bytes // 2
         kept = self._bodies
         with self._lock:
             for block, body in bodies.items():
@@ -89,53 +89,6 @@ class BodyCache:
                 kept[key] = body
                 self._bytes += weight
             # guard: cache.bytes
-            while self._bytes > self.capacity_bytes:
+            while self._bytes > self._capacity_bytes:
                 _, dropped = self._bodies.popitem(last=False)
                 self._bytes -= len(dropped) + _OVERHEAD_BYTES
-
-    def clear(self) -> None:
-        with self._lock:
-            self._bodies.clear()
-            self._bytes = 0
-
-    def close(self) -> None:
-        self.clear()
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: go on with what is here, unless some thread was changing it at that moment."""
-        caught, self._lock = self._lock.locked(), threading.Lock()
-        if caught:
-            self.clear()
-
-
-class CacheStack:
-    """Several tiers as one, nearest first: what a farther tier finds is remembered by the nearer ones."""
-
-    def __init__(self, tiers: Sequence[BlockCache]) -> None:
-        self.tiers = tuple(tiers)
-
-    def get_many(self, tenant: int, ids: Iterable[BlockId]) -> dict[BlockId, bytes]:
-        found: dict[BlockId, bytes] = {}
-        wanted = list(dict.fromkeys(ids))
-        for depth, tier in enumerate(self.tiers):
-            if not wanted:
-                break
-            here = tier.get_many(tenant, wanted)
-            if here:
-                found |= here
-                wanted = [block for block in wanted if block not in here]
-                for nearer in self.tiers[:depth]:
-                    nearer.put_many(tenant, here)
-        return found
-
-    def put_many(self, tenant: int, bodies: Mapping[BlockId, bytes]) -> None:
-        for tier in self.tiers:
-            tier.put_many(tenant, bodies)
-
-    def clear(self) -> None:
-        for tier in self.tiers:
-            tier.clear()
-
-    def close(self) -> None:
-        for tier in self.tiers:
-            tier.close()

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
-from analemma.blocks.cloud_errors import translate
-from analemma.blocks.listing import in_key_order
 from analemma.blocks.port import (
     ObjectInfo,
     ObjectStore,
@@ -27,7 +26,7 @@ from analemma.blocks.port import (
     settle_existing,
     short_read,
 )
-from analemma.errors import AnalemmaError, Corrupt, Invalid, NotFound, Unavailable
+from analemma.errors import AnalemmaError, Corrupt, Denied, Invalid, NotFound, OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
     from obstore import GetResult, ObjectMeta, UpdateVersion
@@ -43,6 +42,13 @@ LARGEST_TO_TAG_BYTES = 64 << 20
 _LIST_PAGE = 1000
 _DELETE_BATCH = 1000
 _RANGE_PAST_END = 416
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>|\"code\": ?\"?(\w{1,64})")
+_NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
+_NEVER_SENT = re.compile(r"kind: (Connect|Builder)|dns error")
+_TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504}
+_SEARCHED_CHARACTERS = 4000
 
 
 class CloudStore(ObjectStore):
@@ -316,3 +322,68 @@ def _is_ours(key: str) -> bool:
 def _info(key: str, meta: ObjectMeta, metadata: Mapping[str, str] | None = None) -> ObjectInfo:
     modified: datetime = meta["last_modified"]
     return ObjectInfo(key, meta["size"], int(modified.timestamp() * 1_000_000), metadata or {})
+
+
+def translate(exc: BaseException, *, place: str, key: str | None, writing: bool = False) -> AnalemmaError:
+    """Our error for one of obstore's, whose texts are searched and not repeated: they may hold signed URLs. `place` is
+    the store's URL without its secrets."""
+    text = str(exc)[:_SEARCHED_CHARACTERS]
+    kind = type(exc).__name__
+    found_status = _STATUS.search(text)
+    status = int(found_status[1]) if found_status else None
+    # Only behind the status, where the server's answer begins: in front of it stands the key, which may say anything.
+    found_code = _CODE.search(text, found_status.end()) if found_status else None
+    code = (found_code[1] or found_code[2]) if found_code else None
+    reason = code or (f"status {status}" if status else "no answer")
+    about = f"{place}: object {key}" if key else place
+
+    if code in _NO_BUCKET:
+        return Unavailable(f"{place}: no such bucket", hint="create the bucket, or correct the URL")
+    if isinstance(exc, FileNotFoundError) and key is not None:
+        return missing(key)
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
+        return Denied(f"{about}: access refused ({reason})", hint="check the credentials and what they may do")
+    if kind in ("UnknownConfigurationKeyError", "InvalidPathError"):
+        return Invalid(f"{about}: obstore does not accept this name or setting", hint="check the object store URL")
+    if status in (301, 307, 308, 400):
+        return Unavailable(f"{about}: request refused ({reason})", hint="check the region and endpoint in the URL")
+    if status is not None and status not in _TRANSIENT_STATUSES:
+        return Unavailable(f"{about}: request refused ({reason})", hint="check the object store")
+    if status is None and kind not in ("GenericError", "JoinError"):
+        return Unavailable(f"{about}: {kind}", hint="check the object store URL")
+    # A write that was sent may have happened although its answer never came.
+    error = OutcomeUnknown if writing and not _NEVER_SENT.search(text) else Unavailable
+    return error(f"{about}: {reason}", hint="check the network and the endpoint", transient=True)
+
+
+def in_key_order(found: Iterable[ObjectInfo], start: str) -> Iterator[ObjectInfo]:
+    """A listing in the order of whole keys.
+
+    AWS lists by the bytes of the whole key, so `a-b/x` comes before `a/x`; others walk a tree and give `a/x` first. A
+    merge of a listing with a catalog would take the difference for missing objects.
+
+    `start` is what all keys begin with. The two orders differ only between a name and longer names that continue it
+    with a character below the slash, and these stand together; so one such group is held in memory at a time.
+    """
+    group: list[ObjectInfo] = []
+    group_name = ""
+    last_key = ""
+    for info in found:
+        name = info.key[len(start) :].partition("/")[0]
+        if group and not (name == group_name or (name.startswith(group_name) and name[len(group_name)] < "/")):
+            yield from _sorted_group(group, last_key)
+            last_key = group[-1].key
+            group = []
+        if not group:
+            group_name = name
+        group.append(info)
+    yield from _sorted_group(group, last_key)
+
+
+def _sorted_group(group: list[ObjectInfo], last_key: str) -> Iterator[ObjectInfo]:
+    group.sort(key=lambda info: info.key)
+    if group and group[0].key <= last_key:
+        raise Unavailable(
+            "the object store lists its keys in no usable order", hint="use a bucket type that lists in key order"
+        )
+    yield from group

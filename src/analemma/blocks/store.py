@@ -7,11 +7,18 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from analemma.blocks.cache import BlockCache
+from analemma.blocks.cache import Lru
 from analemma.blocks.codec import MAX_BLOCK_BYTES, compress, decode_blocks
-from analemma.blocks.packs import PackEntry, StoredBlock, build_pack, pack_key, read_entries
+from analemma.blocks.packs import (
+    PackEntry,
+    StoredBlock,
+    build_pack,
+    object_metadata,
+    pack_key,
+    read_entries,
+    upload_pack,
+)
 from analemma.blocks.port import ObjectStore
-from analemma.blocks.uploads import object_metadata, upload_pack
 from analemma.canon.identity import BlockId, verify_block
 from analemma.canon.nodes import Block, block_links
 from analemma.canon.trees import Promises
@@ -53,7 +60,7 @@ class BlockStore:
         tenant: TenantId,
         *,
         objects: ObjectStore | None,
-        cache: BlockCache,
+        cache: Lru,
         pack_threshold_bytes: int,
         clock: Clock,
         entropy: Entropy,
@@ -91,18 +98,9 @@ class BlockStore:
 
         With `uploads`, those that were looked at before, also whether the uploads that they lie in are told of rightly.
         """
-        try:
-            found = self._read(blocks)
-            problems: list[str] = []
-        except AnalemmaError as exc:
-            if len(blocks) == 1:
-                return {}, [str(exc)]
-            # One of them is damaged: find out which, and all others that are.
-            middle = len(blocks) // 2
-            found, problems = self.audit(blocks[:middle], uploads, promises)
-            more, worse = self.audit(blocks[middle:], uploads, promises)
-            return found | more, problems + worse
-        rows = self._catalog.read_blocks(self._tenant, blocks)
+        found, failed = self._read_each(blocks, AnalemmaError)
+        problems = [str(error) for error in failed.values()]
+        rows = self._catalog.read_blocks(self._tenant, list(found)) if found else {}
         promises = promises or Promises()
         for block, data in found.items():
             try:
@@ -143,22 +141,23 @@ class BlockStore:
     def unsound(self, blocks: Sequence[BlockId]) -> tuple[set[BlockId], set[BlockId]]:
         """Those that are stored and are not what their names say, and those that are not stored at all; the store
         itself is read. One that cannot be reached now is neither: that is raised."""
-        try:
-            self._read(blocks)
-            return set(), set()
-        except Corrupt:
-            rows = self._catalog.read_blocks(self._tenant, blocks)
-        return self._damaged([block for block in blocks if block in rows]), {*blocks} - rows.keys()
+        failed = self._read_each(blocks, Corrupt)[1]
+        stored = self._catalog.read_blocks(self._tenant, list(failed)).keys() if failed else set()
+        return failed.keys() & stored, failed.keys() - stored
 
-    def _damaged(self, blocks: Sequence[BlockId]) -> set[BlockId]:
+    def _read_each(
+        self, blocks: Sequence[BlockId], told: type[AnalemmaError]
+    ) -> tuple[dict[BlockId, bytes], dict[BlockId, AnalemmaError]]:
+        """The bytes of those that can be read, and what happens with each of the others, if that is to be told."""
         try:
-            self._read(blocks)
-        except Corrupt:
+            return self._read(blocks), {}
+        except told as exc:
             if len(blocks) == 1:
-                return {*blocks}
-            middle = len(blocks) // 2
-            return self._damaged(blocks[:middle]) | self._damaged(blocks[middle:])
-        return set()
+                return {}, {blocks[0]: exc}
+        middle = len(blocks) // 2
+        found, failed = self._read_each(blocks[:middle], told)
+        more, worse = self._read_each(blocks[middle:], told)
+        return found | more, failed | worse
 
     def inline(self, blocks: Sequence[Block]) -> tuple[BlockRow, ...]:
         """The rows of blocks with their bytes, however many: for those that lie nowhere else."""

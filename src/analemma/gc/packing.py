@@ -20,12 +20,13 @@ from analemma.blocks.packs import (
     PackEntry,
     PackWriter,
     StoredBlock,
+    object_metadata,
     pack_key,
     read_entries,
+    upload_pack,
     verify_pack,
 )
 from analemma.blocks.port import ObjectStore
-from analemma.blocks.uploads import object_metadata, upload_pack
 from analemma.canon.identity import BlockId
 from analemma.catalog.packing import ColdMark, Origin, PackingCatalog, PackMove, PackUsage, SqlPacking
 from analemma.catalog.port import BlockRow, KernelCatalog, TenantId, Upload, UploadId

@@ -16,7 +16,6 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-from analemma.blocks.forking import watch
 from analemma.blocks.port import ObjectStore
 from analemma.catalog.object_owner import CatalogIdentity, ObjectClaim, ObjectOwnerRows
 from analemma.clock import Entropy
@@ -104,11 +103,6 @@ class ObjectOwnership:
         self._lock = threading.Lock()
         self._decided = False
         self._folder: str | None = None
-        watch(self)
-
-    def after_fork_in_child(self) -> None:
-        """In a forked child: a thread that was deciding did not come along."""
-        self._lock = threading.Lock()
 
     def owner(self) -> ObjectOwner:
         """Whose the objects are now. Changes nothing."""

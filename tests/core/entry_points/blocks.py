@@ -1,9 +1,9 @@
 """Stored blocks: how bodies are compressed and checked, what a pack is, and what the errors of clouds mean."""
 
-from analemma.blocks.cloud_errors import translate as translate
+from analemma.blocks.cloud import in_key_order as in_key_order
+from analemma.blocks.cloud import translate as translate
 from analemma.blocks.codec import compress as compress
 from analemma.blocks.codec import decode_blocks as decode_blocks
-from analemma.blocks.listing import in_key_order as in_key_order
 from analemma.blocks.memory import MemoryStore as MemoryStore
 from analemma.blocks.packs import PackEntry as PackEntry
 from analemma.blocks.packs import StoredBlock as StoredBlock
