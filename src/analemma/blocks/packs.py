@@ -19,7 +19,7 @@ import libipld
 
 from analemma import failpoints
 from analemma.blocks.codec import MAX_BLOCK_BYTES
-from analemma.blocks.port import ObjectStore, missing, quote_metadata
+from analemma.blocks.port import ObjectStore, quote_metadata
 from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.errors import Corrupt, Invalid, OutcomeUnknown, Unavailable
 
@@ -33,8 +33,6 @@ COALESCE_GAP_BYTES = 64 << 10
 """Neighbouring ranges this close are read as one: a request costs more than the bytes between them."""
 MAX_READ_BYTES = 16 << 20
 """One coalesced read stops growing here, so that reading many blocks stays bounded in memory."""
-_TAIL_BYTES = 64 << 10
-"""Read first when looking for a footer; most footers fit, and one request is enough."""
 
 BEFORE_INTENT = failpoints.declare("upload.before_intent", "a pack is built and nothing is recorded")
 AFTER_INTENT = failpoints.declare("upload.after_intent", "the intent is durable and no byte is written")
@@ -142,31 +140,16 @@ def verify_pack(data: bytes) -> tuple[PackEntry, ...]:
     """Check every byte of a whole pack and return what it holds; Corrupt if any differs from what was written."""
     if not data.startswith(HEADER):
         raise Corrupt("not a pack: wrong header", hint="restore the object from a second copy")
-    footer_length, digest = _parse_trailer(data[-TRAILER_BYTES:], len(data))
-    body = memoryview(data)[: len(data) - TRAILER_BYTES]
-    if hashlib.sha256(body).digest() != digest:
+    trailer = data[-TRAILER_BYTES:]
+    if len(trailer) != TRAILER_BYTES or trailer[40:] != MAGIC:
+        raise Corrupt("a pack has no trailer: it was cut short or overwritten", hint="restore it from a second copy")
+    end = len(data) - TRAILER_BYTES
+    footer_start = end - int.from_bytes(trailer[:8], "big")
+    if not len(HEADER) <= footer_start < end:
+        raise Corrupt("a pack states a footer longer than itself", hint="restore it from a second copy")
+    if hashlib.sha256(memoryview(data)[:end]).digest() != trailer[8:40]:
         raise Corrupt("a pack does not match its own SHA-256", hint="restore the object from a second copy")
-    return _decode_footer(bytes(body[len(body) - footer_length :]), footer_start=len(body) - footer_length)
-
-
-def read_footer(store: ObjectStore, key: str) -> tuple[PackEntry, ...]:
-    """What a stored pack holds, read from its end. Bodies are not read: their ids prove them when they are."""
-    info = store.head(key)
-    if info is None:
-        raise missing(key)
-    if info.size < len(HEADER) + TRAILER_BYTES:
-        raise Corrupt(f"object {key} is too short to be a pack", key=key)
-    if store.get_range(key, 0, len(HEADER)) != HEADER:
-        raise Corrupt(f"object {key} is not a pack: wrong header", key=key)
-    tail_length = min(info.size, _TAIL_BYTES)
-    tail = store.get_range(key, info.size - tail_length, tail_length)
-    footer_length, _ = _parse_trailer(tail[-TRAILER_BYTES:], info.size)
-    footer_start = info.size - TRAILER_BYTES - footer_length
-    if footer_length + TRAILER_BYTES <= tail_length:
-        footer = tail[-TRAILER_BYTES - footer_length : -TRAILER_BYTES]
-    else:
-        footer = store.get_range(key, footer_start, footer_length)
-    return _decode_footer(footer, footer_start=footer_start)
+    return _decode_footer(data[footer_start:end], footer_start=footer_start)
 
 
 def read_entries(store: ObjectStore, key: str, entries: Iterable[PackEntry]) -> dict[BlockId, bytes]:
@@ -255,15 +238,6 @@ def _encode_footer(entries: Iterable[PackEntry]) -> bytes:
     # The leading zero byte keeps libipld from writing an id that happens to look like a CID as a link.
     rows = [[b"\x00" + entry.id, entry.codec, entry.offset, entry.length, entry.size] for entry in entries]
     return libipld.encode_dag_cbor(rows)
-
-
-def _parse_trailer(trailer: bytes, object_size: int) -> tuple[int, bytes]:
-    if len(trailer) != TRAILER_BYTES or trailer[40:] != MAGIC:
-        raise Corrupt("a pack has no trailer: it was cut short or overwritten", hint="restore it from a second copy")
-    footer_length = int.from_bytes(trailer[:8], "big")
-    if not 0 < footer_length <= object_size - len(HEADER) - TRAILER_BYTES:
-        raise Corrupt("a pack states a footer longer than itself", hint="restore it from a second copy")
-    return footer_length, trailer[8:40]
 
 
 def _decode_footer(footer: bytes, *, footer_start: int) -> tuple[PackEntry, ...]:

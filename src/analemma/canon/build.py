@@ -73,6 +73,8 @@ class _Refused(Exception):
 _PLAIN = (dict, list, str, int, float, bool, bytes, type(None))
 _PLAIN_SCALARS = frozenset({str, int, float, bool, type(None)})
 _TEXTS = frozenset({str})
+_LARGE_NEGATIVE = b"\x3b"
+"""How an integer below -2^32 begins in CBOR."""
 _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 
@@ -396,9 +398,13 @@ def _pack_plain(value: Any, inline_bytes: int) -> Packed | None:
         # Or rather: there may be one that is negative.
         return None
     try:
-        size = len(encode(value))
+        data = encode(value)
     except ValueError:
         return None
+    if int in kinds and _LARGE_NEGATIVE in data:
+        # Perhaps: the encoder takes integers down to -2^64.
+        return None
+    size = len(data)
     # What takes no more than the longest key holds none that is too long.
     return Packed(value.copy(), size, 0) if size <= min(inline_bytes, LONGEST_KEY) else None
 

@@ -46,7 +46,6 @@ _are_plain: Final = _PLAIN.issuperset
 _WRITES_LARGE_EXPONENTS_ALIKE: Final = orjson.dumps(1e21) == b"1e+21"
 """Older encoders write `1e21`."""
 
-_MANTISSA: Final = re.compile(rb"([0-9])(?:\.([0-9]+))?\Z")
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9.])[0-9]{19}")
 _HUGE_INTEGER: Final = re.compile(rb"(?<![0-9.])[0-9]{309}")
 """More digits than a double can be large, which makes the decoder give up."""
@@ -180,25 +179,16 @@ def _without_odd_floats(value: Any, text: bytes, odd: list[float]) -> bytes:
         return _encode_settled(value)
     if b"-0.0" in text and any(map(_is_negative_zero, whole)):
         return _encode_settled(value)
-    # Edit the text where that is provably right: a form that occurs exactly as often as such floats do is in no string.
-    # What is left are floats below 1e-5, of which those from 1e-6 are written "Ne-6", and whole ones, written "N.0".
-    millionths = sum(map((1e-6).__le__, rest))
-    if millionths:
-        pieces = text.split(b"e-6")
-        if len(pieces) - 1 != millionths:
-            return _encode_settled(value)
-        text = b"".join(map(_spell_out_millionths, pieces[:-1])) + pieces[-1]
+    if any(map((1e-6).__le__, rest)):
+        return _encode_settled(value)
+    # What is left to rewrite are whole numbers, written "N.0". Edit the text where that is provably right: a form that
+    # occurs exactly as often as such floats do is in no string.
     if whole:
         shorter = text.replace(b".0,", b",").replace(b".0}", b"}").replace(b".0]", b"]")
         if len(text) - len(shorter) != 2 * len(whole):
             return _encode_settled(value)
         text = shorter
     return text
-
-
-def _spell_out_millionths(piece: bytes) -> bytes:
-    """`[7,1.5` (of `[7,1.5e-6]`) -> `[7,0.0000015`."""
-    return piece[:-20] + _MANTISSA.sub(rb"0.00000\1\2", piece[-20:])
 
 
 def _is_negative_zero(number: float) -> bool:

@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from analemma.canon.build import LONGEST_KEY, Packed, Packer, check_new_key, list_entry, map_entry
-from analemma.canon.identity import BlockId
+from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     FORCED,
     INLINE_BYTES,
@@ -63,6 +63,8 @@ from analemma.canon.values import (
     wire_links,
 )
 from analemma.errors import Corrupt, Invalid, NotFound
+
+T = TypeVar("T")
 
 Run = range | list[Any]
 
@@ -240,6 +242,8 @@ class _Replaced(NamedTuple):
 
 
 Splices = Mapping[NodePath, Sequence[Splice]]
+Span = tuple[int, int, list[Entry]]
+"""The items from one position up to another give way to others."""
 
 
 def packed_wire(wire: Wire) -> Packed:
@@ -263,27 +267,34 @@ class TreeRewriter:
             raise broken_promise(root)
         self._kind: Kind = node.kind
         self._height = node.level
-        self._at: dict[NodePath, Node] = {(): node}
+        self._at: dict[NodePath, Loaded] = {(): nodes.loaded(root)}
 
     def node(self, path: NodePath) -> Node:
         """The node at a path; Corrupt when it is not what its parent says."""
-        node = self._at.get(path)
-        if node is None:
-            parent = self.node(path[:-1])
-            node = self._at[path] = self._below(parent, parent.body[path[-1]])
-        return node
+        return self._loaded(path).node
 
-    def _below(self, parent: Node, child: Child) -> Node:
-        block = child_id(child)
-        return check_shape(block, self._nodes.get(block), parent.kind, child[1], parent.level - 1)
+    def entries(self, path: NodePath) -> Sequence[Entry]:
+        """The entries of a node as they are."""
+        loaded = self._loaded(path)
+        try:
+            return loaded.entries
+        except (ValueError, TypeError, RecursionError) as exc:
+            block = block_id(loaded.data).hex()
+            raise Corrupt(f"block {block} holds content that cannot be encoded again", block=block) from exc
 
-    def load(self, paths: Iterable[NodePath]) -> None:
-        """Fetch nodes of one level together; their parents are there already."""
-        self._nodes.get_many([self._id(path) for path in paths])
-
-    @property
-    def height(self) -> int:
-        return self._height
+    def spread(
+        self, whole: Sequence[T], split: Callable[[Node, Sequence[T]], Iterable[tuple[int, T]]]
+    ) -> dict[NodePath, list[T]]:
+        """Hand changes down to the leaves, one fetch per level: `split` says which go to which child of a node."""
+        here: dict[NodePath, list[T]] = {(): list(whole)}
+        for _ in range(self._height):
+            below: dict[NodePath, list[T]] = {}
+            for path, parts in here.items():
+                for number, part in split(self.node(path), parts):
+                    below.setdefault((*path, number), []).append(part)
+            self._nodes.get_many([child_id(self.node(path[:-1]).body[path[-1]]) for path in below])
+            here = below
+        return here
 
     def rewrite(self, splices: Splices) -> Link:
         """The tree after these changes to its leaves. An empty mapping changes nothing."""
@@ -293,10 +304,18 @@ class TreeRewriter:
                 splices = self._splices_above(replaced)
         return self._new_root(replaced[0].entries)
 
-    def _id(self, path: NodePath) -> BlockId:
-        if not path:
-            return self._root
-        return child_id(self.node(path[:-1]).body[path[-1]])
+    def _loaded(self, path: NodePath) -> Loaded:
+        loaded = self._at.get(path)
+        if loaded is None:
+            parent = self.node(path[:-1])
+            loaded = self._at[path] = self._below(parent, parent.body[path[-1]])
+        return loaded
+
+    def _below(self, parent: Node, child: Child) -> Loaded:
+        block = child_id(child)
+        loaded = self._nodes.loaded(block)
+        check_shape(block, loaded.node, parent.kind, child[1], parent.level - 1)
+        return loaded
 
     def _new_root(self, entries: list[Entry]) -> Link:
         if not entries:
@@ -310,7 +329,7 @@ class TreeRewriter:
         node = self._nodes.get(link.id)
         while node.level and len(node.body) == 1:
             link = child_link(self._kind, node.body[0])
-            node = self._below(node, node.body[0])
+            node = self._below(node, node.body[0]).node
         return link
 
     def _rewrite_level(self, level: int, splices: Splices) -> list[_Replaced]:
@@ -383,15 +402,6 @@ class TreeRewriter:
                 break
             path = left
         return path
-
-    def entries(self, path: NodePath) -> Sequence[Entry]:
-        """The entries of a node as they are."""
-        self.node(path)
-        block = self._id(path)
-        try:
-            return self._nodes.loaded(block).entries
-        except (ValueError, TypeError, RecursionError) as exc:
-            raise Corrupt(f"block {block.hex()} holds content that cannot be encoded again", block=block.hex()) from exc
 
     def _neighbour(self, path: NodePath, direction: int) -> NodePath | None:
         """The node before (-1) or after (+1) this one on its level."""
@@ -719,15 +729,8 @@ class _Editor:
         return Link(root, link.kind, link.count, below + self._nodes.length(root), link.branching)
 
     def _map_splices(self, tree: TreeRewriter, draft: _MapDraft) -> dict[NodePath, list[Splice]]:
-        by_leaf: dict[NodePath, list[str]] = {(): sorted(draft.fields, key=sort_key)}
-        for _ in range(tree.height):
-            below: dict[NodePath, list[str]] = {}
-            for path, keys in by_leaf.items():
-                node = tree.node(path)
-                for key in keys:
-                    below.setdefault((*path, child_position(node, key)), []).append(key)
-            tree.load(below)
-            by_leaf = below
+        changed = sorted(draft.fields, key=sort_key)
+        by_leaf = tree.spread(changed, lambda node, keys: [(child_position(node, key), key) for key in keys])
         splices: dict[NodePath, list[Splice]] = {}
         for path, keys in by_leaf.items():
             entries = tree.entries(path)
@@ -758,7 +761,7 @@ class _Editor:
         return encode_stored(slot), wire_flags(slot), slot, None
 
     def _list_splices(self, tree: TreeRewriter, draft: _ListDraft) -> dict[NodePath, list[Splice]]:
-        spans: list[tuple[int, int, list[Entry]]] = []
+        spans: list[Span] = []
         position = 0
         fresh: list[Entry] = []
         total = root_link(draft.base, tree.node(())).count if draft.base is not None else 0
@@ -773,7 +776,8 @@ class _Editor:
                 spans.append((position, run.start, fresh))
                 fresh = []
             position = run.stop
-        return _spread(tree, spans) if spans else {}
+        by_leaf = tree.spread(spans, _split_spans) if spans else {}
+        return {path: [Splice(*span) for span in inner] for path, inner in by_leaf.items()}
 
     def _new_blocks(self, root: BlockId) -> tuple[Block, ...]:
         """The blocks of the new tree that are not in the old one. Drafts leave others behind; those are forgotten."""
@@ -808,34 +812,22 @@ def _index(token: str, length: int, path: Path, *, inserting: bool) -> int:
         ) from None
 
 
-def _spread(tree: TreeRewriter, spans: Sequence[tuple[int, int, list[Entry]]]) -> dict[NodePath, list[Splice]]:
-    """Turn spans of positions in the whole list into splices of its leaves. New items go to the leaf where their span
-    starts."""
-    pieces: dict[NodePath, list[tuple[int, int, list[Entry]]]] = {(): list(spans)}
-    for _ in range(tree.height):
-        below: dict[NodePath, list[tuple[int, int, list[Entry]]]] = {}
-        for path, inner in pieces.items():
-            children = tree.node(path).body
-            ends = list(accumulate([child[1] for child in children]))
-            spread = list(inner)
-            # Spans are in order: children that end before the first one starts have no part in this.
-            first = min(bisect_right(ends, spread[0][0]), len(children) - 1)
-            offset = ends[first - 1] if first else 0
-            for number in range(first, len(children)):
-                last = number == len(children) - 1
-                end = ends[number]
-                rest = []
-                for start, stop, fresh in spread:
-                    if start >= end and not (last and start == end):
-                        rest.append((start, stop, fresh))
-                        continue
-                    below.setdefault((*path, number), []).append((start - offset, min(stop, end) - offset, fresh))
-                    if stop > end:
-                        rest.append((end, stop, []))
-                spread = rest
-                offset = end
-                if not spread:
-                    break
-        tree.load(below)
-        pieces = below
-    return {path: [Splice(*piece) for piece in inner] for path, inner in pieces.items()}
+def _split_spans(node: Node, spans: Sequence[Span]) -> Iterable[tuple[int, Span]]:
+    """Which spans of positions below a node fall into which of its children. New items go where their span starts."""
+    ends = list(accumulate([child[1] for child in node.body]))
+    # Spans are in order: children that end before the first one starts have no part in this.
+    first = min(bisect_right(ends, spans[0][0]), len(ends) - 1)
+    offset = ends[first - 1] if first else 0
+    for number in range(first, len(ends)):
+        end = ends[number]
+        rest: list[Span] = []
+        for start, stop, fresh in spans:
+            if start >= end and not (number == len(ends) - 1 and start == end):
+                rest.append((start, stop, fresh))
+                continue
+            yield number, (start - offset, min(stop, end) - offset, fresh)
+            if stop > end:
+                rest.append((end, stop, []))
+        if not rest:
+            return
+        spans, offset = rest, end

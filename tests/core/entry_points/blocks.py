@@ -9,7 +9,6 @@ from analemma.blocks.packs import PackEntry as PackEntry
 from analemma.blocks.packs import StoredBlock as StoredBlock
 from analemma.blocks.packs import build_pack as build_pack
 from analemma.blocks.packs import read_entries as read_entries
-from analemma.blocks.packs import read_footer as read_footer
 from analemma.blocks.packs import verify_pack as verify_pack
 from analemma.blocks.port import ObjectInfo as ObjectInfo
 from analemma.blocks.port import is_transient as is_transient
