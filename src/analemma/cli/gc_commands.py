@@ -18,7 +18,7 @@ from analemma.clock import moment
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
-    from analemma.gc.parts import Progress
+    from analemma.gc.passes import Progress
     from analemma.gc.reports import GcPlan
 
 commands = command_group("Collecting what nothing needs any more.")

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 from analemma.blocks.port import ObjectStore
+from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.collecting import SECOND_US, Collecting, DatabaseClock, database_clock
 from analemma.catalog.collecting_sessions import Sessions
 from analemma.catalog.collecting_uploads import Audit, CollectingUploads, Failure
 from analemma.catalog.engine import Engine
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
-from analemma.errors import Conflict, Invalid, NotFound
-from analemma.gc.parts import Parts, Progress, TenantPart, silent
-from analemma.gc.planning import Planner, as_report
-from analemma.gc.reports import GcPlan, GcReport, GcStatus
-from analemma.gc.running import Run
+from analemma.errors import Conflict, Corrupt, Denied, Invalid, NotFound
+from analemma.gc.mark import batches
+from analemma.gc.passes import BATCH, Expiring, Parts, Progress, Run, TenantPart, TenantPass
+from analemma.gc.reports import SAMPLE, GcPlan, GcReport, GcStatus, TenantPlan, TenantReport
 from analemma.gc.uploads import UploadCollector
 from analemma.settings import Settings
 from analemma.state.object_ownership import ObjectOwnership
 
+PLAN_TRIES = 3
 LONGEST_GRACE_S = 1e10
 """Some 300 years, of which the database's clock can still be told the beginning."""
 
@@ -74,8 +76,7 @@ class Collector:
         progress: Progress | None = None,
     ) -> GcPlan:
         """What a run would do now, in one tenant or in all. Changes nothing, and may be made while others collect."""
-        planner = Planner(self._parts, grace_s=self._grace(grace_s), expire=expire, progress=progress or silent)
-        return planner.plan(self._tenants(tenant))
+        return self._plan(self._tenants(tenant), self._grace(grace_s), expire, progress or (lambda stage, count: None))
 
     def run(
         self,
@@ -98,7 +99,7 @@ class Collector:
         if plan is not None and plan.store_id != self._parts.store_id:
             raise Invalid("the plan is for another store", hint="make one for this store", store_id=plan.store_id)
         if dry_run:
-            return as_report(plan or self.plan(tenant, grace_s, expire=expire, progress=progress))
+            return _as_report(plan or self.plan(tenant, grace_s, expire=expire, progress=progress))
         if plan is not None and grace_s is None:
             grace_s = plan.grace_s
         grace_s = self._grace(grace_s)
@@ -117,7 +118,16 @@ class Collector:
                 self._holder, self._parts.settings.gc_lease_s, store_id=self._parts.store_id
             )
             self._ran_at[tenant] = self._parts.clock.monotonic()
-            run = Run(self._parts, begun, plan, grace_s, expire, force, progress or silent, stop or (lambda: False))
+            run = Run(
+                self._parts,
+                begun,
+                plan,
+                grace_s=grace_s,
+                expire=expire,
+                force=force,
+                progress=progress,
+                stop=stop,
+            )
             return run.go(tenants)
         finally:
             if self._running is token:
@@ -189,3 +199,114 @@ class Collector:
         if not chosen:
             raise NotFound(f"there is no tenant {name!r}", hint="saving something begins a tenant", tenant=name)
         return chosen
+
+    def _plan(self, tenants: list[tuple[TenantId, str]], grace_s: float, expire: bool, progress: Progress) -> GcPlan:
+        parts = self._parts
+        owner = None if parts.ownership is None else parts.ownership.owner()
+        claims: dict[bytes, int] = {}
+        """The size of each upload that would be claimed."""
+        abandoned = 0
+        plans = []
+        for number, name in tenants:
+            plans.append(self._plan_tenant(number, name, grace_s, expire, progress, claims))
+            if parts.has_objects and plans[-1].problem is None:
+                for page in parts.uploads.unreferenced(number):
+                    claims.update((each.id, each.size) for each in page)
+        if parts.has_objects:
+            chosen = {number for number, _ in tenants}
+            for page in parts.uploads.abandoned():
+                here = [(each.id, each.size) for each in page if each.tenant in chosen]
+                claims.update(here)
+                abandoned += len(here)
+        return GcPlan(
+            store_id=parts.store_id,
+            made_at_us=parts.upload_rows.now_us(),
+            grace_s=grace_s,
+            tenants=tuple(plans),
+            uploads=len(claims),
+            upload_bytes=sum(claims.values()),
+            abandoned=abandoned,
+            claims=b"".join(sorted(claims)),
+            object_delay_s=parts.settings.gc_object_delay_s,
+            refused=owner.detail if owner is not None and owner.state == "other" else None,
+        )
+
+    def _plan_tenant(
+        self,
+        tenant: TenantId,
+        name: str,
+        grace_s: float,
+        expire: bool,
+        progress: Progress,
+        claims: dict[bytes, int],
+    ) -> TenantPlan:
+        parts, catalog = self._parts, self._parts.catalog
+        now_us = parts.upload_rows.now_us()
+        expiring = _expiring(parts.open_tenant(name).kernel, now_us) if expire else set()
+        for attempt in range(PLAN_TRIES):
+            looked = TenantPass(parts, tenant, name, begun=None, grace_s=grace_s, expiring=expiring)
+            try:
+                for stage, count in looked.steps():
+                    progress(stage, count)
+                break
+            except Corrupt as exc:
+                # Without the lease, others may collect what is below a version that expired since we looked.
+                if attempt == PLAN_TRIES - 1 or not exc.facts.get("missing"):
+                    return TenantPlan(name, to_expire=len(expiring), problem=str(exc), kind=exc.kind)
+        found = looked.survey
+        plan = TenantPlan(name, total=found.total, referenced=found.referenced, to_expire=len(expiring))
+        if looked.problem is not None:
+            return replace(plan, problem=looked.problem, kind="limit")
+        freed = 0
+        emptied: dict[bytes, int] = {}
+        for batch in batches(found.delete, BATCH):
+            for upload, count, size in catalog.deletion_facts(tenant, batch):
+                freed += size
+                if upload is not None:
+                    emptied[upload] = emptied.get(upload, 0) + count
+        for upload, count in emptied.items():
+            if parts.has_objects and catalog.blocks_in_upload(tenant, upload) == count:
+                claims[upload] = parts.upload_rows.size(tenant, upload)
+        return replace(
+            plan,
+            to_doom=len(found.doom) // ID_BYTES,
+            to_delete=len(found.delete) // ID_BYTES,
+            delete_bytes=freed,
+            waiting=found.waiting,
+            sample=tuple(block.hex() for block in next(batches(found.delete, SAMPLE), [])),
+            deletions=bytes(found.delete),
+        )
+
+
+def _expiring(kernel: Expiring, now_us: int) -> set[BlockId]:
+    """The versions that would expire now."""
+    found: set[BlockId] = set()
+    for each in kernel.expire_all(dry_run=True, now_us=now_us):
+        if each.problem is None:
+            plan = kernel.expire(
+                workflow_id=each.workflow_id, owner_id=each.owner_id, branch=each.branch, dry_run=True, now_us=now_us
+            )
+            found.update(BlockId(bytes.fromhex(version.manifest_id)) for version in plan.expired)
+    return found
+
+
+def _as_report(plan: GcPlan) -> GcReport:
+    """The report of a run that would do just this."""
+    tenants = tuple(
+        TenantReport(
+            tenant=each.tenant,
+            expired=each.to_expire,
+            total=each.total,
+            referenced=each.referenced,
+            doomed=each.to_doom,
+            deleted=each.to_delete,
+            bytes=each.delete_bytes,
+            problem=each.problem,
+            kind=each.kind,
+        )
+        for each in plan.tenants
+    )
+    kinds = tuple(each.kind for each in plan.tenants if each.problem and each.kind)
+    if plan.refused is not None:
+        kinds = (Denied.kind, *kinds)
+    return GcReport(0, tenants, plan.uploads, plan.uploads, plan.upload_bytes, 0, plan.problems, kinds)

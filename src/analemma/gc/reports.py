@@ -22,21 +22,21 @@ class TenantPlan:
     """What would happen to one tenant's blocks."""
 
     tenant: str
-    total: int
+    total: int = 0
     """Blocks there are."""
-    referenced: int
+    referenced: int = 0
     """Those that something leads to."""
-    to_expire: int
+    to_expire: int = 0
     """Versions that retention lets go first."""
-    to_doom: int
+    to_doom: int = 0
     """Blocks that would be marked to go in a later pass."""
-    to_delete: int
+    to_delete: int = 0
     """Blocks that would go now."""
-    delete_bytes: int
+    delete_bytes: int = 0
     """What they take, compressed."""
-    waiting: int
+    waiting: int = 0
     """Doomed blocks that stay for now: for the grace period, or for an open session."""
-    sample: tuple[str, ...]
+    sample: tuple[str, ...] = ()
     """Some of the blocks that would go."""
     problem: str | None = None
     """Why nothing of this tenant would be collected."""

@@ -7,10 +7,10 @@ from analemma.gc.lifecycle import Bucket as Bucket
 from analemma.gc.lifecycle import LifecycleFormat as LifecycleFormat
 from analemma.gc.lifecycle import lifecycle as lifecycle
 from analemma.gc.lifecycle import parse_bucket as parse_bucket
-from analemma.gc.marking import Marks as Marks
+from analemma.gc.mark import Marks as Marks
+from analemma.gc.mark import Survey as Survey
 from analemma.gc.roots import NO_ROOTS as NO_ROOTS
 from analemma.gc.roots import ROOT_COLUMNS as ROOT_COLUMNS
 from analemma.gc.roots import ROOTS as ROOTS
-from analemma.gc.surveying import survey as survey
 from analemma.gc.worker import Job as Job
 from analemma.gc.worker import Worker as Worker

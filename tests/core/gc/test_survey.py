@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from analemma import BlockId
-from tests.core.entry_points.gc import Marks, survey
-
-
-def drain(steps: Any) -> Any:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return done.value
+from tests.core.entry_points.gc import Marks, Survey
 
 
 def test_a_survey_sorts_by_mark_and_doom_however_pages_are_cut() -> None:
@@ -26,7 +17,8 @@ def test_a_survey_sorts_by_mark_and_doom_however_pages_are_cut() -> None:
     for page, doom_page in itertools.product([1, 2, 3, 7], [1, 2, 5]):
         pages = [blocks[start : start + page] for start in range(0, len(blocks), page)]
         doom_pages = [dooms[start : start + doom_page] for start in range(0, len(dooms), doom_page)]
-        found = drain(survey(iter(pages), iter(doom_pages), marks, 5))
+        found = Survey()
+        list(found.sort(pages, iter(doom_pages), marks, 5))
         assert (found.total, found.referenced, found.waiting) == (7, 3, 2), (page, doom_page)
         acted = (bytes(found.clear), bytes(found.doom), bytes(found.delete))
         assert acted == (blocks[1], blocks[3], blocks[4]), (page, doom_page)
