@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from analemma.canon.canonical_json import inner_values
 from analemma.canon.nodes import (
     INLINE_BYTES,
     MAXIMUM_BYTES,
@@ -32,6 +33,7 @@ from analemma.canon.values import (
     StandIn,
     Stored,
     Wire,
+    decode,
     encode,
     encode_stored,
     link_wire,
@@ -71,10 +73,11 @@ class _Refused(Exception):
 
 
 _PLAIN = (dict, list, str, int, float, bool, bytes, type(None))
-_PLAIN_SCALARS = frozenset({str, int, float, bool, type(None)})
-_TEXTS = frozenset({str})
+_PLAIN_KINDS = frozenset({dict, list, str, int, float, bool, type(None)})
 _LARGE_NEGATIVE = b"\x3b"
 """How an integer below -2^32 begins in CBOR."""
+_new_tuple = tuple.__new__
+"""Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
 _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 
@@ -151,18 +154,18 @@ class Packer:
             width = len(value if data is None else data)
             size = _head_size(width) + width
             if size <= self._inline_bytes:
-                return Packed(value, size, 0)
+                return _new_tuple(Packed, (value, size, 0))
             return _linked(self._long("text", value.encode() if data is None else data))
         if cls is int:
             if not SMALLEST_INT <= value <= LARGEST_INT:
                 raise _Refused("an integer outside -2^63..2^64-1", "store it as a string or a Decimal")
-            return Packed(value, _head_size(value if value >= 0 else -1 - value), 0)
+            return _new_tuple(Packed, (value, _head_size(value if value >= 0 else -1 - value), 0))
         if value is None or cls is bool:
-            return Packed(value, 1, 0)
+            return _new_tuple(Packed, (value, 1, 0))
         if cls is float:
             return _pack_float(value)
         if cls is dict or cls is list:
-            found: Packed | Link | None = _pack_plain(value, self._inline_bytes) if depth < MAXIMUM_DEPTH else None
+            found: Packed | Link | None = _pack_plain(value, self._inline_bytes, MAXIMUM_DEPTH - depth)
             if found is None:
                 found = (self._pack_dict if cls is dict else self._pack_list)(value, depth, self._inline_bytes)
             return found if isinstance(found, Packed) else _linked(found)
@@ -386,27 +389,34 @@ def map_entry(key: str, packed: Packed) -> Entry:
     return encode(key) + encode(packed.wire), packed.flags, packed.wire, key
 
 
-def _pack_plain(value: Any, inline_bytes: int) -> Packed | None:
-    """A small container of scalars that are stored as they are: the encoder takes it as a whole. None for any other,
-    and for one with something to refuse."""
-    items = value if type(value) is list else value.values()
-    if len(items) > inline_bytes or not _PLAIN_SCALARS.issuperset(kinds := set(map(type, items))):
-        return None
-    if items is not value and (not _TEXTS.issuperset(map(type, value)) or (len(value) == 1 and "" in value)):
-        return None
-    if float in kinds and 0.0 in items:
-        # Or rather: there may be one that is negative.
-        return None
+def _pack_plain(value: Any, inline_bytes: int, most_levels: int) -> Packed | None:
+    """A small container of nothing but plain values: the encoder takes it as a whole. None for any other, and for one
+    that may have something to refuse."""
+    level: list[Any] = [value]
+    kinds: set[type] = set()
+    text = 0
+    while level:
+        found = set(map(type, level))
+        if not _PLAIN_KINDS.issuperset(found) or len(level) + text > inline_bytes or most_levels < 1:
+            return None
+        if str in found:
+            text += sum([len(each) for each in level if type(each) is str])
+        if dict in found and any(len(each) == 1 and "" in each for each in level if type(each) is dict):
+            return None
+        if float in found and 0.0 in level:
+            # Or rather: there may be one that is negative.
+            return None
+        kinds |= found
+        level = inner_values(*level)
+        most_levels -= 1
     try:
         data = encode(value)
     except ValueError:
         return None
-    if int in kinds and _LARGE_NEGATIVE in data:
-        # Perhaps: the encoder takes integers down to -2^64.
+    # Perhaps there is an integer that is too small: the encoder takes them down to -2^64.
+    if len(data) > inline_bytes or (int in kinds and _LARGE_NEGATIVE in data):
         return None
-    size = len(data)
-    # What takes no more than the longest key holds none that is too long.
-    return Packed(value.copy(), size, 0) if size <= min(inline_bytes, LONGEST_KEY) else None
+    return _new_tuple(Packed, (decode(data), len(data), 0))
 
 
 def _inline_fields(fields: dict[str, Packed], size: int) -> Packed:
@@ -452,7 +462,7 @@ def _pack_float(value: float) -> Packed:
         raise _Refused(f"{value}, which has no canonical form,", "store None or a string instead")
     if value == 0.0 and str(value) == "-0.0":
         return _special(["float", "-0.0"], ())
-    return Packed(value, 9, 0)
+    return _new_tuple(Packed, (value, 9, 0))
 
 
 def _linked(link: Link) -> Packed:

@@ -80,7 +80,7 @@ def canonical_json(value: Any) -> bytes:
                 for x in level
                 if type(x) is float and (not (1e-5 <= x < 1e16 or -1e16 < x <= -1e-5) or x.is_integer())
             ]
-        level = _children(*level)
+        level = inner_values(*level)
         depth += 1
     if depth >= MAXIMUM_DEPTH:
         _check(value)
@@ -112,7 +112,7 @@ def parse_json(data: bytes) -> Any:
         if not _are_exact(map(type, level)):
             floats = [x for x in level if type(x) is float]
             beyond_64_bits |= min(floats) <= -(2.0**63) or max(floats) >= 2.0**64
-        level = _children(*level)
+        level = inner_values(*level)
         depth += 1
     if depth >= MAXIMUM_DEPTH:
         _check(value)
@@ -148,7 +148,7 @@ def format_double(number: float) -> str:
     return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
 
 
-def _list_children(*parents: Any) -> list[Any]:
+def _list_inner_values(*parents: Any) -> list[Any]:
     """Every item and every value of these lists and dicts; other parents have none."""
     found: list[Any] = []
     for parent in parents:
@@ -159,14 +159,15 @@ def _list_children(*parents: Any) -> list[Any]:
     return found
 
 
-def _pick_children() -> Callable[..., list[Any]]:
+def _pick_traversal() -> Callable[..., list[Any]]:
     """The collector's own traversal, several times faster, where it sees the same (and perhaps keys, which are str)."""
     parents = ([1.5, None, 2**70], {"a": 0.5, "b": True, "c": ()}, {"d": "text", 1: 1}, "leaf", 3, 2.5, None)
     expected = sorted(map(repr, (1.5, None, 2**70, 0.5, True, (), "text", 1, "d", 1)))
-    return gc.get_referents if sorted(map(repr, gc.get_referents(*parents))) == expected else _list_children
+    return gc.get_referents if sorted(map(repr, gc.get_referents(*parents))) == expected else _list_inner_values
 
 
-_children: Final = _pick_children()
+inner_values: Final = _pick_traversal()
+"""Every item and every value of the lists and dicts among these objects, perhaps with the keys."""
 
 
 def _without_odd_floats(value: Any, text: bytes, odd: list[float]) -> bytes:
@@ -206,7 +207,7 @@ def _may_mix_planes(value: Any, text: bytes) -> bool:
     level: list[Any] = [value]
     while level:
         keys += chain.from_iterable(x for x in level if type(x) is dict)
-        level = _children(*level)
+        level = inner_values(*level)
     return _mixes_planes(keys)
 
 
