@@ -13,7 +13,7 @@ from analemma.catalog.threads import Fence, ThreadRows
 from analemma.clock import Entropy
 from analemma.errors import Invalid
 from analemma.langgraph.places import Place
-from analemma.langgraph.snapshots import Remembered
+from analemma.langgraph.snapshots import Recent
 
 OnConflict = Literal["raise", "branch", "last"]
 
@@ -35,7 +35,7 @@ class Fences:
         self._rows = rows
         self._entropy = entropy
         self._lock = threading.Lock()
-        self._branched: Remembered[str, set[str]] = Remembered(REMEMBERED_RUNS)
+        self._branched: Recent[str, set[str]] = Recent(REMEMBERED_RUNS)
 
     def begin(self, config: Mapping[str, Any], place: Place, read: str | None, *, chosen: bool) -> None:
         """A run has read a checkpoint, the newest or a chosen one, or that there is none."""

@@ -18,7 +18,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
-from analemma.canon.identity import BlockId
 from analemma.canon.trees import Operation
 from analemma.canon.values import Stored, Wire
 from analemma.catalog.threads import Written
@@ -126,67 +125,46 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Remembered(Generic[Key, Value]):
-    """A few things that were found out, the newest of them. Safe to share between threads."""
+class Recent(Generic[Key, Value]):
+    """What was used last, up to a number or a weight. Safe to share between threads."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, weigh: Callable[[Value], int] = lambda value: 1) -> None:
         self._most = most
+        self._weigh = weigh
+        self._weight = 0
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, Value] = OrderedDict()
 
     def get(self, key: Key) -> Value | None:
-        """What is remembered of this."""
-        return self._kept.get(key)
-
-    def put(self, key: Key, value: Value) -> None:
-        """Remember it, and forget what was remembered the longest."""
+        """What is known of this, if it is here."""
         with self._lock:
-            self._kept.pop(key, None)
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: Key, value: Value, *, instead_of: Key | None = None) -> None:
+        """Keep it, in place of what it follows and of what was not used the longest."""
+        weight = self._weigh(value)
+        with self._lock:
+            for gone in (instead_of, key):
+                self._drop(gone)
+            if weight > self._most:
+                return
             self._kept[key] = value
-            if len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            self._weight += weight
+            while self._weight > self._most:
+                self._drop(next(iter(self._kept)))
 
     def forget(self, key: Key) -> None:
         """It is not so any more."""
         with self._lock:
-            self._kept.pop(key, None)
+            self._drop(key)
 
-
-class SnapshotCache:
-    """The snapshots used last, by the root of their state: what they hold can never change. Safe to share between
-    threads, and between savers of one store."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[BlockId, Snapshot] = OrderedDict()
-
-    def get(self, root: BlockId) -> Snapshot | None:
-        """The snapshot of this state, if it is here."""
-        with self._lock:
-            found = self._kept.get(root)
-            if found is not None:
-                self._kept.move_to_end(root)
-            return found
-
-    def put(self, root: BlockId, snapshot: Snapshot, *, instead_of: BlockId | None = None) -> None:
-        """Keep it, in place of the one that it follows and of those that were not used the longest."""
-        with self._lock:
-            if instead_of is not None:
-                self._drop(instead_of)
-            self._drop(root)
-            if snapshot.size > self._most_bytes:
-                return
-            self._kept[root] = snapshot
-            self._bytes += snapshot.size
-            while self._bytes > self._most_bytes:
-                self._drop(next(iter(self._kept)))
-
-    def _drop(self, root: BlockId) -> None:
-        gone = self._kept.pop(root, None)
+    def _drop(self, key: Key | None) -> None:
+        gone = None if key is None else self._kept.pop(key, None)
         if gone is not None:
-            self._bytes -= gone.size
+            self._weight -= self._weigh(gone)
 
 
 def slot(channel: Channel) -> list[Any]:

@@ -28,10 +28,9 @@ from analemma.langgraph.places import Place, branch_of
 from analemma.langgraph.snapshots import (
     PIECES,
     NoCheckpoint,
-    Remembered,
+    Recent,
     Serialized,
     Snapshot,
-    SnapshotCache,
     from_value,
     slot,
     splice_operations,
@@ -119,9 +118,9 @@ class Threads(Retention, Removing):
         self._engine = app.catalog.engine
         self.owner = owner
         self.rows = ThreadRows(app.catalog.engine, tenant.id, owner)
-        self._snapshots = SnapshotCache(cache_bytes)
-        self._wires: Remembered[BlockId, Mapping[str, Wire]] = Remembered(REMEMBERED_WIRES)
-        self._known: Remembered[tuple[str, str, str], BlockId] = Remembered(REMEMBERED_CHECKPOINTS)
+        self._snapshots: Recent[BlockId, Snapshot] = Recent(cache_bytes, lambda snapshot: snapshot.size)
+        self._wires: Recent[BlockId, Mapping[str, Wire]] = Recent(REMEMBERED_WIRES)
+        self._known: Recent[tuple[str, str, str], BlockId] = Recent(REMEMBERED_CHECKPOINTS)
 
     def save(self, new: NewCheckpoint, serializer: Serializer, fence: Fence | None = None) -> None:
         """Store a checkpoint: its version, journal record, head and row become visible together. HeadMoved, and nothing
