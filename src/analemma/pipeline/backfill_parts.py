@@ -67,19 +67,13 @@ def tenant_parts(context: Context, loaded: Contracts) -> TenantParts:
         return found if found.contracts else loaded.current
 
     slicing = SlicingWorkflow(
-        context.engine,
-        context.tenant,
-        context.tenant_name,
+        context,
         slices=slices,
         # What `contracts` has just read, at the beginning of each page.
         contracts=lambda: loaded.current,
         fresh_contracts=contracts,
-        blocks=context.blocks,
-        trees=trees,
         known=known,
         events=events,
-        clock=context.clock,
-        wake=context.wake,
     )
     return TenantParts(
         **vars(context),

@@ -15,13 +15,13 @@ from analemma.canon.canonical_json import canonical_json
 from analemma.catalog.cutover import Cutover, HeldEntity, hold_entity, plan_cutover
 from analemma.catalog.deploy_states import DeployState
 from analemma.catalog.deploys import DeployRow, DeployRows, NewDeploy, advance, find_event, move
-from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.engine import Transaction
 from analemma.catalog.names import check_part
 from analemma.catalog.outbox_lanes import LeaseLost
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import TenantId
 from analemma.catalog.raws import Fate, Written
-from analemma.clock import Clock
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef
 from analemma.errors import AnalemmaError, Conflict, Invalid, NotFound, OutcomeUnknown, Unavailable
@@ -77,30 +77,19 @@ class DeployWorkflow:
 
     def __init__(
         self,
-        engine: Engine,
-        tenant: TenantId,
-        tenant_name: str,
+        context: Context,
         *,
-        rows: DeployRows,
         contracts: Callable[[], ContractSet],
         ingest: IngestWorkflow,
         slicing: SlicingWorkflow,
         events: Events,
-        clock: Clock,
-        wake: Callable[[], None],
-        max_attempts: int,
     ) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._tenant_name = tenant_name
-        self._rows = rows
+        self._context = context
+        self._rows = DeployRows(context.engine, context.tenant)
         self._contracts = contracts
         self._ingest = ingest
         self._slicing = slicing
         self._events = events
-        self._clock = clock
-        self._wake = wake
-        self._max_attempts = max_attempts
 
     def deploy(
         self,
@@ -120,7 +109,7 @@ class DeployWorkflow:
         What cannot be a deploy is refused before anything is stored. What fails later is in the deploy: FAILED, with
         the reason."""
         with span("analemma.deploy", entity_type=entity_type, compile=compile, cutover=cutover):
-            key = EntityKey(entity_type, self._tenant_name, entity_id)
+            key = EntityKey(entity_type, self._context.tenant_name, entity_id)
             if compile not in COMPILING:
                 raise Invalid(f"compile={compile!r}", hint="sync: in this call; async: by a worker")
             if cutover not in CUTOVERS:
@@ -168,7 +157,7 @@ class DeployWorkflow:
             row = self._replay(row, event)
         # One that was retried has an event of its own, behind this one in the lane.
         if row.event == event:
-            self.run(row, settle=settle, last=attempts + 1 >= self._max_attempts)
+            self.run(row, settle=settle, last=attempts + 1 >= self._context.settings.outbox_max_attempts)
         return True
 
     def _is_replayed(self, deploy: DeployRow, event: str) -> bool:
@@ -176,12 +165,12 @@ class DeployWorkflow:
         settled, an event has another name; and what is left of a call that failed comes when the deploy has none."""
         if deploy.event == event:
             return True
-        own = find_event(self._engine, self._tenant, deploy.event)
+        own = find_event(self._context.engine, self._context.tenant, deploy.event)
         return own is not None and own.processed_at_us is not None
 
     def _replay(self, deploy: DeployRow, event: str) -> DeployRow:
-        now_us, attempt = self._clock.now_us(), deploy.attempt + 1
-        queued = self._engine.write(
+        now_us, attempt = self._context.clock.now_us(), deploy.attempt + 1
+        queued = self._context.engine.write(
             lambda tx: move(tx, deploy, DeployState.QUEUED, now_us=now_us, attempt=attempt, event=event, error=None)
         )
         return queued or self._again(deploy)
@@ -215,7 +204,7 @@ class DeployWorkflow:
             raise
         finally:
             # Not before: a worker would have begun to compile the same.
-            self._wake()
+            self._context.wake()
 
     def _known(self, new: NewDeploy) -> DeployRow | None:
         if new.idempotency_key is None:
@@ -244,15 +233,15 @@ class DeployWorkflow:
             assert written.number is not None
             created = written.fate is Fate.CREATED
             made = new._replace(entity=written.number, version=written.version, created=created)
-            now_us = self._clock.now_us()
+            now_us = self._context.clock.now_us()
             number = self._rows.add(tx, made, states, now_us=now_us)
             if number is None:
                 raise _Taken(f"the idempotency key {new.idempotency_key!r} is taken")
             # Of transactions that are tried again, the last one counts.
-            added[:] = [_added(made, number, self._tenant, key, states[-1], now_us)]
+            added[:] = [_added(made, number, self._context.tenant, key, states[-1], now_us)]
             if not created:
                 event = self._events.deploy_requested(key, written.version, new.event, new.id)
-                enqueue(tx, self._tenant, [event], now_us=now_us)
+                enqueue(tx, self._context.tenant, [event], now_us=now_us)
             hit(STORED)
 
         try:
@@ -276,7 +265,7 @@ class DeployWorkflow:
                 raise
             added[:] = [found]
         if new.compiling == "async":
-            self._wake()
+            self._context.wake()
         return added[0]
 
     def _stored_after_all(self, id: str) -> DeployRow | None:
@@ -286,8 +275,8 @@ class DeployWorkflow:
             return None  # Whoever asked looks for himself, once it can be asked again.
 
     def _begin(self, deploy: DeployRow) -> DeployRow:
-        now_us = self._clock.now_us()
-        begun = self._engine.write(lambda tx: move(tx, deploy, DeployState.RUNNING, now_us=now_us))
+        now_us = self._context.clock.now_us()
+        begun = self._context.engine.write(lambda tx: move(tx, deploy, DeployState.RUNNING, now_us=now_us))
         hit(BEGUN)
         return begun or self._again(deploy)
 
@@ -318,10 +307,10 @@ class DeployWorkflow:
                 if settle is not None:
                     settle(tx)
 
-            self._engine.write(move_on_alone)
+            self._context.engine.write(move_on_alone)
         hit(COMPILED)
         if settle is not None:
-            self._wake()
+            self._context.wake()
         return after[0]
 
     def _move_on(
@@ -338,7 +327,7 @@ class DeployWorkflow:
         somebody else saw to that. RequiredJoinMissing, and nothing of the compile is written, if it lacks a slice."""
         _check_joins(deploy, result)
         assert held.newest_compiled is not None
-        now_us, superseded = self._clock.now_us(), held.newest_compiled > deploy.version
+        now_us, superseded = self._context.clock.now_us(), held.newest_compiled > deploy.version
         sinks, events = plan_sinks(
             tx, contracts, self._events, deploy, result, ship_seq=held.ship_seq, superseded=superseded
         )
@@ -364,7 +353,7 @@ class DeployWorkflow:
         )
         if moved is None:
             return None
-        enqueue(tx, self._tenant, events, now_us=now_us)
+        enqueue(tx, self._context.tenant, events, now_us=now_us)
         if planned is not None:
             serve(tx, moved, held, planned, self._events, now_us=now_us)
         hit(MOVED)
@@ -376,15 +365,15 @@ class DeployWorkflow:
             deploy = deploy._replace(event=self._events.new_id())
 
         def give_up(tx: Transaction) -> DeployRow | None:
-            failed = fail(tx, deploy, error, now_us=self._clock.now_us())
+            failed = fail(tx, deploy, error, now_us=self._context.clock.now_us())
             if settle is not None:
                 settle(tx)
             return failed
 
-        failed = self._engine.write(give_up)
+        failed = self._context.engine.write(give_up)
         hit(FAILED)
         if settle is not None:
-            self._wake()
+            self._context.wake()
         return failed
 
     def _again(self, deploy: DeployRow) -> DeployRow:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from analemma.catalog.dependants import DependantRow, dependants, dependencies_of, has_dependants
-from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.engine import Transaction
 from analemma.catalog.entities import EntityPlace, EntityRow, find_entity
 from analemma.catalog.fanouts import FanoutRow, FanoutStatus, ask_fanout, find_fanout, hold_fanout, move_fanout
 from analemma.catalog.outbox_lanes import settled_lane
 from analemma.catalog.outbox_producing import enqueue
-from analemma.catalog.port import OutboxEvent, TenantId
-from analemma.clock import Clock
+from analemma.catalog.port import OutboxEvent
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import AnalemmaError, NotFound, Unavailable
 from analemma.failpoints import declare, hit
@@ -30,7 +30,6 @@ from analemma.pipeline.fanout_compiling import Page, PageCompiler
 from analemma.pipeline.fanout_progress import Dependency, Progress, Walk, format_progress, parse_progress
 from analemma.pipeline.fanout_results import FanoutResult, FanoutState, fanout_result
 from analemma.pipeline.versions import parse_stored_version
-from analemma.settings import Settings
 from analemma.slicing.entity_key import EntityKey
 from analemma.tracing import add_span_event, span
 
@@ -52,27 +51,12 @@ class FanoutWorkflow:
     """Has one tenant's entities follow what they join."""
 
     def __init__(
-        self,
-        engine: Engine,
-        tenant: TenantId,
-        tenant_name: str,
-        *,
-        compiler: PageCompiler,
-        contracts: Callable[[], ContractSet],
-        events: Events,
-        clock: Clock,
-        wake: Callable[[], None],
-        settings: Settings,
+        self, context: Context, *, compiler: PageCompiler, contracts: Callable[[], ContractSet], events: Events
     ) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._tenant_name = tenant_name
+        self._context = context
         self._compiler = compiler
         self._contracts = contracts
         self._events = events
-        self._clock = clock
-        self._wake = wake
-        self._settings = settings
 
     def on_entity_change(
         self, entity_type: str, entity_id: str, version: str, *, within: Settle | None = None
@@ -80,26 +64,26 @@ class FanoutWorkflow:
         """Slices of this entity have changed, with this version or since: whoever joins it is to follow. A worker sees
         to it; the answer says how far that is. `within` runs in the transaction that writes this down; where there is
         nobody to tell it does not run."""
-        key, told = EntityKey(entity_type, self._tenant_name, entity_id), parse_stored_version(version)
-        entity = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
-        if entity is None or not has_dependants(self._engine, entity.number):
+        key, told = EntityKey(entity_type, self._context.tenant_name, entity_id), parse_stored_version(version)
+        entity = find_entity(self._context.engine, self._context.tenant, EntityPlace(entity_type, entity_id))
+        if entity is None or not has_dependants(self._context.engine, entity.number):
             # Whoever names it from now on has seen the change.
             return FanoutResult(key, FanoutState.NOTHING)
 
         def move(tx: Transaction) -> FanoutRow:
-            now_us = self._clock.now_us()
-            row = ask_fanout(tx, self._tenant, entity.number, told, now_us=now_us)
+            now_us = self._context.clock.now_us()
+            row = ask_fanout(tx, self._context.tenant, entity.number, told, now_us=now_us)
             # Also when one is under way: whatever became of its event, it goes on with this one.
             events = [self._continuing(key, row)]
-            enqueue(tx, self._tenant, events, now_us=now_us, settling=settled_lane(within))
+            enqueue(tx, self._context.tenant, events, now_us=now_us, settling=settled_lane(within))
             hit(ASKED)
             if within is not None:
                 within(tx)
             return row
 
         with span("analemma.fanout.ask", entity_type=entity_type):
-            row = self._engine.write(move)
-            self._wake()
+            row = self._context.engine.write(move)
+            self._context.wake()
             return fanout_result(key, row)
 
     def advance(
@@ -107,58 +91,58 @@ class FanoutWorkflow:
     ) -> FanoutResult:
         """Compile the next page of dependants, if the fanout is at this step; another event makes it go on from there.
         With `attempts` failures before, they are rather asked for one by one."""
-        key = EntityKey(entity_type, self._tenant_name, entity_id)
-        entity = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
-        row = None if entity is None else find_fanout(self._engine, entity.number)
+        key = EntityKey(entity_type, self._context.tenant_name, entity_id)
+        entity = find_entity(self._context.engine, self._context.tenant, EntityPlace(entity_type, entity_id))
+        row = None if entity is None else find_fanout(self._context.engine, entity.number)
         if entity is None or row is None:
             return FanoutResult(key, FanoutState.NOTHING)
         if row.step != step or row.finished_at_us is not None:
             return fanout_result(key, row)
         with span("analemma.fanout", entity_type=entity_type):
             moved = self._advance(key, entity, row, attempts, within)
-            self._wake()
+            self._context.wake()
             return fanout_result(key, moved)
 
     def resume(self, entity_type: str, entity_id: str) -> FanoutResult:
         """Have a fanout go on whose event was discarded; NotFound if the entity has none. Harmless if it goes on
         anyway."""
-        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        key = EntityKey(entity_type, self._context.tenant_name, entity_id)
         entity, row = self._found(key)
 
         def move(tx: Transaction) -> FanoutRow | None:
             held = hold_fanout(tx, entity.number)
             if held is not None and held.finished_at_us is None:
-                enqueue(tx, self._tenant, [self._continuing(key, held)], now_us=self._clock.now_us())
+                enqueue(tx, self._context.tenant, [self._continuing(key, held)], now_us=self._context.clock.now_us())
             return held
 
-        row = self._engine.write(move) or row
-        self._wake()
+        row = self._context.engine.write(move) or row
+        self._context.wake()
         return fanout_result(key, row)
 
     def run(self, entity_type: str, entity_id: str) -> FanoutResult:
         """Go on with an entity's fanout here and now, until it is done; NotFound if it has none. Workers may do so at
         the same time."""
         while True:
-            _, row = self._found(EntityKey(entity_type, self._tenant_name, entity_id))
+            _, row = self._found(EntityKey(entity_type, self._context.tenant_name, entity_id))
             if row.finished_at_us is not None:
-                return fanout_result(EntityKey(entity_type, self._tenant_name, entity_id), row)
+                return fanout_result(EntityKey(entity_type, self._context.tenant_name, entity_id), row)
             self.advance(entity_type, entity_id, row.step)
 
     def result(self, entity_type: str, entity_id: str) -> FanoutResult:
         """How far an entity's fanout is, or how the last one ended; NotFound if there was none."""
-        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        key = EntityKey(entity_type, self._context.tenant_name, entity_id)
         return fanout_result(key, self._found(key)[1])
 
     def follow(self, entity_type: str, entity_id: str, *, within: Settle | None = None) -> None:
         """Compile one entity again, what is served of it and what is newest."""
-        key = EntityKey(entity_type, self._tenant_name, entity_id)
-        entity = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
+        key = EntityKey(entity_type, self._context.tenant_name, entity_id)
+        entity = find_entity(self._context.engine, self._context.tenant, EntityPlace(entity_type, entity_id))
         if entity is not None:
             self._compiler.follow(key, entity.newest_compiled, entity.serving_version, within=within)
 
     def _found(self, key: EntityKey) -> tuple[EntityRow, FanoutRow]:
-        entity = find_entity(self._engine, self._tenant, EntityPlace(key.type, key.id))
-        row = None if entity is None else find_fanout(self._engine, entity.number)
+        entity = find_entity(self._context.engine, self._context.tenant, EntityPlace(key.type, key.id))
+        row = None if entity is None else find_fanout(self._context.engine, entity.number)
         if entity is None or row is None:
             raise NotFound(
                 f"{key} has no fanout", hint="it begins when a slice of it changes that others join", entity=str(key)
@@ -182,12 +166,12 @@ class FanoutWorkflow:
         hit(BEFORE_TRANSACTION)
         try:
             for attempt in range(ATTEMPTS):
-                outcome = self._engine.write(lambda tx: self._write(tx, key, stride, page, within))
+                outcome = self._context.engine.write(lambda tx: self._write(tx, key, stride, page, within))
                 if isinstance(outcome, FanoutRow):
                     hit(AFTER_COMMIT)
                     self._tell(key, row, outcome)
                     return outcome
-                self._clock.sleep(random.uniform(0, min(LONGEST_WAIT_S, 0.001 * 2 ** min(attempt, 10))))
+                self._context.clock.sleep(random.uniform(0, min(LONGEST_WAIT_S, 0.001 * 2 ** min(attempt, 10))))
                 self._compiler.evaluate_again(page, outcome)
             raise Unavailable(f"those that follow {key} are being compiled all the time", hint="try again later")
         except AnalemmaError as exc:
@@ -199,7 +183,9 @@ class FanoutWorkflow:
         progress = parse_progress(row.progress)
         if row.asked == row.seen:
             return progress, row.passes
-        counts = {Dependency(*name): count for name, count in dependencies_of(self._engine, entity.number).items()}
+        counts = {
+            Dependency(*name): count for name, count in dependencies_of(self._context.engine, entity.number).items()
+        }
         names = counts.keys() | {walk.dependency for walk in progress.walks}
         return progress.again(counts, self._limits(names)), row.passes + 1
 
@@ -210,14 +196,14 @@ class FanoutWorkflow:
             ruleset = contracts.find_ruleset(name.entity_type)
             indexes = () if ruleset is None else ruleset.indexes
             limits = [each.max_fanout for each in indexes if each.type == name.index_type]
-            found[name] = next((each for each in limits if each is not None), self._settings.fanout_limit)
+            found[name] = next((each for each in limits if each is not None), self._context.settings.fanout_limit)
         return found
 
     def _listed(self, entity: EntityRow, walk: Walk) -> tuple[list[DependantRow], bool]:
         """The next page, and whether nobody is left behind it in this round."""
-        quota = walk.quota(self._settings.fanout_page)
+        quota = walk.quota(self._context.settings.fanout_page)
         found = dependants(
-            self._engine,
+            self._context.engine,
             entity.number,
             entity_type=walk.dependency.entity_type,
             index_type=walk.dependency.index_type,
@@ -237,7 +223,7 @@ class FanoutWorkflow:
             if within is not None:
                 within(tx)
             return held or stride.row
-        now_us = self._clock.now_us()
+        now_us = self._context.clock.now_us()
         # guard: fanout.asked
         after = after_page(held, stride.row.asked, stride.moved(page), stride.passes, now_us=now_us)
         events = [
@@ -256,7 +242,7 @@ class FanoutWorkflow:
         return after
 
     def _key(self, row: DependantRow) -> EntityKey:
-        return EntityKey(row.place.type, self._tenant_name, row.place.id)
+        return EntityKey(row.place.type, self._context.tenant_name, row.place.id)
 
     def _tell(self, key: EntityKey, before: FanoutRow, after: FanoutRow) -> None:
         facts: dict[str, Any] = {"entity": str(key), "affected": after.affected, "processed": after.processed}

@@ -9,14 +9,15 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from analemma.blocks.store import BlockStore, Carried
+from analemma.blocks.store import Carried
 from analemma.catalog.compile_batches import find_overtaken, read_starts, write_compiles
 from analemma.catalog.dependants import DependantRow
-from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.engine import Transaction
 from analemma.catalog.entities import EntityPlace, add_placeholders
 from analemma.catalog.outbox_lanes import LaneKey
-from analemma.catalog.port import OutboxEvent, TenantId
+from analemma.catalog.port import OutboxEvent
 from analemma.catalog.slices import CompileStart, CompileWrite, FoundSlice, Slices, WantedSlice
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import AnalemmaError, Conflict, Corrupt, NotFound, OutcomeUnknown, Timeout, Unavailable
 from analemma.outbox.handlers import Settle
@@ -57,27 +58,21 @@ class PageCompiler:
 
     def __init__(
         self,
-        engine: Engine,
-        tenant: TenantId,
-        tenant_name: str,
+        context: Context,
         *,
         slicing: SlicingWorkflow,
         slices: Slices,
         contracts: Callable[[], ContractSet],
         fresh_contracts: Callable[[], ContractSet],
-        blocks: BlockStore,
         documents: DocumentReader,
     ) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._tenant_name = tenant_name
+        self._context = context
         self._slicing = slicing
         self._slices = slices
         self._contracts = contracts
         self._fresh_contracts = fresh_contracts
-        self._blocks = blocks
         self._documents = documents
-        self._reader = InputReader(slices, documents, tenant_name)
+        self._reader = InputReader(slices, documents, context.tenant_name)
 
     def evaluate(self, rows: Sequence[DependantRow]) -> Page:
         """What is to be written of them."""
@@ -102,7 +97,7 @@ class PageCompiler:
         writes = list(page.writes.values())
         overtaken = find_overtaken(tx, writes)
         if not overtaken:
-            write_compiles(tx, self._tenant, writes, events, now_us=now_us, settling=settling)
+            write_compiles(tx, self._context.tenant, writes, events, now_us=now_us, settling=settling)
         return frozenset(overtaken)
 
     def evaluate_again(self, page: Page, numbers: Iterable[int]) -> None:
@@ -114,7 +109,7 @@ class PageCompiler:
 
     def give_up(self, page: Page, error: Exception) -> None:
         """Have collected what was uploaded for nothing."""
-        self._blocks.give_up(page.carried.uploads, error)
+        self._context.blocks.give_up(page.carried.uploads, error)
 
     def follow(self, key: EntityKey, newest: int | None, serving: int | None, *, within: Settle | None = None) -> bool:
         """Compile what is served and what is newest, one after the other; whether there was something to write.
@@ -135,7 +130,7 @@ class PageCompiler:
 
     def _follow_both(self, page: Page, row: DependantRow) -> None:
         """One whose newest version is not the one that is served: both have to follow."""
-        key = EntityKey(row.place.type, self._tenant_name, row.place.id)
+        key = EntityKey(row.place.type, self._context.tenant_name, row.place.id)
         try:
             if self._contracts().find_ruleset(key.type) and self.follow(key, row.newest_compiled, row.serving_version):
                 page.compiled.add(row.number)
@@ -151,7 +146,7 @@ class PageCompiler:
         if self._add_missing(asked, found):
             found = self._find(set(found))
         for row, start, asking in asked:
-            key = EntityKey(row.place.type, self._tenant_name, row.place.id)
+            key = EntityKey(row.place.type, self._context.tenant_name, row.place.id)
             try:
                 inputs = self._reader.assemble(asking, [found[wanted] for wanted in asking.wanted])
                 write = self._slicing.follow(contracts, key, start, inputs, page.carried)
@@ -167,7 +162,7 @@ class PageCompiler:
         self, page: Page, contracts: ContractSet, rows: Sequence[DependantRow]
     ) -> list[tuple[DependantRow, CompileStart, Asking]]:
         versions = {row.number: row.newest_compiled for row in rows if row.newest_compiled is not None}
-        starts = read_starts(self._engine, self._tenant, versions)
+        starts = read_starts(self._context.engine, self._context.tenant, versions)
         self._read_ahead(starts.values())
         asked: list[tuple[DependantRow, CompileStart, Asking]] = []
         for row in rows:
@@ -180,7 +175,7 @@ class PageCompiler:
                     page, row._replace(newest_compiled=start.newest_compiled, serving_version=start.serving_version)
                 )
                 continue
-            key = EntityKey(row.place.type, self._tenant_name, row.place.id)
+            key = EntityKey(row.place.type, self._context.tenant_name, row.place.id)
             try:
                 ruleset = contracts.ruleset(key.type)
                 asked.append((row, start, self._reader.ask(ruleset, key, start, CompileMode.AUTO)))
@@ -210,7 +205,7 @@ class PageCompiler:
             wanted.place for _, _, asking in asked for wanted in asking.others if found[wanted].number is None
         }
         if missing:
-            add_placeholders(self._engine, self._tenant, missing)
+            add_placeholders(self._context.engine, self._context.tenant, missing)
         return bool(missing)
 
     def _fail(self, page: Page, row: DependantRow, error: Exception) -> None:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from analemma.blocks.store import BlockStore
 from analemma.canon.nodes import Block
-from analemma.canon.trees import Trees
 from analemma.catalog.engine import Transaction
 from analemma.catalog.entities import EntityPlace
 from analemma.catalog.port import BlockRow, BranchKey, OutboxEvent
 from analemma.catalog.raws import Fate, NewRaw, Raws, Told, Written
-from analemma.clock import Clock
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef, EntitySchema, Status
 from analemma.contracts.payloads import check_payload
@@ -89,28 +87,19 @@ class IngestWorkflow:
 
     def __init__(
         self,
-        raws: Raws,
-        tenant: str,
+        context: Context,
         *,
         contracts: Callable[[], ContractSet],
-        blocks: BlockStore,
-        trees: Trees,
         known: KnownDocuments,
         versions: Versions,
         events: Events,
-        clock: Clock,
-        wake: Callable[[], None],
     ) -> None:
-        self._raws = raws
-        self._tenant = tenant
+        self._context = context
+        self._raws = Raws(context.engine, context.tenant)
         self._contracts = contracts
-        self._blocks = blocks
-        self._trees = trees
         self._known = known
         self._versions = versions
         self._events = events
-        self._clock = clock
-        self._wake = wake
 
     def execute(
         self,
@@ -128,7 +117,7 @@ class IngestWorkflow:
         applies to the type. Invalid for what is no such document, Conflict if the version has other content. `within`
         is called in the transaction, whatever becomes of the document; what it raises undoes all of it."""
         with span("analemma.ingest", entity_type=entity_type):
-            key = EntityKey(entity_type, self._tenant, entity_id)
+            key = EntityKey(entity_type, self._context.tenant_name, entity_id)
             prepared = self._prepare(self._contracts(), key, payload, version, schema)
             return self._write_one(key, prepared, within)
 
@@ -165,7 +154,7 @@ class IngestWorkflow:
         """Store that an entity is no more, as a version of its own. One that is deleted already is left as it is;
         NotFound for one that never was."""
         with span("analemma.delete", entity_type=entity_type):
-            key = EntityKey(entity_type, self._tenant, entity_id)
+            key = EntityKey(entity_type, self._context.tenant_name, entity_id)
             raw = self._new_raw(key, DELETED_HASH, None, None, 0, version)
             return self._write_one(key, Prepared(raw, None, (), ()), within, told)
 
@@ -183,7 +172,7 @@ class IngestWorkflow:
             held: set[EntityKey] = set()
             for entity_type, entity_id, payload in items:
                 try:
-                    key = EntityKey(entity_type, self._tenant, entity_id)
+                    key = EntityKey(entity_type, self._context.tenant_name, entity_id)
                     prepared = self._prepare(contracts, key, payload, None, None)
                 except (Invalid, NotFound) as exc:
                     found.append(IngestedItem(entity_type, entity_id, None, exc))
@@ -221,7 +210,7 @@ class IngestWorkflow:
         document, text = settle_payload(payload)
         # As its first version, so every later one: a compile would refuse the change of such a path, and leave it.
         unknown_fields = check_payload(checked_by, document, contracts.find_ruleset(key.type))
-        tree = self._trees.build(document)
+        tree = self._context.trees.build(document)
         named = str(checked_by.version)
         raw = self._new_raw(
             key, raw_hash(text, checked_by.id, named), (checked_by.id, named), tree.root.id, len(text), version
@@ -272,19 +261,19 @@ class IngestWorkflow:
     ) -> list[Written]:
         blocks = {block.id: block for each in prepared for block in each.blocks}
         place = prepared[0].raw.place
-        ready = self._blocks.prepare(list(blocks.values()), BranchKey(place.type, place.id, "raw"), None)
+        ready = self._context.blocks.prepare(list(blocks.values()), BranchKey(place.type, place.id, "raw"), None)
         rows = {row.id: row for row in ready.rows}
         raws = [_with_blocks(each, rows) for each in prepared]
         try:
-            now_us = self._clock.now_us()
+            now_us = self._context.clock.now_us()
             answers = self._raws.write(raws, uploads=ready.uploads, now_us=now_us, within=within, told=told)
         except AnalemmaError as exc:
-            self._blocks.give_up(ready.uploads, exc)
+            self._context.blocks.give_up(ready.uploads, exc)
             raise
         if any(answer.fate is Fate.CREATED for answer in answers):
             if wake:
-                self._wake()
-            self._blocks.remember(blocks.values())
+                self._context.wake()
+            self._context.blocks.remember(blocks.values())
             for each, raw, answer in zip(prepared, raws, answers, strict=True):
                 if raw.root is not None and answer.fate is Fate.CREATED:
                     self._known.put(raw.root, raw.hash, each.document, raw.size)
@@ -292,7 +281,7 @@ class IngestWorkflow:
                 if raw.named or answer.version != raw.version:
                     self._versions.observe(answer.version)
         else:
-            self._blocks.give_up(ready.uploads, Conflict("nothing of it is new"))
+            self._context.blocks.give_up(ready.uploads, Conflict("nothing of it is new"))
         return answers
 
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 import orjson
 
 from analemma.canon.canonical_json import canonical_json
-from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.engine import Transaction
 from analemma.catalog.entities import EntityPlace, EntityRow, find_entity
 from analemma.catalog.outbox_producing import enqueue
-from analemma.catalog.port import OutboxEvent, TenantId
-from analemma.clock import Clock
+from analemma.catalog.port import OutboxEvent
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Invalid, NotFound
 from analemma.outbox.handlers import Event
@@ -76,24 +76,10 @@ class Shipping:
 class ShipRequests:
     """Asks for one tenant's entities to be shipped."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        tenant: TenantId,
-        tenant_name: str,
-        *,
-        contracts: Callable[[], ContractSet],
-        events: Events,
-        clock: Clock,
-        wake: Callable[[], None],
-    ) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._tenant_name = tenant_name
+    def __init__(self, context: Context, *, contracts: Callable[[], ContractSet], events: Events) -> None:
+        self._context = context
         self._contracts = contracts
         self._events = events
-        self._clock = clock
-        self._wake = wake
 
     def request(
         self, entity_type: str, entity_id: str, *, sinks: Sequence[str] | None = None, force: bool = True
@@ -101,11 +87,11 @@ class ShipRequests:
         """Have the newest compiled state shipped to the sinks of these rules, or of all that ship the type. With
         `force`, also to those that are known to have it. NotFound for what is not there, not compiled, or not
         shipped."""
-        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        key = EntityKey(entity_type, self._context.tenant_name, entity_id)
         chosen = self.rules_for(entity_type, sinks)
 
         def move(tx: Transaction) -> EntityRow:
-            found = find_entity(tx, self._tenant, EntityPlace(key.type, key.id))
+            found = find_entity(tx, self._context.tenant, EntityPlace(key.type, key.id))
             if found is None or found.newest_raw is None:
                 raise NotFound(f"there is no {key}", hint="ids keep their case", entity=str(key))
             if found.newest_compiled is None:
@@ -113,8 +99,8 @@ class ShipRequests:
             self.enqueue(tx, [(key, found.newest_compiled, found.ship_seq)], chosen, force=force)
             return found
 
-        entity = self._engine.write(move)
-        self._wake()
+        entity = self._context.engine.write(move)
+        self._context.wake()
         assert entity.newest_compiled is not None
         return Shipping(str(key), format_version(Version(entity.newest_compiled)), entity.ship_seq, chosen)
 
@@ -146,5 +132,5 @@ class ShipRequests:
             for key, version, ship_seq in entities
             for sink in sinks
         ]
-        enqueue(tx, self._tenant, made, now_us=self._clock.now_us())
+        enqueue(tx, self._context.tenant, made, now_us=self._context.clock.now_us())
         return len(made)

@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from analemma.blocks.store import BlockStore, Carried
-from analemma.canon.trees import Trees
+from analemma.blocks.store import Carried
 from analemma.catalog.backfills import StoredEntry
 from analemma.catalog.cutover import HeldEntity
-from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.engine import Transaction
 from analemma.catalog.entities import EntityPlace, add_placeholders, find_entity
 from analemma.catalog.outbox_lanes import LaneKey, preceded
 from analemma.catalog.outbox_tending import overtake
-from analemma.catalog.port import TenantId
 from analemma.catalog.slices import CompileStart, CompileWrite, Slices
-from analemma.clock import Clock
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef, EntitySchema, Ruleset
 from analemma.contracts.semver import parse_semver
@@ -86,35 +84,30 @@ class SlicingWorkflow:
 
     def __init__(
         self,
-        engine: Engine,
-        tenant: TenantId,
-        tenant_name: str,
+        context: Context,
         *,
         slices: Slices,
         contracts: Callable[[], ContractSet],
         fresh_contracts: Callable[[], ContractSet],
-        blocks: BlockStore,
-        trees: Trees,
         known: KnownDocuments,
         events: Events,
-        clock: Clock,
-        wake: Callable[[], None],
     ) -> None:
         """`contracts` may be behind what others load, `fresh_contracts` are not."""
-        self._engine = engine
-        self._tenant = tenant
-        self._tenant_name = tenant_name
+        self._context = context
         self._slices = slices
         self._contracts = contracts
         self._fresh_contracts = fresh_contracts
-        self._blocks = blocks
-        self._clock = clock
-        self._wake = wake
-        self._reader = InputReader(slices, DocumentReader(trees, known), tenant_name)
-        recent = RecentTrees(trees)
-        self.bodies = SliceBodies(engine, tenant, blocks=blocks, recent=recent)
+        self._reader = InputReader(slices, DocumentReader(context.trees, known), context.tenant_name)
+        recent = RecentTrees(context.trees)
+        self.bodies = SliceBodies(context.engine, context.tenant, blocks=context.blocks, recent=recent)
         self._writing = CompileWriting(
-            engine, tenant, slices=slices, blocks=blocks, recent=recent, events=events, reader=self._reader
+            context.engine,
+            context.tenant,
+            slices=slices,
+            blocks=context.blocks,
+            recent=recent,
+            events=events,
+            reader=self._reader,
         )
 
     def execute(
@@ -156,7 +149,7 @@ class SlicingWorkflow:
         Sink rules whose slices have changed are asked to ship, in the same transaction, if this is the newest compiled
         version: all of them, or of those in `ship`. A new newest version is what readers get from now on who name none,
         unless `serve` is False; compiling it again does not change what they get."""
-        key = EntityKey(entity_type, self._tenant_name, entity_id)
+        key = EntityKey(entity_type, self._context.tenant_name, entity_id)
         chosen = None if version is None else parse_stored_version(version)
         asked = _Asked(mode, within, _only(ship), serve, written, standing)
         with span("analemma.compile", entity_type=entity_type, mode=mode.value):
@@ -175,15 +168,15 @@ class SlicingWorkflow:
                         continue
                     if done is not None:
                         if done.up_to_date:
-                            self._blocks.give_up(carried.uploads, Conflict("another compiled it meanwhile"))
+                            self._context.blocks.give_up(carried.uploads, Conflict("another compiled it meanwhile"))
                         if attempt:
                             # An attempt whose answer was lost may have written after all.
-                            self._wake()
+                            self._context.wake()
                         return done
-                    self._clock.sleep(random.uniform(0, min(LONGEST_WAIT_S, 0.001 * 2 ** min(attempt, 10))))
+                    self._context.clock.sleep(random.uniform(0, min(LONGEST_WAIT_S, 0.001 * 2 ** min(attempt, 10))))
                 raise Unavailable(f"{key} or what it joins is being compiled all the time", hint="try again later")
             except AnalemmaError as exc:
-                self._blocks.give_up(carried.uploads, exc)
+                self._context.blocks.give_up(carried.uploads, exc)
                 raise
 
     def has_ruleset(self, entity_type: str) -> bool:
@@ -192,7 +185,7 @@ class SlicingWorkflow:
 
     def overtaking(self, key: EntityKey, version: str) -> str | None:
         """The newest version of an entity, if it is newer than this one and still to be compiled."""
-        found = find_entity(self._engine, self._tenant, EntityPlace(key.type, key.id))
+        found = find_entity(self._context.engine, self._context.tenant, EntityPlace(key.type, key.id))
         if found is None or found.newest_raw is None or found.newest_raw <= parse_stored_version(version):
             return None
         if found.newest_compiled is not None and found.newest_compiled >= found.newest_raw:
@@ -201,7 +194,7 @@ class SlicingWorkflow:
 
     def give_up(self, event: Event, failure: str | None, *, newer: str, settle: Settle) -> None:
         """Settle the event of a version that cannot be compiled, and say with it why, and which one takes its place."""
-        lane = LaneKey(self._tenant, event.aggregate_type, event.aggregate_id)
+        lane = LaneKey(self._context.tenant, event.aggregate_type, event.aggregate_id)
         attempts = event.attempts if failure is None else event.attempts + 1
         reason = f"version {newer} takes its place"
 
@@ -209,11 +202,11 @@ class SlicingWorkflow:
             settle(tx)
             overtake(tx, lane, event.seq, attempts=attempts, failure=failure, reason=reason)
 
-        self._engine.write(move)
+        self._context.engine.write(move)
 
     def newest_compiled(self, entity_type: str, entity_id: str) -> str | None:
         """The newest version that was compiled."""
-        found = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
+        found = find_entity(self._context.engine, self._context.tenant, EntityPlace(entity_type, entity_id))
         return (
             None if found is None or found.newest_compiled is None else format_version(Version(found.newest_compiled))
         )
@@ -242,7 +235,7 @@ class SlicingWorkflow:
         missing = [each for each in inputs.joined if inputs.joined[each] is None]
         if missing:
             # There must be something to lock, or one who creates it now would not see us, nor we him.
-            add_placeholders(self._engine, self._tenant, missing)
+            add_placeholders(self._context.engine, self._context.tenant, missing)
             inputs = self._reader.read(ruleset, key, start, mode)
         compiled = _compiled(contracts, ruleset, key, start, inputs, mode)
         repaired = self.bodies.repair({key: compiled}).get(key, ()) if mode is CompileMode.FULL else ()
@@ -258,7 +251,7 @@ class SlicingWorkflow:
         result = replace(result, repaired=repaired)
         try:
             if not self._slices.write(
-                write, now_us=self._clock.now_us(), within=asked.telling(result, _held(start, write))
+                write, now_us=self._context.clock.now_us(), within=asked.telling(result, _held(start, write))
             ):
                 return None
         except Conflict as exc:
@@ -267,7 +260,7 @@ class SlicingWorkflow:
                 raise
             raise _Orphans(f"{key} has slices of compiles that are not there", newest=newest) from exc
         if write.events:
-            self._wake()
+            self._context.wake()
         return result
 
     def follow(

@@ -12,16 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from analemma.blocks.store import BlockStore
 from analemma.canon.canonical_json import canonical_json
 from analemma.canon.identity import BlockId
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
-from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.engine import Transaction
 from analemma.catalog.outbox_lanes import preceded
-from analemma.catalog.port import BranchKey, TenantId
+from analemma.catalog.port import BranchKey
 from analemma.catalog.state_sources import FollowedBranch, SourceCount, SourcePosition, SourceProblem, SourceRows
-from analemma.clock import Clock
+from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import StateSource, Taking
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
@@ -112,30 +111,23 @@ class StateSourceWorkflow:
 
     def __init__(
         self,
-        engine: Engine,
-        tenant: TenantId,
-        tenant_name: str,
+        context: Context,
         *,
         contracts: Callable[[], ContractSet],
         loaded_at_us: Callable[[], int],
         ingest: IngestWorkflow,
-        blocks: BlockStore,
-        clock: Clock,
     ) -> None:
-        self._engine = engine
-        self._tenant_name = tenant_name
-        self._rows = SourceRows(engine, tenant)
+        self._context = context
+        self._rows = SourceRows(context.engine, context.tenant)
         self._contracts = contracts
         self._loaded_at_us = loaded_at_us
         self._ingest = ingest
-        self._blocks = blocks
-        self._clock = clock
         # A program's own types as they were stored: whoever handles an event makes the same of it, whatever it knows.
-        self._trees = Trees(blocks.fetch, standard_registry(), "keep")
+        self._trees = Trees(context.blocks.fetch, standard_registry(), "keep")
 
     def sources(self, key: BranchKey) -> tuple[StateSource, ...]:
         """The sources that take a branch."""
-        return tuple(each for each in self._contracts().state_sources() if each.takes(self._tenant_name, *key))
+        return tuple(each for each in self._contracts().state_sources() if each.takes(self._context.tenant_name, *key))
 
     def on_commit(self, key: BranchKey, manifest: BlockId, *, within: Settle | None = None) -> tuple[TakenState, ...]:
         """Ingest what the sources take of a version; of the newest one, if that has expired."""
@@ -159,11 +151,11 @@ class StateSourceWorkflow:
             done = preceded(settle, drop)
             try:
                 if position.source in deleting and position.entity_type and position.entity_id:
-                    entity = EntityKey(position.entity_type, self._tenant_name, position.entity_id)
+                    entity = EntityKey(position.entity_type, self._context.tenant_name, position.entity_id)
                     self._ingest.delete(entity.type, entity.id, within=done)
                     deleted.append(entity)
                 else:
-                    self._engine.write(done)
+                    self._context.engine.write(done)
             except (_Behind, NotFound):
                 pass
         return tuple(deleted)
@@ -238,13 +230,13 @@ class StateSourceWorkflow:
 
     def _chosen(self, keys: Sequence[BranchKey], source_id: str | None) -> list[tuple[BranchKey, int]]:
         sources = [each for each in self._contracts().state_sources() if source_id in (None, each.id)]
-        counted = [(key, sum(each.takes(self._tenant_name, *key) for each in sources)) for key in keys]
+        counted = [(key, sum(each.takes(self._context.tenant_name, *key) for each in sources)) for key in keys]
         return [(key, count) for key, count in counted if count]
 
     def _wait_for_contracts(self) -> None:
-        age_s = (self._clock.now_us() - self._loaded_at_us()) / 1_000_000
+        age_s = (self._context.clock.now_us() - self._loaded_at_us()) / 1_000_000
         if age_s < SETTLED_S:
-            self._clock.sleep(SETTLED_S - max(age_s, 0.0))
+            self._context.clock.sleep(SETTLED_S - max(age_s, 0.0))
 
     def _follow(
         self, key: BranchKey, manifest: BlockId, sources: Sequence[StateSource], *, again: bool, within: Settle | None
@@ -278,7 +270,7 @@ class StateSourceWorkflow:
         source, before = step.source, step.before
         try:
             document = self._read(source, manifest, state)
-            entity = EntityKey(source.entity_type, self._tenant_name, document.entity_id)
+            entity = EntityKey(source.entity_type, self._context.tenant_name, document.entity_id)
         except (Invalid, NotFound) as exc:
             return self._refuse(step, exc, settle)
         taken = hashlib.sha256(canonical_json([source.checksum, document.entity_id, document.taken])).digest()
@@ -312,13 +304,13 @@ class StateSourceWorkflow:
         )
         log.warning("%s took no version %d of %s: %s", step.source.id, step.version, "/".join(step.key), exc.message)
         try:
-            self._engine.write(preceded(settle, lambda tx: self._note(tx, step, position)))
+            self._context.engine.write(preceded(settle, lambda tx: self._note(tx, step, position)))
         except _Behind:
             return TakenState(step.source.id, step.key, step.version, "skipped")
         return TakenState(step.source.id, step.key, step.version, "refused", problem=exc.message)
 
     def _note(self, tx: Transaction, step: _Step, position: SourcePosition) -> None:
-        if not self._rows.move(tx, step.key, position, again=step.again, now_us=self._clock.now_us()):
+        if not self._rows.move(tx, step.key, position, again=step.again, now_us=self._context.clock.now_us()):
             raise _Behind("somebody else has followed the branch further", branch=step.key)
 
     def _delete_former(self, key: BranchKey, before: SourcePosition) -> None:
@@ -345,7 +337,7 @@ class StateSourceWorkflow:
             raise
         key = state.key
         facts = StateFacts(
-            self._tenant_name,
+            self._context.tenant_name,
             key.owner,
             key.workflow,
             key.branch,
@@ -357,7 +349,7 @@ class StateSourceWorkflow:
 
     def _manifest(self, key: BranchKey, manifest: BlockId) -> Manifest:
         try:
-            return decode_manifest(manifest, self._blocks.fetch([manifest])[manifest])
+            return decode_manifest(manifest, self._context.blocks.fetch([manifest])[manifest])
         except Corrupt as exc:
             self._check_expired(key, manifest, exc)
             raise

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from analemma.catalog.deploys import DeployRows
-from analemma.catalog.raws import Raws
 from analemma.catalog.slices import Slices
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
@@ -36,84 +34,31 @@ class TenantPipeline:
         held_back: Callable[[Collection[int]], Mapping[int, HeldBack]],
         known: KnownDocuments,
     ) -> None:
-        engine, tenant, name = context.engine, context.tenant, context.tenant_name
-        blocks, trees, clock, wake = context.blocks, context.trees, context.clock, context.wake
-        settings, fresh_contracts = context.settings, contracts_of_store.fresh
-        events, slices = Events(context.entropy), Slices(engine, tenant)
+        events, slices = Events(context.entropy), Slices(context.engine, context.tenant)
+        documents, fresh_contracts = DocumentReader(context.trees, known), contracts_of_store.fresh
 
         def contracts() -> ContractSet:
             return contracts_of_store.current
 
-        self.ingest = IngestWorkflow(
-            Raws(engine, tenant),
-            name,
-            contracts=contracts,
-            blocks=blocks,
-            trees=trees,
-            known=known,
-            versions=versions,
-            events=events,
-            clock=clock,
-            wake=wake,
-        )
+        self.ingest = IngestWorkflow(context, contracts=contracts, known=known, versions=versions, events=events)
         self.slicing = SlicingWorkflow(
-            engine,
-            tenant,
-            name,
+            context, slices=slices, contracts=contracts, fresh_contracts=fresh_contracts, known=known, events=events
+        )
+        compiler = PageCompiler(
+            context,
+            slicing=self.slicing,
             slices=slices,
             contracts=contracts,
             fresh_contracts=fresh_contracts,
-            blocks=blocks,
-            trees=trees,
-            known=known,
-            events=events,
-            clock=clock,
-            wake=wake,
+            documents=documents,
         )
-        self.fanout = FanoutWorkflow(
-            engine,
-            tenant,
-            name,
-            compiler=PageCompiler(
-                engine,
-                tenant,
-                name,
-                slicing=self.slicing,
-                slices=slices,
-                contracts=contracts,
-                fresh_contracts=fresh_contracts,
-                blocks=blocks,
-                documents=DocumentReader(trees, known),
-            ),
-            contracts=contracts,
-            events=events,
-            clock=clock,
-            wake=wake,
-            settings=settings,
-        )
-        self.reader = SliceReader(slices, trees, name, held_back)
+        self.fanout = FanoutWorkflow(context, compiler=compiler, contracts=contracts, events=events)
+        self.reader = SliceReader(slices, context.trees, context.tenant_name, held_back)
         self.deploying = DeployWorkflow(
-            engine,
-            tenant,
-            name,
-            rows=DeployRows(engine, tenant),
-            contracts=contracts,
-            ingest=self.ingest,
-            slicing=self.slicing,
-            events=events,
-            clock=clock,
-            wake=wake,
-            max_attempts=settings.outbox_max_attempts,
+            context, contracts=contracts, ingest=self.ingest, slicing=self.slicing, events=events
         )
-        self.documents = DocumentReader(trees, known)
-        self.shipping = ShipRequests(engine, tenant, name, contracts=contracts, events=events, clock=clock, wake=wake)
+        self.documents = documents
+        self.shipping = ShipRequests(context, contracts=contracts, events=events)
         self.sources = StateSourceWorkflow(
-            engine,
-            tenant,
-            name,
-            contracts=contracts,
-            loaded_at_us=lambda: contracts_of_store.loaded_at_us,
-            ingest=self.ingest,
-            blocks=blocks,
-            clock=clock,
+            context, contracts=contracts, loaded_at_us=lambda: contracts_of_store.loaded_at_us, ingest=self.ingest
         )
