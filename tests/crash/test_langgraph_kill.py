@@ -24,14 +24,13 @@ from tests.langgraph.graphs import put, thread
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[2]
-INSIDE = ["commit.after_head", "commit.after_blocks"]
+INSIDE = ["commit.after_head", "commit.after_blocks", "commit.before_commit"]
 POINTS = {
     "step": [
         "thread.before_writes",
         "thread.after_writes",
         "commit.before_transaction",
         *INSIDE,
-        "commit.before_commit",
         "commit.after_commit",
     ],
     "copy": ["thread.copy_before_commit", "thread.copy_after_commit"],
@@ -43,7 +42,7 @@ POINTS = {
 }
 CASES = [(verb, point) for verb, points in POINTS.items() for point in points]
 CHOSEN = [
-    *(("step", point) for point in POINTS["step"] if point not in INSIDE),
+    *(("step", point) for point in POINTS["step"] if point not in INSIDE[:2]),
     *(("copy", point) for point in POINTS["copy"]),
     *(("delete", "remove.before_commit"), ("delete", "remove.after_commit")),
     *(("prune", "expire.after_commit"), ("prune", "thread.before_drop"), ("prune", "thread.after_drop")),

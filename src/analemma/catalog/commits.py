@@ -86,13 +86,11 @@ class Batch(NamedTuple):
 
 def commit(engine: Engine, request: CommitRequest, *, now_us: int, key_keep_us: int) -> Committed:
     """Write everything, durably, or raise and write nothing."""
-    given: object = _batch(request, now_us, key_keep_us)
+    batch = _batch(request, now_us, key_keep_us)
+    given: object = batch
     procedure, rows = "commit_versions", request.rows
-    if len(rows) == 1 and rows[0].commit is not None and request.expected is not None and request.idempotency is None:
-        procedure, given = (
-            rows[0].commit,
-            SimpleNamespace(**_batch(request, now_us, key_keep_us)._asdict(), **rows[0].parameters),
-        )
+    if len(rows) == 1 and rows[0].commit is not None and batch.heads and not batch.keys:
+        procedure, given = rows[0].commit, SimpleNamespace(**{**batch._asdict(), **rows[0].parameters})
         rows = ()
 
     def write(tx: Transaction) -> list[BlockId]:
@@ -103,8 +101,8 @@ def commit(engine: Engine, request: CommitRequest, *, now_us: int, key_keep_us: 
         return stored or []
 
     try:
-        stored: list[BlockId] = send(
-            lambda: engine.write(write, alone=not rows), happened=lambda: _is_stored(engine, request), lost=[]
+        stored = send(
+            lambda: engine.write(write, alone=not rows), found=lambda: [] if _is_stored(engine, request) else None
         )
     except Refused as refused:
         return _refused(engine, request, refused, key_keep_us)
@@ -148,8 +146,10 @@ def _refused(source: Statements, request: CommitRequest, refused: Refused, key_k
             raise missing_base(_batch(request, 0, 0).bases[refused.row].hex()) from None
         case "upload_gone":
             raise missing_upload() from None
-        case "fenced_out":
-            raise other_rows("advance_run") from None
+        case "key_known" | "head_moved" | "branch_exists":
+            pass
+        case _:
+            raise other_rows(request.rows[0].statement) from None
     # Whoever moved the head may have been this very request, sent twice.
     replayed = find_replay(source, request, key_keep_us=key_keep_us)
     if replayed is not None:

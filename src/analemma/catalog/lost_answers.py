@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from analemma.catalog.procedures import Refused
-from analemma.errors import AnalemmaError, Conflict, OutcomeUnknown
+from analemma.errors import AnalemmaError, Conflict, Expired, OutcomeUnknown
 
 Answer = TypeVar("Answer")
 
 
-def send(once: Callable[[], Answer], *, happened: Callable[[], bool], lost: Answer) -> Answer:
-    """Do it once; if its answer was lost, find out whether it happened, and if not, make it happen. `lost` stands for
-    an answer that cannot be had any more.
+def send(once: Callable[[], Answer], *, found: Callable[[], Answer | None] = lambda: None) -> Answer:
+    """Do it once; if its answer was lost, find out whether it happened, and if not, make it happen. `found` gives what
+    stands for the answer of what happened, or None if it did not; what may be done twice needs none.
 
     That it has not happened proves nothing, because a server may still be at work on it, and a log may hold a record
     that only recovery applies. Doing it again does, if only one of the two can: of two that compare and set, the second
@@ -24,18 +24,20 @@ def send(once: Callable[[], Answer], *, happened: Callable[[], bool], lost: Answ
     except OutcomeUnknown as exc:
         unknown = exc
     try:
-        if happened():
-            return lost
+        answer = found()
+        if answer is not None:
+            return answer
         try:
             return once()
-        except Conflict as exc:
+        except (Conflict, Expired) as exc:
             # Perhaps it was our own lost one that was first.
-            if happened():
-                return lost
+            answer = found()
+            if answer is not None:
+                return answer
             if isinstance(exc, Refused):
                 exc.doubt = unknown
             raise
-    except (Conflict, OutcomeUnknown):
+    except (Conflict, Expired, OutcomeUnknown):
         raise
     except AnalemmaError as exc:
         raise unknown from exc

@@ -13,8 +13,8 @@ from analemma.catalog.memory import is_in_memory, make_directory_in_memory, remo
 from analemma.catalog.object_place import FILE_NAME as FILE_NAME
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.catalog.sqlite import SqliteEngine
-from analemma.catalog.sqlite_catalog import SqliteCatalog
 from analemma.catalog.sqlite_connections import Synchronous, sync_directory
+from analemma.catalog.wakeups import FileWakeups, PostgresWakeups
 from analemma.clock import Clock
 from analemma.errors import Invalid, Unavailable
 
@@ -117,7 +117,7 @@ def _open_sqlite(path: str, clock: Clock | None, migrate: bool, **options: Any) 
         make_directory(os.path.dirname(os.path.abspath(path)))
         engine = SqliteEngine(path, **options)
         try:
-            return SqliteCatalog(engine, clock=clock, migrate_schema=migrate)
+            return SqlCatalog(engine, FileWakeups(engine.path), clock=clock, migrate_schema=migrate)
         except BaseException:
             engine.close()
             raise
@@ -129,12 +129,12 @@ def _open_sqlite(path: str, clock: Clock | None, migrate: bool, **options: Any) 
 def _open_postgres(url: str, clock: Clock | None, migrate: bool, options: dict[str, Any]) -> SqlCatalog:
     try:
         from analemma.catalog.postgres import PostgresEngine
-        from analemma.catalog.postgres_catalog import PostgresCatalog
     except ImportError as exc:
         raise Unavailable("the PostgreSQL driver is not installed", hint="pip install 'analemma[postgres]'") from exc
     engine = PostgresEngine(url, **options)
     try:
-        return PostgresCatalog(engine, clock=clock, migrate_schema=migrate)
+        wakeups = PostgresWakeups(engine.dedicated, listening=not engine.pgbouncer)
+        return SqlCatalog(engine, wakeups, clock=clock, migrate_schema=migrate)
     except BaseException:
         engine.close()
         raise

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, Protocol, cast
 from analemma.canon.identity import BlockId
 from analemma.catalog.arrays import Blobs, Integers
 from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.catalog.sqlite_transaction import SqliteTransaction
-from analemma.errors import AnalemmaError, Conflict, Invalid, OutcomeUnknown
+from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.failpoints import declare, hit
 
 PACK_BEFORE_COMMIT = declare("pack.before_commit", "the blocks have moved inside the transaction")
@@ -147,10 +148,13 @@ class SqlPacking:
         return ColdPage(tuple(ColdBlock(BlockId(row[0]), row[1]) for row in rows), end)
 
     def move_into_pack(self, tenant: TenantId, upload: UploadId, moves: Sequence[PackMove], *, at_least: int) -> int:
-        try:
-            moved = self._send_pack(tenant, upload, moves, at_least)
-        except OutcomeUnknown:
-            moved = self._settle_pack(tenant, upload, moves, at_least)
+        # Nobody else lets blocks lie in this upload.
+        moved = send(
+            lambda: self._send_pack(tenant, upload, moves, at_least),
+            found=lambda: self.pack_contents(tenant, upload)[0] or None,
+        )
+        # None were where they had been read: gone with a transaction whose answer was lost, or really gone.
+        moved = moved or self.pack_contents(tenant, upload)[0]
         hit(PACK_AFTER_COMMIT)
         return moved
 
@@ -217,17 +221,6 @@ class SqlPacking:
             return self._engine.write(lambda tx: self._move_into_pack(tx, tenant, upload, moves, at_least))
         except _TooFew:
             return 0
-
-    def _settle_pack(self, tenant: TenantId, upload: UploadId, moves: Sequence[PackMove], at_least: int) -> int:
-        """Find out whether it happened, and if not, make it happen: nobody else lets blocks lie in this upload."""
-        try:
-            moved = self._send_pack(tenant, upload, moves, at_least)
-        except Conflict:
-            moved, _ = self.pack_contents(tenant, upload)
-            if moved == 0:
-                raise
-        # None were where they had been read: gone with the transaction whose answer was lost, or really gone.
-        return moved or self.pack_contents(tenant, upload)[0]
 
     def _move_into_pack(
         self, tx: Transaction, tenant: TenantId, upload: UploadId, moves: Sequence[PackMove], at_least: int

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple, NewType, Protocol
 from analemma.canon.identity import BlockId
 from analemma.catalog.bodies import Bodies
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.names import check_part
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.catalog.procedures import Refused
 from analemma.clock import Clock
-from analemma.errors import AnalemmaError, Conflict, Denied, OutcomeUnknown
+from analemma.errors import AnalemmaError, Conflict, Denied
 from analemma.failpoints import declare, hit
 
 BEFORE_TRANSACTION = declare("payload.before_transaction", "the blocks are prepared and no lease is written")
@@ -123,10 +124,12 @@ class SqlPayloads:
             if lease.field is not None and lease.field != "":
                 check_part(lease.field, "field name")
         hit(BEFORE_TRANSACTION)
-        try:
-            self._send_leases(request)
-        except OutcomeUnknown:
-            self._settle_leases(request)
+        ids = [lease.id for lease in request.leases]
+        # Ids of leases are random: one that is there is ours. Without new ones a request only looks.
+        send(
+            lambda: self._send_leases(request),
+            found=lambda: (bool(ids) and len(self.leases(request.tenant, ids)) == len(ids)) or None,
+        )
         hit(AFTER_COMMIT)
 
     def leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
@@ -194,7 +197,7 @@ class SqlPayloads:
 
         self.engine.write(renew)
 
-    def _send_leases(self, request: LeaseRequest) -> None:
+    def _send_leases(self, request: LeaseRequest) -> bool:
         try:
             self.engine.write(lambda tx: _add_leases(tx, request, unused_us=self._unused_us))
         except _Unused as exc:
@@ -202,19 +205,7 @@ class SqlPayloads:
             # other. Whoever ends them from here on sees that they are used; whoever was faster has ended them.
             self._renew_leases(request.tenant, exc.leases)
             self.engine.write(lambda tx: _add_leases(tx, request, unused_us=None))
-
-    def _settle_leases(self, request: LeaseRequest) -> None:
-        """Find out whether it happened, and if not, make it happen: lease ids are random, so a lease that is there is
-        ours. (A request without new leases only looks, and may be sent again as often as one likes.)"""
-        ids = [lease.id for lease in request.leases]
-        if ids and len(self.leases(request.tenant, ids)) == len(ids):
-            return
-        try:
-            self._send_leases(request)
-        except Conflict:
-            # The lost transaction was still under way, and was first.
-            if len(self.leases(request.tenant, ids)) != len(ids):
-                raise
+        return True
 
 
 class _Unused(Exception):

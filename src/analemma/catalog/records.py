@@ -40,13 +40,14 @@ def append_record(engine: Engine, request: RecordRequest) -> None:
     expires = request.procedure == "expire_versions"
     given = SimpleNamespace(tenant=request.tenant, expected=request.expected, record=request.record, **request.details)
 
-    def write(tx: Transaction) -> None:
+    def write(tx: Transaction) -> bool:
         tx.call(request.procedure, given)
         hit(EXPIRE_BEFORE_COMMIT if expires else RECORD_BEFORE_COMMIT)
+        return True
 
     hit(BEFORE_TRANSACTION)
     try:
-        send(lambda: engine.write(write), happened=lambda: _is_appended(engine, request), lost=None)
+        send(lambda: engine.write(write), found=lambda: _is_appended(engine, request) or None)
     except Refused as refused:
         raise _refusal(engine, request, refused) from None
     hit(EXPIRE_AFTER_COMMIT if expires else RECORD_AFTER_COMMIT)

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from analemma.catalog.commits import change_rows, read_head
 from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.outbox_producing import enqueue
 from analemma.catalog.port import BranchKey, Head, OutboxEvent, RowChange, TenantId
 from analemma.catalog.records import branch_columns
-from analemma.errors import AnalemmaError, HeadMoved, OutcomeUnknown
+from analemma.errors import HeadMoved
 from analemma.failpoints import declare, hit
 
 BEFORE_TRANSACTION = declare("remove.before_transaction", "branches were looked at, and none is deleted")
@@ -53,20 +54,15 @@ def remove_branches(engine: Engine, request: RemovalRequest) -> None:
     """Remove them, durably. Raises HeadMoved and changes nothing if one of them is elsewhere by now, or deltas wait for
     it, or a `whole` workflow has others."""
     hit(BEFORE_TRANSACTION)
-    try:
-        engine.write(lambda tx: _remove(tx, request))
-    except OutcomeUnknown as unknown:
-        workflow = {"tenant": request.tenant, "owner": request.owner, "workflow": request.workflow}
-        try:
-            removal = engine.one("removal", **workflow, hash=request.hash)
-        except AnalemmaError as exc:
-            raise unknown from exc
-        if removal is None:
-            raise
+    workflow = {"tenant": request.tenant, "owner": request.owner, "workflow": request.workflow}
+    send(
+        lambda: engine.write(lambda tx: _remove(tx, request)),
+        found=lambda: engine.one("removal", **workflow, hash=request.hash) is not None or None,
+    )
     hit(AFTER_COMMIT)
 
 
-def _remove(tx: Transaction, request: RemovalRequest) -> None:
+def _remove(tx: Transaction, request: RemovalRequest) -> bool:
     # The set of branches, then heads in the order of their keys, then versions: the order of every commit.
     workflow = {"tenant": request.tenant, "owner": request.owner, "workflow": request.workflow}
     tx.one("hold_branches", **workflow)
@@ -104,3 +100,4 @@ def _remove(tx: Transaction, request: RemovalRequest) -> None:
             key=BranchKey(request.owner, request.workflow, other[0]),
         )
     hit(BEFORE_COMMIT)
+    return True

@@ -169,7 +169,7 @@ class RunRows:
             self._engine.write(lambda tx: _change(tx, changes), alone=len(changes) == 1)
 
         # Sent twice, it has the same effect.
-        send(once, happened=lambda: False, lost=None)
+        send(once)
         hit(AFTER_ADVANCE)
 
     def workflow_status(self, key: BranchKey, status: str, now_us: int) -> RowChange:

@@ -1,9 +1,8 @@
-"""The kernel's catalog on SQL: SQLite and PostgreSQL differ only in how they commit."""
+"""The kernel's catalog on SQL, whatever the database."""
 
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -18,8 +17,9 @@ from analemma.catalog.commits import (
     find_key,
     read_head,
 )
-from analemma.catalog.engine import Engine, Row
+from analemma.catalog.engine import Engine
 from analemma.catalog.ledger import SqlLedger
+from analemma.catalog.migrations import migrate
 from analemma.catalog.names import check_part, check_tenant, check_texts
 from analemma.catalog.object_place import elsewhere
 from analemma.catalog.payloads import LEASE_KEEP_US, SqlPayloads
@@ -51,13 +51,16 @@ from analemma.failpoints import hit
 _new_tuple = tuple.__new__
 
 
-class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
+class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
     """Implements `KernelCatalog`, `LedgerCatalog` and `PayloadCatalog`. `engine` is open to layers that write in the
-    same transactions."""
+    same transactions. With `migrate_schema=False` an outdated schema is refused instead of upgraded."""
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, engine: Engine, wakeups: Wakeups, *, clock: Clock | None = None, migrate_schema: bool = True
+    ) -> None:
+        self.engine = engine
         self.clock = clock or SystemClock()
-        self.migrated: list[str] = []
+        self.migrated = migrate(engine, now_us=self.clock.now_us(), apply=migrate_schema)
         """The migrations that opening the catalog applied."""
         self.key_keep_us = KEY_KEEP_US
         """An idempotency key counts so long at least, and for as long as its version is there."""
@@ -65,7 +68,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
         self._tenants: dict[str, TenantId] = {}
         self._objects_held: str | None = None
         """Where this program would put objects; None once it is known that nobody chooses another place."""
-        self.wakeups = Wakeups()
+        self.wakeups = wakeups
         """Producers of events call `wakeups.signal()` after their commit."""
 
     def store_id(self) -> str:
@@ -164,7 +167,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
     def read_blocks(self, tenant: TenantId, ids: Sequence[BlockId]) -> dict[BlockId, BlockRow]:
         if not ids:
             return {}
-        rows = self._read_block_rows(tenant, ids)
+        rows = self.engine.all("read_blocks", tenant=tenant, ids=ids)
         # Not BlockRow(...): that takes as long as reading them.
         return {row[0]: _new_tuple(BlockRow, row) for row in rows}
 
@@ -287,6 +290,3 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger, ABC):
     def close(self) -> None:
         self.wakeups.close()
         self.engine.close()
-
-    @abstractmethod
-    def _read_block_rows(self, tenant: TenantId, ids: Sequence[BlockId]) -> list[Row]: ...

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine import Engine, Statements, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.names import check_key, check_part, check_texts
 from analemma.catalog.port import BranchKey, RowChange, TenantId
-from analemma.errors import Conflict, Corrupt, HeadMoved, OutcomeUnknown
+from analemma.errors import Conflict, Corrupt, HeadMoved
 from analemma.failpoints import declare, hit
 
 BEFORE_WRITES = declare("thread.before_writes", "a task's writes are packed and none is stored")
@@ -127,7 +128,7 @@ class ThreadRows:
             columns["writer"] = fence.run
             if fence.holds(row.parent):
                 columns |= {"fence": fence.run, "read": fence.read}
-        return RowChange("put_checkpoint", columns)
+        return RowChange("put_checkpoint", columns, commit="commit_checkpoint")
 
     def adopt(self, row: CheckpointRow, pending: Sequence[Written]) -> None:
         """Make a checkpoint of the head that somebody else left, with what is pending on it; the id follows from the
@@ -338,11 +339,8 @@ class ThreadRows:
                 tx.execute_many("put_write", reports)
 
         hit(BEFORE_WRITES)
-        try:
-            self._engine.write(store)
-        except OutcomeUnknown:
-            # Stored twice, they are stored once.
-            self._engine.write(store)
+        # Stored twice, they are stored once.
+        send(lambda: self._engine.write(store))
         hit(AFTER_WRITES)
 
     def writes(self, thread: str, branch: str, checkpoint: str, *, all_of_them: bool = False) -> list[Written]:

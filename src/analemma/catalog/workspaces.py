@@ -12,8 +12,9 @@ from analemma.catalog.bodies import add_bodies, replace_bodies
 from analemma.catalog.collecting import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.collecting_sessions import SessionId, Sessions
 from analemma.catalog.engine import Engine, Row, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.port import BlockRow, TenantId, UploadId
-from analemma.errors import Conflict, NotFound, OutcomeUnknown
+from analemma.errors import Conflict, NotFound
 
 Status = Literal["PENDING", "COLD", "WARM", "RUNNING", "ERROR", "DELETED"]
 Operation = Literal["NONE", "INITIALIZING", "RESTORING", "STARTING", "STOPPING", "ARCHIVING", "DELETING"]
@@ -188,11 +189,8 @@ class SqlWorkspaces:
             sent.append(changed)
             return changed
 
-        try:
-            return self._engine.write(write, durable=True)
-        except OutcomeUnknown:
-            # Under the lock it shows whether it happened: then the row is the one that was written.
-            return self._engine.write(write, durable=True)
+        # Under the lock it shows whether it happened: then the row is the one that was written.
+        return send(lambda: self._engine.write(write, durable=True))
 
     def drop(self, tenant: TenantId, workspace: str, fence: int) -> None:
         """Forget a workspace; its archives are the collector's. The end of a purge."""

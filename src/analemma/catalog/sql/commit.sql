@@ -86,6 +86,17 @@ VALUES (:tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.ke
         :begun.manifest.created_at_us)
 ON CONFLICT DO NOTHING;
 
+-- commit_next [part] --
+-- A version on a branch that exists, asked for under no key: what goes with it takes its locks behind all of a commit's.
+()
+
+include move_heads;
+
+passes commit.after_head: the head has moved inside the transaction;
+
+include add_events;
+include add_versions;
+
 -- move_heads [part] --
 -- Compare-and-set of heads; with `unless_pending` also of whether deltas wait to move them.
 (tenant bigint,

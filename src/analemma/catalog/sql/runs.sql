@@ -167,12 +167,7 @@ SET segment = excluded.segment, place = excluded.place, iteration = excluded.ite
 
 often one heads, blocks, one versions, one records;
 
-include move_heads;
-
-passes commit.after_head: the head has moved inside the transaction;
-
-include add_events;
-include add_versions;
+include commit_next;
 include advance_run;
 
 -- move_run --

@@ -1,27 +1,36 @@
 -- put_checkpoint --
--- The row of a checkpoint, beside the commit of its version. No row touched means that the parent is another version by now, or none at all, or
--- that the newest checkpoint is neither the one that a fenced run has read nor one of its own.
+-- The row of a checkpoint, beside the commit of its version; refused if the parent is another version by now, or none at all, or if the newest checkpoint
+-- is neither the one that a fenced run has read nor one of its own.
+(tenant bigint, owner text, thread text, branch text, checkpoint text, namespace text, parent text, manifest bytea, run text, metadata_kind text,
+ metadata bytea, alias text, deltas text, writer text, base bytea, fence text, read text)
+
 INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas,
-     writer)
-SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, :run::text, :metadata_kind,
-       :metadata, :alias::text, :deltas::text, :writer::text
-WHERE (:base::bytea IS NULL OR EXISTS (
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas, writer)
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent, :manifest, :run, :metadata_kind, :metadata, :alias, :deltas, :writer
+WHERE (:base IS NULL OR EXISTS (
     SELECT 1 FROM thread_checkpoint
-    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent::text
-      AND manifest = :base::bytea
-)) AND (:fence::text IS NULL OR NOT EXISTS (
+    WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :parent AND manifest = :base
+)) AND (:fence IS NULL OR NOT EXISTS (
     SELECT 1 FROM (
         SELECT checkpoint, writer FROM thread_checkpoint
         WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
         ORDER BY checkpoint DESC LIMIT 1
     ) AS newest
-    WHERE newest.checkpoint <> :read::text AND coalesce(newest.writer, '') <> :fence::text
+    WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence
 ))
 ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO UPDATE
 SET namespace = excluded.namespace, parent = excluded.parent, manifest = excluded.manifest, run = excluded.run,
-    metadata_kind = excluded.metadata_kind, metadata = excluded.metadata, alias = excluded.alias,
-    deltas = excluded.deltas, writer = excluded.writer
+    metadata_kind = excluded.metadata_kind, metadata = excluded.metadata, alias = excluded.alias, deltas = excluded.deltas, writer = excluded.writer
+=> 1 or thread_moved;
+
+-- commit_checkpoint --
+-- A version on a thread that exists, and the row of its checkpoint.
+(tenant bigint)
+
+often one heads, blocks, one versions, one records;
+
+include commit_next;
+include put_checkpoint;
 
 -- overtaken --
 -- The newest checkpoint, if it is neither the one that a run has read nor one of its own.
