@@ -19,9 +19,9 @@ import psycopg
 from analemma.catalog.arrays import Blobs, Integers
 from analemma.catalog.opening import open_catalog
 from analemma.catalog.port import BranchKey, CommitRequest, Head, KernelCatalog, TenantId
-from analemma.catalog.postgres_catalog import PostgresCatalog
+from analemma.catalog.postgres import PostgresEngine
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.catalog.sqlite_catalog import SqliteCatalog
+from analemma.catalog.sqlite import SqliteEngine
 from analemma.testing.commits import make_block, make_request
 from bench.harness import Row, temporary_folder
 from tests.servers import PostgresServer
@@ -206,7 +206,7 @@ def run_sqlite(*, commits: int, rounds: int) -> list[Row]:
     """Durable commits on SQLite: one writer against the floor, then 32 producers against one writer."""
     with temporary_folder() as folder:
         mine, bare = open_catalog(folder / "ours"), open_catalog(folder / "floor")
-        assert isinstance(bare, SqliteCatalog)
+        assert isinstance(bare.engine, SqliteEngine)
         try:
             tenant = mine.tenant("bench")
             bare.tenant("bench")
@@ -244,7 +244,7 @@ def run_postgres(*, commits: int, rounds: int) -> list[Row]:
     server = PostgresServer(durable=True)
     try:
         mine, bare = open_catalog(server.create_database()), open_catalog(server.create_database())
-        assert isinstance(bare, PostgresCatalog)
+        assert isinstance(bare.engine, PostgresEngine)
         try:
             tenant = mine.tenant("bench")
             bare.tenant("bench")

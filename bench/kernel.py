@@ -12,8 +12,9 @@ import analemma
 from analemma.app import App
 from analemma.catalog.opening import open_catalog
 from analemma.catalog.port import CommitRequest, Committed
-from analemma.catalog.postgres_catalog import PostgresCatalog
-from analemma.catalog.sqlite_catalog import SqliteCatalog
+from analemma.catalog.postgres import PostgresEngine
+from analemma.catalog.sql_catalog import SqlCatalog
+from analemma.catalog.sqlite import SqliteEngine
 from bench.commits import Round, compare, postgres_floor, sqlite_floor
 from bench.contenders.ours import OWNER, WORKFLOW
 from bench.harness import Row, temporary_folder
@@ -85,7 +86,7 @@ def small_saves_on_sqlite(saves: int, rounds: int) -> Iterator[Row]:
     with temporary_folder() as folder, analemma.open(folder / "ours") as app:
         bare = open_catalog(folder / "floor")
         try:
-            assert isinstance(bare, SqliteCatalog)
+            assert isinstance(bare.engine, SqliteEngine)
             recorder = _warmed(app, bare, saves)
             floor = sqlite_floor(bare.engine._connection, recorder.requests)
             yield _small_saves("SQLite", "bare SQL", recorder.round, floor, saves, rounds)
@@ -104,7 +105,7 @@ def small_saves_on_postgres(saves: int, rounds: int) -> Iterator[Row]:
         with analemma.open(server.create_database(), migrate=True) as app:
             bare = open_catalog(server.create_database())
             try:
-                assert isinstance(bare, PostgresCatalog)
+                assert isinstance(bare.engine, PostgresEngine)
                 recorder = _warmed(app, bare, saves)
                 with bare.engine.pool.connect() as connection:
                     floor = postgres_floor(connection, recorder.requests)
@@ -115,7 +116,7 @@ def small_saves_on_postgres(saves: int, rounds: int) -> Iterator[Row]:
         server.stop()
 
 
-def _warmed(app: App, bare: SqliteCatalog | PostgresCatalog, saves: int) -> Recorder:
+def _warmed(app: App, bare: SqlCatalog, saves: int) -> Recorder:
     bare.tenant(app.settings.tenant)
     recorder = Recorder(app)
     bare.commit(recorder.first)

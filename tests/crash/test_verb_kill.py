@@ -15,6 +15,7 @@ from analemma.testing import failpoints
 from tests import programs
 from tests.crash.points import AROUND_COMMIT, COMMIT, FIRST_AND_LAST, kills
 from tests.crash.verb_worker import NAME, VERBS
+from tests.depth import some
 from tests.raw_rows import is_sqlite
 from tests.stores import Store
 
@@ -60,6 +61,27 @@ def facts(app: App) -> dict[str, Any]:
         if versions:
             assert kernel.verify(workflow_id=workflow, owner_id="ann", branch=branch).problems == []
     return found
+
+
+PROCEDURES = {"save": "commit_versions", "fork": "commit_versions", "tag": "add_tag", "pin": "put_pin"}
+STEPS = [(verb, point) for verb in PROCEDURES for point in failpoints.steps() if point.startswith(PROCEDURES[verb])]
+FIRST_STEPS = [("save", "commit_versions.before"), ("tag", "add_tag.3")]
+
+
+@pytest.mark.parametrize(("verb", "point"), some(STEPS, test=FIRST_STEPS))
+def test_a_kill_between_any_two_statements_leaves_nothing(verb: str, point: str, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    with store.open() as app:
+        prepare(app)
+        before = facts(app)
+    command = [sys.executable, "-m", "tests.crash.verb_worker", store.url, "", verb]
+    done = programs.run(
+        command, cwd=ROOT, env={**os.environ, failpoints.VARIABLE: point}, capture_output=True, text=True, timeout=60
+    )
+    # Not each verb does each step.
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    with store.open() as app:
+        assert (facts(app) != before) == (done.returncode == 0)
 
 
 @pytest.mark.parametrize(("verb", "point"), kills(CASES, test=CHOSEN, postgres=AROUND_COMMITS))

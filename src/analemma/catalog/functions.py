@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any
 
 from analemma.catalog.arrays import Blobs, Column, Integers, Texts
-from analemma.catalog.procedures import Procedure, Step, Table, picker
-from analemma.catalog.sql import load_procedures
+from analemma.catalog.procedures import AFTER, BEFORE, Procedure, Step, Table, picker
+from analemma.catalog.sql import load_procedures, procedures
 
 REFUSED_STATE = "AN010"
 """The SQLSTATE with which a function refuses; the message is the refusal, the detail the number of the row."""
@@ -54,22 +54,36 @@ class Function:
             for name in [name for name in shape if shape[name] is is_single]:
                 columns = procedure.tables[name].columns.items()
                 parameters += [f"{_array(name, path)} {kind}{'' if is_single else '[]'}" for path, kind in columns]
-        body = "\n".join(filter(None, map(self._step, procedure.steps)))
+        self.before, self.after = f"{procedure.name}.{BEFORE}", f"{procedure.name}.{AFTER}"
         answers = next((step for step in procedure.steps if step.new or step.number), None)
         kind = "void"
         if answers is not None:
             kind = f"{procedure.tables[str(answers.each)].columns[answers.new] if answers.new else 'bigint'}[]"
         declared = "".join(f"r_{name} record; " for name in procedure.tables)
         self.answers = answers is not None
-        text = (
-            f"({', '.join(parameters)}) RETURNS {kind} LANGUAGE plpgsql AS $procedure$\n"
-            f"DECLARE n bigint; {declared}{'' if answers is None else f'answer {kind};'}\n"
-            f"BEGIN\n{body}\n{'' if answers is None else 'RETURN answer;'}\nEND $procedure$"
-        )
+        self._head = f"({', '.join(parameters)}) RETURNS {kind} LANGUAGE plpgsql AS $procedure$"
+        self._declared = f"DECLARE n bigint; {declared}{'' if answers is None else f'answer {kind};'}"
+        text = self._text(waiting=False)
         self.name = f"{PREFIX}{procedure.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self.create = f"CREATE FUNCTION {self.name}{text}"
         places = [f"${place}::{parameter.split(' ')[1]}" for place, parameter in enumerate(parameters, 1)]
         self.call = f"SELECT {self.name}({', '.join(places)})".encode()
+
+    def create_waiting(self) -> str:
+        """The same for tests, in the place of the function: before each step it waits for an advisory lock, which is
+        called as the step's failpoint."""
+        return f"CREATE OR REPLACE FUNCTION {self.name}{self._text(waiting=True)}"
+
+    def _text(self, *, waiting: bool) -> str:
+        steps = []
+        for number, step in enumerate(self.procedure.steps):
+            done = self._step(step)
+            if done and waiting:
+                name = self.procedure.failpoint(number)
+                steps.append(f"PERFORM pg_advisory_xact_lock_shared(hashtextextended('{name}', 0));")
+            steps.append(done)
+        end = "RETURN answer;" if self.answers else ""
+        return "\n".join([self._head, self._declared, "BEGIN", *filter(None, steps), end, "END $procedure$"])
 
     def takes(self, given: Any) -> bool:
         """Whether what is given has the shape."""
@@ -143,32 +157,27 @@ class Function:
 
 
 @cache
-def functions() -> Mapping[str, Sequence[Function]]:
-    """The functions of every procedure, by its name: those for what is often given, and at last one for all there can
-    be."""
-    return {
-        name: [
-            *(Function(procedure, shape) for shape in procedure.often),
-            Function(procedure, dict.fromkeys(procedure.tables, False)),
-        ]
-        for name, procedure in load_procedures("postgres").items()
-    }
+def _of(name: str) -> Sequence[Function]:
+    """The functions of one procedure: those for what is often given, and at last one for all there can be."""
+    procedure = procedures("postgres")[name]
+    shapes = [*procedure.often, dict.fromkeys(procedure.tables, False)]
+    return [Function(procedure, shape) for shape in shapes]
 
 
 def function(name: str, given: Any) -> Function:
     """The function to call."""
-    return next(each for each in functions()[name] if each.takes(given))
+    return next(each for each in _of(name) if each.takes(given))
 
 
 @cache
-def _own() -> Mapping[str, Function]:
-    """All functions of this release."""
-    return {each.name: each for found in functions().values() for each in found}
+def functions() -> Mapping[str, Function]:
+    """All functions of this release, by their names."""
+    return {each.name: each for name in load_procedures("postgres") for each in _of(name)}
 
 
 def missing(found: Mapping[str, str]) -> list[str]:
     """Those of this release that a database does not have, of which it has these."""
-    return [name for name in _own() if name not in found]
+    return [name for name in functions() if name not in found]
 
 
 def changes(found: Mapping[str, str]) -> list[str]:
@@ -176,7 +185,7 @@ def changes(found: Mapping[str, str]) -> list[str]:
     `found` are the functions that there are, and what is said of each."""
     from importlib.metadata import version  # most programs find what they need
 
-    own, this = _own(), version("analemma")
+    own, this = functions(), version("analemma")
     users = {name: set(said.split()) - {this} for name, said in found.items()}
     for name in own:
         users.setdefault(name, set()).add(this)

@@ -16,6 +16,7 @@ from analemma.catalog.postgres_errors import rolled_back, translate
 from analemma.catalog.postgres_pool import Connection
 from analemma.catalog.sql import Dialect, Statement, load
 from analemma.errors import AnalemmaError
+from analemma.failpoints import hit
 
 
 class PostgresTransaction(Statements):
@@ -63,7 +64,9 @@ class PostgresTransaction(Statements):
         self._counts[name] += 1
         called = function(name, given)
         try:
+            hit(called.before)
             row = self._connection.execute(called.call, called.bind(given), binary=True).fetchone()
+            hit(called.after)
         except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
             raise self._failed(exc) from exc
         assert row is not None

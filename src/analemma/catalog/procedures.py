@@ -25,10 +25,11 @@ A procedure stands in a file of `sql/` beside the statements, and begins with it
 - `often one NAME, NAME;` says what is mostly given: one row of some tables, any number of rows of others, none of the
   rest. PostgreSQL has a function of its own for that, with less to pass and to do.
 - `passes NAME: what has happened;` is a failpoint with a name of its own. Before every other step there is one that is
-  called after the procedure and the number of the step.
+  called after the procedure and the number of the step; around the whole, `NAME.before` and `NAME.after`.
 
 PostgreSQL runs a procedure as a function, in one round trip. Its name ends in the hash of its source, so that programs
-of two releases can share a database. SQLite runs the steps one by one, and only there the failpoints are passed.
+of two releases can share a database. SQLite runs the steps one by one, and only there the failpoints between
+them are passed.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _EXPECTED = re.compile(
 )
 _PASSES = re.compile(r"passes ([\w.]+): (.*)", re.DOTALL)
 _END = re.compile(r";[ \t]*(?:--[^\n]*)?$", re.MULTILINE)
+BEFORE, AFTER = "before", "after"
+"""What the failpoints around a whole procedure end in."""
 ITSELF = ""
 """The column of a table of plain values."""
 

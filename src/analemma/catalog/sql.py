@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from analemma.catalog.arrays import Blobs, Column, Integers, Texts
-from analemma.catalog.procedures import Procedure, is_procedure, parse_procedure
+from analemma.catalog.procedures import AFTER, BEFORE, Procedure, is_procedure, parse_procedure
 from analemma.errors import Internal
 from analemma.failpoints import STEPS
 
@@ -306,29 +306,37 @@ def load(dialect: Dialect) -> Mapping[str, Statement]:
     return found
 
 
+class _Procedures(dict[str, Procedure]):
+    """Procedures by name, each read when it is first asked for."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        super().__init__()
+        pieces = (piece for file, text in _files() for piece in _pieces(text, dialect, file))
+        self.pieces = {piece.name: piece for piece in pieces if is_procedure(piece.body)}
+
+    def __missing__(self, name: str) -> Procedure:
+        piece = self.pieces[name]
+        found = parse_procedure(name, piece.purpose, piece.body, self.__getitem__)
+        if piece.only != PART:
+            for point in (BEFORE, AFTER):
+                STEPS[f"{name}.{point}"] = f"{point} {name}"
+            for number, step in enumerate(found.steps):
+                if step.sql:
+                    STEPS[found.failpoint(number)] = f"before {step.sql}"
+        return self.setdefault(name, found)
+
+
+@cache
+def procedures(dialect: Dialect) -> Mapping[str, Procedure]:
+    """A procedure by its name, with the steps of one database. Declares its failpoints."""
+    return _Procedures(dialect)
+
+
 @cache
 def load_procedures(dialect: Dialect) -> Mapping[str, Procedure]:
-    """Every procedure, by name, with the steps of one database. Declares their failpoints."""
-    pieces = {
-        piece.name: piece
-        for file, text in _files()
-        for piece in _pieces(text, dialect, file)
-        if is_procedure(piece.body)
-    }
-    found: dict[str, Procedure] = {}
-
-    def find(name: str) -> Procedure:
-        if name not in found:
-            piece = pieces[name]
-            found[name] = parse_procedure(name, piece.purpose, piece.body, find)
-        return found[name]
-
-    whole = {name: find(name) for name, piece in pieces.items() if piece.only != PART}
-    for procedure in whole.values():
-        for number, step in enumerate(procedure.steps):
-            if step.sql:
-                STEPS[procedure.failpoint(number)] = f"before {step.sql}"
-    return whole
+    """Every procedure that can be called, by name."""
+    found = _Procedures(dialect)
+    return {name: found[name] for name, piece in found.pieces.items() if piece.only != PART}
 
 
 @cache

@@ -67,7 +67,7 @@ class SqliteTransaction(Statements):
 
     def call(self, name: str, given: Any, /) -> list[Any] | None:
         try:
-            return steps()[name].run(self.connection, given, self._counts)
+            return steps(name).run(self.connection, given, self._counts)
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
             raise translate(exc, self._database) from exc
 

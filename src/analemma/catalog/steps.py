@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any
 
-from analemma.catalog.procedures import Procedure, Refused, Step, picker
-from analemma.catalog.sql import load_procedures
+from analemma.catalog.procedures import AFTER, BEFORE, Procedure, Refused, Step, picker
+from analemma.catalog.sql import procedures
 from analemma.failpoints import hit
 
 _TOKEN = re.compile(
@@ -34,6 +34,7 @@ class Steps:
 
     def __init__(self, procedure: Procedure) -> None:
         self.procedure = procedure
+        self._before, self._after = f"{procedure.name}.{BEFORE}", f"{procedure.name}.{AFTER}"
         self._steps = [_Ready(procedure, number) for number in range(len(procedure.steps))]
 
     def statements(self) -> list[tuple[str, int]]:
@@ -42,6 +43,7 @@ class Steps:
 
     def run(self, connection: sqlite3.Connection, given: Any, counts: Counter[str]) -> list[Any] | None:
         """Do it all, or raise and leave it to the transaction to undo the rest; the answer, if it has one."""
+        hit(self._before)
         answer: list[Any] | None = None
         left: Sequence[Any] = ()
         for step in self._steps:
@@ -71,13 +73,14 @@ class Steps:
             done = connection.executemany(step.sql, values).rowcount
             if step.new is not None:
                 answer, left = _new(connection, step, rows, done)
+        hit(self._after)
         return answer
 
 
 @cache
-def steps() -> Mapping[str, Steps]:
-    """Every procedure, by name."""
-    return {name: Steps(procedure) for name, procedure in load_procedures("sqlite").items()}
+def steps(name: str) -> Steps:
+    """One procedure, by its name."""
+    return Steps(procedures("sqlite")[name])
 
 
 class _Ready:

@@ -54,6 +54,19 @@ def steps() -> dict[str, str]:
     return dict(sorted(failpoints.STEPS.items()))
 
 
+def wait_at_steps(url: str) -> None:
+    """Have the functions of a store on PostgreSQL wait before each of their statements, for an advisory lock that is
+    called as the step: `SELECT pg_advisory_lock(hashtextextended('add_tag.2', 0))` holds whoever comes to that one.
+    For databases of tests: nothing undoes it."""
+    import psycopg
+
+    from analemma.catalog.functions import functions
+
+    with psycopg.connect(url) as connection:
+        for function in functions().values():
+            connection.execute(function.create_waiting().encode())
+
+
 def variable(name: str, *, time: int = 1, then: Literal["kill", "stop"] = "kill") -> dict[str, str]:
     """What to add to a program's environment so that it is killed, or stopped, the so manieth time it passes there.
 

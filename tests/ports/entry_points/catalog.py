@@ -6,5 +6,6 @@ from analemma.catalog.port import TenantId as TenantId
 from analemma.catalog.port import UploadId as UploadId
 from analemma.catalog.sql import load as load
 from analemma.catalog.sql import load_migrations as load_migrations
+from analemma.catalog.sql import load_procedures as load_procedures
 from analemma.catalog.sqlite import SqliteEngine as SqliteEngine
 from analemma.catalog.steps import steps as steps
