@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -75,6 +76,8 @@ class BlockStore:
         self._pack_threshold_bytes = pack_threshold_bytes
         self._clock = clock
         self._entropy = entropy
+        self._most_at_once = reader_count()
+        self._turns = threading.BoundedSemaphore(self._most_at_once)
 
     def fetch(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
         """The verified bytes of all of these; Corrupt, naming the block, if one is gone or damaged."""
@@ -282,7 +285,8 @@ class BlockStore:
             return dict(chain.from_iterable(self._read_pack(*pack).items() for pack in packs.items()))
         from concurrent.futures import ThreadPoolExecutor  # Takes a while to load, and most programs never come here.
 
-        with ThreadPoolExecutor(min(len(packs), reader_count()), thread_name_prefix="analemma-packs") as executor:
+        most = min(len(packs), self._most_at_once)
+        with ThreadPoolExecutor(most, thread_name_prefix="analemma-packs") as executor:
             read = executor.map(self._read_pack, packs.keys(), packs.values())
             return dict(chain.from_iterable(part.items() for part in read))
 
@@ -295,7 +299,9 @@ class BlockStore:
             )
         entries = [PackEntry(row.id, row.codec, row.offset or 0, row.length or 0, row.size) for row in rows]
         try:
-            stored = read_entries(self._objects, pack_key(upload), entries)
+            # Whoever else reads in several threads has this many between them.
+            with self._turns:
+                stored = read_entries(self._objects, pack_key(upload), entries)
         except NotFound:
             return {}
         return decode_blocks([(row.id, row.codec, stored[row.id], row.size) for row in rows])

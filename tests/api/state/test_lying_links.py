@@ -9,7 +9,8 @@ from typing import Any
 import libipld
 import pytest
 
-from tests.raw_rows import change_all, table
+from analemma.errors import Corrupt
+from tests.raw_rows import change, change_all, table
 from tests.stores import Store, local
 
 NAME: dict[str, Any] = {"workflow_id": "report", "owner_id": "ann"}
@@ -68,3 +69,15 @@ def test_a_link_that_lies_is_found(place: int, lie: int, tmp_path: Path) -> None
         # Numbers that no reader has to believe change nothing of what is read.
         if place != COUNT:
             assert app.kernel.load_latest_state(**NAME) == VALUE
+
+
+def test_a_block_with_another_letter_in_it_is_refused_however_good_a_block_it_is(tmp_path: Path) -> None:
+    store = local(tmp_path)
+    with store.open() as app:
+        saved = app.kernel.save_state_delta({"answer": "yes"}, **NAME)
+    [body] = [row["body"] for row in table(store, "block") if b"cyes" in row["body"]]
+    assert change(store, "UPDATE block SET body = ? WHERE body = ?", [body.replace(b"cyes", b"cno!"), body]) == 1
+    with store.open() as app:
+        with pytest.raises(Corrupt, match="other bytes than its name says"):
+            app.kernel.load_state(saved.manifest_id)
+        assert "other bytes than its name says" in "".join(app.kernel.verify(**NAME).problems)
