@@ -53,7 +53,6 @@ from analemma.canon.values import (
     Link,
     SortKey,
     Wire,
-    encode,
     encode_stored,
     is_special,
     link_wire,
@@ -740,25 +739,11 @@ class _Editor:
                 present = position < len(entries) and entries[position][3] == key
                 if slot is MISSING and not present:
                     continue
-                fresh = [] if slot is MISSING else [self._map_entry(key, slot)]
+                fresh = [] if slot is MISSING else [map_entry(key, self._finish(slot))]
                 if present and fresh and fresh[0][0] == entries[position][0]:
                     continue
                 splices.setdefault(path, []).append(Splice(position, position + present, fresh))
         return splices
-
-    def _map_entry(self, key: str, slot: Any) -> Entry:
-        if isinstance(slot, _DRAFTS):
-            slot = self._finish(slot)
-        if type(slot) is Packed:
-            return map_entry(key, slot)
-        return encode(key) + encode_stored(slot), wire_flags(slot), slot, key
-
-    def _list_entry(self, slot: Any) -> Entry:
-        if isinstance(slot, _DRAFTS):
-            slot = self._finish(slot)
-        if type(slot) is Packed:
-            return list_entry(slot)
-        return encode_stored(slot), wire_flags(slot), slot, None
 
     def _list_splices(self, tree: TreeRewriter, draft: _ListDraft) -> dict[NodePath, list[Splice]]:
         spans: list[Span] = []
@@ -770,7 +755,7 @@ class _Editor:
                 # In a loop of its own, as in every function here that may lead back to itself: frames are scarce when
                 # values are deep.
                 for slot in run:
-                    fresh.append(self._list_entry(slot))
+                    fresh.append(list_entry(self._finish(slot)))
                 continue
             if run.start > position or fresh:
                 spans.append((position, run.start, fresh))

@@ -541,16 +541,6 @@ def container_kind(wire: Wire) -> Kind | None:
     return "map" if tag is not None and tag[0] == "map" else None
 
 
-def read_paths(
-    root: BlockId, paths: Sequence[Path], fetch: Fetch, registry: TypeRegistry, unknown: UnknownTypes = "refuse"
-) -> list[Any]:
-    """What stands at each path (MISSING where nothing does); only the blocks on the way and below are fetched."""
-    wires = Nodes(fetch).run(locate(root, path) for path in paths)
-    found = [wire for wire in wires if wire is not MISSING]
-    values = iter(Reader(fetch, registry, unknown).read_wires(found))
-    return [wire if wire is MISSING else next(values) for wire in wires]
-
-
 Content = list[Wire] | dict[str, Wire]
 """The items or fields of a container, each in stored form."""
 

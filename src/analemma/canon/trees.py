@@ -22,7 +22,7 @@ from analemma.canon.nodes import (
     node_links,
 )
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
-from analemma.canon.read import MISSING, Fetch, NodeCache, Nodes, Reader, UnknownTypes, locate, read_paths
+from analemma.canon.read import MISSING, Fetch, NodeCache, Nodes, Reader, UnknownTypes, locate
 from analemma.canon.types import TypeRegistry
 from analemma.canon.values import (
     Kind,
@@ -100,8 +100,10 @@ class Trees:
         """What stands at each of these paths, those left out where nothing does; the descents share their fetches."""
         wanted = list(paths)
         parsed = [parse_pointer(path) if isinstance(path, str) else path for path in wanted]
-        values = read_paths(root, parsed, self.fetch, self.registry, self.unknown)
-        return {path: value for path, value in zip(wanted, values, strict=True) if value is not MISSING}
+        found = dict(zip(wanted, Nodes(self.fetch).run(locate(root, path) for path in parsed), strict=True))
+        there = {path: wire for path, wire in found.items() if wire is not MISSING}
+        values = Reader(self.fetch, self.registry, self.unknown).read_wires(list(there.values()))
+        return dict(zip(there, values, strict=True))
 
     def fingerprint(self, root: BlockId, path: Path) -> bytes | None:
         """A hash of what stands at a path, without reading all of it; None if nothing does."""
