@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from analemma.app import open as open
     from analemma.archives.archives import Archives as Archives
     from analemma.bag.fields import FieldPolicy as FieldPolicy
-    from analemma.bag.hydration import HydratedState as HydratedState
+    from analemma.bag.hydrate import HydratedState as HydratedState
     from analemma.bag.rings import RingPolicy as RingPolicy
     from analemma.bag.state_bag import SmartStateBag as SmartStateBag
     from analemma.canon.identity import BlockId as BlockId
@@ -81,7 +81,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.app": ("App", "Stats", "Store", "Tenant", "open"),
     "analemma.archives.archives": ("Archives",),
     "analemma.bag.fields": ("FieldPolicy",),
-    "analemma.bag.hydration": ("HydratedState",),
+    "analemma.bag.hydrate": ("HydratedState",),
     "analemma.bag.rings": ("RingPolicy",),
     "analemma.bag.state_bag": ("SmartStateBag",),
     "analemma.canon.identity": ("BlockId",),

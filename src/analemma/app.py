@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from analemma.archives.archives import Archives
     from analemma.archives.detachment import Detached
     from analemma.archives.volumes import Volumes
+    from analemma.bag.foreign import ForeignObjects
     from analemma.bag.kernel import BagKernel
-    from analemma.bag.payload_foreign import ForeignObjects
     from analemma.bag.payloads import Payloads
     from analemma.catalog.channels import Channels
     from analemma.catalog.collecting import DatabaseClock
@@ -521,7 +521,7 @@ class Store:
     @cached_property
     def foreign(self) -> ForeignObjects:
         """The objects of other programs that payloads may point to: none, unless the settings list their buckets."""
-        from analemma.bag.payload_foreign import ForeignObjects, parse_buckets
+        from analemma.bag.foreign import ForeignObjects, parse_buckets
 
         buckets = parse_buckets(self.settings.payload_s3_buckets)
         return ForeignObjects(buckets, lambda url: self._hardened(open_objects(url)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path
 from analemma.canon.read import Parts
+from analemma.canon.values import Wire
 
 T = TypeVar("T")
 
@@ -57,6 +58,10 @@ class Base:
         assert self.store is not None and self.manifest is not None
         parts = self.store.parts
         return self.store.guard(self.manifest, lambda: reading(parts))
+
+    def values(self, wires: Sequence[Wire]) -> list[Any]:
+        """The values of these wires, with everything below them."""
+        return self.read(lambda parts: parts.values(wires))
 
     def same_store(self, other: Base) -> bool:
         """Whether a tree in one can link to what is in the other."""

@@ -149,7 +149,7 @@ class _Finder:
         if not is_special(wire) or container_kind(wire) is not None:
             return None
         try:
-            return packed_form(container._base.read(lambda parts: parts.values([wire])[0]), self._registry)
+            return packed_form(container._base.values([wire])[0], self._registry)
         except AnalemmaError:
             return None
 
@@ -220,7 +220,7 @@ class _Finder:
             if len(path) <= depth:
                 return Stored(placeholder.wire, MAXIMUM_DEPTH - depth)
             return Stored(placeholder.wire, container._base.read(lambda parts: parts.nesting(placeholder.wire)))
-        return container._base.read(lambda parts: parts.values([placeholder.wire])[0])
+        return container._base.values([placeholder.wire])[0]
 
     def _tracked_form(self, value: Tracked, path: Path, places: Places | None) -> Any:
         if id(value._base) not in self._noticed:

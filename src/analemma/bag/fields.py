@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from analemma.bag.payload_pointers import PAYLOAD_KEY
+from analemma.bag.pointers import PAYLOAD_KEY
 from analemma.errors import Invalid
 
 CONTROL_PLANE_FIELDS = frozenset(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analemma.bag.hydration import HydratedState
+from analemma.bag.hydrate import HydratedState
 from analemma.bag.payloads import Payloads, field_names
 from analemma.errors import Invalid
 

@@ -6,52 +6,98 @@
     {"": {"float": "-0.0"}}            a float without fraction, which many would give back as an integer
     {"": {"map": {...}}}               a dict of the user's own that looks like one of these, or like a pointer
 
-Sizes are those of `json.dumps(value)` with its defaults (ASCII, a space after each comma and colon): no other common
-encoder makes more bytes of the same value, so a budget that holds here holds everywhere.
+It is another spelling of the stored form (`canon.values`). Sizes are those of `json.dumps(value)` with its defaults
+(ASCII, a space after each comma and colon): no other common encoder makes more bytes of the same value, so a budget
+that holds here holds everywhere.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-from json.encoder import encode_basestring_ascii
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Any, NamedTuple, NoReturn
 
-from analemma.canon.build import LARGEST_INT, LONGEST_KEY, MAXIMUM_DEPTH, SMALLEST_INT, Packer
+from analemma.canon.build import LARGEST_INT, MAXIMUM_DEPTH, SMALLEST_INT, Packer
 from analemma.canon.pointer import format_pointer
 from analemma.canon.read import UnknownTypes
 from analemma.canon.types import RESERVED_NAMES, Tagged, TypeRegistry
-from analemma.canon.values import StandIn
+from analemma.canon.values import Wire, is_special
 from analemma.errors import AnalemmaError, Invalid, Limit
 
 POINTER_KEY = "__pointer__"
 S3_POINTER_KEY = "__s3_pointer__"
 LARGEST_EXACT_INT = 2**53 - 1
 """The largest integer that every JSON reader keeps exactly."""
-
-_TAG_BYTES = len('{"": [, ]}')
-_OWN_BYTES = {name: len(json.dumps({"": {name: 0}})) - 1 for name in ("bytes", "int", "float", "map")}
+_SETS = frozenset({"set", "frozenset"})
 
 
 class Encoded(NamedTuple):
-    """A value as JSON, and how many bytes `json.dumps` makes of it."""
+    """A value as JSON, and as the text that `json.dumps` makes of it."""
 
     json: Any
-    size: int
+    text: str
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self.text)
 
 
 class _TooLarge(Exception):
-    """The measurement passed its limit: nothing more is looked at."""
+    """It takes more than it may, or is nested deeper than JSON is read back."""
 
 
-class _Refused(Exception):
-    """Not for JSON; canon knows why, or takes it all the same."""
+def encode_field(name: str, value: Any, registry: TypeRegistry, limit_bytes: int) -> Encoded | None:
+    """A field's value as JSON; None for one that takes more than `limit_bytes`, as soon as that is certain. Invalid,
+    with the pointer, for what cannot be stored."""
+    # JSON takes more than half the bytes of the stored form, whatever the value: that is 9 bytes for "0.5, ". A value
+    # that is larger gets blocks, and with the first of them it is settled.
+    packer = Packer(registry, _too_large, inline_bytes=2 * limit_bytes + 16)
+    try:
+        made = _spell(packer.pack(value, at=(name,)).wire, 1)
+    except _TooLarge:
+        return None
+    text = json.dumps(made)
+    return Encoded(made, text) if len(text) <= limit_bytes else None
+
+
+def _too_large(_: object) -> NoReturn:
+    raise _TooLarge
+
+
+def _spell(wire: Wire, depth: int) -> Any:
+    cls = type(wire)
+    if cls is str or wire is None or cls is bool:
+        return wire
+    if cls is int:
+        return wire if abs(wire) <= LARGEST_EXACT_INT else {"": {"int": str(wire)}}
+    if cls is float:
+        return {"": {"float": repr(wire)}} if wire.is_integer() else wire
+    if cls is bytes:
+        return {"": {"bytes": base64.b64encode(wire[1:]).decode()}}
+    if wire == {"": ["float", "-0.0"]}:
+        return {"": {"float": "-0.0"}}
+    if depth >= MAXIMUM_DEPTH:
+        # A tag counts as a level here; canon counts it only around another, and gets what is too deep for this.
+        raise _TooLarge
+    if cls is list:
+        return [_spell(item, depth + 1) for item in wire]
+    if not is_special(wire):
+        made = {key: _spell(item, depth + 1) for key, item in wire.items()}
+        return {"": {"map": made}} if POINTER_KEY in made or S3_POINTER_KEY in made else made
+    name, inner = wire[""]
+    payload = _spell(inner, depth + 1)
+    if name == "map":
+        return {"": {"map": {"": payload}}}
+    # Equal sets must give equal payloads, in every process.
+    return {"": [name, sorted(payload, key=json.dumps) if name in _SETS else payload]}
 
 
 def text_bytes(text: str) -> int:
     """How many bytes `json.dumps` makes of a string."""
-    return len(encode_basestring_ascii(text))
+    return len(json.dumps(text))
 
 
 def field_bytes(name: str, value_bytes: int) -> int:
@@ -59,165 +105,14 @@ def field_bytes(name: str, value_bytes: int) -> int:
     return text_bytes(name) + 2 + value_bytes + 2
 
 
-class Encoder:
-    """Makes JSON of values of registered types."""
-
-    def __init__(self, registry: TypeRegistry) -> None:
-        self._registry = registry
-
-    def encode(self, name: str, value: Any, limit_bytes: int) -> Encoded | None:
-        """A field's value as JSON; None as soon as it is known to take more than `limit_bytes`. Invalid, with the
-        pointer, for what cannot be stored."""
-        run = _Run(self._registry, limit_bytes)
-        try:
-            made = run.value(value, 1)
-        except _TooLarge:
-            return None
-        except _Refused:
-            # Whether it can be stored at all is canon's to say, in canon's words.
-            Packer(self._registry, lambda block: None).pack(value, at=(name,))
-            return None
-        return Encoded(made, limit_bytes - run.left)
-
-
-class _Run:
-    """One value on its way into JSON; `left` is what remains of its limit."""
-
-    __slots__ = ("_registry", "left")
-
-    def __init__(self, registry: TypeRegistry, limit_bytes: int) -> None:
-        self._registry = registry
-        self.left = limit_bytes
-
-    def value(self, value: Any, depth: int) -> Any:
-        cls = type(value)
-        if cls is str:
-            self._text(value)
-            return value
-        if value is None or value is True:
-            self._take(4)
-            return value
-        if value is False:
-            self._take(5)
-            return value
-        if cls is int:
-            return self._int(value)
-        if cls is dict:
-            return self._dict(value, depth)
-        if cls is list:
-            return self._list(value, depth)
-        if cls is float:
-            return self._float(value)
-        if isinstance(value, StandIn):
-            return self.value(value.to_plain(), depth)
-        if cls is bytes:
-            self._take(_OWN_BYTES["bytes"] + 2 + (len(value) + 2) // 3 * 4)
-            return {"": {"bytes": base64.b64encode(value).decode()}}
-        return self._tagged(value, depth)
-
-    def _take(self, count: int) -> None:
-        self.left -= count
-        if self.left < 0:
-            raise _TooLarge
-
-    def _text(self, text: str) -> None:
-        if len(text) + 2 > self.left:
-            raise _TooLarge
-        if not text.isascii():
-            _check_unicode(text)
-        self._take(len(encode_basestring_ascii(text)))
-
-    def _int(self, value: int) -> Any:
-        if not SMALLEST_INT <= value <= LARGEST_INT:
-            raise _Refused
-        text = str(value)
-        if abs(value) <= LARGEST_EXACT_INT:
-            self._take(len(text))
-            return value
-        self._take(_OWN_BYTES["int"] + len(text) + 2)
-        return {"": {"int": text}}
-
-    def _float(self, value: float) -> Any:
-        if value - value != 0.0:
-            raise _Refused
-        text = repr(value)
-        if not value.is_integer():
-            self._take(len(text))
-            return value
-        self._take(_OWN_BYTES["float"] + len(text) + 2)
-        return {"": {"float": text}}
-
-    def _dict(self, value: dict[Any, Any], depth: int) -> Any:
-        if depth >= MAXIMUM_DEPTH:
-            raise _Refused
-        escaped = looks_special(value)
-        # Braces, and no comma after the last field.
-        self._take((2 if not value else 0) + (_OWN_BYTES["map"] if escaped else 0))
-        made: dict[str, Any] = {}
-        for key, item in value.items():
-            if type(key) is not str or len(key) > LONGEST_KEY or (not key.isascii() and len(_utf8(key)) > LONGEST_KEY):
-                raise _Refused
-            self._text(key)
-            self._take(4)
-            made[key] = self.value(item, depth + 1)
-        return {"": {"map": made}} if escaped else made
-
-    def _list(self, value: list[Any], depth: int) -> Any:
-        if depth >= MAXIMUM_DEPTH:
-            raise _Refused
-        self._take(2 if not value else 0)
-        made = []
-        for item in value:
-            self._take(2)
-            made.append(self.value(item, depth + 1))
-        return made
-
-    def _tagged(self, value: Any, depth: int) -> Any:
-        if type(value) is Tagged:
-            name, payload = value.name, value.payload
-            if type(name) is not str or not name or name in RESERVED_NAMES:
-                raise _Refused
-        else:
-            try:
-                codec = self._registry.for_value(value)
-            except Invalid:
-                raise _Refused from None
-            if codec is None:
-                raise _Refused
-            name = codec.name
-            try:
-                payload = codec.encode(value)
-            except Exception:
-                raise _Refused from None
-        if name in ("set", "frozenset") and type(payload) is not list:
-            raise _Refused
-        if depth >= MAXIMUM_DEPTH:
-            raise _Refused
-        self._take(_TAG_BYTES)
-        self._text(name)
-        # A tag counts as a level here; canon counts it only around another, and gets what is too deep for this.
-        made = self.value(payload, depth + 1)
-        if name in ("set", "frozenset"):
-            # Equal sets must give equal payloads, in every process.
-            made = sorted(made, key=json.dumps)
-        return {"": [name, made]}
-
-
-def looks_special(value: dict[Any, Any]) -> bool:
-    """Whether a dict would be taken for something else than itself when it is read back."""
-    return POINTER_KEY in value or S3_POINTER_KEY in value or (len(value) == 1 and "" in value)
-
-
-def measure(value: Any, limit_bytes: int | None = None) -> int:
+def measure(value: Any, limit_bytes: int) -> int:
     """How many bytes `json.dumps` makes of a value that is JSON already, without making them; Limit as soon as it is
     more than `limit_bytes`."""
     total = 0
     stack = [value]
     while stack:
         item = stack.pop()
-        if isinstance(item, str):
-            total += text_bytes(item)
-        elif isinstance(item, dict):
+        if isinstance(item, dict):
             total += 2 if not item else 0
             for key, inner in item.items():
                 total += text_bytes(key) + 4
@@ -227,7 +122,7 @@ def measure(value: Any, limit_bytes: int | None = None) -> int:
             stack.extend(item)
         else:
             total += len(json.dumps(item))
-        if limit_bytes is not None and total > limit_bytes:
+        if total > limit_bytes:
             raise too_large(limit_bytes)
     return total
 
@@ -239,6 +134,15 @@ def too_large(limit_bytes: int) -> Limit:
         hint="pass large values as pointers, or raise payload_event_bytes",
         limit=limit_bytes,
     )
+
+
+class _Malformed(Exception):
+    """Carries the path to what is wrong, collected on the way out of the recursion."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path: list[Any] = []
 
 
 class Decoder:
@@ -266,11 +170,8 @@ class Decoder:
 
     def _value(self, value: Any, depth: int) -> Any:
         cls = type(value)
-        if cls is str:
-            self._take(value)
-            return value
-        self._take("")
-        if value is None or cls is bool:
+        self._take(value if cls is str else "")
+        if cls is str or value is None or cls is bool:
             return value
         if cls is int:
             if not SMALLEST_INT <= value <= LARGEST_INT:
@@ -280,40 +181,30 @@ class Decoder:
             if value - value != 0.0:
                 raise _Malformed(f"{value} is no JSON number")
             return value
+        if cls is not list and cls is not dict:
+            raise _Malformed(f"a {cls.__name__} is no JSON")
+        if depth >= MAXIMUM_DEPTH:
+            raise _Malformed(f"nesting deeper than {MAXIMUM_DEPTH}")
         if cls is list:
-            return self._list(value, depth)
-        if cls is dict:
-            return self._special(value[""], depth) if len(value) == 1 and "" in value else self._dict(value, depth)
-        raise _Malformed(f"a {cls.__name__} is no JSON")
+            return list(map(itemgetter(1), self._parts(enumerate(value), depth)))
+        return self._special(value[""], depth) if is_special(value) else self._fields(value, depth)
 
-    def _list(self, value: list[Any], depth: int) -> list[Any]:
-        _check_depth(depth)
-        made: list[Any] = []
-        try:
-            for item in value:
-                made.append(self._value(item, depth + 1))
-        except _Malformed as exc:
-            exc.path.append(len(made))
-            raise
-        return made
+    def _fields(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+        for key in value:
+            if type(key) is not str:
+                raise _Malformed(f"a key of type {type(key).__name__}")
+            self._take(key)
+        return dict(self._parts(value.items(), depth))
 
-    def _dict(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
-        _check_depth(depth)
-        made: dict[str, Any] = {}
-        key: Any = None
-        try:
-            for key, item in value.items():
-                if type(key) is not str:
-                    raise _Malformed(f"a key of type {type(key).__name__}")
-                self._take(key)
-                made[key] = self._value(item, depth + 1)
-        except _Malformed as exc:
-            exc.path.append(key if type(key) is str else "?")
-            raise
-        return made
+    def _parts(self, pairs: Iterable[tuple[Any, Any]], depth: int) -> Iterator[tuple[Any, Any]]:
+        for key, item in pairs:
+            try:
+                yield key, self._value(item, depth + 1)
+            except _Malformed as exc:
+                exc.path.append(key)
+                raise
 
     def _special(self, body: Any, depth: int) -> Any:
-        _check_depth(depth)
         if type(body) is list and len(body) == 2 and type(body[0]) is str and body[0]:
             self._take(body[0])
             if body[0] in RESERVED_NAMES:
@@ -322,7 +213,7 @@ class Decoder:
         if type(body) is dict and len(body) == 1:
             ((name, inner),) = body.items()
             if name == "map" and type(inner) is dict:
-                return self._dict(inner, depth)
+                return self._fields(inner, depth)
             if type(inner) is str:
                 self._take(inner)
                 made = _own(name, inner)
@@ -336,7 +227,7 @@ class Decoder:
             if self._unknown == "keep":
                 return Tagged(name, payload)
             raise _Malformed(f"a value of type {name!r}, which this program has not registered,")
-        if name in ("set", "frozenset", "tuple") and type(payload) is not list:
+        if (name in _SETS or name == "tuple") and type(payload) is not list:
             raise _Malformed(f"a {name} that is no list")
         try:
             return codec.decode(payload)
@@ -356,44 +247,23 @@ class Decoder:
             raise too_large(self._limit_bytes)
 
 
-class _Malformed(Exception):
-    """Carries the path to what is wrong, collected on the way out of the recursion."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.path: list[str | int] = []
+_OWN: dict[Any, Callable[[str], Any]] = {
+    "bytes": lambda text: b"\0" + base64.b64decode(text.encode("ascii"), validate=True),
+    "int": int,
+    "float": float,
+}
+"""How each of the spelling's own forms is read, into stored form."""
+_LONGEST_NUMBER = 32
 
 
 def _own(name: Any, text: str) -> Any:
-    """The value of one of the encoding's own forms, or None if it is none, or not as we write it."""
+    """The value of one of the spelling's own forms, or None if it is none, or not as we write it."""
+    if name not in _OWN or (name != "bytes" and len(text) > _LONGEST_NUMBER):
+        return None
     try:
-        if name == "bytes":
-            data = base64.b64decode(text.encode("ascii"), validate=True)
-            return data if base64.b64encode(data).decode() == text else None
-        if name == "int":
-            number = int(text) if len(text) <= 20 else 0
-            exact = SMALLEST_INT <= number <= LARGEST_INT and abs(number) > LARGEST_EXACT_INT
-            return number if exact and str(number) == text else None
-        if name == "float":
-            value = float(text)
-            return value if repr(value) == text and value - value == 0.0 and value.is_integer() else None
-    except (ValueError, binascii.Error, UnicodeEncodeError):
-        pass
-    return None
-
-
-def _check_depth(depth: int) -> None:
-    if depth >= MAXIMUM_DEPTH:
-        raise _Malformed(f"nesting deeper than {MAXIMUM_DEPTH}")
-
-
-def _check_unicode(text: str) -> None:
-    _utf8(text)
-
-
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise _Refused from None
+        wire = _OWN[name](text)
+    except ValueError:
+        return None
+    if _spell(wire, 1) != {"": {name: text}} or (name == "int" and not SMALLEST_INT <= wire <= LARGEST_INT):
+        return None
+    return wire[1:] if name == "bytes" else wire

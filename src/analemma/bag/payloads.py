@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from analemma.bag.dehydrate import STATE_NAME_BYTES, Dehydration, Shelf
 from analemma.bag.fields import FieldPolicy
-from analemma.bag.hydration import (
-    FieldChanges,
-    HydratedState,
-    LazyField,
-    Origin,
-    Part,
-    PartReader,
-    StoredField,
-    Unloaded,
-)
-from analemma.bag.payload_comparing import json_fingerprint, loaded_values
-from analemma.bag.payload_dehydrating import STATE_NAME_BYTES, Dehydration, Shelf
-from analemma.bag.payload_foreign import ForeignObjects
-from analemma.bag.payload_json import Decoder, Encoder, field_bytes, measure
-from analemma.bag.payload_pointers import (
+from analemma.bag.foreign import ForeignObjects
+from analemma.bag.hydrate import Arrival, HydratedState, LeasedTrees, StoredField, field_form
+from analemma.bag.payload_json import Decoder, encode_field, field_bytes, measure
+from analemma.bag.placeholders import NotLoaded
+from analemma.bag.pointers import (
     PAYLOAD_KEY,
     Note,
     Pointer,
@@ -42,30 +35,15 @@ from analemma.catalog.payloads import Lease, LeaseId, PayloadCatalog
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
-from analemma.machine import reader_count
 from analemma.state.arguments import check_name, check_segment, check_unicode
 from analemma.state.kernel import Kernel
 from analemma.state.kernel_base import field_path
 from analemma.state.records import decode_manifest
 
+T = TypeVar("T")
+
 WRAPPERS = ("state_data", "state_bag")
 """Keys under which orchestrators hand a state over, when the event itself is no payload."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """An event, taken apart and checked; nothing was loaded."""
-
-    fields: dict[str, Any]
-    pointers: dict[str, Pointer]
-    foreign: dict[str, LazyField]
-    note: Note | None
-    owner_id: str | None
-    workflow_id: str | None
-    execution_id: str | None
-    fingerprints: dict[str, bytes | None]
-    state: str
-    """What names the state that it is."""
 
 
 class Payloads:
@@ -93,18 +71,8 @@ class Payloads:
         self._clock = clock
         self._foreign = foreign
         self._event_bytes = event_bytes
-        self._shelf = Shelf(
-            catalog,
-            tenant,
-            blocks,
-            trees,
-            Encoder(trees.registry),
-            PartReader(catalog, tenant, trees, reader_count),
-            Temperatures(),
-            clock,
-            entropy,
-            event_bytes,
-        )
+        self._leased = LeasedTrees(catalog, tenant, trees)
+        self._shelf = Shelf(catalog, tenant, blocks, trees, self._leased, Temperatures(), clock, entropy)
 
     def dehydrate(
         self,
@@ -150,20 +118,16 @@ class Payloads:
         before all of it was checked."""
         skip = field_names(skip_fields, "skip_fields")
         wanted = field_names(load_fields, "load_fields")
-        arrived = self._arrive(event, skip, owner_id, workflow_id)
-        note = arrived.note
-        if note is not None and note.delta and base is None:
-            raise Invalid("the event is a delta", hint="pass the event that it was made from as `base`")
-        state = self._state(arrived, skip)
+        state = self._arrive(event, skip, owner_id, workflow_id, base is not None)
+        note = _arrival(state).note
         if note is not None and note.delta and base is not None:
             under = self.hydrate(base, skip_fields=skip, owner_id=note.owner_id, workflow_id=note.workflow_id)
-            assert under.origin is not None
-            if under.origin.state != note.base:
+            if _arrival(under).state != note.base:
                 raise Conflict(
                     "the delta was made from another state than that of `base`",
                     hint="pass the event that was hydrated before the changes were made",
                 )
-            state = self._merged(under, state, note, skip)
+            state = self._merged(under, state, skip)
         state.load(wanted - skip)
         return state
 
@@ -242,7 +206,7 @@ class Payloads:
             leases = self._shelf.catalog.use_leases(self._shelf.tenant, [pointer.lease])
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
             size, top = pointer.size_bytes, pointer.hash
-            guarded = partial(self._shelf.reader.guarded, pointer)
+            guarded = partial(self._leased.guarded, pointer)
             total = guarded(lambda: Nodes(trees.fetch).get(top).length)
         route = self.router.choose(size, wanted, total, auto_routing=auto_routing)
         started = self._clock.monotonic()
@@ -306,12 +270,11 @@ class Payloads:
         note = parse_note(event[PAYLOAD_KEY])
         deleted = note.deleted
         if note.overflow is not None or isinstance(deleted, Pointer):
-            arrived = self._arrive({PAYLOAD_KEY: event[PAYLOAD_KEY]}, frozenset(), None, None)
-            state = self._state(arrived, frozenset())
+            state = self._arrive({PAYLOAD_KEY: event[PAYLOAD_KEY]}, frozenset(), None, None, True)
             inside = [name for name in state if name in visible]
             state.load(inside)
             for name in inside:
-                made = self._shelf.encoder.encode(name, state[name], self.policy.limit_bytes)
+                made = encode_field(name, state[name], self._shelf.trees.registry, self.policy.limit_bytes)
                 if made is None:
                     raise Limit(
                         f"field {name!r} does not fit into the filtered event",
@@ -320,7 +283,7 @@ class Payloads:
                     )
                 kept[name] = made.json
             if isinstance(deleted, Pointer):
-                deleted = self._shelf.reader.names_of(deleted)
+                deleted = self._leased.names_of(deleted)
         # Names tell something too.
         shown = tuple(name for name in deleted if name in visible)
         said = replace(note, overflow=None, deleted=shown)
@@ -330,11 +293,13 @@ class Payloads:
         try:
             return measure(value, self._event_bytes)
         except TypeError:
-            made = self._shelf.encoder.encode(name, value, self._event_bytes)
+            made = encode_field(name, value, self._shelf.trees.registry, self._event_bytes)
             return self._event_bytes if made is None else made.size
 
-    def _arrive(self, event: Any, skip: frozenset[str], owner_id: str | None, workflow_id: str | None) -> Arrived:
-        """Take an event apart, believing nothing of it."""
+    def _arrive(
+        self, event: Any, skip: frozenset[str], owner_id: str | None, workflow_id: str | None, has_base: bool
+    ) -> HydratedState:
+        """The state of an event, of which nothing is believed: its large fields are still in the store."""
         outer = event
         if not isinstance(event, dict):
             raise Invalid(f"an event is a JSON object, not a {type(event).__name__}", hint="pass the event as it came")
@@ -347,104 +312,90 @@ class Payloads:
         owner = _agreed("owner", owner_id, note.owner_id if note else None, event, outer, "ownerId")
         workflow = _agreed("workflow", workflow_id, note.workflow_id if note else None, event, outer, "workflowId")
         execution = note.execution_id if note else said_by(event, "execution_id") or said_by(outer, "execution_id")
-        named = note.state if note is not None and note.state is not None else self._name_of(event)
-        arrived = Arrived({}, {}, {}, note, owner, workflow, execution, {}, named)
         trees = self._shelf.trees
         decoder = Decoder(trees.registry, trees.unknown, limit_bytes=self._event_bytes)
+        fields: dict[str, Any] = {}
+        pointers: dict[str, Pointer] = {}
+        forms: dict[str, bytes | None] = {}
         for name, value in event.items():
             if type(name) is not str:
                 raise Invalid(f"the event has a key of type {type(name).__name__}", hint="keys are strings")
             if name == PAYLOAD_KEY or name in skip:
                 continue
             if is_pointer(value):
-                arrived.pointers[name] = parse_pointer_form(value, name)
+                pointers[name] = parse_pointer_form(value, name)
             elif self._foreign.recognise(value):
-                arrived.foreign[name] = self._foreign.field(name, value)
-                arrived.fingerprints[name] = None
+                fields[name] = NotLoaded(self._foreign.field(name, value))
+                forms[name] = None
             else:
-                arrived.fields[name] = decoder.decode(name, value)
-                if note is None:
-                    # Others may write JSON in other ways than we do: what counts is what it means.
-                    made = self._shelf.encoder.encode(name, arrived.fields[name], self._event_bytes)
-                    arrived.fingerprints[name] = None if made is None else json_fingerprint(made.json)
-                else:
-                    arrived.fingerprints[name] = json_fingerprint(value)
-        return arrived
+                fields[name] = decoder.decode(name, value)
+                forms[name] = field_form(trees, name, fields[name])
+        if note is not None and note.delta and not has_base:
+            raise Invalid("the event is a delta", hint="pass the event that it was made from as `base`")
+        stored = self._stored(pointers, note, owner, workflow)
+        for name in stored.keys() & fields.keys():
+            raise Invalid(f"field {name!r} is in the event twice", hint="pass payloads on as they came")
+        stored = {name: lazy for name, lazy in stored.items() if name not in skip}
+        fields |= {name: NotLoaded(lazy) for name, lazy in stored.items()}
+        forms |= {name: lazy.form for name, lazy in stored.items()}
+        named = note.state if note is not None and note.state is not None else self._name_of(event)
+        return HydratedState(
+            fields, Arrival(self, self._leased, note, owner, workflow, execution, named, forms, stored)
+        )
 
     def _name_of(self, event: dict[str, Any]) -> str:
         """An event that we did not write is named by what it holds; one that is no JSON like no other."""
         try:
-            return json_fingerprint(event).hex()
+            return hashlib.sha256(json.dumps(event, sort_keys=True).encode()).hexdigest()
         except (TypeError, ValueError, RecursionError):
             return self._shelf.entropy.random_bytes(STATE_NAME_BYTES).hex()
 
-    def _state(self, arrived: Arrived, skip: frozenset[str]) -> HydratedState:
-        """The state of an event whose pointers are good, with its large fields still in the store."""
-        reader, note = self._shelf.reader, arrived.note
-        asked = list(arrived.pointers.values())
+    def _stored(
+        self, pointers: Mapping[str, Pointer], note: Note | None, owner_id: str | None, workflow_id: str | None
+    ) -> dict[str, StoredField]:
+        """Where an event's fields are in the store, if all its pointers are good."""
         overflow = note.overflow if note else None
-        if overflow is not None:
-            asked.append(overflow)
+        asked = [*pointers.values(), *([overflow] if overflow else [])]
         if note is not None and isinstance(note.deleted, Pointer):
             asked.append(note.deleted)
-        if asked and (arrived.owner_id is None or arrived.workflow_id is None):
+        if asked and (owner_id is None or workflow_id is None):
             raise Denied(
                 "the event has pointers, and nothing says whose they are",
                 hint="pass owner_id and workflow_id, or send ownerId and workflowId in the event",
             )
         leases = self._shelf.catalog.use_leases(self._shelf.tenant, [pointer.lease for pointer in asked])
         for pointer in asked:
-            pointer.check(leases.get(pointer.lease), arrived.owner_id, arrived.workflow_id)
-        parts = {name: Part(pointer, leases[pointer.lease].execution) for name, pointer in arrived.pointers.items()}
+            pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
+        stored = {
+            name: StoredField(pointer, leases[pointer.lease].execution, self._leased)
+            for name, pointer in pointers.items()
+        }
         if overflow is not None:
-            together = reader.fields_of(overflow, leases[overflow.lease].execution)
-            for name in together:
-                if name in arrived.fields or name in parts or name in arrived.foreign:
-                    raise Invalid(f"field {name!r} is in the event twice", hint="pass payloads on as they came")
-            parts.update({name: part for name, part in together.items() if name not in skip})
-        lazy: dict[str, Any] = {name: Unloaded(StoredField(name, part, reader)) for name, part in parts.items()}
-        lazy.update({name: Unloaded(field) for name, field in arrived.foreign.items()})
-        fingerprints: dict[str, bytes | None] = dict(arrived.fingerprints)
-        fingerprints.update({name: part.fingerprint for name, part in parts.items()})
-        origin = Origin(
-            self,
-            self._compare,
-            arrived.owner_id,
-            arrived.workflow_id,
-            arrived.execution_id,
-            fingerprints,
-            parts,
-            arrived.state,
-        )
-        return HydratedState(arrived.fields | lazy, origin)
+            together = self._leased.fields_of(overflow, leases[overflow.lease].execution)
+            for name in together.keys() & stored.keys():
+                raise Invalid(f"field {name!r} is in the event twice", hint="pass payloads on as they came")
+            stored |= together
+        return stored
 
-    def _compare(self, state: HydratedState) -> FieldChanges:
-        assert state.origin is not None
-        return self._shelf.forms(self.policy).changes(loaded_values(state), state, state.origin)
-
-    def _merged(self, under: HydratedState, over: HydratedState, note: Note, skip: frozenset[str]) -> HydratedState:
+    def _merged(self, under: HydratedState, over: HydratedState, skip: frozenset[str]) -> HydratedState:
         """A delta's fields in place of those of its base, without those that it deletes. The base's fields keep their
         places in the store."""
-        assert under.origin is not None and over.origin is not None
-        deleted = note.deleted
-        gone = set(self._shelf.reader.names_of(deleted) if isinstance(deleted, Pointer) else deleted) | skip
-        changed = set(over)
-        fields = {name: value for name, value in dict.items(under) if name not in gone} | dict(dict.items(over))
-        prints = {
-            name: value for name, value in under.origin.fingerprints.items() if name not in gone and name not in changed
-        }
-        parts = {name: part for name, part in under.origin.parts.items() if name not in gone and name not in changed}
-        origin = Origin(
-            self,
-            self._compare,
-            note.owner_id,
-            note.workflow_id,
-            note.execution_id,
-            prints | dict(over.origin.fingerprints),
-            parts | dict(over.origin.parts),
-            over.origin.state,
-        )
+        below, above = _arrival(under), _arrival(over)
+        assert above.note is not None
+        deleted = above.note.deleted
+        gone = skip.union(over, self._leased.names_of(deleted) if isinstance(deleted, Pointer) else deleted)
+
+        def merged(base: Mapping[str, T], changed: Mapping[str, T]) -> dict[str, T]:
+            return {name: value for name, value in base.items() if name not in gone} | dict(changed)
+
+        fields = merged(dict(dict.items(under)), dict(dict.items(over)))
+        origin = replace(above, forms=merged(below.forms, above.forms), stored=merged(below.stored, above.stored))
         return HydratedState(fields, origin)
+
+
+def _arrival(state: HydratedState) -> Arrival:
+    assert state.origin is not None
+    return state.origin
 
 
 def _agreed(

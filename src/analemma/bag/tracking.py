@@ -190,7 +190,7 @@ def open_values(base: Base, wires: Sequence[Wire], depth: int) -> list[Any]:
         else:
             opened[number] = MAKERS[kind](base, wire, depth)
     if rest:
-        values = base.read(lambda parts: parts.values([wires[number] for number in rest]))
+        values = base.values([wires[number] for number in rest])
         for number, value in zip(rest, values, strict=True):
             opened[number] = value
     return opened

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from analemma.bag.payload_json import S3_POINTER_KEY
-from analemma.bag.payload_pointers import shown
+from analemma.bag.pointers import shown
 from analemma.blocks.port import ObjectStore, check_key
 from analemma.errors import Corrupt, Denied, Invalid, Limit
 

@@ -10,16 +10,10 @@ from typing import Any
 
 from analemma.bag.budget import Candidate, Plan, plan_payload
 from analemma.bag.fields import FieldPolicy
-from analemma.bag.hydration import HydratedState, Part, PartReader, StoredField, Unloaded
-from analemma.bag.payload_comparing import FieldForms
-from analemma.bag.payload_json import Encoded, Encoder, field_bytes, measure, text_bytes
-from analemma.bag.payload_pointers import (
-    PAYLOAD_KEY,
-    Note,
-    Pointer,
-    can_be_pointed,
-    pointer_room,
-)
+from analemma.bag.hydrate import HydratedState, LeasedTrees, StoredField, build_field
+from analemma.bag.payload_json import Encoded, encode_field, field_bytes, text_bytes
+from analemma.bag.placeholders import NotLoaded
+from analemma.bag.pointers import PAYLOAD_KEY, Note, Pointer, can_be_pointed, pointer_room
 from analemma.bag.temperature import Temperatures
 from analemma.bag.tracking import Tracked
 from analemma.blocks.store import BlockStore
@@ -45,17 +39,10 @@ class Shelf:
     tenant: TenantId
     blocks: BlockStore
     trees: Trees
-    encoder: Encoder
-    reader: PartReader
+    leased: LeasedTrees
     temperatures: Temperatures
     clock: Clock
     entropy: Entropy
-    event_bytes: int
-    """The largest event that is taken."""
-
-    def forms(self, policy: FieldPolicy) -> FieldForms:
-        """For one state that goes out by this policy."""
-        return FieldForms(self.trees, self.encoder, policy, self.event_bytes)
 
 
 @dataclass(slots=True)
@@ -64,7 +51,7 @@ class Outgoing:
 
     values: dict[str, Any] = field(default_factory=dict)
     """Those that are here."""
-    parts: dict[str, Part] = field(default_factory=dict)
+    stored: Mapping[str, StoredField] = field(default_factory=dict)
     """Where values are, or were, in the store."""
     waiting: set[str] = field(default_factory=set)
     """Those that are still only there."""
@@ -84,7 +71,8 @@ class Dehydration:
         self._policy = policy
         self._note = note
         self._forced = forced
-        self._forms = shelf.forms(policy)
+        self._json: dict[str, Encoded | None] = {}
+        self._trees: dict[str, Edited] = {}
         self._leases: list[Lease] = []
         self._kept: set[LeaseId] = set()
         self._blocks: dict[BlockId, Block] = {}
@@ -102,11 +90,11 @@ class Dehydration:
         plan = self._plan(out, group)
         if group is not None and plan.grouped:
             # There can be one group: the old one is taken apart, and what is in it finds its place with the rest.
-            self._load(out, [name for name in out.waiting if out.parts[name].pointer is group])
+            self._load(out, [name for name in out.waiting if out.stored[name].pointer is group])
             group = None
             plan = self._plan(out, None)
         payload = self._assemble(out, plan, group)
-        size = measure(payload)
+        size = len(json.dumps(payload))
         if size > plan.size:
             raise Internal(f"a payload planned with {plan.size} bytes has {size}", bytes=size)
         self._store()
@@ -115,70 +103,65 @@ class Dehydration:
     def _collect(self, state: Mapping[str, Any], source: object, *, delta: bool) -> Outgoing:
         if not isinstance(state, Mapping):
             raise Invalid(f"a state is a mapping of fields, not a {type(state).__name__}", hint="pass a dict")
-        if isinstance(state, Tracked):
-            return _from_bag(state, delta=delta)
         if not isinstance(state, HydratedState):
-            return Outgoing(_checked(dict(state.items())))
-        origin = state.origin
-        note = self._note
-        if (
-            origin is None
-            or origin.source is not source
-            or (origin.owner_id, origin.workflow_id) != (note.owner_id, note.workflow_id)
-        ):
+            return _from_bag(state, delta=delta) if isinstance(state, Tracked) else Outgoing(_checked(dict(state)))
+        origin, note = state.origin, self._note
+        whose = (note.owner_id, note.workflow_id)
+        if origin is None or origin.source is not source or (origin.owner_id, origin.workflow_id) != whose:
             # Pointers of another workflow are worth nothing here, and neither is a delta against what is there.
             return Outgoing(_checked(dict(state.items())))
-        foreign = [name for name, lazy in state.not_loaded().items() if not isinstance(lazy, StoredField)]
-        if not delta:
-            state.load(foreign)
-        out = Outgoing(parts=dict(origin.parts))
-        for name, value in dict.items(state):
-            lazy = value.field if isinstance(value, Unloaded) else None
-            stored = isinstance(lazy, StoredField) and lazy.name == name and name in out.parts
-            if stored and not self._policy.is_control(name):
-                out.waiting.add(name)
-            elif lazy is None:
-                out.values[name] = value
-            elif isinstance(lazy, StoredField):
-                out.values[name] = lazy.load()
-        _checked(out.values)
         if delta:
-            out.waiting.clear()
-            changes = self._forms.changes(out.values, state, origin)
-            out.values, out.deleted, out.base = changes.changed, changes.deleted, origin.state
-        return out
+            changed, deleted = state.changes(self._tree)
+            return Outgoing(_checked(changed), origin.stored, deleted=deleted, base=origin.state)
+        # What others wrote has no pointer of ours to go on with.
+        stays = {
+            name
+            for name, lazy in state.not_loaded().items()
+            if origin.stored.get(name) is lazy and not self._policy.is_control(name)
+        }
+        state.load([name for name in state.not_loaded() if name not in stays])
+        values = {name: value for name, value in dict.items(state) if type(value) is not NotLoaded}
+        return Outgoing(_checked(values), origin.stored, waiting=stays)
 
-    def _json(self, out: Outgoing, name: str) -> Encoded | None:
-        return self._forms.json(name, out.values[name])
+    def _json_of(self, out: Outgoing, name: str) -> Encoded | None:
+        """A field as it may stand in the payload; None if it is too large for that."""
+        if name not in self._json:
+            policy = self._policy
+            limit_bytes = policy.limit_bytes if policy.is_control(name) else policy.field_bytes
+            self._json[name] = encode_field(name, out.values[name], self._shelf.trees.registry, limit_bytes)
+        return self._json[name]
 
-    def _tree(self, out: Outgoing, name: str) -> Edited:
-        return self._forms.tree(name, out.values[name])
+    def _tree(self, name: str, value: Any) -> Edited:
+        """A field as it stands in the store behind a pointer of its own."""
+        if name not in self._trees:
+            self._trees[name] = build_field(self._shelf.trees, name, value)
+        return self._trees[name]
 
     def _kept_group(self, out: Outgoing) -> Pointer | None:
         """The pointer to several fields that can stay as it is: all of them are there, and none was looked at. Fields
         of other groups are loaded."""
         groups: dict[LeaseId, list[str]] = {}
-        for name, part in out.parts.items():
-            if part.grouped:
-                groups.setdefault(part.pointer.lease, []).append(name)
+        for name, lazy in out.stored.items():
+            if lazy.grouped:
+                groups.setdefault(lazy.pointer.lease, []).append(name)
         kept: Pointer | None = None
         for names in sorted(groups.values(), key=len, reverse=True):
             here = [name for name in names if name in out.waiting]
             if kept is None and len(here) == len(names) and not self._forced & set(names):
-                kept = out.parts[here[0]].pointer
+                kept = out.stored[here[0]].pointer
             elif here:
                 self._load(out, here)
         return kept
 
     def _load(self, out: Outgoing, names: Sequence[str]) -> None:
-        values = self._shelf.reader.read_many([out.parts[name] for name in names])
+        values = self._shelf.leased.values([out.stored[name] for name in names])
         out.values.update(zip(names, values, strict=True))
         out.waiting.difference_update(names)
 
     def _plan(self, out: Outgoing, group: Pointer | None) -> Plan:
         policy = self._policy
         workflow = (self._note.owner_id, self._note.workflow_id)
-        fixed = field_bytes(PAYLOAD_KEY, measure(self._room(out, group).to_json()))
+        fixed = field_bytes(PAYLOAD_KEY, len(json.dumps(self._room(out, group).to_json())))
         sizes: dict[str, int | None] = {}
         seen: dict[str, int] = {}
         for name in out.values:
@@ -186,11 +169,11 @@ class Dehydration:
                 fixed += field_bytes(name, self._control(out, name).size)
                 continue
             small = None
-            if name not in self._forced and name != PAYLOAD_KEY and (small := self._json(out, name)) is not None:
-                seen[name] = hash(json.dumps(small.json))
+            if name not in self._forced and name != PAYLOAD_KEY and (small := self._json_of(out, name)) is not None:
+                seen[name] = hash(small.text)
             sizes[name] = None if small is None else field_bytes(name, small.size)
         for name in out.waiting:
-            if not out.parts[name].grouped:
+            if not out.stored[name].grouped:
                 sizes[name] = None
         self._shelf.temperatures.observe(workflow, seen)
         candidates = [
@@ -212,7 +195,7 @@ class Dehydration:
         )
 
     def _control(self, out: Outgoing, name: str) -> Encoded:
-        made = self._json(out, name)
+        made = self._json_of(out, name)
         if made is None:
             raise Limit(
                 f"the control field {name!r} alone takes more than {self._policy.limit_bytes} bytes, or cannot be JSON",
@@ -228,7 +211,7 @@ class Dehydration:
         return replace(note, deleted=_ROOM) if self._deletions_leave(out) else note
 
     def _deletions_leave(self, out: Outgoing) -> bool:
-        return measure(list(out.deleted)) > self._policy.target_bytes // DELETED_SHARE
+        return len(json.dumps(out.deleted)) > self._policy.target_bytes // DELETED_SHARE
 
     def _assemble(self, out: Outgoing, plan: Plan, group: Pointer | None) -> dict[str, Any]:
         note = self._note
@@ -236,8 +219,8 @@ class Dehydration:
             note = replace(note, deleted=self._lease(self._shelf.trees.build(list(out.deleted)), None))
         grouped = sorted(plan.grouped)
         if group is not None:
-            part = next(part for part in out.parts.values() if part.pointer is group)
-            note = replace(note, overflow=self._keep(part))
+            lazy = next(each for each in out.stored.values() if each.pointer is group)
+            note = replace(note, overflow=self._keep(lazy))
         elif grouped:
             self._load(out, [name for name in grouped if name in out.waiting])
             made = self._shelf.trees.build({name: out.values[name] for name in grouped})
@@ -247,30 +230,30 @@ class Dehydration:
             if name in plan.pointed:
                 payload[name] = self._point(out, name).to_json()
             elif name in plan.inline or self._policy.is_control(name):
-                made_json = self._json(out, name)
+                made_json = self._json_of(out, name)
                 assert made_json is not None
                 payload[name] = made_json.json
         return payload
 
     def _point(self, out: Outgoing, name: str) -> Pointer:
-        part = out.parts.get(name)
-        if part is None or part.grouped:
-            return self._lease(self._tree(out, name), name)
-        if name in out.waiting or self._tree(out, name).root.id == part.pointer.hash:
-            return self._keep(part)
-        return self._lease(self._tree(out, name), name)
+        lazy = out.stored.get(name)
+        if name in out.waiting and lazy is not None:
+            return self._keep(lazy)
+        tree = self._tree(name, out.values[name])
+        is_same = lazy is not None and not lazy.grouped and tree.root.id == lazy.pointer.hash
+        return self._keep(lazy) if lazy is not None and is_same else self._lease(tree, name)
 
     def _lease(self, tree: Edited, name: str | None) -> Pointer:
         """A new lease on a tree that is stored with it."""
         self._blocks.update({block.id: block for block in tree.blocks})
         return self._write(tree.root.id, tree.root.size, name)
 
-    def _keep(self, part: Part) -> Pointer:
+    def _keep(self, lazy: StoredField) -> Pointer:
         """A pointer that stays: with its lease if that is of the same execution, otherwise with a new one on the same
         tree. The old lease is held either way until the new payload is written, so the tree cannot go in between."""
-        pointer = part.pointer
+        pointer = lazy.pointer
         self._kept.add(pointer.lease)
-        if part.execution == self._note.execution_id:
+        if lazy.execution == self._note.execution_id:
             return pointer
         return self._write(pointer.hash, pointer.size_bytes, pointer.field_name)
 
@@ -297,7 +280,7 @@ class Dehydration:
         shelf.blocks.remember(blocks)
 
 
-_POINTER_BYTES = measure(pointer_room("")) - len('""')
+_POINTER_BYTES = len(json.dumps(pointer_room(""))) - len('""')
 """What a pointer takes at most, without the name in it."""
 _ROOM = Pointer(BlockId(bytes(32)), 10**13 - 1, None, LeaseId(bytes(LEASE_ID_BYTES)))
 

@@ -1,0 +1,249 @@
+"""A state whose large fields are still in the store, and how they come from there: on first access, or many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from analemma.bag.base import Base
+from analemma.bag.placeholders import NotLoaded, never_changes
+from analemma.bag.pointers import Note, Pointer, check_names
+from analemma.bag.tracked_dict import TrackedDict
+from analemma.bag.tracking import plain_copy
+from analemma.canon.build import Packer
+from analemma.canon.pointer import format_pointer
+from analemma.canon.read import Nodes, Parts, Reader, container_kind, locate
+from analemma.canon.trees import Edited, Operation, Trees
+from analemma.canon.values import Wire, encode
+from analemma.catalog.payloads import PayloadCatalog, released
+from analemma.catalog.port import TenantId
+from analemma.errors import Corrupt, Invalid
+from analemma.machine import reader_count
+from analemma.state.deltas import DeltaUpdate
+
+T = TypeVar("T")
+
+
+class LazyField(Protocol):
+    """A field's value that is not here yet."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much there is to load."""
+
+    def load(self) -> Any:
+        """The value."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredField:
+    """A `LazyField` in our own store: a whole tree, or one field of a tree that holds several."""
+
+    pointer: Pointer
+    execution: str
+    """Whose lease the pointer names."""
+    trees: LeasedTrees
+    grouped: bool = False
+    """Whether it is one of several fields, and not the whole tree."""
+    wire: Wire = None
+    """Then its stored form."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.pointer.size_bytes
+
+    @property
+    def form(self) -> bytes:
+        """What tells whether a value is still the one that is there."""
+        return bytes(encode(self.wire)) if self.grouped else bytes(self.pointer.hash)
+
+    def load(self) -> Any:
+        return self.trees.values([self])[0]
+
+
+class LeasedTrees(Base):
+    """The base of hydrated states: the trees behind one tenant's pointers. Leases keep them, and not a version, so
+    nothing can be linked to what is in them, and values are read whole."""
+
+    def __init__(self, catalog: PayloadCatalog, tenant: TenantId, trees: Trees) -> None:
+        super().__init__()
+        self.trees = trees
+        self._catalog = catalog
+        self._tenant = tenant
+
+    def values(self, wires: Sequence[Wire]) -> list[Any]:
+        """The values of these fields, in several threads, each with its share of the bytes; the descents into all of
+        a share read together."""
+        stored = [number for number, lazy in enumerate(wires) if isinstance(lazy, StoredField)]
+        shares = share_out([wires[number].size_bytes for number in stored], reader_count())
+        found: dict[int, Any] = {}
+        with ThreadPoolExecutor(len(shares) or 1, thread_name_prefix="analemma-hydrate") as executor:
+            # A lone share needs no thread, and most loads are of one field.
+            run = executor.map if len(shares) > 1 else map
+            parts = [[stored[number] for number in share] for share in shares]
+            for numbers, values in zip(parts, run(lambda of: self._read([wires[n] for n in of]), parts), strict=True):
+                found.update(zip(numbers, values, strict=True))
+        return [found[number] if number in found else lazy.load() for number, lazy in enumerate(wires)]
+
+    def fields_of(self, pointer: Pointer, execution: str) -> dict[str, StoredField]:
+        """The fields of a tree that holds several, without those parts of them that have trees of their own."""
+        parts = Parts(self.trees)
+        with self._leased([pointer]):
+            wire = parts.at(pointer.hash, ())
+            if container_kind(wire) != "map":
+                raise Corrupt(f"block {pointer.hash.hex()} is no map of fields", block=pointer.hash.hex())
+            (fields,) = parts.contents([wire])
+        assert isinstance(fields, dict)
+        return {name: StoredField(pointer, execution, self, grouped=True, wire=wire) for name, wire in fields.items()}
+
+    def names_of(self, pointer: Pointer) -> tuple[str, ...]:
+        """The names in a tree that is a list of them."""
+        return check_names(self._read([StoredField(pointer, "", self)])[0])
+
+    def guarded(self, pointer: Pointer, read: Callable[[], T]) -> T:
+        """Read something behind a pointer; Denied if it was released meanwhile."""
+        with self._leased([pointer]):
+            return read()
+
+    def _read(self, fields: Sequence[StoredField]) -> list[Any]:
+        with self._leased([each.pointer for each in fields]):
+            roots = [each.pointer.hash for each in fields if not each.grouped]
+            found = iter(Nodes(self.trees.fetch).run(locate(root, ()) for root in roots))
+            wires = [each.wire if each.grouped else next(found) for each in fields]
+            return Reader(self.trees.fetch, self.trees.registry, self.trees.unknown).read_wires(wires)
+
+    @contextmanager
+    def _leased(self, pointers: Sequence[Pointer]) -> Iterator[None]:
+        """Tells a tree that was released while it was read from one that is damaged."""
+        try:
+            yield
+        except Corrupt as exc:
+            ids = list({pointer.lease: None for pointer in pointers})
+            if exc.facts.get("missing"):
+                found = self._catalog.leases(self._tenant, ids)
+                if any(each not in found or found[each].released_at_us is not None for each in ids):
+                    raise released() from exc
+            raise
+
+
+def share_out(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Numbers of things divided among workers so that each has about the same to do: the largest first, each to
+    whoever has least.
+
+    >>> share_out([5, 1, 4, 1], 2)
+    [[0, 3], [2, 1]]
+    """
+    shares: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
+    loads = [0] * len(shares)
+    for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
+        least = loads.index(min(loads))
+        shares[least].append(number)
+        loads[least] += sizes[number] + 1
+    return shares
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The event that a state came from, checked: what the state's changes are relative to."""
+
+    source: object
+    """The payloads it came through: pointers mean nothing to any other."""
+    trees: LeasedTrees
+    note: Note | None
+    owner_id: str | None
+    workflow_id: str | None
+    execution_id: str | None
+    state: str
+    """What names the state: a delta says by it what it was made from."""
+    forms: Mapping[str, bytes | None]
+    """Per field what tells whether its value is still the same: of one with a tree of its own the root, of all others
+    the stored form; None where that is not known."""
+    stored: Mapping[str, StoredField]
+    """Per field where its value was in the store."""
+
+
+class HydratedState(TrackedDict):
+    """A dict whose large fields load on first access. All of it is a dict's: names, length, `in` and iteration need
+    no loading; values, items, comparison, copies, pickle and JSON load what is missing, all at once.
+
+    Values are plain ones, so changes deep inside them cannot be noticed: what changed is found by comparing when that
+    is asked for. Like a dict, it belongs to one thread."""
+
+    __slots__ = ("origin",)
+
+    origin: Arrival | None
+
+    def __new__(cls, fields: Mapping[str, Any], origin: Arrival | None = None) -> Any:
+        return cls._made(Base() if origin is None else origin.trees, None, 0)
+
+    def __init__(self, fields: Mapping[str, Any], origin: Arrival | None = None) -> None:
+        dict.update(self, fields)
+        self.origin = origin
+
+    def load(self, names: Iterable[str] | None = None) -> Any:
+        """Load these fields, or all, in few reads; those that are here or do not exist cost nothing. Gives itself
+        back."""
+        wanted = list(dict.keys(self)) if names is None else names
+        waiting = {name: found for name in wanted if type(found := dict.get(self, name)) is NotLoaded}
+        if waiting:
+            values = self._base.values([found.wire for found in waiting.values()])
+            dict.update(self, zip(waiting, values, strict=True))
+        return self
+
+    def not_loaded(self) -> dict[str, LazyField]:
+        """The fields that are still in the store."""
+        return {name: value.wire for name, value in dict.items(self) if type(value) is NotLoaded}
+
+    def get_delta(self) -> DeltaUpdate:
+        """The operations that make the same changes to whatever has the state that was hydrated, such as a version in
+        the kernel: fields that are new or differ are put, as copies, and those that are gone removed. Of a state that
+        was not hydrated everything is new. A field that was never loaded has not changed."""
+        changed, deleted = self.changes() if self.origin is not None else (dict(self.items()), ())
+        puts = [Operation("put", (name,), plain_copy(value, [])) for name, value in changed.items()]
+        return DeltaUpdate((*puts, *[Operation("remove", (name,)) for name in deleted]))
+
+    def changes(self, build: Callable[[str, Any], Edited] | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The fields that are new or have another value than they came with, and the names of those that are gone.
+        `build` makes the tree of a field, for somebody who goes on to store it."""
+        origin = self.origin
+        assert origin is not None
+        trees = origin.trees.trees
+        build = build or partial(build_field, trees)
+
+        def is_same(name: str, value: Any) -> bool:
+            known, lazy = origin.forms.get(name), origin.stored.get(name)
+            if known is None or (name not in self._originals and never_changes(value)):
+                return known is not None
+            if lazy is not None and not lazy.grouped:
+                return bytes(build(name, value).root.id) == known
+            return field_form(trees, name, value) == known
+
+        here = {name: value for name, value in dict.items(self) if type(value) is not NotLoaded}
+        changed = {name: value for name, value in here.items() if not is_same(name, value)}
+        return changed, tuple(name for name in origin.forms if name not in self)
+
+    def __repr__(self) -> str:
+        shown = {name: f"<not loaded, {lazy.size_bytes} bytes>" for name, lazy in self.not_loaded().items()}
+        return "{" + ", ".join(f"{name!r}: {shown.get(name) or repr(self[name])}" for name in self) + "}"
+
+    def _arrived(self, key: Any, wire: Wire, value: Any, watched_as: Any) -> None:
+        pass
+
+
+def build_field(trees: Trees, name: str, value: Any) -> Edited:
+    """The tree of a field's value, which stands in it alone; who reads an error knows the state."""
+    try:
+        return trees.build(value)
+    except Invalid as exc:
+        pointer = format_pointer((name,)) + str(exc.facts.get("pointer", ""))
+        raise Invalid(f"field {name!r}: {exc.message}", hint=exc.hint, pointer=pointer) from None
+
+
+def field_form(trees: Trees, name: str, value: Any) -> bytes:
+    """The stored form of a field's value inside a state."""
+    packer = Packer(trees.registry, lambda block: None)
+    return bytes(encode(packer.pack(value, at=(name,)).wire))
