@@ -102,26 +102,9 @@ class Tenant:
     @cached_property
     def payloads(self) -> Payloads:
         """This tenant's states on their way between functions."""
-        from analemma.bag.fields import FieldPolicy
         from analemma.bag.payloads import Payloads
 
-        settings = self._app.settings
-        return Payloads(
-            self.context.catalog,
-            self.id,
-            kernel=self.kernel,
-            blocks=self.blocks,
-            trees=self.trees,
-            clock=self.context.clock,
-            entropy=self._app._entropy,
-            policy=FieldPolicy(
-                field_bytes=settings.payload_field_bytes,
-                target_bytes=settings.payload_target_bytes,
-                limit_bytes=settings.payload_limit_bytes,
-            ),
-            foreign=self._app.foreign,
-            event_bytes=settings.payload_event_bytes,
-        )
+        return Payloads(self.context, self.kernel, self._app.foreign)
 
     @cached_property
     def packing(self) -> Packing:

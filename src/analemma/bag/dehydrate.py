@@ -8,41 +8,25 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analemma.bag.budget import Candidate, Plan, plan_payload
+from analemma.bag.budget import Candidate, Plan, Temperatures, plan_payload
 from analemma.bag.fields import FieldPolicy
 from analemma.bag.hydrate import HydratedState, LeasedTrees, StoredField, build_field
 from analemma.bag.payload_json import Encoded, encode_field, field_bytes, text_bytes
 from analemma.bag.placeholders import NotLoaded
 from analemma.bag.pointers import PAYLOAD_KEY, Note, Pointer, can_be_pointed, pointer_room
-from analemma.bag.temperature import Temperatures
 from analemma.bag.tracking import Tracked
-from analemma.blocks.store import BlockStore
 from analemma.canon.build import LONGEST_KEY
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.canon.trees import Edited, Trees
-from analemma.catalog.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseRequest, PayloadCatalog
-from analemma.catalog.port import BranchKey, TenantId
-from analemma.clock import Clock, Entropy
+from analemma.canon.trees import Edited
+from analemma.catalog.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseRequest
+from analemma.catalog.port import BranchKey
+from analemma.context import Context
 from analemma.errors import AnalemmaError, Internal, Invalid, Limit
 
 STATE_NAME_BYTES = 16
 DELETED_SHARE = 4
 """Names of deleted fields that take more than this part of the target stand behind a pointer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shelf:
-    """What making and reading payloads of one tenant needs."""
-
-    catalog: PayloadCatalog
-    tenant: TenantId
-    blocks: BlockStore
-    trees: Trees
-    leased: LeasedTrees
-    temperatures: Temperatures
-    clock: Clock
-    entropy: Entropy
 
 
 @dataclass(slots=True)
@@ -66,8 +50,18 @@ class Outgoing:
 class Dehydration:
     """One payload in the making."""
 
-    def __init__(self, shelf: Shelf, policy: FieldPolicy, note: Note, forced: AbstractSet[str]) -> None:
-        self._shelf = shelf
+    def __init__(
+        self,
+        context: Context,
+        leased: LeasedTrees,
+        temperatures: Temperatures,
+        policy: FieldPolicy,
+        note: Note,
+        forced: AbstractSet[str],
+    ) -> None:
+        self._context = context
+        self._leased = leased
+        self._temperatures = temperatures
         self._policy = policy
         self._note = note
         self._forced = forced
@@ -82,7 +76,7 @@ class Dehydration:
         out = self._collect(state, source, delta=delta)
         self._note = replace(
             self._note,
-            state=out.state or self._shelf.entropy.random_bytes(STATE_NAME_BYTES).hex(),
+            state=out.state or self._context.entropy.random_bytes(STATE_NAME_BYTES).hex(),
             base=out.base,
             deleted=out.deleted,
         )
@@ -128,13 +122,13 @@ class Dehydration:
         if name not in self._json:
             policy = self._policy
             limit_bytes = policy.limit_bytes if policy.is_control(name) else policy.field_bytes
-            self._json[name] = encode_field(name, out.values[name], self._shelf.trees.registry, limit_bytes)
+            self._json[name] = encode_field(name, out.values[name], self._context.trees.registry, limit_bytes)
         return self._json[name]
 
     def _tree(self, name: str, value: Any) -> Edited:
         """A field as it stands in the store behind a pointer of its own."""
         if name not in self._trees:
-            self._trees[name] = build_field(self._shelf.trees, name, value)
+            self._trees[name] = build_field(self._context.trees, name, value)
         return self._trees[name]
 
     def _kept_group(self, out: Outgoing) -> Pointer | None:
@@ -154,7 +148,7 @@ class Dehydration:
         return kept
 
     def _load(self, out: Outgoing, names: Sequence[str]) -> None:
-        values = self._shelf.leased.values([out.stored[name] for name in names])
+        values = self._leased.values([out.stored[name] for name in names])
         out.values.update(zip(names, values, strict=True))
         out.waiting.difference_update(names)
 
@@ -175,14 +169,14 @@ class Dehydration:
         for name in out.waiting:
             if not out.stored[name].grouped:
                 sizes[name] = None
-        self._shelf.temperatures.observe(workflow, seen)
+        weights = self._temperatures.weights(workflow, seen)
         candidates = [
             Candidate(
                 name,
                 size,
                 field_bytes(name, _POINTER_BYTES + text_bytes(name)) if can_be_pointed(name) else None,
                 first=name in policy.data_fields,
-                weight=self._shelf.temperatures.weight(workflow, name),
+                weight=weights.get(name, 1.0),
             )
             for name, size in sizes.items()
         ]
@@ -216,14 +210,14 @@ class Dehydration:
     def _assemble(self, out: Outgoing, plan: Plan, group: Pointer | None) -> dict[str, Any]:
         note = self._note
         if self._deletions_leave(out):
-            note = replace(note, deleted=self._lease(self._shelf.trees.build(list(out.deleted)), None))
+            note = replace(note, deleted=self._lease(self._context.trees.build(list(out.deleted)), None))
         grouped = sorted(plan.grouped)
         if group is not None:
             lazy = next(each for each in out.stored.values() if each.pointer is group)
             note = replace(note, overflow=self._keep(lazy))
         elif grouped:
             self._load(out, [name for name in grouped if name in out.waiting])
-            made = self._shelf.trees.build({name: out.values[name] for name in grouped})
+            made = self._context.trees.build({name: out.values[name] for name in grouped})
             note = replace(note, overflow=self._lease(made, None))
         payload: dict[str, Any] = {PAYLOAD_KEY: note.to_json()}
         for name in [*out.values, *sorted(out.waiting)]:
@@ -258,26 +252,26 @@ class Dehydration:
         return self._write(pointer.hash, pointer.size_bytes, pointer.field_name)
 
     def _write(self, root: BlockId, size: int, name: str | None) -> Pointer:
-        lease = LeaseId(self._shelf.entropy.random_bytes(LEASE_ID_BYTES))
+        lease = LeaseId(self._context.entropy.random_bytes(LEASE_ID_BYTES))
         note = self._note
-        now_us = self._shelf.clock.now_us()
+        now_us = self._context.clock.now_us()
         self._leases.append(Lease(lease, note.owner_id, note.workflow_id, note.execution_id, root, size, name, now_us))
         return Pointer(root, size, name, lease)
 
     def _store(self) -> None:
         if not self._leases and not self._kept:
             return
-        shelf, note = self._shelf, self._note
+        context, note = self._context, self._note
         blocks = list(self._blocks.values())
-        prepared = shelf.blocks.prepare(blocks, BranchKey(note.owner_id, note.workflow_id), note.execution_id)
+        prepared = context.blocks.prepare(blocks, BranchKey(note.owner_id, note.workflow_id), note.execution_id)
         try:
-            shelf.catalog.add_leases(
-                LeaseRequest(shelf.tenant, tuple(self._leases), prepared.rows, prepared.uploads, tuple(self._kept))
+            context.catalog.add_leases(
+                LeaseRequest(context.tenant, tuple(self._leases), prepared.rows, prepared.uploads, tuple(self._kept))
             )
         except AnalemmaError as exc:
-            shelf.blocks.give_up(prepared.uploads, exc)
+            context.blocks.give_up(prepared.uploads, exc)
             raise
-        shelf.blocks.remember(blocks)
+        context.blocks.remember(blocks)
 
 
 _POINTER_BYTES = len(json.dumps(pointer_room(""))) - len('""')

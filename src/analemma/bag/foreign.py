@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -47,7 +46,6 @@ def parse_buckets(text: str | None) -> dict[str, str]:
 class ForeignField:
     """A `LazyField` in an object that another program wrote as JSON."""
 
-    name: str
     bucket: str
     key: str
     stated_bytes: int | None
@@ -60,11 +58,21 @@ class ForeignField:
         return self.stated_bytes or 0
 
     def load(self) -> Any:
-        data = self.source.read(self)
+        place, data = f"s3://{self.bucket}/{self.key}", bytearray()
+        for chunk in self.source.open(self.bucket).open_read(self.key):
+            data += chunk
+            if len(data) > LARGEST_OBJECT_BYTES:
+                raise Limit(f"{place} is larger than {LARGEST_OBJECT_BYTES} bytes", key=self.key)
+        if self.stated_bytes not in (None, len(data)):
+            raise Corrupt(f"{place} has {len(data)} bytes, its pointer says {self.stated_bytes}", key=self.key)
+        if self.checksum is not None:
+            found = hashlib.md5(data, usedforsecurity=False).hexdigest()[: len(self.checksum)]
+            if found != self.checksum.lower():
+                raise Corrupt(f"{place} has the checksum {found}, its pointer says {self.checksum}", key=self.key)
         try:
             return orjson.loads(data)
         except ValueError as exc:
-            raise Corrupt(f"s3://{self.bucket}/{self.key} is no JSON", key=self.key) from exc
+            raise Corrupt(f"{place} is no JSON", key=self.key) from exc
 
 
 class ForeignObjects:
@@ -74,16 +82,10 @@ class ForeignObjects:
         self._buckets = buckets
         self._open_store = open_store
         self._stores: dict[str, ObjectStore] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def enabled(self) -> bool:
-        """Whether `__s3_pointer__` means anything; otherwise such a dict is data like any other."""
-        return bool(self._buckets)
 
     def recognise(self, value: Any) -> bool:
-        """Whether a field's value is such a pointer."""
-        return self.enabled and isinstance(value, dict) and bool(value.get(S3_POINTER_KEY))
+        """Whether a field's value is such a pointer; with no bucket listed it is data like any other."""
+        return bool(self._buckets) and isinstance(value, dict) and bool(value.get(S3_POINTER_KEY))
 
     def field(self, name: str, value: dict[str, Any]) -> ForeignField:
         """The field that a pointer stands for; Denied unless its bucket is listed, Invalid if it is malformed."""
@@ -111,41 +113,15 @@ class ForeignObjects:
             raise Limit(
                 f"the S3 pointer {shown(name)} leads to {size} bytes", hint=f"the limit is {LARGEST_OBJECT_BYTES}"
             )
-        return ForeignField(name, bucket, check_key(key), size, checksum, self)
+        return ForeignField(bucket, check_key(key), size, checksum, self)
 
-    def read(self, field: ForeignField) -> bytes:
-        """The object's bytes, never more than the limit."""
-        store = self._store(field.bucket)
-        data = bytearray()
-        for chunk in store.open_read(field.key):
-            data += chunk
-            if len(data) > LARGEST_OBJECT_BYTES:
-                raise Limit(
-                    f"s3://{field.bucket}/{field.key} is larger than {LARGEST_OBJECT_BYTES} bytes", key=field.key
-                )
-        if field.stated_bytes is not None and len(data) != field.stated_bytes:
-            raise Corrupt(
-                f"s3://{field.bucket}/{field.key} has {len(data)} bytes, its pointer says {field.stated_bytes}",
-                key=field.key,
-            )
-        if field.checksum is not None:
-            found = hashlib.md5(data, usedforsecurity=False).hexdigest()[: len(field.checksum)]
-            if found != field.checksum.lower():
-                raise Corrupt(
-                    f"s3://{field.bucket}/{field.key} has the checksum {found}, its pointer says {field.checksum}",
-                    key=field.key,
-                )
-        return bytes(data)
+    def open(self, bucket: str) -> ObjectStore:
+        """The objects of a listed bucket."""
+        store = self._stores.get(bucket)
+        return store or self._stores.setdefault(bucket, self._open_store(self._buckets[bucket]))
 
     def close(self) -> None:
         """Give back connections; safe to call twice."""
-        with self._lock, ExitStack() as closing:
-            for store in self._stores.values():
-                closing.callback(store.close)
-            self._stores = {}
-
-    def _store(self, bucket: str) -> ObjectStore:
-        with self._lock:
-            if bucket not in self._stores:
-                self._stores[bucket] = self._open_store(self._buckets[bucket])
-            return self._stores[bucket]
+        with ExitStack() as closing:
+            while self._stores:
+                closing.callback(self._stores.popitem()[1].close)

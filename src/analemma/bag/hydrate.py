@@ -19,8 +19,8 @@ from analemma.canon.pointer import format_pointer
 from analemma.canon.read import Nodes, Parts, Reader, container_kind, locate
 from analemma.canon.trees import Edited, Operation, Trees
 from analemma.canon.values import Wire, encode
-from analemma.catalog.payloads import PayloadCatalog, released
-from analemma.catalog.port import TenantId
+from analemma.catalog.payloads import released
+from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count
 from analemma.state.deltas import DeltaUpdate
@@ -69,11 +69,10 @@ class LeasedTrees(Base):
     """The base of hydrated states: the trees behind one tenant's pointers. Leases keep them, and not a version, so
     nothing can be linked to what is in them, and values are read whole."""
 
-    def __init__(self, catalog: PayloadCatalog, tenant: TenantId, trees: Trees) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__()
-        self.trees = trees
-        self._catalog = catalog
-        self._tenant = tenant
+        self.trees = context.trees
+        self._context = context
 
     def values(self, wires: Sequence[Wire]) -> list[Any]:
         """The values of these fields, in several threads, each with its share of the bytes; the descents into all of
@@ -124,7 +123,7 @@ class LeasedTrees(Base):
         except Corrupt as exc:
             ids = list({pointer.lease: None for pointer in pointers})
             if exc.facts.get("missing"):
-                found = self._catalog.leases(self._tenant, ids)
+                found = self._context.catalog.leases(self._context.tenant, ids)
                 if any(each not in found or found[each].released_at_us is not None for each in ids):
                     raise released() from exc
             raise

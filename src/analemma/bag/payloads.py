@@ -9,7 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from analemma.bag.dehydrate import STATE_NAME_BYTES, Dehydration, Shelf
+from analemma.bag.budget import Temperatures
+from analemma.bag.dehydrate import STATE_NAME_BYTES, Dehydration
 from analemma.bag.fields import FieldPolicy
 from analemma.bag.foreign import ForeignObjects
 from analemma.bag.hydrate import Arrival, HydratedState, LeasedTrees, StoredField, field_form
@@ -25,15 +26,11 @@ from analemma.bag.pointers import (
     said_by,
 )
 from analemma.bag.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
-from analemma.bag.selective import ReadRouter, pick
-from analemma.bag.temperature import Temperatures
-from analemma.blocks.store import BlockStore
+from analemma.bag.routing import ReadRouter, pick
 from analemma.canon.identity import parse_block_id
 from analemma.canon.read import MISSING, Nodes
-from analemma.canon.trees import Trees
-from analemma.catalog.payloads import Lease, LeaseId, PayloadCatalog
-from analemma.catalog.port import TenantId
-from analemma.clock import Clock, Entropy
+from analemma.catalog.payloads import Lease, LeaseId
+from analemma.context import Context
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
 from analemma.state.arguments import check_name, check_segment, check_unicode
 from analemma.state.kernel import Kernel
@@ -49,30 +46,22 @@ WRAPPERS = ("state_data", "state_bag")
 class Payloads:
     """The payloads of one tenant. Safe to share between threads."""
 
-    def __init__(
-        self,
-        catalog: PayloadCatalog,
-        tenant: TenantId,
-        *,
-        kernel: Kernel,
-        blocks: BlockStore,
-        trees: Trees,
-        clock: Clock,
-        entropy: Entropy,
-        policy: FieldPolicy,
-        foreign: ForeignObjects,
-        event_bytes: int,
-    ) -> None:
-        self.policy = policy
+    def __init__(self, context: Context, kernel: Kernel, foreign: ForeignObjects) -> None:
+        settings = context.settings
+        self.policy = FieldPolicy(
+            field_bytes=settings.payload_field_bytes,
+            target_bytes=settings.payload_target_bytes,
+            limit_bytes=settings.payload_limit_bytes,
+        )
         """Which fields stay, which leave first, and the thresholds."""
-        self.router = ReadRouter(clock)
+        self.router = ReadRouter(context.clock)
         """How `load_fields_selective` reads, and how often each way."""
+        self._context = context
         self._kernel = kernel
-        self._clock = clock
         self._foreign = foreign
-        self._event_bytes = event_bytes
-        self._leased = LeasedTrees(catalog, tenant, trees)
-        self._shelf = Shelf(catalog, tenant, blocks, trees, self._leased, Temperatures(), clock, entropy)
+        self._event_bytes = settings.payload_event_bytes
+        self._leased = LeasedTrees(context)
+        self._temperatures = Temperatures()
 
     def dehydrate(
         self,
@@ -98,7 +87,8 @@ class Payloads:
         forced = field_names(force_offload_fields, "force_offload_fields")
         for name in sorted(forced & policy.control_fields):
             raise Invalid(f"{name!r} is a control field, and those never leave", hint="leave it out of the list")
-        return Dehydration(self._shelf, policy, note, forced).run(state, self, delta=return_delta)
+        making = Dehydration(self._context, self._leased, self._temperatures, policy, note, forced)
+        return making.run(state, self, delta=return_delta)
 
     def hydrate(
         self,
@@ -135,8 +125,8 @@ class Payloads:
         """End an execution; how many leases it had. Its pointers are worth nothing from now on, and what only they led
         to may be collected. Whoever comes late and makes a payload with pointers for it is Denied, so nothing is left
         that nobody would release; releasing it again changes nothing."""
-        return self._shelf.catalog.release_leases(
-            self._shelf.tenant,
+        return self._context.catalog.release_leases(
+            self._context.tenant,
             check_name(owner_id, "owner"),
             check_name(workflow_id, "workflow"),
             check_name(execution_id, "execution"),
@@ -156,8 +146,8 @@ class Payloads:
         found: list[Lease] = []
         after: LeaseId | None = None
         while True:
-            page = self._shelf.catalog.leases_of(
-                self._shelf.tenant,
+            page = self._context.catalog.leases_of(
+                self._context.tenant,
                 None if owner_id is None else check_name(owner_id, "owner"),
                 None if workflow_id is None else check_name(workflow_id, "workflow"),
                 None if execution_id is None else check_name(execution_id, "execution"),
@@ -186,12 +176,12 @@ class Payloads:
             check_unicode(name, "path")
         paths = {name: field_path(name) for name in names}
         wanted = len({path[:1] for path in paths.values()})
-        trees = self._shelf.trees
+        trees = self._context.trees
         if isinstance(source, str):
             manifest = parse_block_id(source)
             # Through the kernel first: it knows what expired, and whose it is.
             self._kernel.load_fields(source, [], owner_id=owner_id)
-            found_manifest = decode_manifest(manifest, self._shelf.blocks.fetch([manifest])[manifest])
+            found_manifest = decode_manifest(manifest, self._context.blocks.fetch([manifest])[manifest])
             if workflow_id not in (None, found_manifest.key.workflow):
                 raise NotFound(f"workflow {workflow_id!r} has no manifest {source}", manifest=source)
             root = found_manifest.root
@@ -203,13 +193,13 @@ class Payloads:
             )
         else:
             pointer = parse_pointer_form(dict(source), source.get("field_name"))
-            leases = self._shelf.catalog.use_leases(self._shelf.tenant, [pointer.lease])
+            leases = self._context.catalog.use_leases(self._context.tenant, [pointer.lease])
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
             size, top = pointer.size_bytes, pointer.hash
             guarded = partial(self._leased.guarded, pointer)
             total = guarded(lambda: Nodes(trees.fetch).get(top).length)
         route = self.router.choose(size, wanted, total, auto_routing=auto_routing)
-        started = self._clock.monotonic()
+        started = self._context.clock.monotonic()
         if route == "whole":
             value = guarded(lambda: trees.read(top))
             found = {name: pick(value, path) for name, path in paths.items()}
@@ -274,7 +264,7 @@ class Payloads:
             inside = [name for name in state if name in visible]
             state.load(inside)
             for name in inside:
-                made = encode_field(name, state[name], self._shelf.trees.registry, self.policy.limit_bytes)
+                made = encode_field(name, state[name], self._context.trees.registry, self.policy.limit_bytes)
                 if made is None:
                     raise Limit(
                         f"field {name!r} does not fit into the filtered event",
@@ -293,7 +283,7 @@ class Payloads:
         try:
             return measure(value, self._event_bytes)
         except TypeError:
-            made = encode_field(name, value, self._shelf.trees.registry, self._event_bytes)
+            made = encode_field(name, value, self._context.trees.registry, self._event_bytes)
             return self._event_bytes if made is None else made.size
 
     def _arrive(
@@ -312,7 +302,7 @@ class Payloads:
         owner = _agreed("owner", owner_id, note.owner_id if note else None, event, outer, "ownerId")
         workflow = _agreed("workflow", workflow_id, note.workflow_id if note else None, event, outer, "workflowId")
         execution = note.execution_id if note else said_by(event, "execution_id") or said_by(outer, "execution_id")
-        trees = self._shelf.trees
+        trees = self._context.trees
         decoder = Decoder(trees.registry, trees.unknown, limit_bytes=self._event_bytes)
         fields: dict[str, Any] = {}
         pointers: dict[str, Pointer] = {}
@@ -348,7 +338,7 @@ class Payloads:
         try:
             return hashlib.sha256(json.dumps(event, sort_keys=True).encode()).hexdigest()
         except (TypeError, ValueError, RecursionError):
-            return self._shelf.entropy.random_bytes(STATE_NAME_BYTES).hex()
+            return self._context.entropy.random_bytes(STATE_NAME_BYTES).hex()
 
     def _stored(
         self, pointers: Mapping[str, Pointer], note: Note | None, owner_id: str | None, workflow_id: str | None
@@ -363,7 +353,7 @@ class Payloads:
                 "the event has pointers, and nothing says whose they are",
                 hint="pass owner_id and workflow_id, or send ownerId and workflowId in the event",
             )
-        leases = self._shelf.catalog.use_leases(self._shelf.tenant, [pointer.lease for pointer in asked])
+        leases = self._context.catalog.use_leases(self._context.tenant, [pointer.lease for pointer in asked])
         for pointer in asked:
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
         stored = {

@@ -4,7 +4,6 @@ either took lately."""
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from analemma.canon.pointer import Path, list_index
@@ -26,16 +25,6 @@ ADJUST_EVERY_S = 3600.0
 SLOW_FACTOR = 2.0
 
 
-@dataclass(slots=True)
-class _Latency:
-    count: int = 0
-    total_s: float = 0.0
-
-    @property
-    def mean_s(self) -> float:
-        return self.total_s / self.count
-
-
 class ReadRouter:
     """Chooses, measures, and once an hour draws its conclusions. Safe to share between threads."""
 
@@ -43,7 +32,7 @@ class ReadRouter:
         self._clock = clock
         self._lock = threading.Lock()
         self._adjusted_at = clock.monotonic()
-        self._recent: dict[Route, _Latency] = {"whole": _Latency(), "partial": _Latency()}
+        self._took_s: dict[Route, list[float]] = {"whole": [], "partial": []}
         self.small_bytes = SMALL_BYTES
         """What counts as small now."""
         self.counts: dict[Route, int] = {"whole": 0, "partial": 0}
@@ -51,37 +40,30 @@ class ReadRouter:
 
     def choose(self, size_bytes: int, wanted: int, total: int, *, auto_routing: bool = True) -> Route:
         """The way to read `wanted` of `total` fields of so many bytes. Without `auto_routing` only the size decides."""
-        with self._lock:
-            self._adjust()
-            small_bytes = self.small_bytes
         if not auto_routing:
             return "whole" if size_bytes < SMALL_BYTES else "partial"
-        if size_bytes < small_bytes:
-            return "whole"
         share = wanted / max(total, 1)
-        if share > MOST_SHARE:
+        if size_bytes < self._adjusted() or share > MOST_SHARE:
             return "whole"
-        if share < LEAST_SHARE:
-            return "partial"
-        return "partial" if size_bytes >= MIDDLE_BYTES else "whole"
+        return "partial" if share < LEAST_SHARE or size_bytes >= MIDDLE_BYTES else "whole"
 
     def measured(self, route: Route, started: float) -> None:
         """Take note of a read that began at this moment of the clock and has ended now."""
-        took_s = self._clock.monotonic() - started
         with self._lock:
             self.counts[route] += 1
-            self._recent[route].count += 1
-            self._recent[route].total_s += took_s
+            # Only the mean is asked for, and a sum and a count are all that it takes.
+            total_s, count = self._took_s[route] or (0.0, 0)
+            self._took_s[route] = [total_s + self._clock.monotonic() - started, count + 1]
 
-    def _adjust(self) -> None:
-        if self._clock.monotonic() - self._adjusted_at < ADJUST_EVERY_S:
-            return
-        whole, partial = self._recent["whole"], self._recent["partial"]
-        if whole.count and partial.count:
-            slow = partial.mean_s > SLOW_FACTOR * whole.mean_s
-            self.small_bytes = SLOW_SMALL_BYTES if slow else SMALL_BYTES
-            self._recent = {"whole": _Latency(), "partial": _Latency()}
-        self._adjusted_at = self._clock.monotonic()
+    def _adjusted(self) -> int:
+        with self._lock:
+            if self._clock.monotonic() - self._adjusted_at >= ADJUST_EVERY_S:
+                self._adjusted_at = self._clock.monotonic()
+                if all(self._took_s.values()):
+                    whole_s, partial_s = [total_s / count for total_s, count in self._took_s.values()]
+                    self.small_bytes = SLOW_SMALL_BYTES if partial_s > SLOW_FACTOR * whole_s else SMALL_BYTES
+                    self._took_s = {"whole": [], "partial": []}
+            return self.small_bytes
 
 
 def pick(value: Any, path: Path) -> Any:
