@@ -51,24 +51,6 @@ class _Request:
     """Whether the same request may be made of another version, and come to something else there."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A save under way."""
-
-    bag: SmartStateBag
-    request: _Request
-    changes: Changes
-    edited: Edited
-    trees: Trees
-    """Reads also what the save has made and not stored yet."""
-    base_root: BlockId
-    metadata: Any
-    metadata_blocks: tuple[Block, ...]
-    fingerprint: bytes
-    gone: set[BlockId]
-    """Versions that have expired: what came from them is written as values."""
-
-
 class BagKernel(Kernel):
     """Loads and saves bags."""
 
@@ -156,17 +138,9 @@ class BagKernel(Kernel):
         needs `workflow_id` and `owner_id` at its first save, which begins the branch."""
         if not isinstance(bag, SmartStateBag):
             raise Invalid(f"a {type(bag).__name__} is no bag", hint="load one with lazy=True, or make a SmartStateBag")
-        request = _Request(
-            self._bag_key(bag, owner_id, workflow_id, branch),
-            rebase,
-            execution_id,
-            segment_id,
-            idempotency_key,
-            message,
-            metadata,
-            _strategies(strategies, rebase),
-        )
-        commit = self._save_bag(bag, request)
+        key, chosen = self._bag_key(bag, owner_id, workflow_id, branch), _strategies(strategies, rebase)
+        asked = (execution_id, segment_id, idempotency_key, message, metadata)
+        commit = self._save_bag(bag, _Request(key, rebase, *asked, chosen))
         assert commit is not None
         return commit
 
@@ -174,11 +148,11 @@ class BagKernel(Kernel):
         """Save a bag; None, if only changes are to be saved and there are none."""
         gone: set[BlockId] = set()
         while True:
-            work = self._prepare(bag, request, gone)
+            work = _Save(self, bag, request, gone)
             if only_changes and work.edited.root.id == work.base_root:
                 return None
             try:
-                return self._save(work)
+                return work.run()
             except Expired:
                 # What came from a version that is no more can still be written as a value, as long as it can be read.
                 missing = {each for each in work.changes.bases if self._catalog.manifest(self._tenant, each) is None}
@@ -203,18 +177,9 @@ class BagKernel(Kernel):
         """`with k.session(...) as state:` gives the newest state as a bag, an empty one if the branch does not exist
         yet, and saves it at the end; an exception saves nothing. Afterwards the bag's `commit` is the commit, or None
         if nothing was changed: then there is no new version. `rebase` and `strategies` are those of `save`."""
-        key = branch_key(owner_id, workflow_id, branch)
-        request = _Request(
-            key,
-            rebase,
-            execution_id,
-            segment_id,
-            idempotency_key,
-            message,
-            metadata,
-            _strategies(strategies, rebase),
-        )
-        return self._session(request)
+        key, chosen = branch_key(owner_id, workflow_id, branch), _strategies(strategies, rebase)
+        asked = (execution_id, segment_id, idempotency_key, message, metadata)
+        return self._session(_Request(key, rebase, *asked, chosen))
 
     def update(
         self,
@@ -237,7 +202,7 @@ class BagKernel(Kernel):
         the first time; functions are not compared."""
         key = branch_key(owner_id, workflow_id, branch)
         request = _Request(key, False, execution_id, segment_id, idempotency_key, message, metadata, is_update=True)
-        fingerprint = self._update_fingerprint(request)
+        fingerprint = _fingerprint(self, request, ["update"])
         for _ in self._attempts(key):
             known = None if idempotency_key is None else self._known_commit(key, idempotency_key, fingerprint)
             if known is not None:
@@ -301,186 +266,169 @@ class BagKernel(Kernel):
             raise Invalid(f"the bag belongs to {place(known)}", hint="fork the version, and load the fork")
         return known
 
-    def _prepare(self, bag: SmartStateBag, request: _Request, gone: set[BlockId]) -> _Work:
-        """Everything that a save needs to know, without changing anything."""
-        base = bag._base
+
+class _Save:
+    """A save under way. Until it is committed nothing is changed, neither the store nor the bag."""
+
+    def __init__(self, kernel: BagKernel, bag: SmartStateBag, request: _Request, gone: set[BlockId]) -> None:
+        self._kernel = kernel
+        self._bag = bag
+        self._request = request
+        self._gone = gone
+        """Versions that have expired: what came from them is written as values."""
+        base, trees = bag._base, kernel._trees
         forget_places(base)
-        changes = find_changes(bag, by_value=gone)
-        root, made = base.root, {}
-        empty = self._trees.build({}) if root is None else None
-        if empty is not None:
-            root, made = empty.root.id, {block.id: block.data for block in empty.blocks}
-        assert root is not None
-        edited = self._edit(root, changes.operations, changes, made)
-        if empty is not None and not edited.blocks:
-            edited = empty
-        wire, blocks = (None, ()) if request.metadata is None else self._trees.pack(check_metadata(request.metadata))
-        fingerprint = b""
-        if request.is_update:
-            fingerprint = self._update_fingerprint(request)
-        elif request.idempotency_key is not None:
-            check_name(request.idempotency_key, "idempotency key")
-            fingerprint = self._bag_fingerprint([bag.manifest_id, edited.root.id], request)
-        unstored = made | {block.id: block.data for block in edited.blocks}
-        return _Work(
-            bag,
-            request,
-            changes,
-            edited,
-            self._trees_with(unstored),
-            root,
-            wire,
-            blocks,
-            fingerprint,
-            gone,
-        )
+        self.changes = find_changes(bag, by_value=gone)
+        if base.root is None:
+            empty = trees.build({})
+            trees, self.base_root = trees.over(_by_id(empty)), empty.root.id
+            self.edited = self._edit(trees, self.base_root, self.changes.operations)
+            self.edited = self.edited if self.edited.blocks else empty
+        else:
+            self.base_root = base.root
+            self.edited = self._edit(trees, base.root, self.changes.operations)
+        self._trees = trees.over(_by_id(self.edited))
+        """Reads also what the save has made and not stored yet."""
+        self._metadata: Any = None
+        self._metadata_blocks: tuple[Block, ...] = ()
+        if request.metadata is not None:
+            self._metadata, self._metadata_blocks = kernel._trees.pack(check_metadata(request.metadata))
+        came_to = ["update"] if request.is_update else [bag.manifest_id, self.edited.root.id]
+        self._fingerprint = _fingerprint(kernel, request, came_to)
 
-    def _update_fingerprint(self, request: _Request) -> bytes:
-        """What is the same however often an update is tried: not what it came to."""
+    def run(self) -> Commit:
+        """Commit, and let the bag stand for the version that it was saved as."""
+        known = self._known()
+        if known is None:
+            try:
+                known = self._commit()
+            except HeadMoved:
+                # The head may have been moved by this very request, made from somewhere else a moment ago.
+                known = self._known()
+                if known is None and not self._request.rebase:
+                    raise
+                known = known or self._commit_rebased()
+        self._settle(known)
+        return known
+
+    def _known(self) -> Commit | None:
+        request = self._request
         if request.idempotency_key is None:
-            return b""
-        check_name(request.idempotency_key, "idempotency key")
-        return self._bag_fingerprint(["update"], request)
+            return None
+        return self._kernel._known_commit(request.key, request.idempotency_key, self._fingerprint)
 
-    def _bag_fingerprint(self, what: list[Any], request: _Request) -> bytes:
-        key = request.key
-        asked: list[Any] = [
-            [key.owner, key.workflow, key.branch, *what],
-            [request.execution_id, request.segment_id, request.message],
-            None if request.metadata is None else dict(request.metadata),
-        ]
-        try:
-            return sha256(b"bag" + self._trees.build(asked).root.id).digest()
-        except Invalid:
-            # As in `_fingerprint`: with a list around it, metadata can be nested too deep.
-            asked[2] = self._digest(asked[2], ())
-            return sha256(b"deep bag" + self._trees.build(asked).root.id).digest()
-
-    def _trees_with(self, unstored: Mapping[BlockId, bytes], below: Trees | None = None) -> Trees:
-        trees = below or self._trees
-
-        def fetch(blocks: Any) -> dict[BlockId, bytes]:
-            asked = [block for block in blocks if block not in unstored]
-            found = dict(trees.fetch(asked)) if asked else {}
-            return found | {block: unstored[block] for block in blocks if block in unstored}
-
-        return Trees(fetch, trees.registry, trees.unknown)
-
-    def _edit(
-        self, root: BlockId, operations: Iterable[Operation], changes: Changes, made: Mapping[BlockId, bytes]
-    ) -> Edited:
-        trees = self._trees_with(made) if made else self._trees
+    def _edit(self, trees: Trees, root: BlockId, operations: Iterable[Operation]) -> Edited:
         try:
             return trees.edit(root, operations)
         except Corrupt as exc:
-            for manifest in changes.bases:
-                if exc.facts.get("missing") and self._catalog.manifest(self._tenant, manifest) is None:
+            catalog, tenant = self._kernel._catalog, self._kernel._tenant
+            for manifest in self.changes.bases:
+                if exc.facts.get("missing") and catalog.manifest(tenant, manifest) is None:
                     raise Expired(f"manifest {manifest.hex()} has expired", manifest=manifest.hex()) from exc
             raise
 
-    def _save(self, work: _Work) -> Commit:
-        known = self._known(work)
-        if known is None:
-            try:
-                known = self._commit_bag(work)
-            except HeadMoved:
-                # The head may have been moved by this very request, made from somewhere else a moment ago.
-                known = self._known(work)
-                if known is None and not work.request.rebase:
-                    raise
-                known = known or self._commit_rebased(work)
-        self._settle(work, known)
-        return known
+    def _commit(self) -> Commit:
+        base = self._bag._base.manifest
+        return commit_of(self._kernel._commit(self._request.key, base, lambda head: self._proposal(self.edited, head)))
 
-    def _known(self, work: _Work) -> Commit | None:
-        request = work.request
-        if request.idempotency_key is None:
-            return None
-        return self._known_commit(request.key, request.idempotency_key, work.fingerprint)
-
-    def _commit_bag(self, work: _Work) -> Commit:
-        return commit_of(
-            self._commit(
-                work.request.key, work.bag._base.manifest, lambda head: self._proposal(work, work.edited, head)
-            )
-        )
-
-    def _commit_rebased(self, work: _Work) -> Commit:
+    def _commit_rebased(self) -> Commit:
         from analemma.state.merge_values import Strategies
 
-        strategies = work.request.strategies or Strategies()
+        kernel, request = self._kernel, self._request
+        strategies = request.strategies or Strategies()
 
         def propose(head: Head | None) -> Proposal:
             if head is None:
-                raise NotFound(f"there is no {place(work.request.key)}", hint="fork the bag's version instead")
-            root = self._read_manifest(head.manifest).root.id
-            roots = Roots(work.base_root, root, work.edited.root.id)
-            operations = rebase(roots, work.changes.operations, work.trees, by_place, strategies)
-            return self._proposal(work, self._edit(root, operations, work.changes, {}), head)
-
-        base = work.bag._base.manifest
-        by_place: ByPlace = _by_field if base is None else changes_by_place
+                raise NotFound(f"there is no {place(request.key)}", hint="fork the bag's version instead")
+            root = kernel._read_manifest(head.manifest).root.id
+            roots = Roots(self.base_root, root, self.edited.root.id)
+            operations = rebase(roots, self.changes.operations, self._trees, by_place, strategies)
+            return self._proposal(self._edit(kernel._trees, root, operations), head)
 
         def commit() -> Commit:
-            return commit_of(self._commit(work.request.key, CURRENT_HEAD, propose))
+            return commit_of(kernel._commit(request.key, CURRENT_HEAD, propose))
 
-        return commit() if base is None else self._guarded(base, commit)
+        base = self._bag._base.manifest
+        by_place: ByPlace = _by_field if base is None else changes_by_place
+        return commit() if base is None else kernel._guarded(base, commit)
 
-    def _proposal(self, work: _Work, edited: Edited, head: Head | None) -> Proposal:
-        request = work.request
-        base = None if head is None else self._read_manifest(head.manifest)
+    def _proposal(self, edited: Edited, head: Head | None) -> Proposal:
+        request = self._request
+        base = None if head is None else self._kernel._read_manifest(head.manifest)
         return Proposal(
             request.key,
-            Edited(edited.root, (*edited.blocks, *work.metadata_blocks)),
+            Edited(edited.root, (*edited.blocks, *self._metadata_blocks)),
             head,
-            bases=tuple(work.changes.bases),
+            bases=tuple(self.changes.bases),
             execution=request.execution_id,
             segment=request.segment_id,
             message=request.message,
-            metadata=work.metadata,
+            metadata=self._metadata,
             config=None if base is None else base.config,
             segments=None if base is None else base.segments,
             idempotency_key=request.idempotency_key,
-            fingerprint=work.fingerprint,
+            fingerprint=self._fingerprint,
         )
 
-    def _settle(self, work: _Work, commit: Commit) -> None:
-        """Let the bag stand for the version that it was saved as."""
-        bag, changes = work.bag, work.changes
-        receipt = commit.receipt
+    def _settle(self, commit: Commit) -> None:
+        bag, changes, receipt = self._bag, self.changes, commit.receipt
         # Until the end: whatever fails from here on, the commit has happened, and the bag may not show it.
         bag._unsure = True
         bag.commit = commit
-        if receipt.root != work.edited.root.id:
-            changes = self._catch_up(work, receipt.root)
+        if receipt.root != self.edited.root.id:
+            changes = self._catch_up(receipt.root)
         # The operations hold what was put into the bag; only without them can it be seen who else does.
-        work.changes.operations.clear()
+        self.changes.operations.clear()
         changes.operations.clear()
         settle(bag, changes, receipt.manifest, receipt.root)
-        bag._key, bag._version = work.request.key, receipt.version
+        bag._key, bag._version = self._request.key, receipt.version
         bag._unsure = False
 
-    def _catch_up(self, work: _Work, root: BlockId) -> Changes:
+    def _catch_up(self, root: BlockId) -> Changes:
         """Make the bag show a tree that has more changes than its own; all of them, relative to its base."""
         from analemma.bag.rebasing import follow, separate
 
-        bag, length = work.bag, MAXIMUM_DEPTH
+        bag, length = self._bag, MAXIMUM_DEPTH
         # Where one container stands at several places, what others did to each of them is done to it more than once, if
         # that is possible at all; what comes out is compared with the tree in any case.
         with suppress(LookupError, TypeError, ValueError):
-            follow(bag, work.trees.diff(work.edited.root.id, root))
+            follow(bag, self._trees.diff(self.edited.root.id, root))
         while True:
-            changes = find_changes(bag, by_value=work.gone)
-            shown = work.trees.edit(work.base_root, changes.operations)
+            changes = find_changes(bag, by_value=self._gone)
+            shown = self._trees.edit(self.base_root, changes.operations)
             if shown.root.id == root:
                 return changes
             if length == 1:
                 raise Internal("a bag does not show what was saved", root=root.hex())
             # The innermost containers first, so that as much as possible stays the object that it was.
-            trees = self._trees_with({block.id: block.data for block in shown.blocks}, work.trees)
+            trees = self._trees.over(_by_id(shown))
             paths = [operation.path for operation in trees.diff(shown.root.id, root)]
             length = max(1, min(length - 1, max([2, *[len(path) - 1 for path in paths]])))
             separate(bag, paths, trees, root, length)
+
+
+def _fingerprint(kernel: BagKernel, request: _Request, came_to: list[Any]) -> bytes:
+    """What tells whether a request under the same idempotency key is the same; of an update, what is the same however
+    often it is tried."""
+    if request.idempotency_key is None:
+        return b""
+    check_name(request.idempotency_key, "idempotency key")
+    key, trees = request.key, kernel._trees
+    asked: list[Any] = [
+        [key.owner, key.workflow, key.branch, *came_to],
+        [request.execution_id, request.segment_id, request.message],
+        None if request.metadata is None else dict(request.metadata),
+    ]
+    try:
+        return sha256(b"bag" + trees.build(asked).root.id).digest()
+    except Invalid:
+        # As in `_fingerprint` of a delta: with a list around it, metadata can be nested too deep.
+        asked[2] = kernel._digest(asked[2], ())
+        return sha256(b"deep bag" + trees.build(asked).root.id).digest()
+
+
+def _by_id(edited: Edited) -> dict[BlockId, Block]:
+    return {block.id: block for block in edited.blocks}
 
 
 def _by_field(trees: Trees, root: BlockId, operations: Iterable[Operation]) -> dict[Path, list[Operation]]:

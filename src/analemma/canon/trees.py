@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from analemma.canon.build import Packer
@@ -57,6 +57,17 @@ class Trees:
     unknown: UnknownTypes = "refuse"
     nodes: NodeCache | None = None
     """Where edits leave decoded nodes for the next."""
+
+    def over(self, made: Mapping[BlockId, Block]) -> Trees:
+        """These trees, and blocks that are not stored."""
+
+        def fetch(blocks: Sequence[BlockId]) -> Mapping[BlockId, bytes]:
+            asked = [block for block in blocks if block not in made]
+            found = dict(self.fetch(asked)) if asked else {}
+            found.update({block: made[block].data for block in blocks if block in made})
+            return found
+
+        return replace(self, fetch=fetch)
 
     def build(self, value: Any) -> Edited:
         """The tree of a value, with all its blocks."""

@@ -73,7 +73,7 @@ class WorkingState:
     @property
     def trees(self) -> Trees:
         """Reads also what was changed."""
-        return _over(self._trees, self._made) if self._made else self._trees
+        return self._trees.over(self._made) if self._made else self._trees
 
     def view(self, fields: Iterable[str], store: StoreErrors | None = None) -> SmartStateBag:
         """A bag with these fields, and nothing else to be found in it. What is done to it changes nothing here. `store`
@@ -96,7 +96,7 @@ class WorkingState:
         if len(wires) != root.count:
             # A state of its own, which shares what is below its fields: what is not granted is not there to be found.
             made = trees.assemble({name: Stored(wire, DEEPEST_CONTENT - 1) for name, wire in wires.items()})
-            trees, root = _over(trees, {block.id: block for block in made.blocks}), made.root
+            trees, root = trees.over({block.id: block for block in made.blocks}), made.root
         return _Part(self.root.id, wanted, trees, root)
 
     def apply(self, operations: Sequence[Operation]) -> None:
@@ -212,15 +212,3 @@ def _noting(guard: Any, store: StoreErrors) -> Any:
             return guard(manifest, read)  # type: ignore[no-any-return]
 
     return noting
-
-
-def _over(trees: Trees, made: Mapping[BlockId, Block]) -> Trees:
-    """Trees that also have blocks which are not stored."""
-
-    def fetch(blocks: Sequence[BlockId]) -> Mapping[BlockId, bytes]:
-        asked = [block for block in blocks if block not in made]
-        found = dict(trees.fetch(asked)) if asked else {}
-        found.update({block: made[block].data for block in blocks if block in made})
-        return found
-
-    return Trees(fetch, trees.registry, trees.unknown, trees.nodes)
