@@ -54,7 +54,7 @@ def encode_field(name: str, value: Any, registry: TypeRegistry, limit_bytes: int
     with the pointer, for what cannot be stored."""
     # JSON takes more than half the bytes of the stored form, whatever the value: that is 9 bytes for "0.5, ". A value
     # that is larger gets blocks, and with the first of them it is settled.
-    packer = Packer(registry, _too_large, inline_bytes=2 * limit_bytes + 16)
+    packer = Packer(registry, _too_large, inline_bytes=2 * limit_bytes + 16, in_order=True)
     try:
         made = _spell(packer.pack(value, at=(name,)).wire, 1)
     except _TooLarge:

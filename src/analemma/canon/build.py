@@ -83,7 +83,8 @@ _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 class Packer:
     """Packs values, handing each block of a larger value to `emit`, and what a node was made of to `emit_parts`. Links
-    of stored parts go to `accept`; without it, there can be none. A value of more than `inline_bytes` gets blocks."""
+    of stored parts go to `accept`; without it, there can be none. A value of more than `inline_bytes` gets blocks. With
+    `in_order`, the fields of what stands inline stay in the order of their dict, and are not sorted."""
 
     def __init__(
         self,
@@ -92,12 +93,14 @@ class Packer:
         emit_parts: EmitParts | None = None,
         accept: Callable[[Sequence[Link]], None] | None = None,
         inline_bytes: int = INLINE_BYTES,
+        in_order: bool = False,
     ) -> None:
         self._registry = registry
         self._emit = emit
         self._emit_parts = emit_parts
         self._accept = accept
         self._inline_bytes = inline_bytes
+        self._in_order = in_order
 
     def pack(self, value: Any, *, at: Sequence[str | int] = ()) -> Packed:
         """The stored form of a value that will stand at this path; Invalid, with the pointer, if it cannot be
@@ -165,7 +168,9 @@ class Packer:
         if cls is float:
             return _pack_float(value)
         if cls is dict or cls is list:
-            found: Packed | Link | None = _pack_plain(value, self._inline_bytes, MAXIMUM_DEPTH - depth)
+            found: Packed | Link | None = None
+            if not self._in_order:
+                found = _pack_plain(value, self._inline_bytes, MAXIMUM_DEPTH - depth)
             if found is None:
                 found = (self._pack_dict if cls is dict else self._pack_list)(value, depth, self._inline_bytes)
             return found if isinstance(found, Packed) else _linked(found)
