@@ -6,6 +6,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -178,6 +179,18 @@ def test_an_exhausted_pool_says_so(migrated_url: str, app: App) -> None:
                 narrow.kernel.load_latest_state(**AT)
             held.go_on()
         assert narrow.kernel.load_latest_state(**AT) == {"n": 1}
+
+
+def test_more_threads_than_connections_take_turns(migrated_url: str, app: App) -> None:
+    with Store(migrated_url).open(postgres_pool_max=2) as narrow, ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda _: narrow.kernel.load_latest_state(**AT), range(120)))
+        with psycopg.connect(migrated_url) as connection:
+            row = connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                " AND backend_type = 'client backend'"
+            ).fetchone()
+        # Those of the other store and of this test are there, too.
+        assert found == [{"n": 1}] * 120 and row is not None and row[0] <= 5
 
 
 def fork(work: Callable[[], object]) -> int:

@@ -237,8 +237,7 @@ class Collecting:
 
 
 class Pass:
-    """One pass. Every transaction begins by making sure that the lease is still this pass's, and keeps it so. None
-    waits for the disk where a loss of power ends the pass too: what it takes back was not begun."""
+    """One pass. Every transaction begins by making sure that the lease is still this pass's, and keeps it so."""
 
     def __init__(self, catalog: Collecting, number: int, holder: str, lease_s: float) -> None:
         self.number = number

@@ -116,31 +116,34 @@ class PostgresPool:
 
     def _await_room(self, loan: Loan, deadline: float) -> None:
         """Wait until one more may be lent, behind those who came first."""
-        if self._may_lend(loan, None):
+        if self._may_lend(loan):
             return
         ticket = threading.Lock()
         ticket.acquire()
+        called = False
         try:
             self._waiting.append(ticket)
-            while not self._may_lend(loan, ticket):
+            while not self._may_lend(loan, ticket, called):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise Unavailable(
                         f"no connection to PostgreSQL at {self._server} became free",
                         hint="check that it runs, or raise the pool size",
                     )
-                if ticket.acquire(timeout=min(left_s, LOOK_AGAIN_S)):
+                called = ticket.acquire(timeout=min(left_s, LOOK_AGAIN_S))
+                if called:
                     self._waiting.appendleft(ticket)
         finally:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
 
-    def _may_lend(self, loan: Loan, ticket: threading.Lock | None) -> bool:
+    def _may_lend(self, loan: Loan, ticket: threading.Lock | None = None, called: bool = False) -> bool:
+        """Note one more that is lent, if there is room, and nobody waits for it longer."""
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal()
-            first = self._waiting[0] if self._waiting else ticket
-            if len(self._lent) >= self._most or first is not ticket:
+            next_one = called or not self._waiting or self._waiting[0] is ticket
+            if not next_one or len(self._lent) >= self._most:
                 return False
             self._lent.add(loan)
             return True
