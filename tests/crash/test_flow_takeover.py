@@ -54,7 +54,6 @@ BEFORE_APPROVAL = [
     ("ingest.before_transaction", 2),
     # Inside of a transaction, whose locks it keeps until PostgreSQL ends it.
     ("ingest.before_commit", 2),
-    ("commit.before_commit", 4),
 ]
 AFTER_APPROVAL = [
     ("run.before_segment", 1),

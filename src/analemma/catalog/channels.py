@@ -5,12 +5,13 @@ A channel whose receiver does not answer rests as a whole, for all workers: what
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from analemma.catalog.collecting import database_clock
 from analemma.catalog.engine import Engine, Statements, Transaction
 from analemma.catalog.outbox_claiming import WORKER_DIED
-from analemma.catalog.outbox_lanes import ClaimedLane, lane_columns, lease_lost
+from analemma.catalog.outbox_lanes import ClaimedLane
 from analemma.catalog.port import TenantId
 
 
@@ -134,17 +135,8 @@ class Channels:
 
     def blame(self, lanes: Sequence[ClaimedLane]) -> None:
         """Count an attempt against the next row of each of these lanes, in which a worker died."""
-        if self._engine.dialect == "postgres":
-            self._engine.execute("blame_lanes", **lane_columns(lanes), reason=WORKER_DIED)
-        else:
-            self._engine.write(lambda tx: _blame_in_steps(tx, lanes))
+        blamed = SimpleNamespace(lanes=sorted(lanes, key=lambda lane: lane.key), reason=WORKER_DIED)
+        self._engine.write(lambda tx: tx.call("blame_lanes", blamed))
 
     def _now(self, source: Statements) -> int:
         return database_clock(source) if self._clock is None else self._clock()
-
-
-def _blame_in_steps(tx: Transaction, lanes: Sequence[ClaimedLane]) -> None:
-    for lane in lanes:
-        if tx.execute("suspect_lane", **lane.key.columns(), fence=lane.fence) != 1:
-            raise lease_lost(lane.key)
-        tx.execute("blame_next", **lane.key.columns(), seq=lane.done_seq + 1, reason=WORKER_DIED)

@@ -4,11 +4,13 @@ fence."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.bodies import add_bodies
 from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.lost_answers import send
 from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
 from analemma.catalog.run_records import FencedOut, Move, fenced_out
 from analemma.catalog.runs import AFTER_MOVE, BEFORE_MOVE
@@ -63,10 +65,8 @@ class EffectRows:
         else's."""
         asked = self._asked({"key": key})
         hit(BEFORE_INTENT)
-        if self._engine.dialect == "postgres":
-            found = self._engine.one("begin_effect", **asked)
-        else:
-            found = self._engine.write(lambda tx: tx.one("begin_effect", **asked))
+        # Sent twice, it has the same effect.
+        found = send(lambda: self._engine.write(lambda tx: tx.one("begin_effect", **asked), alone=True))
         if found is None:
             return self.standing(key)
         hit(AFTER_INTENT)
@@ -98,7 +98,7 @@ class EffectRows:
 
     def put_within(self, tx: Transaction, row: EffectRow) -> None:
         """The same in a transaction of what happened; FencedOut, and with it nothing happens."""
-        if self._write(tx, "put_effect", self._asked(_known(row)), Blocks()) != 1:
+        if self._write("put_effect", self._asked(_known(row)), Blocks(), tx) != 1:
             raise fenced_out(self._run)
 
     def _asked(self, known: dict[str, Any]) -> dict[str, Any]:
@@ -107,12 +107,11 @@ class EffectRows:
     def _send(self, statement: str, known: dict[str, Any], blocks: Blocks) -> int:
         """How many rows it touched."""
         asked = self._asked(known)
-        if self._engine.dialect == "postgres" and not blocks.rows:
-            # One statement needs no transaction around it; sent twice, it has the same effect.
-            return len(self._engine.all(statement, **asked))
-        return self._engine.write(lambda tx: self._write(tx, statement, asked, blocks))
+        write, alone = partial(self._write, statement, asked, blocks), not (blocks.rows or blocks.uploads)
+        # Sent twice, it has the same effect.
+        return send(lambda: self._engine.write(write, alone=alone))
 
-    def _write(self, tx: Transaction, statement: str, asked: dict[str, Any], blocks: Blocks) -> int:
+    def _write(self, statement: str, asked: dict[str, Any], blocks: Blocks, tx: Transaction) -> int:
         touched = tx.execute(statement, **asked)
         if touched == 1:
             add_bodies(tx, self._tenant, blocks.rows, blocks.uploads)

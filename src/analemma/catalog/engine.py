@@ -91,7 +91,7 @@ class Engine(Statements, Protocol):
         """Run `move` in a write transaction, with retries; its result once that is stored as durably as the database is
         set up to, or with `durable` so that no loss of power can take it back.
 
-        With `alone` it calls one procedure and nothing else, for which PostgreSQL needs no transaction around it."""
+        With `alone` it does one procedure or statement and nothing else, for which PostgreSQL needs no transaction."""
 
     def missing_functions(self, found: Mapping[str, str]) -> list[str]:
         """Functions that procedures need and that are not among those which the database has."""

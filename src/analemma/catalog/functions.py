@@ -113,7 +113,7 @@ class Function:
         columns = self.procedure.tables[step.each].columns
         paths = dict.fromkeys(found["name"] for found in _TOKEN.finditer(step.sql) if found["name"])
         parameters = [self.procedure.path(step, path) for path in paths]
-        used = [each.column for each in parameters if each.table is not None]
+        used = [each.column for each in parameters if each.table is not None] or [next(iter(columns))]
         names = ", ".join(_quoted(path) for path in used)
         # Hidden from the planner: knowing how long they are, it would make a plan of its own each time.
         rows = f"unnest({', '.join(f'(SELECT {_array(step.each, path)})' for path in used)})"

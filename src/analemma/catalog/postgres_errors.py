@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from analemma.catalog import functions
-from analemma.catalog.commits import missing_base, missing_upload, other_rows
+from analemma.catalog.commits import missing_upload
 from analemma.catalog.procedures import Refused
 from analemma.errors import (
     AnalemmaError,
@@ -103,15 +103,11 @@ def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:
             f"a row with this key exists already: {constraint}", hint="reload, then decide again", constraint=constraint
         )
     match state:
-        case "AN001":
-            return missing_base(exc.diag.message_primary or "")
         case "AN002":
             return missing_upload()
         case functions.REFUSED_STATE:
             detail = exc.diag.message_detail
             return Refused(exc.diag.message_primary or "", None if detail is None else int(detail))
-        case "AN003":
-            return other_rows(exc.diag.message_primary or "")
         case "57014":
             return Timeout("PostgreSQL cancelled a statement that ran too long", hint="raise the statement timeout")
         case "55P03":

@@ -161,7 +161,7 @@ def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Pr
 
 def _step(text: str) -> Step:
     # Comments before it would hide how it begins.
-    begins = next(at for at, line in _lines(text) if not line.startswith("--"))
+    begins = next(at for at, line in _lines(text) if line.strip() and not line.startswith("--"))
     text = text[begins:]
     each = _EACH.match(text)
     if each is not None:

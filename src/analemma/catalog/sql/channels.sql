@@ -118,25 +118,19 @@ CROSS JOIN lane
 WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype AND lane.aggregateid = given.aggregateid
   AND lane.fence = given.fence AND lane.lease_until >= :until::bigint
 
--- blame_next [sqlite] --
--- Counts an attempt against the next row of a lane in which a worker died.
-UPDATE outbox SET status = 'PENDING', attempts = attempts + 1, failure_reason = :reason
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+-- blame_lanes --
+-- Counts an attempt against the next row of each of these lanes, in which a worker died; from now on they are suspect. Lanes that are somebody else's
+-- by now are left alone.
+(reason text, lanes[] (key.tenant bigint, key.aggregate_type text, key.aggregate_id text, fence bigint))
 
--- blame_lanes [postgres] --
--- Counts an attempt against the next row of each of these lanes, in which a worker died; from now on they are suspect.
-WITH held AS MATERIALIZED (
-    SELECT lane.tenant, lane.aggregatetype, lane.aggregateid, lane.done_seq + 1 AS seq
-    FROM unnest(:tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[]) AS given (tenant, aggregatetype, aggregateid, fence)
-    JOIN lane ON lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype AND lane.aggregateid = given.aggregateid
-        AND lane.fence = given.fence
-    ORDER BY lane.tenant, lane.aggregatetype, lane.aggregateid
-    FOR NO KEY UPDATE OF lane
-), marked AS (
-    UPDATE lane SET suspect = true FROM held
-    WHERE lane.tenant = held.tenant AND lane.aggregatetype = held.aggregatetype AND lane.aggregateid = held.aggregateid
-)
-UPDATE outbox SET status = 'PENDING', attempts = outbox.attempts + 1, failure_reason = :reason
-FROM held
-WHERE outbox.tenant = held.tenant AND outbox.aggregatetype = held.aggregatetype AND outbox.aggregateid = held.aggregateid
-  AND outbox.seq = held.seq
+each lanes:
+UPDATE lane SET suspect = true
+WHERE tenant = :lanes.key.tenant AND aggregatetype = :lanes.key.aggregate_type AND aggregateid = :lanes.key.aggregate_id AND fence = :lanes.fence;
+
+each lanes:
+UPDATE outbox SET status = 'PENDING', attempts = attempts + 1, failure_reason = :reason
+WHERE tenant = :lanes.key.tenant AND aggregatetype = :lanes.key.aggregate_type AND aggregateid = :lanes.key.aggregate_id AND seq = (
+    SELECT done_seq + 1 FROM lane
+    WHERE lane.tenant = :lanes.key.tenant AND lane.aggregatetype = :lanes.key.aggregate_type AND lane.aggregateid = :lanes.key.aggregate_id
+      AND lane.fence = :lanes.fence
+);

@@ -1,60 +1,72 @@
--- drop_head --
--- Compare-and-set; no row touched means that the branch has moved on.
+-- remove_branches --
+-- Branches of one workflow go with all that is theirs; a row says what was there. The order of the steps is the order of the locks: no branch of the
+-- workflow begins before the end, and those that were beginning have begun; then heads, lanes, versions, and what belongs to a head that is held.
+(tenant bigint, owner text, workflow text, now bigint,
+ gone[] (key.branch text, manifest bytea, version bigint, journal_seq bigint, journal_tip bytea),
+ removals[] (removed_at_us bigint, body bytea, hash bytea))
+
+[postgres] SELECT pg_advisory_xact_lock(hashtextextended(:owner || '/' || :workflow || '/branches', :tenant::integer));
+
+each gone:
 DELETE FROM head
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
-  AND manifest = :manifest AND version = :version AND journal_seq = :journal_seq AND journal_tip = :journal_tip
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch
+  AND manifest = :gone.manifest AND version = :gone.version AND journal_seq = :gone.journal_seq AND journal_tip = :gone.journal_tip
   AND NOT EXISTS (
       SELECT 1 FROM ledger
-      WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :branch
+      WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :gone.key.branch
   )
+=> 1 or head_moved;
 
--- drop_branch_tags --
--- Tags on versions of a branch.
-DELETE FROM tag WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+include add_events;
 
--- drop_branch_pins --
--- Pins of versions of a branch.
-DELETE FROM pin WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+-- A commit that builds on one of the versions is waited for: then what it takes over is its own. In the order in which commits lock them.
+[postgres] each gone:
+[postgres] SELECT id FROM manifest
+[postgres] WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch ORDER BY id FOR UPDATE;
 
--- drop_branch_versions --
--- Every version of a branch, with the decisions on it. Only the rows: blocks that nothing else needs go by collection.
-DELETE FROM manifest WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+-- A workflow without branches is none: another one of its name knows nothing of its keys and its policy.
+each removals:
+DELETE FROM idempotency
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow
+  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :workflow);
 
--- drop_branch_journal --
--- A branch's journal: its end stands in the removal.
-DELETE FROM journal WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+each removals:
+DELETE FROM retention
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow
+  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :workflow);
 
--- drop_branch_expired --
--- What expired on a branch.
-DELETE FROM expired WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+each gone:
+DELETE FROM pin WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
 
--- drop_branch --
--- How a branch began.
-DELETE FROM branch WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
+each gone:
+DELETE FROM tag WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
+
+-- With the decisions on them. Only the rows: blocks that nothing else needs go by collection.
+each gone:
+DELETE FROM manifest WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
+
+-- A branch's journal ends in the removal.
+each gone:
+DELETE FROM journal WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
+
+each gone:
+DELETE FROM expired WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
+
+each gone:
+DELETE FROM branch WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
+
+each removals:
+DELETE FROM workflow
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow
+  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :workflow);
+
+each removals:
+INSERT INTO removal (tenant, owner, workflow, removed_at, body, hash)
+VALUES (:tenant, :owner, :workflow, :removals.removed_at_us, :removals.body, :removals.hash);
 
 -- any_head --
 -- A branch that the workflow has.
 SELECT branch FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow ORDER BY branch LIMIT 1
-
--- drop_workflow --
--- A workflow without branches is none.
-DELETE FROM workflow
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND NOT EXISTS (
-    SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :workflow
-)
-
--- drop_workflow_keys --
--- The idempotency keys of a workflow that is gone: another one of its name knows nothing of them.
-DELETE FROM idempotency WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow
-
--- drop_workflow_policy --
--- The retention policy of a workflow that is gone.
-DELETE FROM retention WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow
-
--- add_removal --
--- What is left of the branches.
-INSERT INTO removal (tenant, owner, workflow, removed_at, body, hash)
-VALUES (:tenant, :owner, :workflow, :removed_at, :body, :hash)
 
 -- removal --
 -- Whether a removal took place: its hash covers everything about it.
@@ -64,14 +76,3 @@ SELECT 1 FROM removal WHERE tenant = :tenant AND owner = :owner AND workflow = :
 -- What was removed of a workflow, oldest first.
 SELECT removed_at, body, hash FROM removal
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow ORDER BY removed_at
-
--- hold_branches [lock] --
--- No branch of a workflow begins before the transaction ends, and those that were beginning have begun.
-SELECT pg_advisory_xact_lock(hashtextextended(:owner::text || '/' || :workflow::text || '/branches', :tenant::integer))
-
--- hold_branch [lock] --
--- Every version of a branch, held once no running commit builds on it any more. In the order in which commits lock them.
-SELECT id FROM manifest
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
-ORDER BY id
-FOR UPDATE
