@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from analemma.slicing.entity_key import EntityKey as EntityKey
     from analemma.slicing.incremental import CompileMode as CompileMode
     from analemma.state.committer import Proposal as Proposal
-    from analemma.state.deltas import DeltaUpdate as DeltaUpdate
+    from analemma.state.delta import DeltaUpdate as DeltaUpdate
     from analemma.state.kernel import Kernel as Kernel
     from analemma.state.merge_values import by_key as by_key
     from analemma.state.records import decode_receipt as decode_receipt
@@ -109,7 +109,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.slicing.entity_key": ("EntityKey",),
     "analemma.slicing.incremental": ("CompileMode",),
     "analemma.state.committer": ("Proposal",),
-    "analemma.state.deltas": ("DeltaUpdate",),
+    "analemma.state.delta": ("DeltaUpdate",),
     "analemma.state.kernel": ("Kernel",),
     "analemma.state.merge_values": ("by_key",),
     "analemma.state.records": ("decode_receipt", "encode_receipt"),

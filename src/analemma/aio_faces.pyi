@@ -19,7 +19,7 @@ from analemma.pipeline.fanouts import Fanouts
 from analemma.pipeline.querying import EntityView
 from analemma.pipeline.sinks import Sinks
 from analemma.slicing.entity_key import EntityKey
-from analemma.state.time_machine import Rollback
+from analemma.state.rollback import Rollback
 from analemma.state.versions import Commit
 from analemma.tenant import Tenant
 

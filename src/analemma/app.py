@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.shipping import ShippedListener, ShipWorkflow
     from analemma.pipeline.sinks import Sinks
     from analemma.pipeline.versions import Versions
-    from analemma.state.announcing import Sources, SourceWatch
+    from analemma.state.events import Sources, SourceWatch
     from analemma.state.object_ownership import ObjectOwner, ObjectOwnership
 
 OBJECTS_DIRECTORY = "objects"
@@ -213,7 +213,7 @@ class Store:
     def source_watch(self) -> SourceWatch:
         """Which commits a STATE_SOURCE takes, of all tenants."""
         from analemma.catalog.contract_rows import ContractRows
-        from analemma.state.announcing import SourceWatch
+        from analemma.state.events import SourceWatch
 
         return SourceWatch(ContractRows(self.catalog.engine), self._sources, clock=self._clock)
 

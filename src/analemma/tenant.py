@@ -12,10 +12,10 @@ from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
 from analemma.context import Context
-from analemma.state.announcing import Announcer
 from analemma.state.applying import Applier
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer
+from analemma.state.events import Announcer
 from analemma.state.records import Manifest, decode_manifest
 
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.slicing import CompileResult
     from analemma.pipeline.state_sources import SourceBackfill, SourceStatus
     from analemma.pipeline.tenant_pipeline import TenantPipeline
-    from analemma.state.injections import Injection, Placed
+    from analemma.state.segments import Injection, Placed
     from analemma.state.verify import Report
 
 

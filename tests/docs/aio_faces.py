@@ -74,7 +74,8 @@ def _lines(cls: type, of: type, imports: Imports) -> Iterator[str]:
 def _overload(verb: Callable[..., object], imports: Imports) -> str:
     imports["typing"].add("overload")
     signature = inspect.signature(verb)
-    parameters = [_parameter(each) for each in signature.parameters.values()]
+    # A verb of the kernel is a function, whose first parameter is the kernel.
+    parameters = ["self", *(_parameter(each) for each in list(signature.parameters.values())[1:])]
     by_name = next((n for n, each in enumerate(signature.parameters.values()) if each.kind is each.KEYWORD_ONLY), None)
     if by_name is not None:
         parameters.insert(by_name, "*")

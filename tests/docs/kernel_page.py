@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import analemma
@@ -27,13 +28,13 @@ with analemma.open("sqlite:///:memory:") as app:
 
 def kernel_page() -> str:
     """The page as it should be."""
-    chapters = {cls: verbs for cls in Kernel.__mro__ if (verbs := _verbs(cls))}
+    chapters = _chapters()
     parts = [INTRODUCTION]
-    for cls, verbs in chapters.items():
-        parts.append(f"- {_title(cls)}: {', '.join(f'[{name}](#{name})' for name in verbs)}")
+    for title, verbs in chapters.items():
+        parts.append(f"- {title}: {', '.join(f'[{name}](#{name})' for name in verbs)}")
     parts.append("")
-    for cls, verbs in chapters.items():
-        parts.append(f"## {_title(cls)}\n")
+    for title, verbs in chapters.items():
+        parts.append(f"## {title}\n")
         for name, verb in verbs.items():
             parts.append(f"### {name}\n")
             parts.append(f"<!-- not run: a signature -->\n```python\n{signature_of(name, verb)}\n```\n")
@@ -45,7 +46,7 @@ def kernel_page() -> str:
 def signature_of(name: str, verb: Callable[..., Any]) -> str:
     """As it would stand in a program, on several lines if it is long."""
     signature = inspect.signature(verb)
-    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    parameters = list(signature.parameters.values())[1:]
     shown = [
         f"{each.name}: {each.annotation}" + ("" if each.default is each.empty else f" = {each.default!r}")
         for each in parameters
@@ -59,13 +60,18 @@ def signature_of(name: str, verb: Callable[..., Any]) -> str:
     return "\n".join([f"{name}(", *(f"    {each}," for each in shown), f") -> {signature.return_annotation}"])
 
 
-def _verbs(cls: type) -> dict[str, Callable[..., Any]]:
-    names = [name for name, item in vars(cls).items() if not name.startswith("_") and getattr(Kernel, name) is item]
-    return {name: getattr(cls, name) for name in names if inspect.isfunction(getattr(cls, name))}
+def _chapters() -> dict[str, dict[str, Callable[..., Any]]]:
+    """The verbs by the modules that have them, each called after the first sentence of its description."""
+    chapters: dict[str, dict[str, Callable[..., Any]]] = {}
+    for cls in Kernel.__mro__:
+        for name, verb in vars(cls).items():
+            if not name.startswith("_") and inspect.isfunction(verb) and getattr(Kernel, name) is verb:
+                chapters.setdefault(_title(sys.modules[verb.__module__]), {})[name] = verb
+    return chapters
 
 
-def _title(cls: type) -> str:
-    return (cls.__doc__ or "").splitlines()[0].rstrip(".")
+def _title(module: ModuleType) -> str:
+    return " ".join((module.__doc__ or "").split()).partition(".")[0].partition(":")[0]
 
 
 if __name__ == "__main__":

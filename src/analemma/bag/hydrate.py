@@ -23,7 +23,7 @@ from analemma.catalog.payloads import released
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count
-from analemma.state.deltas import DeltaUpdate
+from analemma.state.delta import DeltaUpdate
 
 T = TypeVar("T")
 

@@ -23,11 +23,11 @@ from analemma.canon.read import Parts
 from analemma.canon.trees import Edited, Operation, Trees
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
-from analemma.state.arguments import branch_key, check_metadata, check_name
+from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_metadata, check_name, place
 from analemma.state.committer import Proposal
 from analemma.state.kernel import Kernel
-from analemma.state.kernel_base import CURRENT_HEAD, MAIN, place
 from analemma.state.merge import ByPlace, Roots, changes_by_place, rebase
+from analemma.state.save import digest, known_commit
 from analemma.state.versions import Commit, commit_of
 
 # Loaded by who rebases: every program has the verbs.
@@ -204,7 +204,7 @@ class BagKernel(Kernel):
         request = _Request(key, False, execution_id, segment_id, idempotency_key, message, metadata, is_update=True)
         fingerprint = _fingerprint(self, request, ["update"])
         for _ in self._attempts(key):
-            known = None if idempotency_key is None else self._known_commit(key, idempotency_key, fingerprint)
+            known = None if idempotency_key is None else known_commit(self, key, idempotency_key, fingerprint)
             if known is not None:
                 return known
             bag = self._session_bag(key)
@@ -315,7 +315,7 @@ class _Save:
         request = self._request
         if request.idempotency_key is None:
             return None
-        return self._kernel._known_commit(request.key, request.idempotency_key, self._fingerprint)
+        return known_commit(self._kernel, request.key, request.idempotency_key, self._fingerprint)
 
     def _edit(self, trees: Trees, root: BlockId, operations: Iterable[Operation]) -> Edited:
         try:
@@ -423,7 +423,7 @@ def _fingerprint(kernel: BagKernel, request: _Request, came_to: list[Any]) -> by
         return sha256(b"bag" + trees.build(asked).root.id).digest()
     except Invalid:
         # As in `_fingerprint` of a delta: with a list around it, metadata can be nested too deep.
-        asked[2] = kernel._digest(asked[2], ())
+        asked[2] = digest(kernel, asked[2], ())
         return sha256(b"deep bag" + trees.build(asked).root.id).digest()
 
 

@@ -32,9 +32,8 @@ from analemma.canon.read import MISSING, Nodes
 from analemma.catalog.payloads import Lease, LeaseId
 from analemma.context import Context
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
-from analemma.state.arguments import check_name, check_segment, check_unicode
+from analemma.state.arguments import check_name, check_segment, check_unicode, field_path
 from analemma.state.kernel import Kernel
-from analemma.state.kernel_base import field_path
 from analemma.state.records import decode_manifest
 
 T = TypeVar("T")

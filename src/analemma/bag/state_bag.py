@@ -11,7 +11,7 @@ from analemma.bag.tracking import Tracked
 from analemma.canon.identity import BlockId
 from analemma.canon.values import Link, decode, link_wire
 from analemma.catalog.port import BranchKey
-from analemma.state.deltas import DeltaUpdate
+from analemma.state.delta import DeltaUpdate
 from analemma.state.versions import Commit
 
 

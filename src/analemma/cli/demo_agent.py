@@ -18,7 +18,7 @@ from analemma.app import App
 from analemma.failpoints import VARIABLE
 from analemma.flows.building import Flow
 from analemma.flows.runs import Run
-from analemma.state.kernel_base import MAIN
+from analemma.state.arguments import MAIN
 from analemma.state.versions import Version
 
 NAME: Final[dict[str, Any]] = {"workflow_id": "korea", "owner_id": "ann"}

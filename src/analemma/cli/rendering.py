@@ -16,9 +16,8 @@ from analemma.cli.output import print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
-    from analemma.state.governance import Decision
-    from analemma.state.marking import Pin, Tag
     from analemma.state.records import Receipt
+    from analemma.state.refs import Decision, Pin, Tag
     from analemma.state.versions import Commit, Version
     from analemma.state.workflows import Branch, Workflow
 

@@ -19,7 +19,7 @@ def find_version(app: App, named: str, *, owner: str | None, workflow: str | Non
     if len(named) < 20 and named.isascii() and named.isdigit():
         return numbered_version(app, int(named), owner=owner, workflow=workflow, branch=branch)
     from analemma.canon.identity import parse_block_id
-    from analemma.state.kernel_base import expired
+    from analemma.state.arguments import expired
     from analemma.state.versions import version_of
 
     if owner is not None and workflow is not None and len(named) != ID_DIGITS:
@@ -63,7 +63,7 @@ def numbered_version(app: App, number: int, *, owner: str | None, workflow: str 
     if page and page[0].version == number:
         return page[0]
     from analemma.catalog.port import BranchKey
-    from analemma.state.kernel_base import expired
+    from analemma.state.arguments import expired
 
     gone = app.catalog.expired_version(app.default.id, BranchKey(owner, workflow, branch), after - 1)
     if gone is not None:

@@ -73,7 +73,7 @@ def save(
     from analemma.cli.deltas import read_changes
     from analemma.cli.json_input import parse_object
     from analemma.cli.rendering import commit_fields
-    from analemma.state.kernel_base import CURRENT_HEAD
+    from analemma.state.arguments import CURRENT_HEAD
 
     delta = read_changes(assignments or [], file)
     if not delta and not delete:

@@ -30,8 +30,7 @@ from analemma.flows.running_here import FOREVER, Here
 from analemma.flows.runs import Run, RunSegment, error_of, run_of_row, segment_of_row
 from analemma.flows.scheduling import Schedules
 from analemma.machine import is_dead
-from analemma.state.arguments import check_name
-from analemma.state.kernel_base import MAIN
+from analemma.state.arguments import MAIN, check_name
 
 log = logging.getLogger("analemma.flows")
 

@@ -19,8 +19,7 @@ from analemma.flows.partitioning import partition
 from analemma.flows.reading import check_data
 from analemma.flows.segments import Plan, Segment, plan_of
 from analemma.flows.walking import DONE, Again, Outcome, Position, Took, advance, entered, position_from
-from analemma.state.injections import Injection, Placed
-from analemma.state.segments import WRAPPED
+from analemma.state.segments import WRAPPED, Injection, Placed
 
 FOLLOWS: Final = frozenset({"next", "loop", "start", "injected"})
 """Keys that follow from where a segment stands."""

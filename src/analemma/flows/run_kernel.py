@@ -23,11 +23,12 @@ from analemma.flows.segment_running import ReadyNode, ready_nodes
 from analemma.flows.segments import Plan, Segment, plan_of
 from analemma.flows.walking import Position
 from analemma.flows.working_state import WorkingState
+from analemma.state.arguments import CURRENT_HEAD, place
 from analemma.state.committer import Outcome, Proposal
-from analemma.state.deltas import DeltaUpdate, apply_update
-from analemma.state.kernel_base import CURRENT_HEAD, place
+from analemma.state.delta import DeltaUpdate, apply_update
 from analemma.state.records import CONFIGURED, FORKED, ROLLED_BACK, Manifest
 from analemma.state.segment_lists import all_segments, make_list
+from analemma.state.segments import packed_segment, read_segments
 
 CACHED_PLANS: Final = 100
 CACHED_S: Final = 300.0
@@ -123,7 +124,7 @@ class RunKernel(BagKernel):
                 return known
         plan = partition(workflow)
         config = self._trees.build(workflow.to_document())
-        pieces = [self._packed_segment(entry, number) for number, entry in enumerate(plan.segment_manifest())]
+        pieces = [packed_segment(self, entry, number) for number, entry in enumerate(plan.segment_manifest())]
         _, listed = make_list([segment for segment, _, _ in pieces])
         parts = [block for _, inner, outer in pieces for block in (*inner, *outer)]
         made = PreparedWorkflow(workflow, plan, config.root.id, listed[-1].id, (*config.blocks, *parts, *listed))
@@ -224,7 +225,7 @@ class RunKernel(BagKernel):
                 self._plans.move_to_end(wanted)
                 return known[1]
         manifest = standing.state.manifest
-        listed = self._read_segments(manifest, standing.segments)
+        listed = read_segments(self, manifest, standing.segments)
         # Found by their hashes and verified against them: what comes back is what the manifest says.
         configs, document = self._guarded(
             manifest,

@@ -28,8 +28,7 @@ from analemma.flows.queueing import check_label
 from analemma.flows.reading import read_workflow
 from analemma.flows.runs import Run, RunError, error_of, read_error, said
 from analemma.flows.ticking import CATCH_UPS, SECOND_US, CatchUp, Policy, Ticks, check_ticks, due_ticks, iso
-from analemma.state.arguments import check_name
-from analemma.state.kernel_base import MAIN
+from analemma.state.arguments import MAIN, check_name
 
 BEFORE_TICK = declare("schedule.before_tick", "a tick of a schedule is due, and nothing of it is written")
 BEFORE_REPLACING = declare(

@@ -28,7 +28,7 @@ from analemma.flows.runs import SUBFLOW, RunError, Waiting, read_error
 from analemma.flows.segment_running import Ended, Ending, Follows, NodeFailed, ReadyNode, SegmentRun
 from analemma.flows.texts import MISSING, plain_data, value_at
 from analemma.flows.working_state import check_writes
-from analemma.state.kernel_base import MAIN
+from analemma.state.arguments import MAIN
 
 BEFORE_BEGIN = declare("subflow.before_begin", "a segment is about to begin a subflow, and nothing of it is there")
 AFTER_BEGIN = declare("subflow.after_begin", "a subflow is begun, and its parent does not wait for it yet")

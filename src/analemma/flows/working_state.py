@@ -27,7 +27,7 @@ from analemma.errors import Denied, Invalid
 from analemma.flows.handlers import Result
 from analemma.flows.naming import path_tokens
 from analemma.flows.store_errors import StoreErrors
-from analemma.state.deltas import DeltaUpdate, apply_update, read_delta
+from analemma.state.delta import DeltaUpdate, apply_update, read_delta
 from analemma.state.reserved_fields import is_reserved
 
 T = TypeVar("T")

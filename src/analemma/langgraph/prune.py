@@ -19,10 +19,10 @@ from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.snapshots import COUNTERS, from_value, slot, to_value
 from analemma.langgraph.threads import Loads, Threads, back_to
-from analemma.state.checkpoint_lines import needed_by
 from analemma.state.committer import Proposal
 from analemma.state.records import ROLLED_BACK
-from analemma.state.retention import BATCH
+from analemma.state.removal import remove_at
+from analemma.state.retention import BATCH, all_versions, expire_batch, held_channels, needed_by
 from analemma.state.versions import version_of
 
 
@@ -145,7 +145,7 @@ def _needed(threads: Threads, loads: Loads, rows: Sequence[CheckpointRow]) -> se
     """The ancestors without which the newest checkpoint's delta channels could not be put together."""
     # Rows from before that was noted have it in their metadata.
     told = [row if row.deltas is not None else row._replace(deltas=_deltas(threads, loads, row)) for row in rows]
-    return needed_by(told[:1], told, threads._held_channels)
+    return needed_by(told[:1], told, partial(held_channels, threads))
 
 
 def _deltas(threads: Threads, loads: Loads, row: CheckpointRow) -> str:
@@ -187,7 +187,7 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
         tagged = {row.manifest for row in threads._catalog.tags(threads._tenant, key.owner, key.workflow)}
         pinned = {row.manifest for row in threads._catalog.pins(threads._tenant, key.owner, key.workflow)}
         marked = tagged | pinned
-        rows = list(threads._all_versions(key))
+        rows = list(all_versions(threads, key))
         if doomed and all(row.id not in marked and plan.dooms(row, staying) for row in rows):
             _remove_planned(threads, plan, planned)
             return True
@@ -202,7 +202,7 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
         ]
         try:
             for start in range(0, len(versions), BATCH):
-                threads._expire_batch(key, tuple(versions[start : start + BATCH]))
+                expire_batch(threads, key, tuple(versions[start : start + BATCH]))
             return False
         except Conflict:
             # Tagged, pinned or expired since we looked.
@@ -217,7 +217,7 @@ def _remove_planned(threads: Threads, plan: DropPlan, planned: Head) -> None:
     """Remove a branch with all its rows, if it still has what was planned with."""
     rows = threads.rows.drop_branch(plan.key.workflow, plan.key.branch, checkpoints=len(plan.gone))
     try:
-        threads._remove_at(plan.key.owner, plan.key.workflow, (planned,), rows)
+        remove_at(threads, threads._engine, plan.key.owner, plan.key.workflow, (planned,), rows)
     except HeadMoved:
         raise
     except Conflict as exc:

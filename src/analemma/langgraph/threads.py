@@ -37,11 +37,11 @@ from analemma.langgraph.snapshots import (
     to_channel,
     to_value,
 )
+from analemma.state.arguments import CURRENT_HEAD
 from analemma.state.committer import Proposal
-from analemma.state.kernel_base import CURRENT_HEAD
+from analemma.state.kernel import Kernel
 from analemma.state.records import COMMITTED, FORKED
-from analemma.state.removing import Removing
-from analemma.state.retention import Retention
+from analemma.state.removal import remove_workflow
 
 Loads = Callable[[tuple[str, bytes]], Any]
 """A serializer's `loads_typed`."""
@@ -102,7 +102,7 @@ class Line:
     seed: Serialized | None = None
 
 
-class Threads(Retention, Removing):
+class Threads(Kernel):
     """The threads of one owner, in one tenant."""
 
     def __init__(self, app: App, tenant: Tenant, owner: str, *, cache_bytes: int) -> None:
@@ -268,7 +268,7 @@ class Threads(Retention, Removing):
 
     def remove(self, thread: str) -> None:
         """Remove a thread with everything that it has, tagged and pinned or not, in one transaction."""
-        self._remove_workflow(self.owner, thread, self.rows.drop_thread(thread))
+        remove_workflow(self, self._engine, self.owner, thread, self.rows.drop_thread(thread))
 
     def key(self, thread: str, branch: str) -> BranchKey:
         """The branch of a namespace."""

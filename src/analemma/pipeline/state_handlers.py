@@ -12,7 +12,7 @@ from analemma.catalog.port import BranchKey
 from analemma.errors import Invalid
 from analemma.outbox.handlers import Event, Handler, Settle
 from analemma.pipeline.state_sources import StateSourceWorkflow
-from analemma.state.announcing import STATE_COMMITTED, STATE_REMOVED
+from analemma.state.events import STATE_COMMITTED, STATE_REMOVED
 
 _MANIFEST = re.compile("[0-9a-f]{64}")
 

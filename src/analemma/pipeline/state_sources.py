@@ -1,7 +1,7 @@
 """State becomes entities: what STATE_SOURCE contracts take of the commits of workflows is ingested, in the order of the
 commits, each once.
 
-A commit that a source takes is told to the outbox in its own transaction (`state/announcing.py`). Whoever handles that
+A commit that a source takes is told to the outbox in its own transaction (`state/events.py`). Whoever handles that
 reads the fields of that very version and ingests them; in the same transaction stands how far the source has come."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from analemma.outbox.handlers import Settle
 from analemma.pipeline.ingest import IngestWorkflow
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.state_documents import StateDocument, StateFacts, build_document, needed_paths
-from analemma.state.announcing import POLL_S
+from analemma.state.events import POLL_S
 from analemma.state.records import Manifest, decode_manifest
 from analemma.tracing import span
 

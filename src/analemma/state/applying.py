@@ -14,7 +14,7 @@ from analemma.catalog.ledger_port import BranchSettlement, LedgerCatalog, Pendin
 from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable
 from analemma.state.committer import Committer, Draft, Proposal, check_proposal
-from analemma.state.deltas import apply_update
+from analemma.state.delta import apply_update
 from analemma.state.pending_deltas import PendingDelta, unpack_delta
 from analemma.state.records import Manifest, decode_manifest, encode_receipt
 from analemma.state.tickets import write_failure

@@ -1,4 +1,4 @@
-"""What callers pass is hostile until it has been here."""
+"""What callers pass, which is hostile until it has been here, and how they are told of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, get_args
 
+from analemma.canon.pointer import Path, parse_pointer
 from analemma.catalog.names import check_part, check_texts
-from analemma.catalog.port import BranchKey, Verdict
-from analemma.errors import Invalid
+from analemma.catalog.port import BranchKey, ExpiredRow, Verdict
+from analemma.errors import Expired, Invalid
 
+MAIN = "main"
 LONGEST_MESSAGE = 65_536
+TEXT_LIMIT = 10_000
+"""Longest message or reason of a record: the journal is kept for ever and read from the beginning."""
+
+
+class CurrentHead:
+    """Stands for "whatever is newest" where a caller could name a predecessor or None."""
+
+    def __repr__(self) -> str:
+        return "<current head>"
+
+
+CURRENT_HEAD = CurrentHead()
 
 
 def branch_key(owner_id: str, workflow_id: str, branch: str) -> BranchKey:
@@ -77,3 +91,37 @@ def check_unicode(text: Any, what: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from None
+
+
+def check_text(text: str | None, what: str) -> None:
+    """Raise Invalid unless every catalog and the journal can hold it."""
+    if text is None:
+        return
+    check_texts((text,))
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as exc:
+        raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from exc
+    if size > TEXT_LIMIT:
+        raise Invalid(f"the {what} is {size} bytes long", hint=f"the limit is {TEXT_LIMIT} bytes of UTF-8")
+
+
+def expired(gone: ExpiredRow) -> Expired:
+    """What whoever asks for a version that expired is told."""
+    return Expired(
+        f"version {gone.version} of {place(gone.key)} has expired",
+        hint="tag or pin versions that must stay",
+        manifest=gone.manifest.hex(),
+        version=gone.version,
+        expired_at_us=gone.expired_at_us,
+    )
+
+
+def field_path(name: str) -> Path:
+    """A field's name, or a JSON pointer when it starts with a slash."""
+    return parse_pointer(name) if name.startswith("/") else (name,)
+
+
+def place(key: BranchKey) -> str:
+    """A branch as messages name it."""
+    return f"workflow {key.owner}/{key.workflow}" + ("" if key.branch == MAIN else f" on branch {key.branch}")

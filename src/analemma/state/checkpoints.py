@@ -3,153 +3,157 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from analemma.catalog.ledger_port import TicketRow
 from analemma.errors import AnalemmaError, Conflict, ConsistencyError, Invalid, NotFound, Timeout
-from analemma.state.arguments import branch_key, check_message, check_name, check_segment
-from analemma.state.deltas import DeltaUpdate, read_delta
-from analemma.state.kernel_base import CURRENT_HEAD, MAIN
-from analemma.state.loading import Loading
+from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_message, check_name, check_segment
+from analemma.state.delta import DeltaUpdate, read_delta
 from analemma.state.pending_deltas import pack_delta
-from analemma.state.saving import Saving
+from analemma.state.save import fingerprint_of, known_commit
 from analemma.state.tickets import Ticket, commit_of_receipt, described, read_failure
 from analemma.state.versions import Commit
+
+if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
 
 CheckpointContext = Literal["autonomous_loop", "before_hitl", "loop_completed"]
 
 
-class Checkpointing(Saving, Loading):
-    """Checkpoints state without waiting for the commit."""
+def checkpoint_async(
+    kernel: Kernel,
+    delta: Mapping[str, Any] | DeltaUpdate,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    branch: str = MAIN,
+    execution_id: str | None = None,
+    segment_id: int | None = None,
+    deleted: Iterable[str] = (),
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+    wait_for_commit: bool = False,
+    timeout: float = 30.0,
+    context: CheckpointContext | None = None,
+) -> Ticket:
+    """Accept a delta, durably, and apply it soon: to whatever is newest then, after those accepted before it, each
+    as a version of its own, once.
 
-    def checkpoint_async(
-        self,
-        delta: Mapping[str, Any] | DeltaUpdate,
-        *,
-        workflow_id: str,
-        owner_id: str,
-        branch: str = MAIN,
-        execution_id: str | None = None,
-        segment_id: int | None = None,
-        deleted: Iterable[str] = (),
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        idempotency_key: str | None = None,
-        wait_for_commit: bool = False,
-        timeout: float = 30.0,
-        context: CheckpointContext | None = None,
-    ) -> Ticket:
-        """Accept a delta, durably, and apply it soon: to whatever is newest then, after those accepted before it, each
-        as a version of its own, once.
+    `wait_for_commit` waits until it is a version, at most `timeout` seconds: then Timeout, whose `ticket` is that
+    of the delta, which stays pending; any other error that comes meanwhile has it too. A `context` decides that
+    instead: `autonomous_loop` and `before_hitl` wait, `loop_completed` does not. What can be checked is checked
+    now; a delta that turns out not to fit the state it meets fails, and whoever waits or asks for its ticket is
+    told why. A save on the branch comes after everything that was accepted before it."""
+    key = branch_key(owner_id, workflow_id, branch)
+    waits = _waits(context, wait_for_commit)
+    _check_timeout(timeout)
+    update = read_delta(delta, deleted)
+    if execution_id is not None:
+        check_name(execution_id, "execution")
+    if segment_id is not None:
+        check_segment(segment_id)
+    if message is not None:
+        check_message(message)
+    packed = pack_delta(
+        update,
+        kernel._trees.registry,
+        metadata=metadata,
+        execution=execution_id,
+        segment=segment_id,
+        message=message,
+    )
+    fingerprint = None
+    if idempotency_key is not None:
+        check_name(idempotency_key, "idempotency key")
+        fingerprint = fingerprint_of(kernel, key, update, CURRENT_HEAD, execution_id, segment_id, message, metadata)
+        known_commit(kernel, key, idempotency_key, fingerprint)
+        pending = kernel._checkpoints.ledger.pending_request(kernel._tenant, key, idempotency_key)
+        if pending not in (None, fingerprint):
+            raise Conflict(
+                f"the idempotency key {idempotency_key!r} was used for another request",
+                hint="use a new key for a new request",
+                idempotency_key=idempotency_key,
+            )
+    ticket = kernel._checkpoints.enter(key, packed, idempotency_key=idempotency_key, fingerprint=fingerprint)
+    if not waits:
+        kernel._checkpoints.hand_over(key)
+        return ticket
+    try:
+        row = _await(kernel, ticket, timeout)
+    except AnalemmaError as exc:
+        # Whatever came between, the delta is in the ledger: made again, it would be applied twice.
+        exc.facts.setdefault("ticket", str(ticket))
+        kernel._checkpoints.hand_over(key)
+        raise
+    if row.failure is not None:
+        raise read_failure(row.failure)
+    return described(ticket, row)
 
-        `wait_for_commit` waits until it is a version, at most `timeout` seconds: then Timeout, whose `ticket` is that
-        of the delta, which stays pending; any other error that comes meanwhile has it too. A `context` decides that
-        instead: `autonomous_loop` and `before_hitl` wait, `loop_completed` does not. What can be checked is checked
-        now; a delta that turns out not to fit the state it meets fails, and whoever waits or asks for its ticket is
-        told why. A save on the branch comes after everything that was accepted before it."""
-        key = branch_key(owner_id, workflow_id, branch)
-        waits = _waits(context, wait_for_commit)
-        _check_timeout(timeout)
-        update = read_delta(delta, deleted)
-        if execution_id is not None:
-            check_name(execution_id, "execution")
-        if segment_id is not None:
-            check_segment(segment_id)
-        if message is not None:
-            check_message(message)
-        packed = pack_delta(
-            update,
-            self._trees.registry,
-            metadata=metadata,
-            execution=execution_id,
-            segment=segment_id,
-            message=message,
-        )
-        fingerprint = None
-        if idempotency_key is not None:
-            check_name(idempotency_key, "idempotency key")
-            fingerprint = self._fingerprint(key, update, CURRENT_HEAD, execution_id, segment_id, message, metadata)
-            self._known_commit(key, idempotency_key, fingerprint)
-            pending = self._checkpoints.ledger.pending_request(self._tenant, key, idempotency_key)
-            if pending not in (None, fingerprint):
-                raise Conflict(
-                    f"the idempotency key {idempotency_key!r} was used for another request",
-                    hint="use a new key for a new request",
-                    idempotency_key=idempotency_key,
-                )
-        ticket = self._checkpoints.enter(key, packed, idempotency_key=idempotency_key, fingerprint=fingerprint)
-        if not waits:
-            self._checkpoints.hand_over(key)
-            return ticket
-        try:
-            row = self._await(ticket, timeout)
-        except AnalemmaError as exc:
-            # Whatever came between, the delta is in the ledger: made again, it would be applied twice.
-            exc.facts.setdefault("ticket", str(ticket))
-            self._checkpoints.hand_over(key)
-            raise
-        if row.failure is not None:
-            raise read_failure(row.failure)
-        return described(ticket, row)
 
-    def ticket(self, ticket: Ticket | str) -> Ticket:
-        """What has become of a checkpoint, by its ticket or the text of it; NotFound for a ticket that this tenant
-        never gave, or of a checkpoint that was forgotten."""
-        known = _parsed(ticket)
-        return described(known, self._ticket_row(known))
+def ticket(kernel: Kernel, ticket: Ticket | str) -> Ticket:
+    """What has become of a checkpoint, by its ticket or the text of it; NotFound for a ticket that this tenant
+    never gave, or of a checkpoint that was forgotten."""
+    known = _parsed(ticket)
+    return described(known, _ticket_row(kernel, known))
 
-    def wait_for(self, ticket: Ticket | str, timeout: float = 30.0) -> Commit:
-        """The commit of a checkpoint, once there is one; Timeout if there is none after `timeout` seconds. Raises the
-        reason of one that failed."""
-        row = self._settled(_parsed(ticket), timeout)
-        assert row.receipt is not None
-        return commit_of_receipt(row.receipt)
 
-    def load_state_with_consistency(self, ticket: Ticket | str, timeout: float = 10.0) -> dict[str, Any]:
-        """Exactly the state that a checkpoint made: read what you wrote. Timeout if it is still pending after `timeout`
-        seconds, ConsistencyError if it failed and there is no such state."""
-        known = _parsed(ticket)
-        row = self._await(known, timeout)
-        if row.failure is not None:
-            reason = read_failure(row.failure)
-            raise ConsistencyError(
-                f"the checkpoint failed: {reason.message}",
-                hint="load the newest state and decide again",
-                ticket=str(known),
-                reason=reason.kind,
-            ) from reason
-        assert row.receipt is not None
-        return self.load_state(commit_of_receipt(row.receipt).manifest_id)
+def wait_for(kernel: Kernel, ticket: Ticket | str, timeout: float = 30.0) -> Commit:
+    """The commit of a checkpoint, once there is one; Timeout if there is none after `timeout` seconds. Raises the
+    reason of one that failed."""
+    row = _settled(kernel, _parsed(ticket), timeout)
+    assert row.receipt is not None
+    return commit_of_receipt(row.receipt)
 
-    def _settled(self, ticket: Ticket, timeout: float) -> TicketRow:
-        row = self._await(ticket, timeout)
-        if row.failure is not None:
-            raise read_failure(row.failure)
-        return row
 
-    def _await(self, ticket: Ticket, timeout: float) -> TicketRow:
-        """Where a checkpoint ended. Whoever waits does the work, unless someone is at it."""
-        _check_timeout(timeout)
-        deadline = self._clock.monotonic() + timeout
-        while True:
-            row = self._ticket_row(ticket)
+def load_state_with_consistency(kernel: Kernel, ticket: Ticket | str, timeout: float = 10.0) -> dict[str, Any]:
+    """Exactly the state that a checkpoint made: read what you wrote. Timeout if it is still pending after `timeout`
+    seconds, ConsistencyError if it failed and there is no such state."""
+    known = _parsed(ticket)
+    row = _await(kernel, known, timeout)
+    if row.failure is not None:
+        reason = read_failure(row.failure)
+        raise ConsistencyError(
+            f"the checkpoint failed: {reason.message}",
+            hint="load the newest state and decide again",
+            ticket=str(known),
+            reason=reason.kind,
+        ) from reason
+    assert row.receipt is not None
+    return kernel.load_state(commit_of_receipt(row.receipt).manifest_id)
+
+
+def _settled(kernel: Kernel, ticket: Ticket, timeout: float) -> TicketRow:
+    row = _await(kernel, ticket, timeout)
+    if row.failure is not None:
+        raise read_failure(row.failure)
+    return row
+
+
+def _await(kernel: Kernel, ticket: Ticket, timeout: float) -> TicketRow:
+    """Where a checkpoint ended. Whoever waits does the work, unless someone is at it."""
+    _check_timeout(timeout)
+    deadline = kernel._clock.monotonic() + timeout
+    while True:
+        row = _ticket_row(kernel, ticket)
+        if row.receipt is not None or row.failure is not None:
+            return row
+        if not kernel._checkpoints.finish(row.key, ticket.seq, deadline):
+            row = _ticket_row(kernel, ticket)
             if row.receipt is not None or row.failure is not None:
                 return row
-            if not self._checkpoints.finish(row.key, ticket.seq, deadline):
-                row = self._ticket_row(ticket)
-                if row.receipt is not None or row.failure is not None:
-                    return row
-                raise Timeout(
-                    f"the checkpoint is still pending after {timeout:g} s",
-                    hint="it is safe in the ledger and will be applied; ask for its ticket again",
-                    ticket=str(ticket),
-                )
+            raise Timeout(
+                f"the checkpoint is still pending after {timeout:g} s",
+                hint="it is safe in the ledger and will be applied; ask for its ticket again",
+                ticket=str(ticket),
+            )
 
-    def _ticket_row(self, ticket: Ticket) -> TicketRow:
-        row = self._checkpoints.ledger.ticket(self._tenant, ticket.seq, ticket.secret)
-        if row is None:
-            raise NotFound("there is no such ticket", hint="it may be another tenant's, or forgotten")
-        return row
+
+def _ticket_row(kernel: Kernel, ticket: Ticket) -> TicketRow:
+    row = kernel._checkpoints.ledger.ticket(kernel._tenant, ticket.seq, ticket.secret)
+    if row is None:
+        raise NotFound("there is no such ticket", hint="it may be another tenant's, or forgotten")
+    return row
 
 
 def _check_timeout(timeout: float) -> None:

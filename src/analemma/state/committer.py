@@ -23,8 +23,8 @@ from analemma.catalog.port import (
     TenantId,
 )
 from analemma.clock import Clock, Entropy
-from analemma.state.announcing import Announcing
 from analemma.state.arguments import branch_key, check_message, check_name, check_segment
+from analemma.state.events import Announcing
 from analemma.state.records import (
     COMMITTED,
     Manifest,

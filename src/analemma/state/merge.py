@@ -16,15 +16,15 @@ from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, st
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, KernelCatalog, ManifestRow, TenantId
 from analemma.errors import Invalid, NotFound
-from analemma.state.arguments import branch_key, check_name
+from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, place
 from analemma.state.committer import Proposal
-from analemma.state.kernel_base import CURRENT_HEAD, MAIN, KernelBase, place
 from analemma.state.records import MERGED, Manifest, read_record
 from analemma.state.reserved_fields import is_reserved
 from analemma.state.versions import Commit, commit_of
 
 # What becomes of values is loaded by who merges: every program has the verb.
 if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
     from analemma.state.merge_values import Clash, Resolution, Strategies, Strategy
 
 PAGE = 200
@@ -161,114 +161,111 @@ class _NothingNew(Exception):
     """Somebody else merged the same source while this merge was being tried again."""
 
 
-class Merging(KernelBase):
-    """Merges branches."""
+def merge(
+    kernel: Kernel,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    source: str,
+    into: str = MAIN,
+    strategy: Strategy = "refuse",
+    strategies: Mapping[str, Strategy] | None = None,
+    message: str | None = None,
+    preview: bool = False,
+) -> Merge:
+    """Bring what `source` (a branch, or a manifest id) has changed since the nearest common version into a branch.
 
-    def merge(
-        self,
-        *,
-        workflow_id: str,
-        owner_id: str,
-        source: str,
-        into: str = MAIN,
-        strategy: Strategy = "refuse",
-        strategies: Mapping[str, Strategy] | None = None,
-        message: str | None = None,
-        preview: bool = False,
-    ) -> Merge:
-        """Bring what `source` (a branch, or a manifest id) has changed since the nearest common version into a branch.
+    What one side changed is taken. Where both differ from that version, also if they are alike, `strategies` (by
+    pattern) and `strategy` (everywhere else) decide: last_write_wins (theirs), ours, deep_merge, collect, for lists
+    append, replace, dedupe_append, set_union, by_key("id"), or a function of base, ours and theirs. Without a
+    strategy, what both changed alike stands, lists are merged by position where it is beyond doubt what became
+    what, and the rest raises Conflict, with `conflicts`, and nothing changes. Reserved fields stay the target's.
+    With `preview`, only say what would happen. Checkpoints that were accepted for either branch are applied first,
+    for a preview too.
+    """
+    from analemma.state.merge_values import Strategies, refusal
 
-        What one side changed is taken. Where both differ from that version, also if they are alike, `strategies` (by
-        pattern) and `strategy` (everywhere else) decide: last_write_wins (theirs), ours, deep_merge, collect, for lists
-        append, replace, dedupe_append, set_union, by_key("id"), or a function of base, ours and theirs. Without a
-        strategy, what both changed alike stands, lists are merged by position where it is beyond doubt what became
-        what, and the rest raises Conflict, with `conflicts`, and nothing changes. Reserved fields stay the target's.
-        With `preview`, only say what would happen. Checkpoints that were accepted for either branch are applied first,
-        for a preview too.
-        """
-        from analemma.state.merge_values import Strategies, refusal
+    key = branch_key(owner_id, workflow_id, into)
+    row = _source_row(kernel, key, source)
+    theirs = kernel._read_manifest(row.id)
+    chosen = Strategies(strategy, strategies)
+    plan = _plan(kernel, kernel._head_after_pending(key) or kernel._head(key), row, theirs, chosen)
+    if preview or plan.nothing_new:
+        return _merge_of(plan, row)
 
-        key = branch_key(owner_id, workflow_id, into)
-        row = self._source_row(key, source)
-        theirs = self._read_manifest(row.id)
-        chosen = Strategies(strategy, strategies)
-        plan = self._plan(self._head_after_pending(key) or self._head(key), row, theirs, chosen)
-        if preview or plan.nothing_new:
-            return _merge_of(plan, row)
-
-        def propose(head: Head | None) -> Proposal:
-            nonlocal plan
-            if head is None:
-                raise NotFound(f"there is no {place(key)}", hint="fork the source instead")
-            if head.manifest != plan.target:
-                plan = self._plan(head, row, theirs, chosen)
-            if plan.nothing_new:
-                raise _NothingNew
-            if plan.undecided:
-                raise refusal(plan.undecided)
-            base = plan.ancestor.row
-            return Proposal(
-                key,
-                self._merged_tree(plan, theirs),
-                head,
-                bases=(row.id,),
-                message=message or f"merge {source}",
-                config=plan.ours.config,
-                segments=plan.ours.segments,
-                kind=MERGED,
-                facts={"from": row.id.hex(), "source": source, "base": None if base is None else base.id.hex()},
-            )
-
-        try:
-            commit = commit_of(self._commit(key, CURRENT_HEAD, propose))
-        except _NothingNew:
-            return _merge_of(plan, row)
-        return _merge_of(plan, row, commit)
-
-    def _source_row(self, key: BranchKey, source: str) -> ManifestRow:
-        check_name(source, "source")
-        if source == key.branch:
-            raise Invalid(f"branch {source} cannot be merged into itself", hint="name another source")
-        head = self._head_after_pending(BranchKey(key.owner, key.workflow, source))
-        if head is None and len(source) != 64:
-            raise NotFound(
-                f"workflow {key.owner}/{key.workflow} has no branch {source!r}", hint="or pass a manifest id"
-            )
-        return self._row(source if head is None else head.manifest.hex(), key.owner)
-
-    def _plan(self, head: Head, source: ManifestRow, theirs: Manifest, strategies: Strategies) -> _Plan:
-        ours = self._read_manifest(head.manifest)
-        ancestor = Ancestry(self._catalog, self._tenant).nearest_common(head.manifest, source.id)
-        base = ancestor.row
-        if base is not None and base.id == source.id:
-            return _Plan(head.manifest, ours, ancestor, nothing_new=True)
-        roots = Roots(None if base is None else base.root, ours.root.id, theirs.root.id)
-        read: Callable[[], _Plan] = partial(self._compared, roots, _Plan(head.manifest, ours, ancestor), strategies)
-        for manifest in (head.manifest, source.id, *([] if base is None else [base.id])):
-            read = partial(self._guarded, manifest, read)
-        return read()
-
-    def _compared(self, roots: Roots, plan: _Plan, strategies: Strategies) -> _Plan:
-        ours, theirs = _sides(roots, self._trees)
-        free = {path: operations for path, operations in theirs.items() if not is_reserved(path[0])}
-        operations, resolution = reconcile(roots, ours, free, self._trees, strategies)
-        return replace(
-            plan,
-            fast_forward=roots.base is not None and not ours and len(free) == len(theirs),
-            operations=operations,
-            decided=resolution.decided,
-            undecided=resolution.undecided,
+    def propose(head: Head | None) -> Proposal:
+        nonlocal plan
+        if head is None:
+            raise NotFound(f"there is no {place(key)}", hint="fork the source instead")
+        if head.manifest != plan.target:
+            plan = _plan(kernel, head, row, theirs, chosen)
+        if plan.nothing_new:
+            raise _NothingNew
+        if plan.undecided:
+            raise refusal(plan.undecided)
+        base = plan.ancestor.row
+        return Proposal(
+            key,
+            _merged_tree(kernel, plan, theirs),
+            head,
+            bases=(row.id,),
+            message=message or f"merge {source}",
+            config=plan.ours.config,
+            segments=plan.ours.segments,
+            kind=MERGED,
+            facts={"from": row.id.hex(), "source": source, "base": None if base is None else base.id.hex()},
         )
 
-    def _merged_tree(self, plan: _Plan, theirs: Manifest) -> Edited:
-        if plan.fast_forward:
-            return Edited(theirs.root, ())
-        edited = self._trees.edit(plan.ours.root.id, plan.operations)
-        if edited.root.kind != "map":
-            raise Invalid(
-                "a strategy puts something else in the place of the state", hint="a state is a dict of fields"
-            )
-        return edited
+    try:
+        commit = commit_of(kernel._commit(key, CURRENT_HEAD, propose))
+    except _NothingNew:
+        return _merge_of(plan, row)
+    return _merge_of(plan, row, commit)
+
+
+def _source_row(kernel: Kernel, key: BranchKey, source: str) -> ManifestRow:
+    check_name(source, "source")
+    if source == key.branch:
+        raise Invalid(f"branch {source} cannot be merged into itself", hint="name another source")
+    head = kernel._head_after_pending(BranchKey(key.owner, key.workflow, source))
+    if head is None and len(source) != 64:
+        raise NotFound(f"workflow {key.owner}/{key.workflow} has no branch {source!r}", hint="or pass a manifest id")
+    return kernel._row(source if head is None else head.manifest.hex(), key.owner)
+
+
+def _plan(kernel: Kernel, head: Head, source: ManifestRow, theirs: Manifest, strategies: Strategies) -> _Plan:
+    ours = kernel._read_manifest(head.manifest)
+    ancestor = Ancestry(kernel._catalog, kernel._tenant).nearest_common(head.manifest, source.id)
+    base = ancestor.row
+    if base is not None and base.id == source.id:
+        return _Plan(head.manifest, ours, ancestor, nothing_new=True)
+    roots = Roots(None if base is None else base.root, ours.root.id, theirs.root.id)
+    read: Callable[[], _Plan] = partial(_compared, kernel, roots, _Plan(head.manifest, ours, ancestor), strategies)
+    for manifest in (head.manifest, source.id, *([] if base is None else [base.id])):
+        read = partial(kernel._guarded, manifest, read)
+    return read()
+
+
+def _compared(kernel: Kernel, roots: Roots, plan: _Plan, strategies: Strategies) -> _Plan:
+    ours, theirs = _sides(roots, kernel._trees)
+    free = {path: operations for path, operations in theirs.items() if not is_reserved(path[0])}
+    operations, resolution = reconcile(roots, ours, free, kernel._trees, strategies)
+    return replace(
+        plan,
+        fast_forward=roots.base is not None and not ours and len(free) == len(theirs),
+        operations=operations,
+        decided=resolution.decided,
+        undecided=resolution.undecided,
+    )
+
+
+def _merged_tree(kernel: Kernel, plan: _Plan, theirs: Manifest) -> Edited:
+    if plan.fast_forward:
+        return Edited(theirs.root, ())
+    edited = kernel._trees.edit(plan.ours.root.id, plan.operations)
+    if edited.root.kind != "map":
+        raise Invalid("a strategy puts something else in the place of the state", hint="a state is a dict of fields")
+    return edited
 
 
 def _sides(roots: Roots, trees: Trees) -> tuple[Changes, Changes]:

@@ -5,14 +5,14 @@ Each is the DAG-CBOR array `[kind, format, fields]`. Bytes in it begin with a NU
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
 from analemma.canon.identity import BlockId, block_id, to_cid
 from analemma.canon.nodes import Block
 from analemma.canon.values import Link, Wire, decode, encode, link_wire, read_special, wire_links
-from analemma.catalog.port import BranchKey, Head, JournalRow, ManifestRow
+from analemma.catalog.port import BranchKey, Head, JournalRow, ManifestRow, Noting
 from analemma.errors import AnalemmaError, Corrupt
 
 T = TypeVar("T")
@@ -207,6 +207,18 @@ def read_record(row: JournalRow) -> dict[str, Any]:
     if said != (row.seq, row.kind, row.manifest, row.created_at_us):
         raise Corrupt(f"the columns of journal record {row.seq} differ from the record", seq=row.seq)
     return fields
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A record that someone would like to be the journal's next, and the change to rows that it tells of."""
+
+    kind: str
+    manifest: BlockId | None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    procedure: Noting = "append_record"
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the procedure takes, by name."""
 
 
 @dataclass(frozen=True, slots=True)

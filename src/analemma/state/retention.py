@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import orjson
 
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes, locate
@@ -11,12 +15,12 @@ from analemma.catalog.port import BranchKey, ExpiringVersion, ManifestRow, Reten
 from analemma.catalog.threads import CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
-from analemma.state.arguments import branch_key, check_name
-from analemma.state.checkpoint_lines import needed_by
-from analemma.state.kernel_base import MAIN, place
-from analemma.state.recording import Note, Recording
-from analemma.state.records import EXPIRED
+from analemma.state.arguments import MAIN, branch_key, check_name, place
+from analemma.state.records import EXPIRED, Note
 from analemma.state.versions import Version, version_of
+
+if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
@@ -66,199 +70,209 @@ class RetentionPolicy(RetentionRow):
     """Which versions to keep; one rule that keeps a version is enough. Without any rule, everything is kept."""
 
 
-class Retention(Recording):
-    """Removes versions that no rule keeps."""
+def set_retention(
+    kernel: Kernel,
+    *,
+    owner_id: str,
+    workflow_id: str | None = None,
+    keep_last: int | None = None,
+    keep_newer_than_s: int | None = None,
+    keep_tagged: bool = True,
+    keep_hourly: int | None = None,
+    keep_daily: int | None = None,
+    keep_weekly: int | None = None,
+) -> RetentionPolicy:
+    """Say which versions `expire` keeps: of one workflow, or of all of the owner's that have no policy of their
+    own.
 
-    def set_retention(
-        self,
-        *,
-        owner_id: str,
-        workflow_id: str | None = None,
-        keep_last: int | None = None,
-        keep_newer_than_s: int | None = None,
-        keep_tagged: bool = True,
-        keep_hourly: int | None = None,
-        keep_daily: int | None = None,
-        keep_weekly: int | None = None,
-    ) -> RetentionPolicy:
-        """Say which versions `expire` keeps: of one workflow, or of all of the owner's that have no policy of their
-        own.
+    `keep_last`: that many newest versions. `keep_newer_than_s`: those younger than that. `keep_hourly`,
+    `keep_daily`, `keep_weekly`: the newest version of each of the last so many hours, days or weeks (UTC) that have
+    any. One rule is enough to keep a version. The head, tagged and pinned versions always stay."""
+    if not keep_tagged:
+        raise Invalid("tagged versions are always kept", hint="untag what may expire")
+    policy = RetentionPolicy(keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly)
+    for name, value in asdict(policy).items():
+        if value is not None and (type(value) is not int or value < 1):
+            raise Invalid(
+                f"{name} is {value!r}", hint="rules are whole numbers from 1 on; leave out those you do not want"
+            )
+    kernel._catalog.set_retention(kernel._tenant, owner_id, workflow_id, policy)
+    return policy
 
-        `keep_last`: that many newest versions. `keep_newer_than_s`: those younger than that. `keep_hourly`,
-        `keep_daily`, `keep_weekly`: the newest version of each of the last so many hours, days or weeks (UTC) that have
-        any. One rule is enough to keep a version. The head, tagged and pinned versions always stay."""
-        if not keep_tagged:
-            raise Invalid("tagged versions are always kept", hint="untag what may expire")
-        policy = RetentionPolicy(keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly)
-        for name, value in asdict(policy).items():
-            if value is not None and (type(value) is not int or value < 1):
-                raise Invalid(
-                    f"{name} is {value!r}", hint="rules are whole numbers from 1 on; leave out those you do not want"
-                )
-        self._catalog.set_retention(self._tenant, owner_id, workflow_id, policy)
-        return policy
 
-    def get_retention(self, *, owner_id: str, workflow_id: str | None = None) -> RetentionPolicy:
-        """The policy that applies to a workflow (its own, or else the owner's); without `workflow_id`, the owner's."""
-        check_name(owner_id, "owner")
-        if workflow_id is not None:
-            check_name(workflow_id, "workflow")
-        row = self._catalog.retention(self._tenant, owner_id, workflow_id)
-        return RetentionPolicy() if row is None else RetentionPolicy(**asdict(row))
+def get_retention(kernel: Kernel, *, owner_id: str, workflow_id: str | None = None) -> RetentionPolicy:
+    """The policy that applies to a workflow (its own, or else the owner's); without `workflow_id`, the owner's."""
+    check_name(owner_id, "owner")
+    if workflow_id is not None:
+        check_name(workflow_id, "workflow")
+    row = kernel._catalog.retention(kernel._tenant, owner_id, workflow_id)
+    return RetentionPolicy() if row is None else RetentionPolicy(**asdict(row))
 
-    def expire(
-        self,
-        *,
-        workflow_id: str,
-        owner_id: str,
-        branch: str = MAIN,
-        dry_run: bool = False,
-        now_us: int | None = None,
-    ) -> ExpiryPlan:
-        """Remove the versions of a branch that its policy does not keep, and journal their removal; with `dry_run`,
-        only say which. What was removed is `Expired` from then on. Ages end at `now_us` (microseconds since 1970), or
-        now by this program's clock."""
-        key = branch_key(owner_id, workflow_id, branch)
-        policy = self.get_retention(owner_id=owner_id, workflow_id=workflow_id)
-        now_us = self._clock.now_us() if now_us is None else _check_time(now_us)
-        gone: list[Version] = []
-        trouble = f"{place(key)} is tagged and pinned too fast to expire anything"
-        for _ in attempts(self._clock, trouble, hint="try again later"):
-            plan = self._plan_expiry(key, policy, now_us)
-            if dry_run:
-                return plan
-            try:
-                for start in range(0, len(plan.expired), BATCH):
-                    batch = plan.expired[start : start + BATCH]
-                    self._expire_batch(key, batch)
-                    gone += batch
-                # After the versions: stopped between the two, the next one takes what is left.
-                for start in range(0, len(plan.rows), BATCH):
-                    self._catalog.threads(self._tenant, key.owner).drop(plan.rows[start : start + BATCH])
-                return ExpiryPlan(tuple(gone), plan.kept)
-            except Conflict:
-                # A version was tagged, pinned or expired since we looked.
-                continue
-        raise AssertionError("unreachable")
 
-    def expire_all(self, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]:
-        """Do `expire` on every branch of every workflow of the tenant that has a policy, or whose owner has one; tells
-        of the branches where something expired or could not. To be run again and again, by whoever keeps the store."""
-        if now_us is not None:
-            _check_time(now_us)
-        done = [self._expire_quietly(key, dry_run, now_us) for key in self._branches_with_rules()]
-        return [each for each in done if each.expired or each.problem]
-
-    def _expire_quietly(self, key: BranchKey, dry_run: bool, now_us: int | None) -> BranchExpiry:
-        place_of = {"workflow_id": key.workflow, "owner_id": key.owner, "branch": key.branch}
+def expire(
+    kernel: Kernel,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    branch: str = MAIN,
+    dry_run: bool = False,
+    now_us: int | None = None,
+) -> ExpiryPlan:
+    """Remove the versions of a branch that its policy does not keep, and journal their removal; with `dry_run`,
+    only say which. What was removed is `Expired` from then on. Ages end at `now_us` (microseconds since 1970), or
+    now by this program's clock."""
+    key = branch_key(owner_id, workflow_id, branch)
+    policy = kernel.get_retention(owner_id=owner_id, workflow_id=workflow_id)
+    now_us = kernel._clock.now_us() if now_us is None else _check_time(now_us)
+    gone: list[Version] = []
+    trouble = f"{place(key)} is tagged and pinned too fast to expire anything"
+    for _ in attempts(kernel._clock, trouble, hint="try again later"):
+        plan = _plan_expiry(kernel, key, policy, now_us)
+        if dry_run:
+            return plan
         try:
-            plan = self.expire(**place_of, dry_run=dry_run, now_us=now_us)
-            return BranchExpiry(**place_of, expired=len(plan.expired))
-        except (Conflict, Corrupt, Expired, NotFound) as exc:
-            return BranchExpiry(**place_of, expired=0, problem=str(exc))
+            for start in range(0, len(plan.expired), BATCH):
+                batch = plan.expired[start : start + BATCH]
+                expire_batch(kernel, key, batch)
+                gone += batch
+            # After the versions: stopped between the two, the next one takes what is left.
+            for start in range(0, len(plan.rows), BATCH):
+                kernel._catalog.threads(kernel._tenant, key.owner).drop(plan.rows[start : start + BATCH])
+            return ExpiryPlan(tuple(gone), plan.kept)
+        except Conflict:
+            # A version was tagged, pinned or expired since we looked.
+            continue
+    raise AssertionError("unreachable")
 
-    def _branches_with_rules(self) -> Iterator[BranchKey]:
-        """Every branch to which a policy with a rule applies, once."""
-        policies: dict[tuple[str, str | None], RetentionRow] = {}
-        after: tuple[str, str | None] | None = None
-        while page := self._catalog.retention_policies(self._tenant, after=after, limit=READ_PAGE):
-            policies.update({(row.owner, row.workflow): row.policy for row in page})
-            after = (page[-1].owner, page[-1].workflow)
-        for (owner, chosen), policy in policies.items():
-            if not any(asdict(policy).values()):
+
+def expire_all(kernel: Kernel, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]:
+    """Do `expire` on every branch of every workflow of the tenant that has a policy, or whose owner has one; tells
+    of the branches where something expired or could not. To be run again and again, by whoever keeps the store."""
+    if now_us is not None:
+        _check_time(now_us)
+    done = [_expire_quietly(kernel, key, dry_run, now_us) for key in _branches_with_rules(kernel)]
+    return [each for each in done if each.expired or each.problem]
+
+
+def _expire_quietly(kernel: Kernel, key: BranchKey, dry_run: bool, now_us: int | None) -> BranchExpiry:
+    place_of = {"workflow_id": key.workflow, "owner_id": key.owner, "branch": key.branch}
+    try:
+        plan = kernel.expire(**place_of, dry_run=dry_run, now_us=now_us)
+        return BranchExpiry(**place_of, expired=len(plan.expired))
+    except (Conflict, Corrupt, Expired, NotFound) as exc:
+        return BranchExpiry(**place_of, expired=0, problem=str(exc))
+
+
+def _branches_with_rules(kernel: Kernel) -> Iterator[BranchKey]:
+    """Every branch to which a policy with a rule applies, once."""
+    policies: dict[tuple[str, str | None], RetentionRow] = {}
+    after: tuple[str, str | None] | None = None
+    while page := kernel._catalog.retention_policies(kernel._tenant, after=after, limit=READ_PAGE):
+        policies.update({(row.owner, row.workflow): row.policy for row in page})
+        after = (page[-1].owner, page[-1].workflow)
+    for (owner, chosen), policy in policies.items():
+        if not any(asdict(policy).values()):
+            continue
+        for workflow in _workflow_ids(kernel, owner) if chosen is None else [chosen]:
+            # Under its owner's policy, one with a policy of its own has its turn with that.
+            if chosen is not None or (owner, workflow) not in policies:
+                for row in kernel._catalog.branches(kernel._tenant, owner, workflow):
+                    yield BranchKey(owner, workflow, row.branch)
+
+
+def _workflow_ids(kernel: Kernel, owner: str) -> Iterator[str]:
+    after = ""
+    while page := kernel._catalog.workflows(kernel._tenant, owner, after=after, limit=READ_PAGE):
+        yield from [row.workflow for row in page]
+        after = page[-1].workflow
+
+
+def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionRow, now_us: int) -> ExpiryPlan:
+    head = kernel._head(key)
+    tagged = {row.manifest for row in kernel._catalog.tags(kernel._tenant, key.owner, key.workflow)}
+    pinned = {row.manifest for row in kernel._catalog.pins(kernel._tenant, key.owner, key.workflow)}
+    running = set(kernel._catalog.running_executions(kernel._tenant, key.owner, key.workflow))
+    resumable = set(kernel._catalog.resumable_heads(kernel._tenant, key.owner, key.workflow))
+    versions = list(all_versions(kernel, key))
+    rows = list(kernel._catalog.threads(kernel._tenant, key.owner).every(key.workflow, key.branch))
+    own = {version.id for version in versions}
+    plan = plan_expiry(
+        [*versions, *_others(kernel, rows, own)],
+        policy,
+        head.manifest,
+        tagged,
+        pinned,
+        now_us=now_us,
+        running=running,
+        resumable=resumable,
+    )
+    return _without_checkpoints(kernel, plan, rows, own, head.manifest) if rows else plan
+
+
+def _others(kernel: Kernel, rows: Iterable[CheckpointRow], own: Collection[BlockId]) -> Iterator[ManifestRow]:
+    """Versions that only checkpoints keep: they have expired before, or are those of another thread."""
+    for manifest in dict.fromkeys(row.manifest for row in rows):
+        if manifest not in own:
+            try:
+                yield kernel._read_manifest(manifest).row(manifest)
+            except (Corrupt, Expired):
+                # Nobody knows how old it is: it stays.
                 continue
-            for workflow in self._workflow_ids(owner) if chosen is None else [chosen]:
-                # Under its owner's policy, one with a policy of its own has its turn with that.
-                if chosen is not None or (owner, workflow) not in policies:
-                    for row in self._catalog.branches(self._tenant, owner, workflow):
-                        yield BranchKey(owner, workflow, row.branch)
 
-    def _workflow_ids(self, owner: str) -> Iterator[str]:
-        after = ""
-        while page := self._catalog.workflows(self._tenant, owner, after=after, limit=READ_PAGE):
-            yield from [row.workflow for row in page]
-            after = page[-1].workflow
 
-    def _plan_expiry(self, key: BranchKey, policy: RetentionRow, now_us: int) -> ExpiryPlan:
-        head = self._head(key)
-        tagged = {row.manifest for row in self._catalog.tags(self._tenant, key.owner, key.workflow)}
-        pinned = {row.manifest for row in self._catalog.pins(self._tenant, key.owner, key.workflow)}
-        running = set(self._catalog.running_executions(self._tenant, key.owner, key.workflow))
-        resumable = set(self._catalog.resumable_heads(self._tenant, key.owner, key.workflow))
-        versions = list(self._all_versions(key))
-        rows = list(self._catalog.threads(self._tenant, key.owner).every(key.workflow, key.branch))
-        own = {version.id for version in versions}
-        plan = plan_expiry(
-            [*versions, *self._others(rows, own)],
-            policy,
-            head.manifest,
-            tagged,
-            pinned,
-            now_us=now_us,
-            running=running,
-            resumable=resumable,
-        )
-        return self._without_checkpoints(plan, rows, own, head.manifest) if rows else plan
+def _without_checkpoints(
+    kernel: Kernel, plan: ExpiryPlan, rows: Sequence[CheckpointRow], own: Collection[BlockId], head: BlockId
+) -> ExpiryPlan:
+    """The same without the checkpoints that have to stay, and with those that go."""
+    going = {version.manifest_id: version for version in plan.expired}
+    kept = [row for row in rows if row is rows[0] or row.manifest.hex() not in going]
+    needed = needed_by([*kept, *_unnamed(kernel, head, rows)], rows, partial(held_channels, kernel))
+    reasons = {row.manifest.hex(): "needed" for row in rows if row.checkpoint in needed}
+    reasons[rows[0].manifest.hex()] = "newest"
+    staying = [Kept(going[name], (reason,)) for name, reason in reasons.items() if name in going]
+    names = {manifest.hex() for manifest in own}
+    return ExpiryPlan(
+        tuple(each for each in plan.expired if each.manifest_id in names and each.manifest_id not in reasons),
+        tuple(each for each in (*plan.kept, *staying) if each.version.manifest_id in names),
+        tuple(row for row in rows if row.manifest.hex() in going and row.manifest.hex() not in reasons),
+    )
 
-    def _others(self, rows: Iterable[CheckpointRow], own: Collection[BlockId]) -> Iterator[ManifestRow]:
-        """Versions that only checkpoints keep: they have expired before, or are those of another thread."""
-        for manifest in dict.fromkeys(row.manifest for row in rows):
-            if manifest not in own:
-                try:
-                    yield self._read_manifest(manifest).row(manifest)
-                except (Corrupt, Expired):
-                    # Nobody knows how old it is: it stays.
-                    continue
 
-    def _without_checkpoints(
-        self, plan: ExpiryPlan, rows: Sequence[CheckpointRow], own: Collection[BlockId], head: BlockId
-    ) -> ExpiryPlan:
-        """The same without the checkpoints that have to stay, and with those that go."""
-        going = {version.manifest_id: version for version in plan.expired}
-        kept = [row for row in rows if row is rows[0] or row.manifest.hex() not in going]
-        needed = needed_by([*kept, *self._unnamed(head, rows)], rows, self._held_channels)
-        reasons = {row.manifest.hex(): "needed" for row in rows if row.checkpoint in needed}
-        reasons[rows[0].manifest.hex()] = "newest"
-        staying = [Kept(going[name], (reason,)) for name, reason in reasons.items() if name in going]
-        names = {manifest.hex() for manifest in own}
-        return ExpiryPlan(
-            tuple(each for each in plan.expired if each.manifest_id in names and each.manifest_id not in reasons),
-            tuple(each for each in (*plan.kept, *staying) if each.version.manifest_id in names),
-            tuple(row for row in rows if row.manifest.hex() in going and row.manifest.hex() not in reasons),
-        )
+def _unnamed(kernel: Kernel, head: BlockId, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """The head, if it is no checkpoint yet: it becomes one, with the parent that it names, when the thread is next
+    read."""
+    if any(row.manifest == head for row in rows):
+        return []
+    parent = kernel._trees.get_many(kernel._read_manifest(head).root.id, [("parent",)]).get(("parent",))
+    return [rows[0]._replace(manifest=head, parent=parent)] if isinstance(parent, str) else []
 
-    def _unnamed(self, head: BlockId, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
-        """The head, if it is no checkpoint yet: it becomes one, with the parent that it names, when the thread is next
-        read."""
-        if any(row.manifest == head for row in rows):
-            return []
-        parent = self._trees.get_many(self._read_manifest(head).root.id, [("parent",)]).get(("parent",))
-        return [rows[0]._replace(manifest=head, parent=parent)] if isinstance(parent, str) else []
 
-    def _held_channels(self, manifest: BlockId, channels: Collection[str]) -> list[str]:
-        """Those of some channels that a checkpoint holds whole: only what leads to them is read."""
-        names, root = sorted(channels), self._read_manifest(manifest).root.id
-        found = Nodes(self._trees.fetch).run(locate(root, ("channels", name)) for name in names)
-        return [name for name, wire in zip(names, found, strict=True) if wire is not MISSING]
+def held_channels(kernel: Kernel, manifest: BlockId, channels: Collection[str]) -> list[str]:
+    """Those of some channels that a checkpoint holds whole: only what leads to them is read."""
+    names, root = sorted(channels), kernel._read_manifest(manifest).root.id
+    found = Nodes(kernel._trees.fetch).run(locate(root, ("channels", name)) for name in names)
+    return [name for name, wire in zip(names, found, strict=True) if wire is not MISSING]
 
-    def _all_versions(self, key: BranchKey) -> Iterable[ManifestRow]:
-        before: int | None = None
-        while rows := self._catalog.history(self._tenant, key, before_version=before, limit=READ_PAGE):
-            yield from rows
-            before = rows[-1].version
 
-    def _expire_batch(self, key: BranchKey, batch: tuple[Version, ...]) -> None:
-        """Remove these in one transaction, which checks again that nothing has come to need them.
+def all_versions(kernel: Kernel, key: BranchKey) -> Iterable[ManifestRow]:
+    before: int | None = None
+    while rows := kernel._catalog.history(kernel._tenant, key, before_version=before, limit=READ_PAGE):
+        yield from rows
+        before = rows[-1].version
 
-        A commit in between is no reason to plan anew: a rule that lets a version go still does so when there are newer
-        versions."""
-        facts = {
-            "manifests": [version.manifest_id for version in batch],
-            "versions": [version.version for version in batch],
-        }
-        expired = [ExpiringVersion(each.version, BlockId(bytes.fromhex(each.manifest_id))) for each in batch]
-        note = Note(EXPIRED, None, facts, "expire_versions", {"expired": expired})
-        self._record(key, lambda _: note, again_on_conflict=False)
+
+def expire_batch(kernel: Kernel, key: BranchKey, batch: tuple[Version, ...]) -> None:
+    """Remove these in one transaction, which checks again that nothing has come to need them.
+
+    A commit in between is no reason to plan anew: a rule that lets a version go still does so when there are newer
+    versions."""
+    facts = {
+        "manifests": [version.manifest_id for version in batch],
+        "versions": [version.version for version in batch],
+    }
+    expired = [ExpiringVersion(each.version, BlockId(bytes.fromhex(each.manifest_id))) for each in batch]
+    note = Note(EXPIRED, None, facts, "expire_versions", {"expired": expired})
+    kernel._record(key, lambda _: note, again_on_conflict=False)
 
 
 def _check_time(now_us: int) -> int:
@@ -334,3 +348,32 @@ class _Period:
         self.current = number
         self.left -= 1
         return True
+
+
+READ_PAGE = 1000
+EVERYTHING = "*"
+"""Stands for the channels of a checkpoint of which it is not known which they are. No ancestor holds all of them."""
+
+Held = Callable[[BlockId, Collection[str]], Collection[str]]
+"""Those of some channels that a version holds whole."""
+
+
+def needed_by(kept: Iterable[CheckpointRow], rows: Sequence[CheckpointRow], held: Held) -> set[str]:
+    """The ancestors of some checkpoints without which their delta channels could not be put together."""
+    names: set[str] = set()
+    for row in rows:
+        names.update([EVERYTHING] if row.deltas is None else orjson.loads(row.deltas))
+    by_name = {row.checkpoint: row for row in rows}
+    needed: dict[str, set[str]] = {}
+    open_ends = [(row, set(names)) for row in kept] if names else []
+    while open_ends:
+        row, wanted = open_ends.pop()
+        missing = wanted - set(held(row.manifest, wanted - {EVERYTHING}))
+        parent = by_name.get(row.parent or "")
+        if parent is None or not missing:
+            continue
+        known = needed.setdefault(parent.checkpoint, set())
+        if missing - known:
+            open_ends.append((parent, missing - known))
+            known |= missing
+    return set(needed)

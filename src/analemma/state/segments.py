@@ -7,18 +7,16 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
-from analemma.catalog.port import BranchKey, Head, ManifestRow
+from analemma.catalog.port import BranchKey, Head, ManifestRow, RowChange
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
-from analemma.state.arguments import branch_key
+from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, branch_key, place
 from analemma.state.committer import Outcome, Proposal
-from analemma.state.injections import HOLD_PLACE, Injection, Placed
-from analemma.state.kernel_base import CURRENT_HEAD, MAIN, REMEMBERED_LISTS, CurrentHead, KernelBase, place
 from analemma.state.records import CONFIGURED, SEGMENT_INJECTED, Manifest
 from analemma.state.segment_lists import (
     Segment,
@@ -30,7 +28,47 @@ from analemma.state.segment_lists import (
     make_list,
 )
 
+if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
+
+HOLD_PLACE: Final = "hold_place"
+"""The change that finds no row where a run has moved since somebody looked where it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """A segment that somebody wants to be run before the one at a position."""
+
+    key: BranchKey
+    config: BlockId | None
+    """The workflow's configuration."""
+    document: Any
+    """The same, read."""
+    read_entries: Callable[[], Sequence[Mapping[str, Any]]]
+    """Reads the segments so far."""
+    hash_version: int
+    """Theirs."""
+    given: Mapping[str, Any]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What becomes of the segments of a workflow that runs take."""
+
+    entries: Sequence[Mapping[str, Any]]
+    """All of them, wrapped, the new one among them."""
+    hold: Callable[[BlockId], Sequence[RowChange]]
+    """What goes with the commit on a version, so that the run comes to the segment; Conflict if it would not."""
+
+
+PlaceSegment = Callable[[Injection], Placed | None]
+"""Says what becomes of the segments if runs take them; None: they are somebody else's, and kept as they are given."""
+
+
 WRAPPED = "segment_config"
+REMEMBERED_LISTS = 16
+"""Lists of segments that a kernel keeps, without the shorter lists that long ones are made of."""
 NO_SEGMENTS = SegmentList(hash_version=0)
 
 
@@ -80,280 +118,291 @@ class ManifestPointer:
         return _pointer_of, (fields, tuple(self._read()))
 
 
-class Segments(KernelBase):
-    """Keeps what a workflow runs."""
+def create_manifest(
+    kernel: Kernel,
+    workflow_id: str,
+    workflow_config: Mapping[str, Any],
+    segment_manifest: Sequence[Mapping[str, Any]],
+    parent_manifest_id: str | None = None,
+    *,
+    owner_id: str,
+    branch: str = MAIN,
+) -> ManifestPointer:
+    """Make a version that carries this configuration and these segments; later versions inherit them.
 
-    def create_manifest(
-        self,
-        workflow_id: str,
-        workflow_config: Mapping[str, Any],
-        segment_manifest: Sequence[Mapping[str, Any]],
-        parent_manifest_id: str | None = None,
-        *,
-        owner_id: str,
-        branch: str = MAIN,
-    ) -> ManifestPointer:
-        """Make a version that carries this configuration and these segments; later versions inherit them.
+    The state stays that of the parent, which must be the head (HeadMoved otherwise); without one, that of whatever
+    is newest, or empty on a new branch. An entry may wrap its `segment_config`: then only that is hashed."""
+    key = branch_key(owner_id, workflow_id, branch)
+    expected = _expected_parent(kernel, key, parent_manifest_id)
+    config = kernel._trees.build(_dict(workflow_config, "the workflow's configuration"))
+    entries = _entries(segment_manifest)
+    pieces = [packed_segment(kernel, entry, number) for number, entry in enumerate(entries)]
+    segments = [segment for segment, _, _ in pieces]
+    listed, list_blocks = make_list(segments)
+    segment_blocks = [block for _, blocks, _ in pieces for block in blocks]
+    entry_blocks = [block for _, _, blocks in pieces for block in blocks]
 
-        The state stays that of the parent, which must be the head (HeadMoved otherwise); without one, that of whatever
-        is newest, or empty on a new branch. An entry may wrap its `segment_config`: then only that is hashed."""
-        key = branch_key(owner_id, workflow_id, branch)
-        expected = self._expected_parent(key, parent_manifest_id)
-        config = self._trees.build(_dict(workflow_config, "the workflow's configuration"))
-        entries = _entries(segment_manifest)
-        pieces = [self._packed_segment(entry, number) for number, entry in enumerate(entries)]
-        segments = [segment for segment, _, _ in pieces]
-        listed, list_blocks = make_list(segments)
-        segment_blocks = [block for _, blocks, _ in pieces for block in blocks]
-        entry_blocks = [block for _, _, blocks in pieces for block in blocks]
+    def propose(head: Head | None) -> Proposal:
+        state = kernel._trees.build({}) if head is None else Edited(kernel._read_manifest(head.manifest).root, ())
+        return Proposal(
+            key,
+            Edited(state.root, (*state.blocks, *config.blocks, *segment_blocks, *entry_blocks, *list_blocks)),
+            head,
+            config=config.root.id,
+            segments=list_blocks[-1].id,
+            kind=CONFIGURED,
+            facts={"config": config.root.id.hex(), "segments": list_blocks[-1].id.hex()},
+        )
 
-        def propose(head: Head | None) -> Proposal:
-            state = self._trees.build({}) if head is None else Edited(self._read_manifest(head.manifest).root, ())
-            return Proposal(
-                key,
-                Edited(state.root, (*state.blocks, *config.blocks, *segment_blocks, *entry_blocks, *list_blocks)),
-                head,
-                config=config.root.id,
-                segments=list_blocks[-1].id,
-                kind=CONFIGURED,
-                facts={"config": config.root.id.hex(), "segments": list_blocks[-1].id.hex()},
-            )
+    outcome = kernel._commit(key, expected, propose)
+    return _made(kernel, outcome, config.root.id, listed, segment_blocks, segments)
 
-        outcome = self._commit(key, expected, propose)
-        return self._made(outcome, config.root.id, listed, segment_blocks, segments)
 
-    def get_manifest(self, manifest_id: str, *, owner_id: str | None = None) -> ManifestPointer:
-        """The pointer of a version; one that no configuration was ever given has none and no segments."""
-        row = self._row(manifest_id, owner_id)
-        manifest = self._read_manifest(row.id)
-        listed = NO_SEGMENTS if manifest.segments is None else self._read_segments(row.id, manifest.segments)
-        return self._pointer(row.id, row.version, row.parent, manifest.config, listed)
+def get_manifest(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> ManifestPointer:
+    """The pointer of a version; one that no configuration was ever given has none and no segments."""
+    row = kernel._row(manifest_id, owner_id)
+    manifest = kernel._read_manifest(row.id)
+    listed = NO_SEGMENTS if manifest.segments is None else read_segments(kernel, row.id, manifest.segments)
+    return _pointer(kernel, row.id, row.version, row.parent, manifest.config, listed)
 
-    def load_workflow_config(self, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
-        """The configuration that a version carries."""
-        row = self._row(manifest_id, owner_id)
-        config = self._read_manifest(row.id).config
-        if config is None:
-            raise NotFound(f"manifest {manifest_id} has no configuration", hint="make one with create_manifest")
-        found: dict[str, Any] = self._guarded(row.id, lambda: self._trees.read(config))
-        return found
 
-    def load_segment_manifest(self, manifest_id: str, *, owner_id: str | None = None) -> list[dict[str, Any]]:
-        """The segments that a version carries, each as it was given."""
-        row = self._row(manifest_id, owner_id)
-        return self._read_entries(row.id, self._segments_of(row.id, self._read_manifest(row.id)))
+def load_workflow_config(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
+    """The configuration that a version carries."""
+    row = kernel._row(manifest_id, owner_id)
+    config = kernel._read_manifest(row.id).config
+    if config is None:
+        raise NotFound(f"manifest {manifest_id} has no configuration", hint="make one with create_manifest")
+    found: dict[str, Any] = kernel._guarded(row.id, lambda: kernel._trees.read(config))
+    return found
 
-    def verify_segment_config(
-        self, segment_config: Mapping[str, Any], manifest_id: str, segment_index: int | str
-    ) -> bool:
-        """Whether this is exactly the configuration that the version carries for a segment: one lookup and one hash,
-        however many segments there are.
 
-        Fails closed: an unknown manifest or segment, a damaged list, or a configuration that could not even be stored
-        is False. Only a store that does not answer raises."""
+def load_segment_manifest(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> list[dict[str, Any]]:
+    """The segments that a version carries, each as it was given."""
+    row = kernel._row(manifest_id, owner_id)
+    return _read_entries(kernel, row.id, _segments_of(kernel, row.id, kernel._read_manifest(row.id)))
+
+
+def verify_segment_config(
+    kernel: Kernel, segment_config: Mapping[str, Any], manifest_id: str, segment_index: int | str
+) -> bool:
+    """Whether this is exactly the configuration that the version carries for a segment: one lookup and one hash,
+    however many segments there are.
+
+    Fails closed: an unknown manifest or segment, a damaged list, or a configuration that could not even be stored
+    is False. Only a store that does not answer raises."""
+    try:
+        number = _segment_number(segment_index)
+        row = kernel._row(manifest_id, None)
+        listed = _segments_of(kernel, row.id, kernel._read_manifest(row.id))
+        segment = kernel._guarded(row.id, lambda: find_segment(kernel._blocks.fetch, listed, number))
+        config = _dict(segment_config, "a segment's configuration")
+        return segment is not None and kernel._trees.build(config).root.id == segment.config.id
+    except (Invalid, NotFound, Expired, Corrupt):
+        return False
+
+
+def inject_dynamic_segment(
+    kernel: Kernel,
+    manifest_id: str,
+    segment_config: Mapping[str, Any],
+    insert_position: int,
+    expected_hash_version: int | None = None,
+    *,
+    owner_id: str | None = None,
+) -> ManifestPointer:
+    """Insert a segment before the one at a position (or at the end), as a new version of the branch's newest state;
+    later segments move up.
+
+    It takes what `load_segment_manifest` shows, with or without what is around `segment_config`. Where `app.flows`
+    runs the workflow, it also takes `{"nodes": [...]}`, or one node: where it leads to follows from the position,
+    and Invalid, with its `pointer`, says what could not be run. The run executes it when it comes to the position;
+    Conflict if it never would, as it is further already. Saves that happened since `manifest_id` do no harm;
+    another injection does: Conflict, and nothing changes."""
+    row = kernel._row(manifest_id, owner_id)
+    known = kernel._read_manifest(row.id)
+    listed = _segments_of(kernel, row.id, known)
+    if expected_hash_version is not None and listed.hash_version != expected_hash_version:
+        raise _segments_changed(row, expected_hash_version, listed.hash_version)
+    count = listed.count
+    if type(insert_position) is not int or not 0 <= insert_position <= count:
+        raise Invalid(f"no segment can be inserted at {insert_position}", hint=f"use a position from 0 to {count}")
+    given = _dict(segment_config, "a segment's configuration")
+    placed = _placed(kernel, row, known, listed, given, insert_position)
+    segment, inner, outer = packed_segment(
+        kernel, given if placed is None else placed.entries[insert_position], insert_position
+    )
+    segments: list[Segment] | None = None
+    if placed is None:
+        grown, made = kernel._guarded(
+            row.id, lambda: insert_segment(kernel._blocks.fetch, listed, insert_position, segment)
+        )
+    else:
+        others = _segments_in(kernel, row.id, listed)
+        moved, wrapping = _wrapped_again(kernel, others, placed.entries, insert_position)
+        segments = [*moved[:insert_position], segment, *moved[insert_position:]]
+        grown, made = make_list(segments, listed.hash_version + 1)
+        made = (*wrapping, *made)
+
+    def propose(head: Head | None) -> Proposal:
+        if head is None:
+            raise NotFound(f"there is no {place(row.key)}")
+        manifest = kernel._read_manifest(head.manifest)
+        if manifest.segments != known.segments or manifest.config != known.config:
+            found = None if manifest.segments is None else _segments_of(kernel, head.manifest, manifest).hash_version
+            raise _segments_changed(row, listed.hash_version, found)
+        held = () if placed is None else placed.hold(head.manifest)
+        return Proposal(
+            row.key,
+            Edited(manifest.root, (*inner, *outer, *made)),
+            head,
+            config=manifest.config,
+            segments=made[-1].id,
+            kind=SEGMENT_INJECTED,
+            facts={"position": insert_position, "hash_version": grown.hash_version, "from": row.id.hex()},
+            rows=lambda _: held,
+        )
+
+    outcome = _commit_where_it_stands(kernel, row.key, propose)
+    return _made(kernel, outcome, known.config, grown, inner, segments)
+
+
+def _placed(
+    kernel: Kernel, row: ManifestRow, known: Manifest, listed: SegmentList, given: Mapping[str, Any], position: int
+) -> Placed | None:
+    config = known.config
+    if kernel._place_segment is None or config is None:
+        return None
+    document = kernel._guarded(row.id, lambda: kernel._trees.read(config))
+    return kernel._place_segment(
+        Injection(
+            row.key,
+            config,
+            document,
+            lambda: _read_entries(kernel, row.id, listed),
+            listed.hash_version,
+            given,
+            position,
+        )
+    )
+
+
+def _wrapped_again(
+    kernel: Kernel, segments: Sequence[Segment], entries: Sequence[Mapping[str, Any]], position: int
+) -> tuple[tuple[Segment, ...], tuple[Block, ...]]:
+    """Segments with what is said around them now that they have moved, and the blocks of that."""
+    around = [entry for number, entry in enumerate(entries) if number != position]
+    packed = [kernel._trees.pack({name: value for name, value in entry.items() if name != WRAPPED}) for entry in around]
+    made = tuple(Segment(old.config, wire) for old, (wire, _) in zip(segments, packed, strict=True))
+    return made, tuple(block for _, blocks in packed for block in blocks)
+
+
+def _commit_where_it_stands(kernel: Kernel, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
+    """Commit while the run stands where the proposal saw it; look again if it has moved."""
+    trouble = f"the run on {place(key)} moves too fast"
+    for _ in attempts(kernel._clock, trouble, hint="try again, or inject further behind", most=100):
         try:
-            number = _segment_number(segment_index)
-            row = self._row(manifest_id, None)
-            listed = self._segments_of(row.id, self._read_manifest(row.id))
-            segment = self._guarded(row.id, lambda: find_segment(self._blocks.fetch, listed, number))
-            config = _dict(segment_config, "a segment's configuration")
-            return segment is not None and self._trees.build(config).root.id == segment.config.id
-        except (Invalid, NotFound, Expired, Corrupt):
-            return False
+            return kernel._commit(key, CURRENT_HEAD, propose)
+        except Conflict as exc:
+            if exc.facts.get("statement") != HOLD_PLACE:
+                raise
+    raise AssertionError("unreachable")
 
-    def inject_dynamic_segment(
-        self,
-        manifest_id: str,
-        segment_config: Mapping[str, Any],
-        insert_position: int,
-        expected_hash_version: int | None = None,
-        *,
-        owner_id: str | None = None,
-    ) -> ManifestPointer:
-        """Insert a segment before the one at a position (or at the end), as a new version of the branch's newest state;
-        later segments move up.
 
-        It takes what `load_segment_manifest` shows, with or without what is around `segment_config`. Where `app.flows`
-        runs the workflow, it also takes `{"nodes": [...]}`, or one node: where it leads to follows from the position,
-        and Invalid, with its `pointer`, says what could not be run. The run executes it when it comes to the position;
-        Conflict if it never would, as it is further already. Saves that happened since `manifest_id` do no harm;
-        another injection does: Conflict, and nothing changes."""
-        row = self._row(manifest_id, owner_id)
-        known = self._read_manifest(row.id)
-        listed = self._segments_of(row.id, known)
-        if expected_hash_version is not None and listed.hash_version != expected_hash_version:
-            raise _segments_changed(row, expected_hash_version, listed.hash_version)
-        count = listed.count
-        if type(insert_position) is not int or not 0 <= insert_position <= count:
-            raise Invalid(f"no segment can be inserted at {insert_position}", hint=f"use a position from 0 to {count}")
-        given = _dict(segment_config, "a segment's configuration")
-        placed = self._placed(row, known, listed, given, insert_position)
-        segment, inner, outer = self._packed_segment(
-            given if placed is None else placed.entries[insert_position], insert_position
-        )
-        segments: list[Segment] | None = None
-        if placed is None:
-            grown, made = self._guarded(
-                row.id, lambda: insert_segment(self._blocks.fetch, listed, insert_position, segment)
-            )
-        else:
-            others = self._segments_in(row.id, listed)
-            moved, wrapping = self._wrapped_again(others, placed.entries, insert_position)
-            segments = [*moved[:insert_position], segment, *moved[insert_position:]]
-            grown, made = make_list(segments, listed.hash_version + 1)
-            made = (*wrapping, *made)
+def _read_entries(kernel: Kernel, manifest_id: BlockId, listed: SegmentList) -> list[dict[str, Any]]:
+    def read(segment: Segment) -> dict[str, Any]:
+        config: dict[str, Any] = kernel._trees.read(segment.config.id)
+        return config if segment.entry is None else kernel._trees.unpack(segment.entry) | {WRAPPED: config}
 
-        def propose(head: Head | None) -> Proposal:
-            if head is None:
-                raise NotFound(f"there is no {place(row.key)}")
-            manifest = self._read_manifest(head.manifest)
-            if manifest.segments != known.segments or manifest.config != known.config:
-                found = None if manifest.segments is None else self._segments_of(head.manifest, manifest).hash_version
-                raise _segments_changed(row, listed.hash_version, found)
-            held = () if placed is None else placed.hold(head.manifest)
-            return Proposal(
-                row.key,
-                Edited(manifest.root, (*inner, *outer, *made)),
-                head,
-                config=manifest.config,
-                segments=made[-1].id,
-                kind=SEGMENT_INJECTED,
-                facts={"position": insert_position, "hash_version": grown.hash_version, "from": row.id.hex()},
-                rows=lambda _: held,
-            )
+    return kernel._guarded(
+        manifest_id, lambda: [read(segment) for segment in all_segments(kernel._blocks.fetch, listed)]
+    )
 
-        outcome = self._commit_where_it_stands(row.key, propose)
-        return self._made(outcome, known.config, grown, inner, segments)
 
-    def _placed(
-        self, row: ManifestRow, known: Manifest, listed: SegmentList, given: Mapping[str, Any], position: int
-    ) -> Placed | None:
-        config = known.config
-        if self._place_segment is None or config is None:
-            return None
-        document = self._guarded(row.id, lambda: self._trees.read(config))
-        return self._place_segment(
-            Injection(
-                row.key,
-                config,
-                document,
-                lambda: self._read_entries(row.id, listed),
-                listed.hash_version,
-                given,
-                position,
-            )
-        )
+def _expected_parent(kernel: Kernel, key: BranchKey, parent: str | None) -> BlockId | CurrentHead:
+    if parent is None:
+        return CURRENT_HEAD
+    row = kernel._row(parent, key.owner)
+    if row.key != key:
+        raise Invalid(f"manifest {parent} is no version of {place(key)}", hint="fork it there first")
+    return row.id
 
-    def _wrapped_again(
-        self, segments: Sequence[Segment], entries: Sequence[Mapping[str, Any]], position: int
-    ) -> tuple[tuple[Segment, ...], tuple[Block, ...]]:
-        """Segments with what is said around them now that they have moved, and the blocks of that."""
-        around = [entry for number, entry in enumerate(entries) if number != position]
-        packed = [
-            self._trees.pack({name: value for name, value in entry.items() if name != WRAPPED}) for entry in around
-        ]
-        made = tuple(Segment(old.config, wire) for old, (wire, _) in zip(segments, packed, strict=True))
-        return made, tuple(block for _, blocks in packed for block in blocks)
 
-    def _commit_where_it_stands(self, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
-        """Commit while the run stands where the proposal saw it; look again if it has moved."""
-        trouble = f"the run on {place(key)} moves too fast"
-        for _ in attempts(self._clock, trouble, hint="try again, or inject further behind", most=100):
-            try:
-                return self._commit(key, CURRENT_HEAD, propose)
-            except Conflict as exc:
-                if exc.facts.get("statement") != HOLD_PLACE:
-                    raise
-        raise AssertionError("unreachable")
+def packed_segment(
+    kernel: Kernel, entry: Mapping[str, Any], number: int
+) -> tuple[Segment, tuple[Block, ...], tuple[Block, ...]]:
+    """A segment, the blocks of its configuration, and those of what stands around it."""
+    whole = _dict(entry, f"segment {number}")
+    if not isinstance(whole.get(WRAPPED), Mapping):
+        config = kernel._trees.build(whole)
+        return Segment(config.root), config.blocks, ()
+    config = kernel._trees.build(_dict(whole[WRAPPED], f"the configuration of segment {number}"))
+    wire, blocks = kernel._trees.pack({name: value for name, value in whole.items() if name != WRAPPED})
+    return Segment(config.root, wire), config.blocks, blocks
 
-    def _read_entries(self, manifest_id: BlockId, listed: SegmentList) -> list[dict[str, Any]]:
-        def read(segment: Segment) -> dict[str, Any]:
-            config: dict[str, Any] = self._trees.read(segment.config.id)
-            return config if segment.entry is None else self._trees.unpack(segment.entry) | {WRAPPED: config}
 
-        return self._guarded(
-            manifest_id, lambda: [read(segment) for segment in all_segments(self._blocks.fetch, listed)]
-        )
+def _segments_of(kernel: Kernel, manifest_id: BlockId, manifest: Manifest) -> SegmentList:
+    if manifest.segments is None:
+        raise NotFound(f"manifest {manifest_id.hex()} has no segments", hint="make one with create_manifest")
+    return read_segments(kernel, manifest_id, manifest.segments)
 
-    def _expected_parent(self, key: BranchKey, parent: str | None) -> BlockId | CurrentHead:
-        if parent is None:
-            return CURRENT_HEAD
-        row = self._row(parent, key.owner)
-        if row.key != key:
-            raise Invalid(f"manifest {parent} is no version of {place(key)}", hint="fork it there first")
-        return row.id
 
-    def _packed_segment(
-        self, entry: Mapping[str, Any], number: int
-    ) -> tuple[Segment, tuple[Block, ...], tuple[Block, ...]]:
-        """A segment, the blocks of its configuration, and those of what stands around it."""
-        whole = _dict(entry, f"segment {number}")
-        if not isinstance(whole.get(WRAPPED), Mapping):
-            config = self._trees.build(whole)
-            return Segment(config.root), config.blocks, ()
-        config = self._trees.build(_dict(whole[WRAPPED], f"the configuration of segment {number}"))
-        wire, blocks = self._trees.pack({name: value for name, value in whole.items() if name != WRAPPED})
-        return Segment(config.root, wire), config.blocks, blocks
+def read_segments(kernel: Kernel, manifest_id: BlockId, block: BlockId) -> SegmentList:
+    known = kernel._lists.get(block)
+    if known is None:
+        known = kernel._guarded(manifest_id, lambda: decode_segments(block, kernel._blocks.fetch([block])[block]))
+        if len(kernel._lists) >= REMEMBERED_LISTS:
+            kernel._lists.clear()
+        kernel._lists[block] = known
+    return known
 
-    def _segments_of(self, manifest_id: BlockId, manifest: Manifest) -> SegmentList:
-        if manifest.segments is None:
-            raise NotFound(f"manifest {manifest_id.hex()} has no segments", hint="make one with create_manifest")
-        return self._read_segments(manifest_id, manifest.segments)
 
-    def _read_segments(self, manifest_id: BlockId, block: BlockId) -> SegmentList:
-        known = self._lists.get(block)
-        if known is None:
-            known = self._guarded(manifest_id, lambda: decode_segments(block, self._blocks.fetch([block])[block]))
-            if len(self._lists) >= REMEMBERED_LISTS:
-                self._lists.clear()
-            self._lists[block] = known
-        return known
+def _segments_in(kernel: Kernel, manifest_id: BlockId, listed: SegmentList) -> tuple[Segment, ...]:
+    return kernel._guarded(manifest_id, lambda: all_segments(kernel._blocks.fetch, listed))
 
-    def _segments_in(self, manifest_id: BlockId, listed: SegmentList) -> tuple[Segment, ...]:
-        return self._guarded(manifest_id, lambda: all_segments(self._blocks.fetch, listed))
 
-    def _made(
-        self,
-        outcome: Outcome,
-        config: BlockId | None,
-        listed: SegmentList,
-        segment_blocks: Sequence[Block],
-        segments: Sequence[Segment] | None,
-    ) -> ManifestPointer:
-        """The pointer of a version just committed, with what its segments cost."""
-        receipt = outcome.receipt
-        pointer = self._pointer(receipt.manifest, receipt.version, receipt.parent, config, listed, segments)
-        stored = len({block.id for block in segment_blocks} & outcome.committed.stored)
-        # A segment that is linked without being sent again is reused as well.
-        sent = {block.id for block in segment_blocks}
-        linked = listed.count - 1
-        if segments is not None:
-            linked = len([segment for segment in segments if segment.config.id not in sent])
-        pointer.metadata.update(blocks_stored=stored, blocks_reused=len(segment_blocks) - stored + linked)
-        return pointer
+def _made(
+    kernel: Kernel,
+    outcome: Outcome,
+    config: BlockId | None,
+    listed: SegmentList,
+    segment_blocks: Sequence[Block],
+    segments: Sequence[Segment] | None,
+) -> ManifestPointer:
+    """The pointer of a version just committed, with what its segments cost."""
+    receipt = outcome.receipt
+    pointer = _pointer(kernel, receipt.manifest, receipt.version, receipt.parent, config, listed, segments)
+    stored = len({block.id for block in segment_blocks} & outcome.committed.stored)
+    # A segment that is linked without being sent again is reused as well.
+    sent = {block.id for block in segment_blocks}
+    linked = listed.count - 1
+    if segments is not None:
+        linked = len([segment for segment in segments if segment.config.id not in sent])
+    pointer.metadata.update(blocks_stored=stored, blocks_reused=len(segment_blocks) - stored + linked)
+    return pointer
 
-    def _pointer(
-        self,
-        manifest: BlockId,
-        version: int,
-        parent: BlockId | None,
-        config: BlockId | None,
-        listed: SegmentList,
-        segments: Sequence[Segment] | None = None,
-    ) -> ManifestPointer:
-        if segments is None and not listed.parts:
-            # Whoever asks later must not be told that the version has expired.
-            segments = self._segments_in(manifest, listed)
-        return ManifestPointer(
-            manifest_id=manifest.hex(),
-            version=version,
-            parent_hash=None if parent is None else parent.hex(),
-            manifest_hash=manifest.hex(),
-            config_hash=None if config is None else config.hex(),
-            hash_version=listed.hash_version,
-            metadata={"segment_count": listed.count, "total_size": listed.size},
-            _read=lambda: self._segments_in(manifest, listed) if segments is None else segments,
-        )
+
+def _pointer(
+    kernel: Kernel,
+    manifest: BlockId,
+    version: int,
+    parent: BlockId | None,
+    config: BlockId | None,
+    listed: SegmentList,
+    segments: Sequence[Segment] | None = None,
+) -> ManifestPointer:
+    if segments is None and not listed.parts:
+        # Whoever asks later must not be told that the version has expired.
+        segments = _segments_in(kernel, manifest, listed)
+    return ManifestPointer(
+        manifest_id=manifest.hex(),
+        version=version,
+        parent_hash=None if parent is None else parent.hex(),
+        manifest_hash=manifest.hex(),
+        config_hash=None if config is None else config.hex(),
+        hash_version=listed.hash_version,
+        metadata={"segment_count": listed.count, "total_size": listed.size},
+        _read=lambda: _segments_in(kernel, manifest, listed) if segments is None else segments,
+    )
 
 
 def _pointer_of(fields: dict[str, Any], segments: tuple[Segment, ...]) -> ManifestPointer:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import datetime as dt
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from analemma.catalog.names import check_texts
 from analemma.catalog.port import BranchKey, WorkflowRow, WorkflowStatus
 from analemma.clock import moment
 from analemma.errors import Invalid, NotFound
-from analemma.state.arguments import branch_key, check_name, check_unicode
-from analemma.state.kernel_base import MAIN, KernelBase, place
+from analemma.state.arguments import MAIN, branch_key, check_name, check_unicode, place
 from analemma.state.versions import Version, version_of
+
+if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
 
 MOST_PER_PAGE = 1000
 
@@ -58,84 +60,85 @@ class Branch:
     updated_at: dt.datetime
 
 
-class Workflows(KernelBase):
-    """Lists workflows and what belongs to them."""
+def list_workflows(
+    kernel: Kernel,
+    *,
+    owner_id: str,
+    name_prefix: str | None = None,
+    status: WorkflowStatus | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> WorkflowPage:
+    """A page of an owner's workflows, in the order of their ids, which never change: following the cursor meets
+    each workflow once, whatever is saved, renamed or begun meanwhile."""
+    check_name(owner_id, "owner")
+    if name_prefix is not None:
+        check_unicode(name_prefix, "name")
+        check_texts((name_prefix,))
+    if type(limit) is not int or not 1 <= limit <= MOST_PER_PAGE:
+        raise Invalid(f"a page of {limit!r} workflows", hint=f"ask for 1 to {MOST_PER_PAGE}")
+    _check_status(status)
+    rows = kernel._catalog.workflows(
+        kernel._tenant,
+        owner_id,
+        name_prefix=name_prefix or "",
+        status=status,
+        after="" if cursor is None else _read_cursor(cursor),
+        limit=limit + 1,
+    )
+    page = rows[:limit]
+    more = _cursor(page[-1].workflow) if len(rows) > limit else None
+    return WorkflowPage(tuple(_workflow(owner_id, row) for row in page), more)
 
-    def list_workflows(
-        self,
-        *,
-        owner_id: str,
-        name_prefix: str | None = None,
-        status: WorkflowStatus | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
-    ) -> WorkflowPage:
-        """A page of an owner's workflows, in the order of their ids, which never change: following the cursor meets
-        each workflow once, whatever is saved, renamed or begun meanwhile."""
-        check_name(owner_id, "owner")
-        if name_prefix is not None:
-            check_unicode(name_prefix, "name")
-            check_texts((name_prefix,))
-        if type(limit) is not int or not 1 <= limit <= MOST_PER_PAGE:
-            raise Invalid(f"a page of {limit!r} workflows", hint=f"ask for 1 to {MOST_PER_PAGE}")
-        _check_status(status)
-        rows = self._catalog.workflows(
-            self._tenant,
-            owner_id,
-            name_prefix=name_prefix or "",
-            status=status,
-            after="" if cursor is None else _read_cursor(cursor),
-            limit=limit + 1,
+
+def get_workflow(kernel: Kernel, *, workflow_id: str, owner_id: str) -> Workflow:
+    """One workflow and where it stands; NotFound if there is no such workflow."""
+    branch_key(owner_id, workflow_id, MAIN)
+    row = kernel._catalog.workflow(kernel._tenant, owner_id, workflow_id)
+    if row is None:
+        raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}", hint="save something there first")
+    return _workflow(owner_id, row)
+
+
+def set_workflow(
+    kernel: Kernel, *, workflow_id: str, owner_id: str, name: str | None = None, status: WorkflowStatus | None = None
+) -> Workflow:
+    """Give a workflow a name or a status (RUNNING, COMPLETED, FAILED, IDLE); what is None stays as it is."""
+    _check_status(status)
+    if name is not None:
+        check_name(name, "name")
+    found = kernel.get_workflow(workflow_id=workflow_id, owner_id=owner_id)
+    if name is None and status is None:
+        return found
+    kernel._catalog.set_workflow(kernel._tenant, owner_id, workflow_id, name=name, status=status)
+    return kernel.get_workflow(workflow_id=workflow_id, owner_id=owner_id)
+
+
+def branches(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Branch]:
+    """A workflow's branches, oldest first; NotFound if there is no such workflow."""
+    branch_key(owner_id, workflow_id, MAIN)
+    rows = kernel._catalog.branches(kernel._tenant, owner_id, workflow_id)
+    if not rows:
+        raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}")
+    return [
+        Branch(
+            name=row.branch,
+            manifest_id=row.manifest.hex(),
+            version=row.version,
+            parent_id=None if row.parent is None else row.parent.hex(),
+            created_at=moment(row.created_at_us),
+            updated_at=moment(row.committed_at_us),
         )
-        page = rows[:limit]
-        more = _cursor(page[-1].workflow) if len(rows) > limit else None
-        return WorkflowPage(tuple(_workflow(owner_id, row) for row in page), more)
+        for row in rows
+    ]
 
-    def get_workflow(self, *, workflow_id: str, owner_id: str) -> Workflow:
-        """One workflow and where it stands; NotFound if there is no such workflow."""
-        branch_key(owner_id, workflow_id, MAIN)
-        row = self._catalog.workflow(self._tenant, owner_id, workflow_id)
-        if row is None:
-            raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}", hint="save something there first")
-        return _workflow(owner_id, row)
 
-    def set_workflow(
-        self, *, workflow_id: str, owner_id: str, name: str | None = None, status: WorkflowStatus | None = None
-    ) -> Workflow:
-        """Give a workflow a name or a status (RUNNING, COMPLETED, FAILED, IDLE); what is None stays as it is."""
-        _check_status(status)
-        if name is not None:
-            check_name(name, "name")
-        found = self.get_workflow(workflow_id=workflow_id, owner_id=owner_id)
-        if name is None and status is None:
-            return found
-        self._catalog.set_workflow(self._tenant, owner_id, workflow_id, name=name, status=status)
-        return self.get_workflow(workflow_id=workflow_id, owner_id=owner_id)
-
-    def branches(self, *, workflow_id: str, owner_id: str) -> list[Branch]:
-        """A workflow's branches, oldest first; NotFound if there is no such workflow."""
-        branch_key(owner_id, workflow_id, MAIN)
-        rows = self._catalog.branches(self._tenant, owner_id, workflow_id)
-        if not rows:
-            raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}")
-        return [
-            Branch(
-                name=row.branch,
-                manifest_id=row.manifest.hex(),
-                version=row.version,
-                parent_id=None if row.parent is None else row.parent.hex(),
-                created_at=moment(row.created_at_us),
-                updated_at=moment(row.committed_at_us),
-            )
-            for row in rows
-        ]
-
-    def children(self, manifest_id: str, *, owner_id: str | None = None) -> list[Version]:
-        """The versions made from this one: the next on its branch, and the first of each fork; with `owner_id`, only
-        that owner's."""
-        row = self._row(manifest_id, owner_id)
-        found = self._catalog.children(self._tenant, row)
-        return [version_of(child) for child in found if owner_id in (None, child.key.owner)]
+def children(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> list[Version]:
+    """The versions made from this one: the next on its branch, and the first of each fork; with `owner_id`, only
+    that owner's."""
+    row = kernel._row(manifest_id, owner_id)
+    found = kernel._catalog.children(kernel._tenant, row)
+    return [version_of(child) for child in found if owner_id in (None, child.key.owner)]
 
 
 def _workflow(owner: str, row: WorkflowRow) -> Workflow:

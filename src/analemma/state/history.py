@@ -1,0 +1,301 @@
+"""The versions of a branch and of what it was forked from: listing, comparing, checking and following them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.pointer import Path, format_pointer
+from analemma.canon.trees import Operation
+from analemma.catalog.port import BranchKey, ExpiredRow, ManifestRow, Verdict
+from analemma.errors import Expired, Invalid, NotFound
+from analemma.state.arguments import (
+    MAIN,
+    branch_key,
+    check_name,
+    check_segment,
+    check_verdict,
+    check_version,
+    place,
+)
+from analemma.state.load import path_of
+from analemma.state.versions import Version, version_of
+
+if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
+    from analemma.state.records import Receipt
+
+    # Loaded by who verifies: every program has the verbs.
+    from analemma.state.verify import Report, Verifier
+
+PAGE = 200
+LARGEST_PAGE = 1000
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class _Stretch(NamedTuple):
+    """Versions of one branch: all of them, or those below a number."""
+
+    key: BranchKey
+    before: int | None
+
+    def has(self, version: int) -> bool:
+        """Whether a version of the branch is in it."""
+        return self.before is None or version < self.before
+
+    def below(self, version: int | None) -> _Stretch:
+        """What of it is below a version too."""
+        return _Stretch(self.key, min([each for each in (self.before, version) if each is not None], default=None))
+
+
+def history(
+    kernel: Kernel,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    branch: str = MAIN,
+    execution_id: str | None = None,
+    segment_id: int | None = None,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+    decision: Verdict | None = None,
+    limit: int | None = None,
+    after: int | str | None = None,
+    forks: bool | None = None,
+) -> list[Version]:
+    """The versions of a branch, newest first, and on into those that it was forked from; or of these the ones of
+    one execution, one segment, made from `since` on and before `until`, or whose newest decision is `decision`.
+    Reads no state.
+
+    All of them, or a page of `limit`; `after` is the version at which the page before ended: its manifest id, or
+    its number in this workflow. Numbers start again in a workflow that was forked, so a page ends where the
+    workflow began, unless `after` is an id or `forks` is True. With `forks=False`, only what was committed on the
+    branch itself."""
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise Invalid(f"a page of {limit!r} versions", hint="ask for at least one")
+    if decision is not None:
+        check_verdict(decision)
+    key = branch_key(owner_id, workflow_id, branch)
+    filters = {
+        "execution": None if execution_id is None else check_name(execution_id, "execution"),
+        "segment": None if segment_id is None else check_segment(segment_id),
+        "since_us": _microseconds(since, "since"),
+        "until_us": _microseconds(until, "until"),
+        "decision": decision,
+    }
+    line: Iterator[_Stretch] = (
+        _line_after_number(kernel, key, after)
+        if not isinstance(after, str)
+        else _line_after_manifest(kernel, key, after)
+    )
+    if forks is False:
+        line = takewhile(lambda stretch: stretch.key == key, line)
+    elif not (forks or limit is None or isinstance(after, str)):
+        line = takewhile(lambda stretch: stretch.key.workflow == key.workflow, line)
+    page = LARGEST_PAGE if limit is None else min(limit, LARGEST_PAGE)
+    versions = [version_of(row) for row in islice(_rows_of(kernel, line, page, **filters), limit)]
+    if not versions:
+        kernel._head(key)
+    return versions
+
+
+def diff(
+    kernel: Kernel, old_manifest_id: str, new_manifest_id: str, *, owner_id: str | None = None
+) -> list[dict[str, Any]]:
+    """How one version becomes another, as RFC 6902 operations; what they share is not read."""
+    old, new = kernel._row(old_manifest_id, owner_id), kernel._row(new_manifest_id, owner_id)
+    roots = [kernel._read_manifest(row.id).root.id for row in (old, new)]
+    changes = kernel._guarded(old.id, lambda: kernel._guarded(new.id, lambda: kernel._trees.diff(*roots)))
+    return [_patch(change) for change in changes]
+
+
+def blame(kernel: Kernel, *, workflow_id: str, owner_id: str, path: str, branch: str = MAIN) -> Version:
+    """The version that last changed what stands at a path (a field name or a JSON pointer), on the branch or in
+    what it was forked from. Where the versions before it have expired, any of them may have been the one: then
+    `or_before` is True."""
+    key = branch_key(owner_id, workflow_id, branch)
+    kernel._head(key)
+    tokens = path_of(path)
+    newest: ManifestRow | None = None
+    digest: bytes | None = None
+    for row in _rows_of(kernel, _line(kernel, key), PAGE):
+        if newest is not None and newest.parent != row.id:
+            return version_of(newest, or_before=True)
+        try:
+            found = _fingerprint_at(kernel, row.id, tokens)
+        except Expired:
+            if newest is None:
+                raise
+            return version_of(newest, or_before=True)
+        if newest is None and found is None:
+            raise NotFound(f"{place(key)} has nothing at {format_pointer(tokens)}", pointer=format_pointer(tokens))
+        if newest is not None and found != digest:
+            return version_of(newest)
+        newest, digest = row, found
+    assert newest is not None
+    return version_of(newest, or_before=newest.parent is not None)
+
+
+def _line(kernel: Kernel, key: BranchKey) -> Iterator[_Stretch]:
+    """What led to a branch: its own versions, those of the branch that it was forked from up to there, and so on,
+    as far as that is known."""
+    before = None
+    while True:
+        yield _Stretch(key, before)
+        start = kernel._catalog.branch_start(kernel._tenant, key)
+        if start is None or start.parent is None:
+            return
+        # One that expired is no version any more, but still says where to look for those before it.
+        parent = _place_of(kernel, start.parent)
+        if parent is None:
+            return
+        key, before = parent.key, parent.version + 1
+
+
+def _line_after_number(kernel: Kernel, key: BranchKey, after: int | None) -> Iterator[_Stretch]:
+    """The same, below a version of this number. Numbers fall from branch to branch of one workflow; in one that was
+    forked they start again, so that they say nothing of what is behind that."""
+    if after is not None:
+        check_version(after)
+    numbered = True
+    for stretch in _line(kernel, key):
+        numbered = numbered and stretch.key.workflow == key.workflow
+        yield stretch.below(after) if numbered else stretch
+
+
+def _line_after_manifest(kernel: Kernel, key: BranchKey, after: str) -> Iterator[_Stretch]:
+    """The same, below a version, which may have expired meanwhile."""
+    found = _place_of(kernel, parse_block_id(after))
+    begun = False
+    for stretch in _line(kernel, key):
+        if begun:
+            yield stretch
+        elif found is not None and found.key == stretch.key and stretch.has(found.version):
+            begun = True
+            yield stretch.below(found.version)
+    if not begun:
+        raise NotFound(
+            f"manifest {after} is not in the history of {place(key)}",
+            hint="pass the manifest_id of the last version of the page before",
+            manifest=after,
+        )
+
+
+def _place_of(kernel: Kernel, manifest: BlockId) -> ManifestRow | ExpiredRow | None:
+    return kernel._catalog.manifest(kernel._tenant, manifest) or kernel._catalog.expired(kernel._tenant, manifest)
+
+
+def _rows_of(kernel: Kernel, line: Iterable[_Stretch], page: int, **filters: Any) -> Iterator[ManifestRow]:
+    """The versions of these stretches, newest first; read by the page."""
+    for key, before in line:
+        while rows := kernel._catalog.history(kernel._tenant, key, before_version=before, limit=page, **filters):
+            yield from rows
+            if rows[-1].parent is None:
+                return
+            if len(rows) < page:
+                break
+            before = rows[-1].version
+
+
+def _fingerprint_at(kernel: Kernel, manifest: BlockId, path: Path) -> bytes | None:
+    root = kernel._read_manifest(manifest).root.id
+    return kernel._guarded(manifest, lambda: kernel._trees.fingerprint(root, path))
+
+
+def _microseconds(moment: dt.datetime | None, what: str) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, dt.datetime) or moment.tzinfo is None:
+        raise Invalid(f"`{what}` is no moment with a time zone", hint="pass a datetime with tzinfo, such as UTC")
+    return (moment - EPOCH) // dt.timedelta(microseconds=1)
+
+
+def _patch(change: Operation) -> dict[str, Any]:
+    patch: dict[str, Any] = {"op": change.op, "path": format_pointer(change.path)}
+    if change.op != "remove":
+        patch["value"] = change.value
+    return patch
+
+
+WATCHED = 100
+"""Versions that a look at a branch reads."""
+LONGEST_SLEEP_S = 3600.0
+"""Whoever looks more seldom looks in vain now and then: no machine can be told to sleep for ever."""
+
+
+def watch(
+    kernel: Kernel,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    branch: str = MAIN,
+    since: int | None = None,
+    timeout_s: float | None = None,
+    poll_s: float = 0.2,
+) -> Iterator[Version]:
+    """Every version after `since`, in order and once each, then whatever is committed next; ends after `timeout_s`
+    without any.
+
+    Without `since`, it begins with the first version after this call. To go on after a break, pass the last version
+    seen. The branch need not exist yet. Versions that expired are left out."""
+    if not _is_time(poll_s) or poll_s == 0 or not (timeout_s is None or _is_time(timeout_s)):
+        raise Invalid(f"cannot wait {timeout_s!r} s, looking every {poll_s!r} s", hint="times are positive")
+    if since is not None and (type(since) is not int or abs(since) >= 2**62):
+        raise Invalid(f"not a version: {since!r}", hint="pass the last version seen, or 0")
+    key = branch_key(owner_id, workflow_id, branch)
+    if since is None:
+        # Here, and not in the generator, which begins only when it is first asked for something.
+        head = kernel._catalog.head(kernel._tenant, key)
+        since = 0 if head is None else head.version
+    return _follow(kernel, key, since, timeout_s, poll_s)
+
+
+def _follow(kernel: Kernel, key: BranchKey, seen: int, timeout_s: float | None, poll_s: float) -> Iterator[Version]:
+    quiet_since = kernel._clock.monotonic()
+    while True:
+        # Versions of a branch appear in their order, since each is committed on the one before: so nothing can turn
+        # up later below what was seen.
+        rows = kernel._catalog.versions_after(kernel._tenant, key, after_version=seen, limit=WATCHED)
+        for row in rows:
+            yield version_of(row)
+            seen = row.version
+        now = kernel._clock.monotonic()
+        if rows:
+            quiet_since = now
+            continue
+        wait = poll_s if timeout_s is None else min(poll_s, quiet_since + timeout_s - now)
+        if wait <= 0:
+            return
+        kernel._clock.sleep(min(wait, LONGEST_SLEEP_S))
+
+
+def _is_time(seconds: object) -> bool:
+    """Whether one can wait so long: infinity is a time, NaN is none."""
+    return isinstance(seconds, int | float) and type(seconds) is not bool and seconds >= 0
+
+
+def verify_manifest_integrity(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> bool:
+    """Whether one version is whole: its manifest, its columns, and every block of its state, each hashed again."""
+    row = kernel._row(manifest_id, owner_id)
+    return _verifier(kernel).version(row.id).ok
+
+
+def verify(
+    kernel: Kernel, *, workflow_id: str, owner_id: str, branch: str = MAIN, expect: Receipt | None = None
+) -> Report:
+    """Check a branch: its journal from the beginning, its head, and every version down to the last block.
+
+    With `expect`, a receipt that was kept elsewhere, also that the store still shows what it is for.
+    """
+    key = branch_key(owner_id, workflow_id, branch)
+    kernel._head(key)
+    return _verifier(kernel).branch(key, expect)
+
+
+def _verifier(kernel: Kernel) -> Verifier:
+    from analemma.state.verify import Verifier
+
+    return Verifier(kernel._catalog, kernel._tenant, kernel._blocks)

@@ -1,0 +1,67 @@
+"""Reading state: all of it, or some fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from analemma.canon.identity import BlockId
+from analemma.canon.pointer import Path
+from analemma.errors import Corrupt, Invalid, NotFound
+from analemma.state.arguments import (
+    MAIN,
+    branch_key,
+    check_name,
+    check_unicode,
+    field_path,
+    place,
+)
+
+if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
+
+
+def load_latest_state(
+    kernel: Kernel, *, workflow_id: str, owner_id: str, execution_id: str | None = None, branch: str = MAIN
+) -> dict[str, Any]:
+    """The newest state of a branch, or of one execution on it; NotFound if there is none."""
+    key = branch_key(owner_id, workflow_id, branch)
+    if execution_id is not None:
+        execution = check_name(execution_id, "execution")
+        rows = kernel._catalog.history(kernel._tenant, key, execution=execution, limit=1)
+        if not rows:
+            raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
+        return _read_state(kernel, rows[0].id)
+    return _read_state(kernel, kernel._head(key).manifest)
+
+
+def load_state(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
+    """The whole state of one version."""
+    return _read_state(kernel, kernel._row(manifest_id, owner_id).id)
+
+
+def load_fields(
+    kernel: Kernel, manifest_id: str, fields: Sequence[str], *, owner_id: str | None = None
+) -> dict[str, Any]:
+    """Some fields (names or JSON pointers) of one version, reading only the blocks they need; those that are not
+    there are left out."""
+    if isinstance(fields, str):
+        raise Invalid("fields is one string", hint="pass a list of names or pointers")
+    row = kernel._row(manifest_id, owner_id)
+    paths = {name: path_of(name) for name in fields}
+    root = kernel._read_manifest(row.id).root.id
+    found = kernel._guarded(row.id, lambda: kernel._trees.get_many(root, paths.values()))
+    return {name: found[path] for name, path in paths.items() if path in found}
+
+
+def _read_state(kernel: Kernel, manifest: BlockId) -> dict[str, Any]:
+    state = kernel._guarded(manifest, lambda: kernel._trees.read(kernel._read_manifest(manifest).root.id))
+    if type(state) is not dict:
+        raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())
+    return state
+
+
+def path_of(name: Any) -> Path:
+    """A field's name or a JSON pointer, as someone asks for it."""
+    check_unicode(name, "path")
+    return field_path(name)

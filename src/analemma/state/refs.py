@@ -1,0 +1,234 @@
+"""What is said of a version in the journal of its branch: tags, which name it, pins, which keep it, and decisions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analemma.canon.identity import parse_block_id
+from analemma.catalog.names import check_part, check_texts
+from analemma.catalog.port import JournalRow, PinRow, TagRow, Verdict
+from analemma.clock import moment
+from analemma.errors import Conflict, Invalid, NotFound
+from analemma.state.arguments import MAIN, branch_key, check_text, check_unicode, check_verdict
+from analemma.state.records import DECIDED, PINNED, TAGGED, UNPINNED, UNTAGGED, Note, read_record
+
+if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
+
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}")
+# What would be taken for a version or for a manifest where either may be typed.
+NUMBER_OR_ID = re.compile(r"[0-9]+|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A name for one version, unique in its workflow."""
+
+    name: str
+    manifest_id: str
+    version: int
+    branch: str
+    message: str | None
+    created_at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A version that must not expire."""
+
+    manifest_id: str
+    version: int
+    branch: str
+    reason: str | None
+    created_at: dt.datetime
+
+
+def tag(
+    kernel: Kernel, manifest_id: str, name: str, *, owner_id: str, message: str | None = None, force: bool = False
+) -> Tag:
+    """Name a version. A tagged version never expires. A name that is on another version is moved only with
+    `force`; without it, that is a Conflict."""
+    check_tag(name)
+    check_text(message, "message")
+    row = kernel._row(manifest_id, owner_id)
+    key = row.key
+
+    def propose(_: int) -> Note | None:
+        there = kernel._catalog.tag(kernel._tenant, key.owner, key.workflow, name)
+        if there is not None and not force:
+            if there.manifest == row.id:
+                return None
+            raise Conflict(
+                f"the tag {name} is on version {there.version} of branch {there.key.branch}",
+                hint="pass force=True to move it",
+                tag=name,
+                manifest=there.manifest.hex(),
+            )
+        moved_from = None if there is None else there.manifest
+        facts = {"tag": name, "message": message, "moved_from": None if moved_from is None else moved_from.hex()}
+        details = {"name": name, "message": message}
+        if moved_from is None:
+            return Note(TAGGED, row.id, facts, "add_tag", details)
+        return Note(TAGGED, row.id, facts, "move_tag", {**details, "moved_from": moved_from})
+
+    kernel._record(key, propose)
+    return _tag(_tag_row(kernel, key.owner, key.workflow, name))
+
+
+def untag(kernel: Kernel, name: str, *, workflow_id: str, owner_id: str) -> None:
+    """Remove a tag; NotFound if there is none."""
+    branch_key(owner_id, workflow_id, MAIN)
+    check_unicode(name, "tag")
+    check_texts((name,))
+    there = _tag_row(kernel, owner_id, workflow_id, name)
+
+    def propose(_: int) -> Note:
+        if _tag_row(kernel, owner_id, workflow_id, name).manifest != there.manifest:
+            raise Conflict(f"the tag {name} was moved meanwhile", hint="look where it is now", tag=name)
+        return Note(UNTAGGED, there.manifest, {"tag": name}, "drop_tag", {"name": name})
+
+    kernel._record(there.key, propose)
+
+
+def tags(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Tag]:
+    """Every tag of a workflow, on whatever branch, oldest first."""
+    branch_key(owner_id, workflow_id, MAIN)
+    return [_tag(row) for row in kernel._catalog.tags(kernel._tenant, owner_id, workflow_id)]
+
+
+def pin(kernel: Kernel, manifest_id: str, *, owner_id: str, reason: str | None = None) -> Pin:
+    """Keep a version from expiring. Pinning again replaces the reason."""
+    check_text(reason, "reason")
+    row = kernel._row(manifest_id, owner_id)
+    pin: PinRow | None = None
+
+    def propose(now_us: int) -> Note:
+        nonlocal pin
+        pin = PinRow(row.key, row.id, row.version, reason, now_us)
+        return Note(PINNED, row.id, {"reason": reason}, "put_pin", {"reason": reason})
+
+    kernel._record(row.key, propose)
+    assert pin is not None
+    return _pin(pin)
+
+
+def unpin(kernel: Kernel, manifest_id: str, *, owner_id: str) -> None:
+    """Let a version expire again; NotFound if it is not pinned."""
+    row = kernel._row(manifest_id, owner_id)
+    note = Note(UNPINNED, row.id, {}, "drop_pin")
+    try:
+        kernel._record(row.key, lambda _: note, again_on_conflict=False)
+    except Conflict as exc:
+        if any(pin.manifest == row.id for pin in kernel._catalog.pins(kernel._tenant, row.key.owner, row.key.workflow)):
+            raise
+        raise NotFound(f"version {row.version} is not pinned", manifest=manifest_id) from exc
+
+
+def pins(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Pin]:
+    """Every pinned version of a workflow, oldest pin first."""
+    branch_key(owner_id, workflow_id, MAIN)
+    return [_pin(row) for row in kernel._catalog.pins(kernel._tenant, owner_id, workflow_id)]
+
+
+def _tag_row(kernel: Kernel, owner: str, workflow: str, name: str) -> TagRow:
+    row = kernel._catalog.tag(kernel._tenant, owner, workflow, name)
+    if row is None:
+        raise NotFound(f"workflow {owner}/{workflow} has no tag {name!r}", tag=name)
+    return row
+
+
+def check_tag(name: str) -> None:
+    """Raise Invalid unless it can name a version, and only that."""
+    check_unicode(name, "tag")
+    if TAG.fullmatch(name) is None or NUMBER_OR_ID.fullmatch(name) is not None:
+        raise Invalid(
+            f"not a tag: {name!r}",
+            hint="use up to 128 letters, digits, '.', '_', '/', '+' and '-', not digits only, no manifest id",
+        )
+
+
+def _tag(row: TagRow) -> Tag:
+    return Tag(row.name, row.manifest.hex(), row.version, row.key.branch, row.message, moment(row.created_at_us))
+
+
+def _pin(row: PinRow) -> Pin:
+    return Pin(row.manifest.hex(), row.version, row.key.branch, row.reason, moment(row.created_at_us))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What someone decided on a version. The newest decision on a version is the one that counts."""
+
+    manifest_id: str
+    decision: Verdict
+    score: float | None
+    reason: str | None
+    actor: str
+    decided_at: dt.datetime
+    seq: int
+    """Its place in the journal of the version's branch."""
+
+
+def decide(
+    kernel: Kernel,
+    manifest_id: str,
+    decision: Verdict,
+    *,
+    actor: str,
+    score: float | None = None,
+    reason: str | None = None,
+    owner_id: str | None = None,
+) -> Decision:
+    """Record a decision on a version, in the journal of its branch. Earlier decisions stay on record."""
+    check_verdict(decision)
+    if score is not None:
+        _check_score(score)
+    check_part(actor, "actor")
+    check_text(reason, "reason")
+    row = kernel._row(manifest_id, owner_id)
+    facts = {
+        "decision": decision,
+        "score": None if score is None else float(score),
+        "reason": reason,
+        "actor": actor,
+    }
+    note = Note(DECIDED, row.id, facts, "put_decision", {"version": row.version, "decision": decision})
+    record = kernel._record(row.key, lambda _: note)
+    assert record is not None
+    return decision_of(record)
+
+
+def decisions(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> list[Decision]:
+    """Every decision on a version, oldest first; also on one that has expired."""
+    manifest = parse_block_id(manifest_id)
+    gone = kernel._catalog.expired(kernel._tenant, manifest)
+    row = gone if gone is not None and owner_id in (None, gone.key.owner) else kernel._row(manifest_id, owner_id)
+    return [decision_of(each) for each in kernel._catalog.decisions(kernel._tenant, row.key, manifest)]
+
+
+def _check_score(score: Any) -> None:
+    try:
+        known = isinstance(score, int | float) and type(score) is not bool and math.isfinite(score)
+    except OverflowError:
+        known = False
+    if not known:
+        shown = f" {score}" if type(score) is float else ""
+        raise Invalid(f"the score{shown} is not a number that can be kept", hint="leave it out if there is none")
+
+
+def decision_of(row: JournalRow) -> Decision:
+    facts: dict[str, Any] = read_record(row)["facts"]
+    assert row.manifest is not None
+    return Decision(
+        manifest_id=row.manifest.hex(),
+        decision=facts["decision"],
+        score=facts["score"],
+        reason=facts["reason"],
+        actor=facts["actor"],
+        decided_at=moment(row.created_at_us),
+        seq=row.seq,
+    )

@@ -1,0 +1,141 @@
+"""The one way state is written: a delta, applied to a version, committed as the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from analemma.canon.build import Packer
+from analemma.canon.identity import BlockId, parse_block_id
+from analemma.canon.pointer import Path, check_path
+from analemma.canon.trees import Edited
+from analemma.canon.values import encode
+from analemma.catalog.port import BranchKey, Head
+from analemma.errors import Conflict, HeadMoved, Invalid
+from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, branch_key, check_metadata, check_name
+from analemma.state.committer import Proposal
+from analemma.state.delta import DeltaUpdate, apply_update, read_delta
+from analemma.state.records import Manifest, decode_receipt
+from analemma.state.versions import Commit, commit_of
+
+if TYPE_CHECKING:
+    from analemma.state.kernel import Kernel
+
+
+def save_state_delta(
+    kernel: Kernel,
+    delta: Mapping[str, Any] | DeltaUpdate,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    execution_id: str | None = None,
+    segment_id: int | None = None,
+    previous_manifest_id: str | CurrentHead | None = CURRENT_HEAD,
+    deleted: Iterable[str] = (),
+    branch: str = MAIN,
+    idempotency_key: str | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Commit:
+    """Apply the delta and make the result the next version.
+
+    Keys of `delta` are field names, or JSON pointers when they start with a slash (a field literally named `/x` is
+    `/~1x`). What is deleted need not be there. With `previous_manifest_id`, the head must still be that manifest
+    (None: the branch must not exist yet), or HeadMoved is raised and nothing changes; without it, the delta is
+    applied to whatever is newest. The same `idempotency_key` gives the same commit, however often and from wherever
+    it is asked for, for as long as keys are kept (`idempotency_keep_s` of the settings) or its version is; after
+    that it is a new request."""
+    key = branch_key(owner_id, workflow_id, branch)
+    update = read_delta(delta, deleted)
+    wire, blocks = (None, ()) if metadata is None else kernel._trees.pack(check_metadata(metadata))
+    expected = _parse_previous(previous_manifest_id)
+    fingerprint = b""
+    if idempotency_key is not None:
+        check_name(idempotency_key, "idempotency key")
+        fingerprint = fingerprint_of(
+            kernel, key, update, previous_manifest_id, execution_id, segment_id, message, metadata
+        )
+        known = known_commit(kernel, key, idempotency_key, fingerprint)
+        if known is not None:
+            return known
+
+    def propose(head: Head | None) -> Proposal:
+        base = None if head is None else kernel._read_manifest(head.manifest)
+        tree = _apply(kernel, base, update)
+        return Proposal(
+            key,
+            Edited(tree.root, (*tree.blocks, *blocks)),
+            head,
+            execution=execution_id,
+            segment=segment_id,
+            message=message,
+            metadata=wire,
+            config=None if base is None else base.config,
+            segments=None if base is None else base.segments,
+            idempotency_key=idempotency_key,
+            fingerprint=fingerprint,
+        )
+
+    try:
+        return commit_of(kernel._commit(key, expected, propose))
+    except HeadMoved:
+        # The head may have been moved by this very request, made from somewhere else a moment ago.
+        known = None if idempotency_key is None else known_commit(kernel, key, idempotency_key, fingerprint)
+        if known is None:
+            raise
+        return known
+
+
+def _apply(kernel: Kernel, base: Manifest | None, update: DeltaUpdate) -> Edited:
+    return apply_update(kernel._trees, None if base is None else base.root.id, update)
+
+
+def fingerprint_of(kernel: Kernel, key: BranchKey, update: DeltaUpdate, *parts: Any) -> bytes:
+    request: list[Any] = [
+        [key.owner, key.workflow, key.branch],
+        [[op, list(path), value] for op, path, value in update.operations],
+        [
+            repr(part) if isinstance(part, CurrentHead) else dict(part) if isinstance(part, Mapping) else part
+            for part in parts
+        ],
+    ]
+    try:
+        return sha256(b"request" + kernel._trees.build(request).root.id).digest()
+    except Invalid:
+        # With a request around it, a value can be nested deeper than anything that is stored; or it cannot be
+        # stored anywhere, and is refused by the place that it would have in the state.
+        request[1] = [[op, list(path), digest(kernel, value, path)] for op, path, value in update.operations]
+        request[2] = [digest(kernel, part, ()) for part in request[2]]
+        return sha256(b"deep request" + kernel._trees.build(request).root.id).digest()
+
+
+def digest(kernel: Kernel, value: Any, path: Path) -> bytes:
+    """A hash of a value as it would be stored at this path; Invalid, with the pointer, if it cannot be."""
+    check_path(path)
+    packed = Packer(kernel._trees.registry, lambda block: None).pack(value, at=path)
+    return sha256(encode(packed.wire)).digest()
+
+
+def known_commit(kernel: Kernel, key: BranchKey, idempotency_key: str, fingerprint: bytes) -> Commit | None:
+    known = kernel._catalog.receipt(kernel._tenant, key, idempotency_key)
+    if known is None:
+        return None
+    if known.fingerprint != fingerprint:  # guard: key.kernel
+        raise Conflict(
+            f"the idempotency key {idempotency_key!r} was used for another request",
+            hint="use a new key for a new request",
+            idempotency_key=idempotency_key,
+        )
+    receipt = decode_receipt(known.receipt)
+    return Commit(
+        receipt.manifest.hex(),
+        receipt.version,
+        None if receipt.parent is None else receipt.parent.hex(),
+        receipt.root.hex(),
+        receipt,
+    )
+
+
+def _parse_previous(previous: str | CurrentHead | None) -> BlockId | CurrentHead | None:
+    return previous if previous is None or isinstance(previous, CurrentHead) else parse_block_id(previous)
