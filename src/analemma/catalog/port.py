@@ -5,12 +5,14 @@ A backend that is not SQL implements `KernelCatalog` and passes `analemma.testin
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NewType, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NewType, Protocol
 
 from analemma.canon.identity import BlockId
+from analemma.clock import moment
 
 if TYPE_CHECKING:
     from analemma.catalog.threads import ThreadRows
@@ -193,32 +195,79 @@ class CatalogStats(NamedTuple):
     uploads: int
 
 
-class WorkflowRow(NamedTuple):
+class Shown:
+    """A row that callers get as it is: they see ids as text, and times as moments."""
+
+    __slots__ = ()
+    FIELDS: ClassVar[tuple[str, ...]]
+    manifest: BlockId
+    created_at_us: int
+
+    @property
+    def manifest_id(self) -> str:
+        """The version that it is about, as callers name it."""
+        return self.manifest.hex()
+
+    @property
+    def created_at(self) -> dt.datetime:
+        """When it came to be."""
+        return moment(self.created_at_us)
+
+    def to_json(self) -> dict[str, Any]:
+        """What callers see, as plain values."""
+        found = {name: getattr(self, name) for name in self.FIELDS}
+        return {name: item.isoformat() if isinstance(item, dt.datetime) else item for name, item in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow(Shown):
     """A workflow, and where it stands: on its main branch, or else on the first by name."""
 
-    workflow: str
+    FIELDS = (
+        *("workflow_id", "owner_id", "name", "status", "manifest_id", "branch"),
+        *("version", "segment_id", "created_at", "updated_at"),
+    )
+    owner_id: str
+    workflow_id: str
     name: str
+    """Its id, until it is given another."""
     status: WorkflowStatus
     created_at_us: int
-    updated_at_us: int
+    renamed_at_us: int
     """When name or status last changed."""
     manifest: BlockId
     branch: str
     version: int
-    segment: int | None
+    segment_id: int | None
     committed_at_us: int
 
+    @property
+    def updated_at(self) -> dt.datetime:
+        """When its state, its name or its status last changed."""
+        return moment(max(self.renamed_at_us, self.committed_at_us))
 
-class BranchRow(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Branch(Shown):
     """Where a branch began, and where it stands."""
 
-    branch: str
+    FIELDS = ("name", "manifest_id", "version", "parent_id", "created_at", "updated_at")
+    name: str
     parent: BlockId | None
-    """The version it was forked from, whether or not that is still there."""
     created_at_us: int
     manifest: BlockId
     version: int
     committed_at_us: int
+
+    @property
+    def parent_id(self) -> str | None:
+        """The version it was forked from, whether or not that is still there."""
+        return None if self.parent is None else self.parent.hex()
+
+    @property
+    def updated_at(self) -> dt.datetime:
+        """When its state last changed."""
+        return moment(self.committed_at_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +281,10 @@ class BranchStart:
 
 
 @dataclass(frozen=True, slots=True)
-class TagRow:
+class Tag(Shown):
     """A name for one version, unique in its workflow."""
 
+    FIELDS = ("name", "manifest_id", "version", "branch", "message", "created_at")
     name: str
     key: BranchKey
     """The branch of the version, in whose journal the tag is recorded."""
@@ -243,15 +293,27 @@ class TagRow:
     message: str | None
     created_at_us: int
 
+    @property
+    def branch(self) -> str:
+        """The version's branch."""
+        return self.key.branch
 
-class PinRow(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Pin(Shown):
     """A version that must not expire."""
 
+    FIELDS = ("manifest_id", "version", "branch", "reason", "created_at")
     key: BranchKey
     manifest: BlockId
     version: int
     reason: str | None
     created_at_us: int
+
+    @property
+    def branch(self) -> str:
+        """The version's branch."""
+        return self.key.branch
 
 
 class ExpiredRow(NamedTuple):
@@ -264,7 +326,7 @@ class ExpiredRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionRow:
+class RetentionPolicy:
     """Which versions to keep; one rule that keeps a version is enough, and without any rule all are kept."""
 
     keep_last: int | None = None
@@ -280,7 +342,7 @@ class PolicyRow(NamedTuple):
     owner: str
     workflow: str | None
     """None: every workflow of the owner that has no policy of its own."""
-    policy: RetentionRow
+    policy: RetentionPolicy
 
 
 class ExpiringVersion(NamedTuple):
@@ -402,7 +464,7 @@ class KernelCatalog(Protocol):
     def children(self, tenant: TenantId, parent: ManifestRow) -> list[ManifestRow]:
         """The next version on the branch, and the first versions of branches that began here; those still there."""
 
-    def workflow(self, tenant: TenantId, owner: str, workflow: str) -> WorkflowRow | None:
+    def workflow(self, tenant: TenantId, owner: str, workflow: str) -> Workflow | None:
         """One workflow; each exists from the first commit on its first branch."""
 
     def workflows(
@@ -414,7 +476,7 @@ class KernelCatalog(Protocol):
         status: WorkflowStatus | None = None,
         after: str = "",
         limit: int = 100,
-    ) -> list[WorkflowRow]:
+    ) -> list[Workflow]:
         """An owner's workflows with an id above `after`, in the order of the ids' bytes."""
 
     def set_workflow(
@@ -422,19 +484,19 @@ class KernelCatalog(Protocol):
     ) -> bool:
         """Change what is not None; False if there is no such workflow."""
 
-    def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[BranchRow]:
+    def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[Branch]:
         """A workflow's branches, oldest first."""
 
     def branch_start(self, tenant: TenantId, key: BranchKey) -> BranchStart | None:
         """How one branch began."""
 
-    def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> TagRow | None:
+    def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> Tag | None:
         """Where a tag is."""
 
-    def tags(self, tenant: TenantId, owner: str, workflow: str) -> list[TagRow]:
+    def tags(self, tenant: TenantId, owner: str, workflow: str) -> list[Tag]:
         """A workflow's tags, oldest first."""
 
-    def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[PinRow]:
+    def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[Pin]:
         """A workflow's pinned versions, oldest pin first."""
 
     def running_executions(self, tenant: TenantId, owner: str, workflow: str) -> list[str]:
@@ -457,10 +519,10 @@ class KernelCatalog(Protocol):
     ) -> list[ExpiredRow]:
         """What expired on a branch, oldest first, above `after_version`."""
 
-    def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionRow | None:
+    def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionPolicy | None:
         """The policy that applies to a workflow: its own, or else its owner's. None: that of the owner."""
 
-    def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionRow) -> None:
+    def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionPolicy) -> None:
         """Set a workflow's policy; None: that of the owner, for workflows without their own."""
 
     def retention_policies(

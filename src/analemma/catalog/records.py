@@ -13,7 +13,7 @@ from analemma.catalog.commits import read_head
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.lost_answers import send
 from analemma.catalog.names import check_part, check_texts
-from analemma.catalog.port import BranchKey, ExpiredRow, Head, ManifestRow, PinRow, RecordRequest, TagRow, TenantId
+from analemma.catalog.port import BranchKey, ExpiredRow, Head, ManifestRow, Pin, RecordRequest, Tag, TenantId
 from analemma.catalog.procedures import Refused
 from analemma.errors import AnalemmaError, Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare, hit
@@ -74,16 +74,16 @@ def manifest_row(row: Row) -> ManifestRow:
     return ManifestRow(row[0], BranchKey(*row[1:4]), *row[4:])
 
 
-def tag_row(row: Row) -> TagRow:
+def tag_row(row: Row) -> Tag:
     """A row of `tag` or `tags`."""
     name, owner, workflow, branch, manifest, *rest = row
-    return TagRow(name, BranchKey(owner, workflow, branch), BlockId(manifest), *rest)
+    return Tag(name, BranchKey(owner, workflow, branch), BlockId(manifest), *rest)
 
 
-def pin_row(row: Row) -> PinRow:
+def pin_row(row: Row) -> Pin:
     """A row of `pins`."""
     owner, workflow, branch, manifest, *rest = row
-    return PinRow(BranchKey(owner, workflow, branch), BlockId(manifest), *rest)
+    return Pin(BranchKey(owner, workflow, branch), BlockId(manifest), *rest)
 
 
 def expired_row(row: Row) -> ExpiredRow:

@@ -6,19 +6,19 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.engine import Engine
 from analemma.catalog.names import check_part
 from analemma.catalog.port import (
+    Branch,
     BranchKey,
-    BranchRow,
     BranchStart,
     ExpiredRow,
     JournalRow,
     ManifestRow,
-    PinRow,
+    Pin,
     PolicyRow,
     RecordRequest,
-    RetentionRow,
-    TagRow,
+    RetentionPolicy,
+    Tag,
     TenantId,
-    WorkflowRow,
+    Workflow,
     WorkflowStatus,
 )
 from analemma.catalog.records import (
@@ -67,9 +67,9 @@ class SqlRecords:
         )
         return sorted((manifest_row(row) for row in rows), key=lambda row: (row.created_at_us, row.key))
 
-    def workflow(self, tenant: TenantId, owner: str, workflow: str) -> WorkflowRow | None:
+    def workflow(self, tenant: TenantId, owner: str, workflow: str) -> Workflow | None:
         row = self.engine.one("workflow", tenant=tenant, owner=owner, workflow=workflow)
-        return None if row is None else WorkflowRow(*row)
+        return None if row is None else Workflow(owner, *row)
 
     def workflows(
         self,
@@ -80,11 +80,11 @@ class SqlRecords:
         status: WorkflowStatus | None = None,
         after: str = "",
         limit: int = 100,
-    ) -> list[WorkflowRow]:
+    ) -> list[Workflow]:
         rows = self.engine.all(
             "workflows", tenant=tenant, owner=owner, name_prefix=name_prefix, status=status, after=after, limit=limit
         )
-        return [WorkflowRow(*row) for row in rows]
+        return [Workflow(owner, *row) for row in rows]
 
     def set_workflow(
         self, tenant: TenantId, owner: str, workflow: str, *, name: str | None, status: WorkflowStatus | None
@@ -102,22 +102,22 @@ class SqlRecords:
         )
         return touched == 1
 
-    def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[BranchRow]:
+    def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[Branch]:
         rows = self.engine.all("branches", tenant=tenant, owner=owner, workflow=workflow)
-        return [BranchRow(*row) for row in rows]
+        return [Branch(*row) for row in rows]
 
     def branch_start(self, tenant: TenantId, key: BranchKey) -> BranchStart | None:
         row = self.engine.one("branch", **branch_columns(tenant, key))
         return None if row is None else BranchStart(*row)
 
-    def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> TagRow | None:
+    def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> Tag | None:
         row = self.engine.one("tag", tenant=tenant, owner=owner, workflow=workflow, name=name)
         return None if row is None else tag_row(row)
 
-    def tags(self, tenant: TenantId, owner: str, workflow: str) -> list[TagRow]:
+    def tags(self, tenant: TenantId, owner: str, workflow: str) -> list[Tag]:
         return [tag_row(row) for row in self.engine.all("tags", tenant=tenant, owner=owner, workflow=workflow)]
 
-    def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[PinRow]:
+    def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[Pin]:
         return [pin_row(row) for row in self.engine.all("pins", tenant=tenant, owner=owner, workflow=workflow)]
 
     def running_executions(self, tenant: TenantId, owner: str, workflow: str) -> list[str]:
@@ -159,11 +159,11 @@ class SqlRecords:
         )
         return [expired_row(row) for row in rows]
 
-    def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionRow | None:
+    def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionPolicy | None:
         row = self.engine.one("retention", tenant=tenant, owner=owner, workflow=workflow or OWNER_WIDE)
-        return None if row is None else RetentionRow(*row)
+        return None if row is None else RetentionPolicy(*row)
 
-    def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionRow) -> None:
+    def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionPolicy) -> None:
         check_part(owner, "owner")
         if workflow is not None:
             check_part(workflow, "workflow")
@@ -190,4 +190,4 @@ class SqlRecords:
             after_workflow=workflow or OWNER_WIDE,
             limit=limit,
         )
-        return [PolicyRow(row[0], row[1] or None, RetentionRow(*row[2:])) for row in rows]
+        return [PolicyRow(row[0], row[1] or None, RetentionPolicy(*row[2:])) for row in rows]

@@ -16,10 +16,10 @@ from analemma.cli.output import print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
+    from analemma.catalog.port import Branch, Pin, Tag, Workflow
     from analemma.state.records import Receipt
-    from analemma.state.refs import Decision, Pin, Tag
+    from analemma.state.refs import Decision
     from analemma.state.versions import Commit, Version
-    from analemma.state.workflows import Branch, Workflow
 
 TYPE = "$type"
 LINK = "$link"
@@ -90,6 +90,10 @@ def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:
 
 def fields_of(answer: Version | Tag | Pin | Decision | Workflow | Branch) -> dict[str, Any]:
     """One of the kernel's plain answers for programs."""
+    from analemma.catalog.port import Shown
+
+    if isinstance(answer, Shown):
+        return answer.to_json()
     fields = answer._asdict() if isinstance(answer, tuple) else dataclasses.asdict(answer)
     return {name: item.isoformat() if isinstance(item, dt.datetime) else item for name, item in fields.items()}
 

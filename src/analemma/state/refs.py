@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from analemma.canon.identity import parse_block_id
 from analemma.catalog.names import check_part, check_texts
-from analemma.catalog.port import JournalRow, PinRow, TagRow, Verdict
+from analemma.catalog.port import JournalRow, Pin, Tag, Verdict
 from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_text, check_unicode, check_verdict
@@ -22,29 +22,6 @@ if TYPE_CHECKING:
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}")
 # What would be taken for a version or for a manifest where either may be typed.
 NUMBER_OR_ID = re.compile(r"[0-9]+|[0-9a-f]{64}")
-
-
-@dataclass(frozen=True, slots=True)
-class Tag:
-    """A name for one version, unique in its workflow."""
-
-    name: str
-    manifest_id: str
-    version: int
-    branch: str
-    message: str | None
-    created_at: dt.datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A version that must not expire."""
-
-    manifest_id: str
-    version: int
-    branch: str
-    reason: str | None
-    created_at: dt.datetime
 
 
 def tag(
@@ -76,7 +53,7 @@ def tag(
         return Note(TAGGED, row.id, facts, "move_tag", {**details, "moved_from": moved_from})
 
     kernel._record(key, propose)
-    return _tag(_tag_row(kernel, key.owner, key.workflow, name))
+    return _tag_row(kernel, key.owner, key.workflow, name)
 
 
 def untag(kernel: Kernel, name: str, *, workflow_id: str, owner_id: str) -> None:
@@ -97,23 +74,23 @@ def untag(kernel: Kernel, name: str, *, workflow_id: str, owner_id: str) -> None
 def tags(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Tag]:
     """Every tag of a workflow, on whatever branch, oldest first."""
     branch_key(owner_id, workflow_id, MAIN)
-    return [_tag(row) for row in kernel._catalog.tags(kernel._tenant, owner_id, workflow_id)]
+    return kernel._catalog.tags(kernel._tenant, owner_id, workflow_id)
 
 
 def pin(kernel: Kernel, manifest_id: str, *, owner_id: str, reason: str | None = None) -> Pin:
     """Keep a version from expiring. Pinning again replaces the reason."""
     check_text(reason, "reason")
     row = kernel._row(manifest_id, owner_id)
-    pin: PinRow | None = None
+    pin: Pin | None = None
 
     def propose(now_us: int) -> Note:
         nonlocal pin
-        pin = PinRow(row.key, row.id, row.version, reason, now_us)
+        pin = Pin(row.key, row.id, row.version, reason, now_us)
         return Note(PINNED, row.id, {"reason": reason}, "put_pin", {"reason": reason})
 
     kernel._record(row.key, propose)
     assert pin is not None
-    return _pin(pin)
+    return pin
 
 
 def unpin(kernel: Kernel, manifest_id: str, *, owner_id: str) -> None:
@@ -131,10 +108,10 @@ def unpin(kernel: Kernel, manifest_id: str, *, owner_id: str) -> None:
 def pins(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Pin]:
     """Every pinned version of a workflow, oldest pin first."""
     branch_key(owner_id, workflow_id, MAIN)
-    return [_pin(row) for row in kernel._catalog.pins(kernel._tenant, owner_id, workflow_id)]
+    return kernel._catalog.pins(kernel._tenant, owner_id, workflow_id)
 
 
-def _tag_row(kernel: Kernel, owner: str, workflow: str, name: str) -> TagRow:
+def _tag_row(kernel: Kernel, owner: str, workflow: str, name: str) -> Tag:
     row = kernel._catalog.tag(kernel._tenant, owner, workflow, name)
     if row is None:
         raise NotFound(f"workflow {owner}/{workflow} has no tag {name!r}", tag=name)
@@ -149,14 +126,6 @@ def check_tag(name: str) -> None:
             f"not a tag: {name!r}",
             hint="use up to 128 letters, digits, '.', '_', '/', '+' and '-', not digits only, no manifest id",
         )
-
-
-def _tag(row: TagRow) -> Tag:
-    return Tag(row.name, row.manifest.hex(), row.version, row.key.branch, row.message, moment(row.created_at_us))
-
-
-def _pin(row: PinRow) -> Pin:
-    return Pin(row.manifest.hex(), row.version, row.key.branch, row.reason, moment(row.created_at_us))
 
 
 @dataclass(frozen=True, slots=True)

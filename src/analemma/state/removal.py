@@ -25,7 +25,7 @@ def remove_workflow(kernel: Kernel, engine: Engine, owner: str, workflow: str, r
     branches there were."""
     trouble = f"{place(BranchKey(owner, workflow))} changes too fast to be removed"
     for _ in attempts(kernel._clock, trouble, hint="stop its writers"):
-        names = [row.branch for row in kernel._catalog.branches(kernel._tenant, owner, workflow)]
+        names = [row.name for row in kernel._catalog.branches(kernel._tenant, owner, workflow)]
         found = [kernel._head_after_pending(BranchKey(owner, workflow, name)) for name in names]
         heads = tuple(head for head in found if head is not None)
         with suppress(HeadMoved):

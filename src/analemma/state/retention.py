@@ -11,7 +11,7 @@ import orjson
 
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes, locate
-from analemma.catalog.port import BranchKey, ExpiringVersion, ManifestRow, RetentionRow
+from analemma.catalog.port import BranchKey, ExpiringVersion, ManifestRow, RetentionPolicy
 from analemma.catalog.threads import CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
@@ -65,11 +65,6 @@ class BranchExpiry:
     """Why it went no further; the other branches were done all the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy(RetentionRow):
-    """Which versions to keep; one rule that keeps a version is enough. Without any rule, everything is kept."""
-
-
 def set_retention(
     kernel: Kernel,
     *,
@@ -106,7 +101,7 @@ def get_retention(kernel: Kernel, *, owner_id: str, workflow_id: str | None = No
     if workflow_id is not None:
         check_name(workflow_id, "workflow")
     row = kernel._catalog.retention(kernel._tenant, owner_id, workflow_id)
-    return RetentionPolicy() if row is None else RetentionPolicy(**asdict(row))
+    return row or RetentionPolicy()
 
 
 def expire(
@@ -165,7 +160,7 @@ def _expire_quietly(kernel: Kernel, key: BranchKey, dry_run: bool, now_us: int |
 
 def _branches_with_rules(kernel: Kernel) -> Iterator[BranchKey]:
     """Every branch to which a policy with a rule applies, once."""
-    policies: dict[tuple[str, str | None], RetentionRow] = {}
+    policies: dict[tuple[str, str | None], RetentionPolicy] = {}
     after: tuple[str, str | None] | None = None
     while page := kernel._catalog.retention_policies(kernel._tenant, after=after, limit=READ_PAGE):
         policies.update({(row.owner, row.workflow): row.policy for row in page})
@@ -177,17 +172,17 @@ def _branches_with_rules(kernel: Kernel) -> Iterator[BranchKey]:
             # Under its owner's policy, one with a policy of its own has its turn with that.
             if chosen is not None or (owner, workflow) not in policies:
                 for row in kernel._catalog.branches(kernel._tenant, owner, workflow):
-                    yield BranchKey(owner, workflow, row.branch)
+                    yield BranchKey(owner, workflow, row.name)
 
 
 def _workflow_ids(kernel: Kernel, owner: str) -> Iterator[str]:
     after = ""
     while page := kernel._catalog.workflows(kernel._tenant, owner, after=after, limit=READ_PAGE):
-        yield from [row.workflow for row in page]
-        after = page[-1].workflow
+        yield from [row.workflow_id for row in page]
+        after = page[-1].workflow_id
 
 
-def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionRow, now_us: int) -> ExpiryPlan:
+def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionPolicy, now_us: int) -> ExpiryPlan:
     head = kernel._head(key)
     tagged = {row.manifest for row in kernel._catalog.tags(kernel._tenant, key.owner, key.workflow)}
     pinned = {row.manifest for row in kernel._catalog.pins(kernel._tenant, key.owner, key.workflow)}
@@ -283,7 +278,7 @@ def _check_time(now_us: int) -> int:
 
 def plan_expiry(
     versions: Iterable[ManifestRow],
-    policy: RetentionRow,
+    policy: RetentionPolicy,
     head: BlockId,
     tagged: Collection[BlockId],
     pinned: Collection[BlockId],

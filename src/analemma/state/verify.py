@@ -165,7 +165,7 @@ class Verifier:
         """A tag that moved to another branch is told of in that branch's journal: those are read only if there is a tag
         to look for."""
         for branch in seen.branches(self._tenant, key.owner, key.workflow):
-            other = seen.head(self._tenant, key._replace(branch=branch.branch))
+            other = seen.head(self._tenant, key._replace(branch=branch.name))
             if other is not None and other.key != key:
                 for place, count in self._replay(seen, other, Report()).tag_balance.items():
                     summary.tag_balance[place] += count

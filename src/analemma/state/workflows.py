@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from analemma.catalog.names import check_texts
-from analemma.catalog.port import BranchKey, WorkflowRow, WorkflowStatus
-from analemma.clock import moment
+from analemma.catalog.port import Branch, BranchKey, Workflow, WorkflowStatus
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, check_unicode, place
 from analemma.state.versions import Version, version_of
@@ -21,43 +19,12 @@ MOST_PER_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Workflow:
-    """A workflow, and where it stands: on its main branch, or else on the first by name."""
-
-    workflow_id: str
-    owner_id: str
-    name: str
-    """Its id, until it is given another."""
-    status: WorkflowStatus
-    manifest_id: str
-    branch: str
-    version: int
-    segment_id: int | None
-    created_at: dt.datetime
-    updated_at: dt.datetime
-    """When its state, its name or its status last changed."""
-
-
-@dataclass(frozen=True, slots=True)
 class WorkflowPage:
     """Some of an owner's workflows, by id."""
 
     items: tuple[Workflow, ...]
     cursor: str | None
     """Where the next page begins; None: this was the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """Where a branch began, and where it stands."""
-
-    name: str
-    manifest_id: str
-    version: int
-    parent_id: str | None
-    """The version it was forked from, whether or not that is still there."""
-    created_at: dt.datetime
-    updated_at: dt.datetime
 
 
 def list_workflows(
@@ -87,8 +54,8 @@ def list_workflows(
         limit=limit + 1,
     )
     page = rows[:limit]
-    more = _cursor(page[-1].workflow) if len(rows) > limit else None
-    return WorkflowPage(tuple(_workflow(owner_id, row) for row in page), more)
+    more = _cursor(page[-1].workflow_id) if len(rows) > limit else None
+    return WorkflowPage(tuple(page), more)
 
 
 def get_workflow(kernel: Kernel, *, workflow_id: str, owner_id: str) -> Workflow:
@@ -97,7 +64,7 @@ def get_workflow(kernel: Kernel, *, workflow_id: str, owner_id: str) -> Workflow
     row = kernel._catalog.workflow(kernel._tenant, owner_id, workflow_id)
     if row is None:
         raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}", hint="save something there first")
-    return _workflow(owner_id, row)
+    return row
 
 
 def set_workflow(
@@ -120,17 +87,7 @@ def branches(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Branch]
     rows = kernel._catalog.branches(kernel._tenant, owner_id, workflow_id)
     if not rows:
         raise NotFound(f"there is no {place(BranchKey(owner_id, workflow_id))}")
-    return [
-        Branch(
-            name=row.branch,
-            manifest_id=row.manifest.hex(),
-            version=row.version,
-            parent_id=None if row.parent is None else row.parent.hex(),
-            created_at=moment(row.created_at_us),
-            updated_at=moment(row.committed_at_us),
-        )
-        for row in rows
-    ]
+    return rows
 
 
 def children(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> list[Version]:
@@ -139,21 +96,6 @@ def children(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -
     row = kernel._row(manifest_id, owner_id)
     found = kernel._catalog.children(kernel._tenant, row)
     return [version_of(child) for child in found if owner_id in (None, child.key.owner)]
-
-
-def _workflow(owner: str, row: WorkflowRow) -> Workflow:
-    return Workflow(
-        workflow_id=row.workflow,
-        owner_id=owner,
-        name=row.name,
-        status=row.status,
-        manifest_id=row.manifest.hex(),
-        branch=row.branch,
-        version=row.version,
-        segment_id=row.segment,
-        created_at=moment(row.created_at_us),
-        updated_at=moment(max(row.updated_at_us, row.committed_at_us)),
-    )
 
 
 def _check_status(status: str | None) -> None:

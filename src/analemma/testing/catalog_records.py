@@ -17,11 +17,11 @@ from analemma.catalog.port import (
     ExpiringVersion,
     Head,
     KernelCatalog,
-    PinRow,
+    Pin,
     PolicyRow,
     RecordRequest,
-    RetentionRow,
-    TagRow,
+    RetentionPolicy,
+    Tag,
     TenantId,
     Verdict,
 )
@@ -37,8 +37,8 @@ class CatalogRecordsSuite:
         first, second = _line(catalog, tenant, 2)
         found = catalog.workflow(tenant, KEY.owner, KEY.workflow)
         assert found is not None and [found] == catalog.workflows(tenant, KEY.owner)
-        assert (found.workflow, found.name, found.status) == (KEY.workflow, KEY.workflow, "IDLE")
-        assert (found.manifest, found.branch, found.version, found.segment) == (second.manifest.id, "main", 2, 3)
+        assert (found.workflow_id, found.name, found.status) == (KEY.workflow, KEY.workflow, "IDLE")
+        assert (found.manifest, found.branch, found.version, found.segment_id) == (second.manifest.id, "main", 2, 3)
         assert (found.created_at_us, found.committed_at_us) == (
             first.manifest.created_at_us,
             second.manifest.created_at_us,
@@ -56,10 +56,10 @@ class CatalogRecordsSuite:
             catalog.commit(make_request(tenant, None, key=BranchKey("ann", name)))
         catalog.commit(make_request(tenant, None, key=BranchKey("bob", "c")))
         catalog.commit(make_request(catalog.tenant("other"), None, key=BranchKey("ann", "c")))
-        assert [row.workflow for row in catalog.workflows(tenant, "ann")] == names
-        assert [row.workflow for row in catalog.workflows(tenant, "ann", after="a", limit=2)] == names[2:4]
+        assert [row.workflow_id for row in catalog.workflows(tenant, "ann")] == names
+        assert [row.workflow_id for row in catalog.workflows(tenant, "ann", after="a", limit=2)] == names[2:4]
         assert catalog.set_workflow(tenant, "ann", "é", name="Zoo", status="FAILED")
-        assert [row.workflow for row in catalog.workflows(tenant, "ann", name_prefix="Z")] == ["Z", "é"]
+        assert [row.workflow_id for row in catalog.workflows(tenant, "ann", name_prefix="Z")] == ["Z", "é"]
         assert [row.name for row in catalog.workflows(tenant, "ann", status="FAILED")] == ["Zoo"]
         assert not catalog.set_workflow(tenant, "ann", "nothing", name="x", status=None)
 
@@ -68,9 +68,7 @@ class CatalogRecordsSuite:
         other = make_request(tenant, None, key=KEY._replace(branch="idea"), bases=(first.manifest.id,))
         fork = replace(other, manifest=other.manifest._replace(parent=first.manifest.id))
         catalog.commit(fork)
-        assert [
-            (row.branch, row.parent, row.manifest) for row in catalog.branches(tenant, KEY.owner, KEY.workflow)
-        ] == [
+        assert [(row.name, row.parent, row.manifest) for row in catalog.branches(tenant, KEY.owner, KEY.workflow)] == [
             ("idea", first.manifest.id, fork.manifest.id),
             ("main", None, first.manifest.id),
         ]
@@ -135,7 +133,7 @@ class CatalogRecordsSuite:
         first, second = _line(catalog, tenant, 2)
         tagging = _tagging(tenant, second.head, "add_tag", first)
         head = self._append(catalog, tagging)
-        tag = TagRow("good", KEY, first.manifest.id, 1, "why", tagging.record.created_at_us)
+        tag = Tag("good", KEY, first.manifest.id, 1, "why", tagging.record.created_at_us)
         assert catalog.tag(tenant, KEY.owner, KEY.workflow, "good") == tag
         for refused in (
             _tagging(tenant, head, "add_tag", second),
@@ -160,7 +158,7 @@ class CatalogRecordsSuite:
         for reason in ("why", "other"):
             pinning = make_record(tenant, head, "put_pin", manifest=first.manifest.id, reason=reason)
             head = self._append(catalog, pinning)
-            pin = PinRow(KEY, first.manifest.id, 1, reason, pinning.record.created_at_us)
+            pin = Pin(KEY, first.manifest.id, 1, reason, pinning.record.created_at_us)
             assert catalog.pins(tenant, KEY.owner, KEY.workflow) == [pin]
         head = self._append(catalog, make_record(tenant, head, "drop_pin", manifest=first.manifest.id))
         assert catalog.pins(tenant, KEY.owner, KEY.workflow) == []
@@ -304,23 +302,23 @@ class CatalogRecordsSuite:
 
     def test_the_policy_of_a_workflow_comes_before_its_owners(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         assert catalog.retention(tenant, "ann", "report") is None
-        catalog.set_retention(tenant, "ann", None, RetentionRow(keep_last=3))
-        assert catalog.retention(tenant, "ann", "report") == RetentionRow(keep_last=3)
-        for policy in (RetentionRow(1, 2, 3, 4, 5), RetentionRow(keep_weekly=1)):
+        catalog.set_retention(tenant, "ann", None, RetentionPolicy(keep_last=3))
+        assert catalog.retention(tenant, "ann", "report") == RetentionPolicy(keep_last=3)
+        for policy in (RetentionPolicy(1, 2, 3, 4, 5), RetentionPolicy(keep_weekly=1)):
             catalog.set_retention(tenant, "ann", "report", policy)
             assert catalog.retention(tenant, "ann", "report") == policy
-        assert catalog.retention(tenant, "ann", None) == RetentionRow(keep_last=3)
+        assert catalog.retention(tenant, "ann", None) == RetentionPolicy(keep_last=3)
         assert catalog.retention(tenant, "bob", "report") is None
 
     def test_policies_are_listed_page_by_page(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         assert catalog.retention_policies(tenant) == []
         made = [
-            PolicyRow(owner, workflow, RetentionRow(keep_last=number))
+            PolicyRow(owner, workflow, RetentionPolicy(keep_last=number))
             for number, (owner, workflow) in enumerate([("ann", None), ("ann", "b"), ("ann", "é"), ("bob", "a")], 1)
         ]
         for row in made:
             catalog.set_retention(tenant, row.owner, row.workflow, row.policy)
-        catalog.set_retention(catalog.tenant("other"), "ann", None, RetentionRow())
+        catalog.set_retention(catalog.tenant("other"), "ann", None, RetentionPolicy())
         listed: list[PolicyRow] = []
         while page := catalog.retention_policies(
             tenant, after=(listed[-1].owner, listed[-1].workflow) if listed else None, limit=1
