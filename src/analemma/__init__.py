@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from analemma.canon.types import Tagged as Tagged
     from analemma.catalog.deploy_states import DeployState as DeployState
     from analemma.catalog.port import BranchKey as BranchKey
+    from analemma.catalog.port import Version as Version
     from analemma.contracts.contract_set import ContractSet as ContractSet
     from analemma.contracts.loading import load_contracts as load_contracts
     from analemma.contracts.problems import ContractProblems as ContractProblems
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
     from analemma.state.records import encode_receipt as encode_receipt
     from analemma.state.tickets import Ticket as Ticket
     from analemma.state.versions import Commit as Commit
-    from analemma.state.versions import Version as Version
 
 __version__ = "0.1.0"
 
@@ -88,7 +88,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.canon.trees": ("Operation",),
     "analemma.canon.types": ("Tagged",),
     "analemma.catalog.deploy_states": ("DeployState",),
-    "analemma.catalog.port": ("BranchKey",),
+    "analemma.catalog.port": ("BranchKey", "Version"),
     "analemma.contracts.contract_set": ("ContractSet",),
     "analemma.contracts.loading": ("load_contracts",),
     "analemma.contracts.problems": ("ContractProblems",),
@@ -114,7 +114,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.state.merge_values": ("by_key",),
     "analemma.state.records": ("decode_receipt", "encode_receipt"),
     "analemma.state.tickets": ("Ticket",),
-    "analemma.state.versions": ("Commit", "Version"),
+    "analemma.state.versions": ("Commit",),
 }
 _MODULES = ("aio", "errors")
 

@@ -18,10 +18,10 @@ from analemma.catalog.port import (
     Committed,
     Head,
     JournalRow,
-    ManifestRow,
     RowChange,
     TenantId,
     UploadId,
+    Version,
 )
 from analemma.catalog.procedures import Refused
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid, Unavailable
@@ -55,7 +55,7 @@ class Move(NamedTuple):
 
     head: Head | None
     expected: Head | None
-    manifest: ManifestRow | None = None
+    manifest: Version | None = None
     unless_pending: bool = False
 
 
@@ -79,7 +79,7 @@ class Batch(NamedTuple):
     bases: Sequence[BlockId]
     blocks: Sequence[BlockRow]
     uploads: Sequence[UploadId]
-    versions: Sequence[ManifestRow]
+    versions: Sequence[Version]
     records: Sequence[BranchRecord]
     keys: Sequence[CommitRequest]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, ManifestRow, TenantId
+from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, TenantId, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class BranchSettlement:
         return commits[-1].head if commits else self.expected
 
     @property
-    def first(self) -> ManifestRow | None:
+    def first(self) -> Version | None:
         """The first version to make."""
         commits = self.commits
         return commits[0].manifest if commits else None

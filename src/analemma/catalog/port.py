@@ -50,8 +50,8 @@ class BranchKey(NamedTuple):
     branch: str = "main"
 
 
-class ManifestRow(NamedTuple):
-    """The columns that repeat a manifest block, so that history needs no blocks."""
+class Version(NamedTuple):
+    """One line of history: the columns that repeat a manifest block, so that history needs no blocks."""
 
     id: BlockId
     key: BranchKey
@@ -62,6 +62,70 @@ class ManifestRow(NamedTuple):
     execution: str | None = None
     segment: int | None = None
     message: str | None = None
+    or_before: bool = False
+    """Of an answer of `blame`: it may also have been one of the versions before it, which have expired."""
+
+    @property
+    def manifest_id(self) -> str:
+        """The manifest, as callers name it."""
+        return self.id.hex()
+
+    @property
+    def owner_id(self) -> str:
+        """Whose it is."""
+        return self.key.owner
+
+    @property
+    def workflow_id(self) -> str:
+        """The workflow that it is a version of."""
+        return self.key.workflow
+
+    @property
+    def branch(self) -> str:
+        """The branch that it was committed on."""
+        return self.key.branch
+
+    @property
+    def parent_id(self) -> str | None:
+        """The version before it."""
+        return None if self.parent is None else self.parent.hex()
+
+    @property
+    def root_hash(self) -> str:
+        """The root of its state."""
+        return self.root.hex()
+
+    @property
+    def created_at(self) -> dt.datetime:
+        """When it was committed."""
+        return moment(self.created_at_us)
+
+    @property
+    def execution_id(self) -> str | None:
+        """The run that made it."""
+        return self.execution
+
+    @property
+    def segment_id(self) -> int | None:
+        """The step of the run that made it."""
+        return self.segment
+
+    def to_json(self) -> dict[str, Any]:
+        """What callers see, as plain values."""
+        return {
+            "manifest_id": self.manifest_id,
+            "owner_id": self.owner_id,
+            "workflow_id": self.workflow_id,
+            "branch": self.branch,
+            "version": self.version,
+            "parent_id": self.parent_id,
+            "root_hash": self.root_hash,
+            "created_at": self.created_at.isoformat(),
+            "execution_id": self.execution_id,
+            "segment_id": self.segment_id,
+            "message": self.message,
+            "or_before": self.or_before,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +195,7 @@ class CommitRequest:
     expected: Head | None
     """The head this was built on; None: the branch must not exist yet."""
     head: Head
-    manifest: ManifestRow
+    manifest: Version
     journal: tuple[JournalRow, ...]
     blocks: tuple[BlockRow, ...]
     """Every block emitted, whether or not it is believed to be stored already."""
@@ -403,7 +467,7 @@ class KernelCatalog(Protocol):
         """The same, and whether its ledger (see `ledger_port`) has entries that wait to be applied; one round trip for
         both."""
 
-    def manifest(self, tenant: TenantId, manifest: BlockId) -> ManifestRow | None:
+    def manifest(self, tenant: TenantId, manifest: BlockId) -> Version | None:
         """The row of one manifest."""
 
     def history(
@@ -418,7 +482,7 @@ class KernelCatalog(Protocol):
         until_us: int | None = None,
         decision: Verdict | None = None,
         limit: int = 100,
-    ) -> list[ManifestRow]:
+    ) -> list[Version]:
         """Newest first, below `before_version`; of one execution or segment, from a time on and before another, with
         this as the newest decision, where these are named."""
 
@@ -434,7 +498,7 @@ class KernelCatalog(Protocol):
         """The versions that rows name as checkpoints of this branch, by name, above `after`."""
 
     def carried_rows(
-        self, tenant: TenantId, source: ManifestRow, key: BranchKey, made: BlockId, *, at_us: int
+        self, tenant: TenantId, source: Version, key: BranchKey, made: BlockId, *, at_us: int
     ) -> list[RowChange]:
         """What else a version takes along when it becomes the newest of a branch again, or the first of another, as the
         version `made`: what waits to be done on top of it."""
@@ -458,10 +522,10 @@ class KernelCatalog(Protocol):
 
     def versions_after(
         self, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100
-    ) -> list[ManifestRow]:
+    ) -> list[Version]:
         """Oldest first, above `after_version`."""
 
-    def children(self, tenant: TenantId, parent: ManifestRow) -> list[ManifestRow]:
+    def children(self, tenant: TenantId, parent: Version) -> list[Version]:
         """The next version on the branch, and the first versions of branches that began here; those still there."""
 
     def workflow(self, tenant: TenantId, owner: str, workflow: str) -> Workflow | None:

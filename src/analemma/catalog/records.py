@@ -13,7 +13,7 @@ from analemma.catalog.commits import read_head
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.lost_answers import send
 from analemma.catalog.names import check_part, check_texts
-from analemma.catalog.port import BranchKey, ExpiredRow, Head, ManifestRow, Pin, RecordRequest, Tag, TenantId
+from analemma.catalog.port import BranchKey, ExpiredRow, Head, Pin, RecordRequest, Tag, TenantId, Version
 from analemma.catalog.procedures import Refused
 from analemma.errors import AnalemmaError, Conflict, Expired, HeadMoved, Invalid
 from analemma.failpoints import declare, hit
@@ -69,9 +69,9 @@ def _refusal(source: Statements, request: RecordRequest, refused: Refused) -> An
     return Conflict("the tag, the pin or the versions are not as they were", hint="look again")
 
 
-def manifest_row(row: Row) -> ManifestRow:
+def manifest_row(row: Row) -> Version:
     """A row of `manifest` or `history`."""
-    return ManifestRow(row[0], BranchKey(*row[1:4]), *row[4:])
+    return Version(row[0], BranchKey(*row[1:4]), *row[4:])
 
 
 def tag_row(row: Row) -> Tag:

@@ -33,13 +33,13 @@ from analemma.catalog.port import (
     Head,
     Idempotency,
     JournalRow,
-    ManifestRow,
     NamedVersion,
     RowChange,
     TenantId,
     Upload,
     UploadId,
     Verdict,
+    Version,
 )
 from analemma.catalog.records import branch_columns, manifest_row
 from analemma.catalog.sql_records import NEWEST, SqlRecords
@@ -190,7 +190,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         head = None if manifest is None else Head(key, BlockId(manifest), version, journal_seq, journal_tip)
         return head, bool(pending)
 
-    def manifest(self, tenant: TenantId, manifest: BlockId) -> ManifestRow | None:
+    def manifest(self, tenant: TenantId, manifest: BlockId) -> Version | None:
         row = self.engine.one("manifest", tenant=tenant, id=manifest)
         return None if row is None else manifest_row(row)
 
@@ -206,7 +206,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         until_us: int | None = None,
         decision: Verdict | None = None,
         limit: int = 100,
-    ) -> list[ManifestRow]:
+    ) -> list[Version]:
         asked: dict[str, Any] = {
             **branch_columns(tenant, key),
             "before_version": NEWEST if before_version is None else before_version,
@@ -224,7 +224,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         else:
             rows = self.engine.all("history", **asked)
         # All of one branch: a long log need not make its key again for each row.
-        return [_new_tuple(ManifestRow, (row[0], key, *row[4:])) for row in rows]
+        return [_new_tuple(Version, (row[0], key, *row[4:], False)) for row in rows]
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         rows = self.engine.all(
@@ -247,7 +247,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         return [NamedVersion._make((*row[:4], bool(row[4]), bool(row[5]))) for row in rows]
 
     def carried_rows(
-        self, tenant: TenantId, source: ManifestRow, key: BranchKey, made: BlockId, *, at_us: int
+        self, tenant: TenantId, source: Version, key: BranchKey, made: BlockId, *, at_us: int
     ) -> list[RowChange]:
         return carry(self.threads(tenant, key.owner), source.id, source.key, key, made, at_us)
 

@@ -11,13 +11,13 @@ from analemma.catalog.port import (
     BranchStart,
     ExpiredRow,
     JournalRow,
-    ManifestRow,
     Pin,
     PolicyRow,
     RecordRequest,
     RetentionPolicy,
     Tag,
     TenantId,
+    Version,
     Workflow,
     WorkflowStatus,
 )
@@ -49,7 +49,7 @@ class SqlRecords:
 
     def versions_after(
         self, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100
-    ) -> list[ManifestRow]:
+    ) -> list[Version]:
         rows = self.engine.all(
             "versions_after",
             **branch_columns(tenant, key),
@@ -58,7 +58,7 @@ class SqlRecords:
         )
         return [manifest_row(row) for row in rows]
 
-    def children(self, tenant: TenantId, parent: ManifestRow) -> list[ManifestRow]:
+    def children(self, tenant: TenantId, parent: Version) -> list[Version]:
         rows = self.engine.all(
             "children",
             **branch_columns(tenant, parent.key),

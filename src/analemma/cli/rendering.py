@@ -16,10 +16,10 @@ from analemma.cli.output import print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
-    from analemma.catalog.port import Branch, Pin, Tag, Workflow
+    from analemma.catalog.port import Branch, Pin, Tag, Version, Workflow
     from analemma.state.records import Receipt
     from analemma.state.refs import Decision
-    from analemma.state.versions import Commit, Version
+    from analemma.state.versions import Commit
 
 TYPE = "$type"
 LINK = "$link"
@@ -90,11 +90,11 @@ def print_changes(changes: Iterable[Mapping[str, Any]]) -> None:
 
 def fields_of(answer: Version | Tag | Pin | Decision | Workflow | Branch) -> dict[str, Any]:
     """One of the kernel's plain answers for programs."""
-    from analemma.catalog.port import Shown
+    from analemma.catalog.port import Shown, Version
 
-    if isinstance(answer, Shown):
+    if isinstance(answer, Shown | Version):
         return answer.to_json()
-    fields = answer._asdict() if isinstance(answer, tuple) else dataclasses.asdict(answer)
+    fields = dataclasses.asdict(answer)
     return {name: item.isoformat() if isinstance(item, dt.datetime) else item for name, item in fields.items()}
 
 

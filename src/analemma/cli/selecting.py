@@ -9,7 +9,7 @@ from analemma.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from analemma.app import App
-    from analemma.state.versions import Version
+    from analemma.catalog.port import Version
 
 ID_DIGITS = 64
 
@@ -20,7 +20,6 @@ def find_version(app: App, named: str, *, owner: str | None, workflow: str | Non
         return numbered_version(app, int(named), owner=owner, workflow=workflow, branch=branch)
     from analemma.canon.identity import parse_block_id
     from analemma.state.arguments import expired
-    from analemma.state.versions import version_of
 
     if owner is not None and workflow is not None and len(named) != ID_DIGITS:
         named = _tagged_manifest(app, named, owner=owner, workflow=workflow)
@@ -31,7 +30,7 @@ def find_version(app: App, named: str, *, owner: str | None, workflow: str | Non
         raise expired(gone)
     if row is None or (owner is not None and row.key.owner != owner):
         raise NotFound(f"there is no manifest {named}", hint="`analemma log` lists them", manifest=named)
-    return version_of(row)
+    return row
 
 
 def find_or_newest(app: App, named: str | None, *, owner: str | None, workflow: str | None, branch: str) -> Version:

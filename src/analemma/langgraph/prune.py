@@ -13,7 +13,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
 from analemma.canon.values import Wire
-from analemma.catalog.port import BranchKey, Head, ManifestRow
+from analemma.catalog.port import BranchKey, Head, Version
 from analemma.catalog.threads import PAGE, CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
@@ -23,7 +23,6 @@ from analemma.state.committer import Proposal
 from analemma.state.records import ROLLED_BACK
 from analemma.state.removal import remove_at
 from analemma.state.retention import BATCH, all_versions, expire_batch, held_channels, needed_by
-from analemma.state.versions import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class DropPlan:
     gone: Sequence[CheckpointRow]
     kept: Sequence[CheckpointRow]
     """All others, newest first."""
-    goes: Callable[[ManifestRow], bool]
+    goes: Callable[[Version], bool]
     """Whether a version goes with them."""
 
     @property
@@ -44,7 +43,7 @@ class DropPlan:
         """Versions that are checkpoints which stay."""
         return {row.manifest for row in self.kept}
 
-    def dooms(self, row: ManifestRow, staying: set[BlockId]) -> bool:
+    def dooms(self, row: Version, staying: set[BlockId]) -> bool:
         """Whether this version has to go."""
         return self.head is not None and row.version <= self.head.version and row.id not in staying and self.goes(row)
 
@@ -196,9 +195,7 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
             continue
         # Below the head: one that came to be since we looked is above it.
         versions = [
-            version_of(row)
-            for row in rows
-            if row.version < head.version and row.id not in marked and plan.dooms(row, staying)
+            row for row in rows if row.version < head.version and row.id not in marked and plan.dooms(row, staying)
         ]
         try:
             for start in range(0, len(versions), BATCH):
@@ -295,7 +292,7 @@ def _leave_empty(threads: Threads, key: BranchKey, head: Head) -> None:
         pass
 
 
-def _is_of_run(manifests: Collection[BlockId], runs: Collection[str], row: ManifestRow) -> bool:
+def _is_of_run(manifests: Collection[BlockId], runs: Collection[str], row: Version) -> bool:
     """Also versions that were replaced since: storing a checkpoint again leaves the one before in the history."""
     return row.id in manifests or row.execution in runs
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.trees import Operation
-from analemma.catalog.port import BranchKey, ExpiredRow, ManifestRow, Verdict
+from analemma.catalog.port import BranchKey, ExpiredRow, Verdict, Version
 from analemma.errors import Expired, Invalid, NotFound
 from analemma.state.arguments import (
     MAIN,
@@ -22,7 +22,6 @@ from analemma.state.arguments import (
     place,
 )
 from analemma.state.load import path_of
-from analemma.state.versions import Version, version_of
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -96,7 +95,7 @@ def history(
     elif not (forks or limit is None or isinstance(after, str)):
         line = takewhile(lambda stretch: stretch.key.workflow == key.workflow, line)
     page = LARGEST_PAGE if limit is None else min(limit, LARGEST_PAGE)
-    versions = [version_of(row) for row in islice(_rows_of(kernel, line, page, **filters), limit)]
+    versions = list(islice(_rows_of(kernel, line, page, **filters), limit))
     if not versions:
         kernel._head(key)
     return versions
@@ -119,24 +118,24 @@ def blame(kernel: Kernel, *, workflow_id: str, owner_id: str, path: str, branch:
     key = branch_key(owner_id, workflow_id, branch)
     kernel._head(key)
     tokens = path_of(path)
-    newest: ManifestRow | None = None
+    newest: Version | None = None
     digest: bytes | None = None
     for row in _rows_of(kernel, _line(kernel, key), PAGE):
         if newest is not None and newest.parent != row.id:
-            return version_of(newest, or_before=True)
+            return newest._replace(or_before=True)
         try:
             found = _fingerprint_at(kernel, row.id, tokens)
         except Expired:
             if newest is None:
                 raise
-            return version_of(newest, or_before=True)
+            return newest._replace(or_before=True)
         if newest is None and found is None:
             raise NotFound(f"{place(key)} has nothing at {format_pointer(tokens)}", pointer=format_pointer(tokens))
         if newest is not None and found != digest:
-            return version_of(newest)
+            return newest
         newest, digest = row, found
     assert newest is not None
-    return version_of(newest, or_before=newest.parent is not None)
+    return newest._replace(or_before=newest.parent is not None)
 
 
 def _line(kernel: Kernel, key: BranchKey) -> Iterator[_Stretch]:
@@ -184,11 +183,11 @@ def _line_after_manifest(kernel: Kernel, key: BranchKey, after: str) -> Iterator
         )
 
 
-def _place_of(kernel: Kernel, manifest: BlockId) -> ManifestRow | ExpiredRow | None:
+def _place_of(kernel: Kernel, manifest: BlockId) -> Version | ExpiredRow | None:
     return kernel._catalog.manifest(kernel._tenant, manifest) or kernel._catalog.expired(kernel._tenant, manifest)
 
 
-def _rows_of(kernel: Kernel, line: Iterable[_Stretch], page: int, **filters: Any) -> Iterator[ManifestRow]:
+def _rows_of(kernel: Kernel, line: Iterable[_Stretch], page: int, **filters: Any) -> Iterator[Version]:
     """The versions of these stretches, newest first; read by the page."""
     for key, before in line:
         while rows := kernel._catalog.history(kernel._tenant, key, before_version=before, limit=page, **filters):
@@ -260,7 +259,7 @@ def _follow(kernel: Kernel, key: BranchKey, seen: int, timeout_s: float | None, 
         # up later below what was seen.
         rows = kernel._catalog.versions_after(kernel._tenant, key, after_version=seen, limit=WATCHED)
         for row in rows:
-            yield version_of(row)
+            yield row
             seen = row.version
         now = kernel._clock.monotonic()
         if rows:

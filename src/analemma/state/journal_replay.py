@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.port import BranchKey, BranchStart, KernelCatalog, ManifestRow, TenantId, Verdict
+from analemma.catalog.port import BranchKey, BranchStart, KernelCatalog, TenantId, Verdict, Version
 from analemma.state.records import DECIDED, EXPIRED, PINNED, TAGGED, UNPINNED, UNTAGGED
 
 PAGE = 1000
@@ -103,7 +103,7 @@ class JournalSummary:
 
 
 def shown_rows(
-    seen: KernelCatalog, tenant: TenantId, key: BranchKey, versions: list[ManifestRow], summary: JournalSummary
+    seen: KernelCatalog, tenant: TenantId, key: BranchKey, versions: list[Version], summary: JournalSummary
 ) -> Rows:
     """The rows that say something of a branch."""
     rows: Rows = {Place("version", row.id): (row.version,) for row in versions}
@@ -180,7 +180,7 @@ def misplaced_marks(seen: KernelCatalog, tenant: TenantId, key: BranchKey) -> It
 
 def history(
     seen: KernelCatalog, tenant: TenantId, key: BranchKey, decision: Verdict | None = None
-) -> Iterator[ManifestRow]:
+) -> Iterator[Version]:
     """The versions of a branch, newest first, read by the page."""
     before = NEWEST
     while page := seen.history(tenant, key, before_version=before, decision=decision, limit=PAGE):

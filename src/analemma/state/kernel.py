@@ -15,9 +15,9 @@ from analemma.catalog.port import (
     Head,
     JournalRow,
     KernelCatalog,
-    ManifestRow,
     RecordRequest,
     TenantId,
+    Version,
 )
 from analemma.clock import Clock, attempts
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound
@@ -235,7 +235,7 @@ class Kernel:
                 raise Expired(f"manifest {manifest.hex()} has expired", manifest=manifest.hex()) from exc
             raise
 
-    def _row(self, manifest_id: str, owner_id: str | None) -> ManifestRow:
+    def _row(self, manifest_id: str, owner_id: str | None) -> Version:
         manifest = parse_block_id(manifest_id)
         row = self._catalog.manifest(self._tenant, manifest)
         if row is None:
@@ -246,7 +246,7 @@ class Kernel:
             raise NotFound(f"there is no manifest {manifest_id}", manifest=manifest_id)
         return row
 
-    def _version_row(self, key: BranchKey, version: int) -> ManifestRow:
+    def _version_row(self, key: BranchKey, version: int) -> Version:
         check_version(version)
         rows = self._catalog.history(self._tenant, key, before_version=version + 1, limit=1)
         if not rows or rows[0].version != version:

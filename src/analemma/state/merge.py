@@ -14,7 +14,7 @@ from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, step
 from analemma.canon.trees import Trees
-from analemma.catalog.port import BranchKey, Head, KernelCatalog, ManifestRow, TenantId
+from analemma.catalog.port import BranchKey, Head, KernelCatalog, TenantId, Version
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, place
 from analemma.state.committer import Proposal
@@ -223,7 +223,7 @@ def merge(
     return _merge_of(plan, row, commit)
 
 
-def _source_row(kernel: Kernel, key: BranchKey, source: str) -> ManifestRow:
+def _source_row(kernel: Kernel, key: BranchKey, source: str) -> Version:
     check_name(source, "source")
     if source == key.branch:
         raise Invalid(f"branch {source} cannot be merged into itself", hint="name another source")
@@ -233,7 +233,7 @@ def _source_row(kernel: Kernel, key: BranchKey, source: str) -> ManifestRow:
     return kernel._row(source if head is None else head.manifest.hex(), key.owner)
 
 
-def _plan(kernel: Kernel, head: Head, source: ManifestRow, theirs: Manifest, strategies: Strategies) -> _Plan:
+def _plan(kernel: Kernel, head: Head, source: Version, theirs: Manifest, strategies: Strategies) -> _Plan:
     ours = kernel._read_manifest(head.manifest)
     ancestor = Ancestry(kernel._catalog, kernel._tenant).nearest_common(head.manifest, source.id)
     base = ancestor.row
@@ -286,7 +286,7 @@ def _whole(path: Path, operations: list[Operation]) -> str:
     return operations[0].op if operations[0].path == path else "replace"
 
 
-def _merge_of(plan: _Plan, source: ManifestRow, commit: Commit | None = None) -> Merge:
+def _merge_of(plan: _Plan, source: Version, commit: Commit | None = None) -> Merge:
     base = plan.ancestor.row
     return Merge(
         source_id=source.id.hex(),
@@ -311,7 +311,7 @@ _OURS, _THEIRS, _BOTH = 1, 2, 3
 class Ancestor:
     """The version two lines share, or why there is none to read."""
 
-    row: ManifestRow | None
+    row: Version | None
     reason: Literal["found", "none", "expired", "too_far"]
 
 
@@ -331,7 +331,7 @@ class Ancestry:
     def __init__(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         self._catalog = catalog
         self._tenant = tenant
-        self._rows: dict[BlockId, ManifestRow | None] = {}
+        self._rows: dict[BlockId, Version | None] = {}
         self._merges: dict[BranchKey, _Merges] = {}
 
     def nearest_common(self, ours: BlockId, theirs: BlockId) -> Ancestor:
@@ -367,7 +367,7 @@ class Ancestry:
                     expired = True
         return Ancestor(None, "expired" if expired else "none")
 
-    def _row(self, manifest: BlockId) -> ManifestRow | None:
+    def _row(self, manifest: BlockId) -> Version | None:
         if manifest not in self._rows:
             row = self._rows[manifest] = self._catalog.manifest(self._tenant, manifest)
             if row is not None:
@@ -375,7 +375,7 @@ class Ancestry:
                 self._rows.update({each.id: each for each in older})
         return self._rows[manifest]
 
-    def _merged_into(self, row: ManifestRow) -> BlockId | None:
+    def _merged_into(self, row: Version) -> BlockId | None:
         """The version that was merged into this one's parent to make it, if it is a merge."""
         known = self._merges.get(row.key)
         if known is None:

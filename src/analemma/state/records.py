@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from analemma.canon.identity import BlockId, block_id, to_cid
 from analemma.canon.nodes import Block
 from analemma.canon.values import Link, Wire, decode, encode, link_wire, read_special, wire_links
-from analemma.catalog.port import BranchKey, Head, JournalRow, ManifestRow, Noting
+from analemma.catalog.port import BranchKey, Head, JournalRow, Noting, Version
 from analemma.errors import AnalemmaError, Corrupt
 
 T = TypeVar("T")
@@ -86,9 +86,9 @@ class Manifest(NamedTuple):
     config: BlockId | None = None
     segments: BlockId | None = None
 
-    def row(self, manifest: BlockId) -> ManifestRow:
+    def row(self, manifest: BlockId) -> Version:
         """The columns that repeat this manifest."""
-        return ManifestRow(
+        return Version(
             id=manifest,
             key=self.key,
             version=self.version,

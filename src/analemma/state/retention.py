@@ -11,13 +11,12 @@ import orjson
 
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes, locate
-from analemma.catalog.port import BranchKey, ExpiringVersion, ManifestRow, RetentionPolicy
+from analemma.catalog.port import BranchKey, ExpiringVersion, RetentionPolicy, Version
 from analemma.catalog.threads import CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, place
 from analemma.state.records import EXPIRED, Note
-from analemma.state.versions import Version, version_of
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -204,7 +203,7 @@ def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionPolicy, now_us
     return _without_checkpoints(kernel, plan, rows, own, head.manifest) if rows else plan
 
 
-def _others(kernel: Kernel, rows: Iterable[CheckpointRow], own: Collection[BlockId]) -> Iterator[ManifestRow]:
+def _others(kernel: Kernel, rows: Iterable[CheckpointRow], own: Collection[BlockId]) -> Iterator[Version]:
     """Versions that only checkpoints keep: they have expired before, or are those of another thread."""
     for manifest in dict.fromkeys(row.manifest for row in rows):
         if manifest not in own:
@@ -219,17 +218,16 @@ def _without_checkpoints(
     kernel: Kernel, plan: ExpiryPlan, rows: Sequence[CheckpointRow], own: Collection[BlockId], head: BlockId
 ) -> ExpiryPlan:
     """The same without the checkpoints that have to stay, and with those that go."""
-    going = {version.manifest_id: version for version in plan.expired}
-    kept = [row for row in rows if row is rows[0] or row.manifest.hex() not in going]
+    going = {version.id: version for version in plan.expired}
+    kept = [row for row in rows if row is rows[0] or row.manifest not in going]
     needed = needed_by([*kept, *_unnamed(kernel, head, rows)], rows, partial(held_channels, kernel))
-    reasons = {row.manifest.hex(): "needed" for row in rows if row.checkpoint in needed}
-    reasons[rows[0].manifest.hex()] = "newest"
+    reasons = {row.manifest: "needed" for row in rows if row.checkpoint in needed}
+    reasons[rows[0].manifest] = "newest"
     staying = [Kept(going[name], (reason,)) for name, reason in reasons.items() if name in going]
-    names = {manifest.hex() for manifest in own}
     return ExpiryPlan(
-        tuple(each for each in plan.expired if each.manifest_id in names and each.manifest_id not in reasons),
-        tuple(each for each in (*plan.kept, *staying) if each.version.manifest_id in names),
-        tuple(row for row in rows if row.manifest.hex() in going and row.manifest.hex() not in reasons),
+        tuple(each for each in plan.expired if each.id in own and each.id not in reasons),
+        tuple(each for each in (*plan.kept, *staying) if each.version.id in own),
+        tuple(row for row in rows if row.manifest in going and row.manifest not in reasons),
     )
 
 
@@ -249,7 +247,7 @@ def held_channels(kernel: Kernel, manifest: BlockId, channels: Collection[str]) 
     return [name for name, wire in zip(names, found, strict=True) if wire is not MISSING]
 
 
-def all_versions(kernel: Kernel, key: BranchKey) -> Iterable[ManifestRow]:
+def all_versions(kernel: Kernel, key: BranchKey) -> Iterable[Version]:
     before: int | None = None
     while rows := kernel._catalog.history(kernel._tenant, key, before_version=before, limit=READ_PAGE):
         yield from rows
@@ -265,7 +263,7 @@ def expire_batch(kernel: Kernel, key: BranchKey, batch: tuple[Version, ...]) -> 
         "manifests": [version.manifest_id for version in batch],
         "versions": [version.version for version in batch],
     }
-    expired = [ExpiringVersion(each.version, BlockId(bytes.fromhex(each.manifest_id))) for each in batch]
+    expired = [ExpiringVersion(each.version, each.id) for each in batch]
     note = Note(EXPIRED, None, facts, "expire_versions", {"expired": expired})
     kernel._record(key, lambda _: note, again_on_conflict=False)
 
@@ -277,7 +275,7 @@ def _check_time(now_us: int) -> int:
 
 
 def plan_expiry(
-    versions: Iterable[ManifestRow],
+    versions: Iterable[Version],
     policy: RetentionPolicy,
     head: BlockId,
     tagged: Collection[BlockId],
@@ -321,9 +319,9 @@ def plan_expiry(
             reasons.append("newer")
         reasons += [period.name for period in periods if period.takes(row.created_at_us)]
         if reasons:
-            kept.append(Kept(version_of(row), tuple(reasons)))
+            kept.append(Kept(row, tuple(reasons)))
         else:
-            expired.append(version_of(row))
+            expired.append(row)
     return ExpiryPlan(tuple(expired), tuple(kept))
 
 

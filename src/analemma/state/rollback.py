@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.trees import Edited
-from analemma.catalog.port import BranchKey, Head, ManifestRow, RowChange
+from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, place
 from analemma.state.committer import Proposal
 from analemma.state.records import FORKED, ROLLED_BACK, manifest_links
 from analemma.state.refs import decision_of
-from analemma.state.versions import Commit, Version, commit_of, version_of
+from analemma.state.versions import Commit, commit_of
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -124,7 +124,7 @@ def rollback_to_version(
     return commit_of(kernel._commit(key, expected, propose))
 
 
-def _carried(kernel: Kernel, source: ManifestRow, key: BranchKey, made: BlockId) -> list[RowChange]:
+def _carried(kernel: Kernel, source: Version, key: BranchKey, made: BlockId) -> list[RowChange]:
     """What goes with a version that is new again."""
     return kernel._catalog.carried_rows(kernel._tenant, source, key, made, at_us=kernel._clock.now_us())
 
@@ -198,7 +198,7 @@ def last_safe_manifest(kernel: Kernel, *, workflow_id: str, owner_id: str, branc
             hint="run verify",
             manifest=rows[0].id.hex(),
         )
-    return version_of(rows[0])
+    return rows[0]
 
 
 @overload

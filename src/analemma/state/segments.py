@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
-from analemma.catalog.port import BranchKey, Head, ManifestRow, RowChange
+from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, branch_key, place
@@ -267,7 +267,7 @@ def inject_dynamic_segment(
 
 
 def _placed(
-    kernel: Kernel, row: ManifestRow, known: Manifest, listed: SegmentList, given: Mapping[str, Any], position: int
+    kernel: Kernel, row: Version, known: Manifest, listed: SegmentList, given: Mapping[str, Any], position: int
 ) -> Placed | None:
     config = known.config
     if kernel._place_segment is None or config is None:
@@ -431,7 +431,7 @@ def _entries(value: Any) -> Sequence[Any]:
     return value
 
 
-def _segments_changed(row: ManifestRow, expected: int, found: int | None) -> Conflict:
+def _segments_changed(row: Version, expected: int, found: int | None) -> Conflict:
     return Conflict(
         f"the segments of {place(row.key)} are not those of hash version {expected}",
         hint="get the newest manifest, and decide again where the segment belongs",

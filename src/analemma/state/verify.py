@@ -22,10 +22,10 @@ from analemma.catalog.port import (
     Head,
     JournalRow,
     KernelCatalog,
-    ManifestRow,
     NamedVersion,
     TenantId,
     UploadId,
+    Version,
 )
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.journal_replay import JournalSummary, differences, history, misplaced_marks, shown_rows
@@ -97,7 +97,7 @@ class Verifier:
         return report
 
     def _rows(
-        self, seen: KernelCatalog, head: Head, versions: list[ManifestRow], expect: Receipt | None, report: Report
+        self, seen: KernelCatalog, head: Head, versions: list[Version], expect: Receipt | None, report: Report
     ) -> None:
         """Replay the journal, and compare what it comes to with the rows that there are."""
         key, problems = head.key, report.problems
@@ -178,7 +178,7 @@ class Verifier:
             yield from page
             after = page[-1].name
 
-    def _versions(self, key: BranchKey, versions: list[ManifestRow], named: list[NamedVersion]) -> Report:
+    def _versions(self, key: BranchKey, versions: list[Version], named: list[NamedVersion]) -> Report:
         """Check versions and named versions down to the last block."""
         while True:
             report = Report()
@@ -230,7 +230,7 @@ class Verifier:
         )
         return said == {("namespace",): row.namespace, ("parent",): row.parent}
 
-    def _manifests(self, rows: Sequence[ManifestRow], key: BranchKey, report: Report) -> list[BlockId]:
+    def _manifests(self, rows: Sequence[Version], key: BranchKey, report: Report) -> list[BlockId]:
         """Check manifests against their rows; the blocks they keep alive."""
         report.manifests += len(rows)
         links: list[BlockId] = []
@@ -298,6 +298,20 @@ class Verifier:
         return links
 
 
+<<<<<<< HEAD
+=======
+def _check_manifest(row: Version, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:
+    try:
+        manifest = decode_manifest(row.id, data)
+    except AnalemmaError as exc:
+        report.problems.append(str(exc))
+        return []
+    if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
+        report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
+    return manifest_links(manifest)
+
+
+>>>>>>> 38f01e6 (Give callers the rows of versions)
 def _check_place(key: BranchKey, record: dict[str, Any], row: JournalRow, seq: int, tip: bytes | None) -> None:
     before = None if record["before"] is None else record["before"][1:]
     # guard: journal.sequence

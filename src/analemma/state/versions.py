@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from analemma.catalog.port import ManifestRow
-from analemma.clock import moment
 from analemma.state.committer import Outcome
 from analemma.state.records import Receipt
 
@@ -52,24 +49,6 @@ class Commit(Mapping[str, Any]):
 _COMMIT_FIELDS = ("manifest_hash", *[item.name for item in dataclasses.fields(Commit)])
 
 
-class Version(NamedTuple):
-    """One line of history."""
-
-    manifest_id: str
-    owner_id: str
-    workflow_id: str
-    branch: str
-    version: int
-    parent_id: str | None
-    root_hash: str
-    created_at: dt.datetime
-    execution_id: str | None
-    segment_id: int | None
-    message: str | None
-    or_before: bool = False
-    """Of an answer of `blame`: it may also have been one of the versions before it, which have expired."""
-
-
 def commit_of(outcome: Outcome) -> Commit:
     """The caller's view of what the committer did."""
     receipt = outcome.receipt
@@ -86,27 +65,3 @@ def commit_of(outcome: Outcome) -> Commit:
         bytes_written=outcome.bytes_written,
         object_paths=outcome.object_keys,
     )
-
-
-_new_tuple = tuple.__new__
-
-
-def version_of(row: ManifestRow, *, or_before: bool = False) -> Version:
-    """The caller's view of a manifest's row."""
-    block, (owner, workflow, branch), number, parent, root, created_at_us, execution, segment, message = row
-    made = (
-        block.hex(),
-        owner,
-        workflow,
-        branch,
-        number,
-        None if parent is None else parent.hex(),
-        root.hex(),
-        moment(created_at_us),
-        execution,
-        segment,
-        message,
-        or_before,
-    )
-    # Not Version(...): a log is thousands of them.
-    return _new_tuple(Version, made)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from analemma.catalog.names import check_texts
-from analemma.catalog.port import Branch, BranchKey, Workflow, WorkflowStatus
+from analemma.catalog.port import Branch, BranchKey, Version, Workflow, WorkflowStatus
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, check_unicode, place
-from analemma.state.versions import Version, version_of
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -95,7 +94,7 @@ def children(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -
     that owner's."""
     row = kernel._row(manifest_id, owner_id)
     found = kernel._catalog.children(kernel._tenant, row)
-    return [version_of(child) for child in found if owner_id in (None, child.key.owner)]
+    return [child for child in found if owner_id in (None, child.key.owner)]
 
 
 def _check_status(status: str | None) -> None:

@@ -15,13 +15,13 @@ from analemma.catalog.port import (
     CommitRequest,
     Head,
     JournalRow,
-    ManifestRow,
     Noting,
     OutboxEvent,
     RecordRequest,
     TenantId,
     Upload,
     UploadId,
+    Version,
 )
 
 KEY = BranchKey("ann", "report")
@@ -55,7 +55,7 @@ def make_request(
         tenant=tenant,
         expected=expected,
         head=Head(key, body.id, version, seq, tip),
-        manifest=ManifestRow(body.id, key, version, parent, body.id, 1_000_000 + version, "run-1", 3, message),
+        manifest=Version(body.id, key, version, parent, body.id, 1_000_000 + version, "run-1", 3, message),
         journal=(JournalRow(seq, "commit", body.id, record, tip, 1_000_000 + version),),
         blocks=(*blocks, body),
         **columns,
