@@ -8,7 +8,7 @@ from typing import Any
 import analemma
 from analemma.canon.edit import Operation
 from analemma.state.delta import DeltaUpdate
-from analemma.state.versions import Commit
+from analemma.state.records import Commit
 from bench.contenders.base import Contender, disk_bytes
 
 OWNER = "ann"

@@ -69,10 +69,10 @@ if TYPE_CHECKING:
     from analemma.state.delta import DeltaUpdate as DeltaUpdate
     from analemma.state.kernel import Kernel as Kernel
     from analemma.state.merge_values import by_key as by_key
+    from analemma.state.records import Commit as Commit
     from analemma.state.records import decode_receipt as decode_receipt
     from analemma.state.records import encode_receipt as encode_receipt
     from analemma.state.tickets import Ticket as Ticket
-    from analemma.state.versions import Commit as Commit
 
 __version__ = "0.1.0"
 
@@ -112,9 +112,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.state.delta": ("DeltaUpdate",),
     "analemma.state.kernel": ("Kernel",),
     "analemma.state.merge_values": ("by_key",),
-    "analemma.state.records": ("decode_receipt", "encode_receipt"),
+    "analemma.state.records": ("Commit", "decode_receipt", "encode_receipt"),
     "analemma.state.tickets": ("Ticket",),
-    "analemma.state.versions": ("Commit",),
 }
 _MODULES = ("aio", "errors")
 

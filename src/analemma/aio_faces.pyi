@@ -19,8 +19,8 @@ from analemma.pipeline.fanouts import Fanouts
 from analemma.pipeline.querying import EntityView
 from analemma.pipeline.sinks import Sinks
 from analemma.slicing.entity_key import EntityKey
+from analemma.state.records import Commit
 from analemma.state.rollback import Rollback
-from analemma.state.versions import Commit
 from analemma.tenant import Tenant
 
 class AppFace(Async[Store]):

@@ -24,11 +24,11 @@ from analemma.canon.trees import Edited, Operation, Trees
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_metadata, check_name, place
-from analemma.state.committer import Proposal
+from analemma.state.committer import Proposal, commit_of
 from analemma.state.kernel import Kernel
 from analemma.state.merge import ByPlace, Roots, changes_by_place, rebase
+from analemma.state.records import Commit
 from analemma.state.save import digest, known_commit
-from analemma.state.versions import Commit, commit_of
 
 # Loaded by who rebases: every program has the verbs.
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.values import Link, decode, link_wire
 from analemma.catalog.port import BranchKey
 from analemma.state.delta import DeltaUpdate
-from analemma.state.versions import Commit
+from analemma.state.records import Commit
 
 
 class SmartStateBag(TrackedDict):

@@ -21,7 +21,7 @@ from analemma.cli.demo_bookshop import tell_bookshop_story
 from analemma.cli.output import bytes_for_people
 from analemma.errors import HeadMoved
 from analemma.failpoints import VARIABLE
-from analemma.state.versions import Commit
+from analemma.state.records import Commit
 
 NAME: dict[str, Any] = {"workflow_id": "trip-planner", "owner_id": "ann"}
 STEPS = 200

@@ -17,9 +17,8 @@ from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
     from analemma.catalog.port import Branch, Pin, Tag, Version, Workflow
-    from analemma.state.records import Receipt
+    from analemma.state.records import Commit, Receipt
     from analemma.state.refs import Decision
-    from analemma.state.versions import Commit
 
 TYPE = "$type"
 LINK = "$link"

@@ -13,6 +13,7 @@ from analemma.canon.trees import Edited, Trees
 from analemma.catalog.ledger_port import BranchSettlement, LedgerCatalog, PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable
+from analemma.state.arguments import other_request
 from analemma.state.committer import Committer, Draft, Proposal, check_proposal
 from analemma.state.delta import apply_update
 from analemma.state.pending_deltas import PendingDelta, unpack_delta
@@ -290,12 +291,7 @@ def _in_the_way(exc: AnalemmaError) -> Unavailable:
 def _replayed(entry: PendingEntry, before: Idempotency) -> Settlement:
     if before.fingerprint == entry.entry.fingerprint:
         return Settlement(entry.seq, receipt=before.receipt)
-    conflict = Conflict(
-        f"the idempotency key {before.key!r} was used for another request",
-        hint="use a new key for a new request",
-        idempotency_key=before.key,
-    )
-    return Settlement(entry.seq, failure=write_failure(conflict))
+    return Settlement(entry.seq, failure=write_failure(other_request(before.key)))
 
 
 def _fitting(entries: Sequence[PendingEntry]) -> list[PendingEntry]:

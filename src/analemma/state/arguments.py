@@ -9,7 +9,7 @@ from typing import Any, get_args
 from analemma.canon.pointer import Path, parse_pointer
 from analemma.catalog.names import check_part, check_texts
 from analemma.catalog.port import BranchKey, ExpiredRow, Verdict
-from analemma.errors import Expired, Invalid
+from analemma.errors import Conflict, Expired, Invalid
 
 MAIN = "main"
 LONGEST_MESSAGE = 65_536
@@ -125,3 +125,12 @@ def field_path(name: str) -> Path:
 def place(key: BranchKey) -> str:
     """A branch as messages name it."""
     return f"workflow {key.owner}/{key.workflow}" + ("" if key.branch == MAIN else f" on branch {key.branch}")
+
+
+def other_request(key: str) -> Conflict:
+    """What whoever uses an idempotency key again, for something else, is told."""
+    return Conflict(
+        f"the idempotency key {key!r} was used for another request",
+        hint="use a new key for a new request",
+        idempotency_key=key,
+    )

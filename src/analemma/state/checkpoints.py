@@ -6,13 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from analemma.catalog.ledger_port import TicketRow
-from analemma.errors import AnalemmaError, Conflict, ConsistencyError, Invalid, NotFound, Timeout
-from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_message, check_name, check_segment
+from analemma.errors import AnalemmaError, ConsistencyError, Invalid, NotFound, Timeout
+from analemma.state.arguments import (
+    CURRENT_HEAD,
+    MAIN,
+    branch_key,
+    check_message,
+    check_name,
+    check_segment,
+    other_request,
+)
 from analemma.state.delta import DeltaUpdate, read_delta
 from analemma.state.pending_deltas import pack_delta
+from analemma.state.records import Commit, decode_receipt
 from analemma.state.save import fingerprint_of, known_commit
-from analemma.state.tickets import Ticket, commit_of_receipt, described, read_failure
-from analemma.state.versions import Commit
+from analemma.state.tickets import Ticket, described, read_failure
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -70,11 +78,7 @@ def checkpoint_async(
         known_commit(kernel, key, idempotency_key, fingerprint)
         pending = kernel._checkpoints.ledger.pending_request(kernel._tenant, key, idempotency_key)
         if pending not in (None, fingerprint):
-            raise Conflict(
-                f"the idempotency key {idempotency_key!r} was used for another request",
-                hint="use a new key for a new request",
-                idempotency_key=idempotency_key,
-            )
+            raise other_request(idempotency_key)
     ticket = kernel._checkpoints.enter(key, packed, idempotency_key=idempotency_key, fingerprint=fingerprint)
     if not waits:
         kernel._checkpoints.hand_over(key)
@@ -103,7 +107,7 @@ def wait_for(kernel: Kernel, ticket: Ticket | str, timeout: float = 30.0) -> Com
     reason of one that failed."""
     row = _settled(kernel, _parsed(ticket), timeout)
     assert row.receipt is not None
-    return commit_of_receipt(row.receipt)
+    return Commit.of(decode_receipt(row.receipt))
 
 
 def load_state_with_consistency(kernel: Kernel, ticket: Ticket | str, timeout: float = 10.0) -> dict[str, Any]:
@@ -120,7 +124,7 @@ def load_state_with_consistency(kernel: Kernel, ticket: Ticket | str, timeout: f
             reason=reason.kind,
         ) from reason
     assert row.receipt is not None
-    return kernel.load_state(commit_of_receipt(row.receipt).manifest_id)
+    return kernel.load_state(Commit.of(decode_receipt(row.receipt)).manifest_id)
 
 
 def _settled(kernel: Kernel, ticket: Ticket, timeout: float) -> TicketRow:

@@ -27,6 +27,7 @@ from analemma.state.arguments import branch_key, check_message, check_name, chec
 from analemma.state.events import Announcing
 from analemma.state.records import (
     COMMITTED,
+    Commit,
     Manifest,
     Receipt,
     decode_receipt,
@@ -225,3 +226,16 @@ def _bases(proposal: Proposal) -> tuple[BlockId, ...]:
 
 def _head_of(receipt: Receipt) -> Head:
     return Head(receipt.key, receipt.manifest, receipt.version, receipt.journal_seq, receipt.journal_tip)
+
+
+def commit_of(outcome: Outcome) -> Commit:
+    """The caller's view of what was done."""
+    stored = sorted(outcome.committed.stored)
+    return Commit.of(
+        outcome.receipt,
+        block_ids=tuple(block.hex() for block in stored),
+        blocks_stored=len(stored),
+        blocks_reused=max(0, outcome.blocks_emitted - len(stored)),
+        bytes_written=outcome.bytes_written,
+        object_paths=outcome.object_keys,
+    )

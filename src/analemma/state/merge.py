@@ -17,10 +17,9 @@ from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, KernelCatalog, TenantId, Version
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, place
-from analemma.state.committer import Proposal
-from analemma.state.records import MERGED, Manifest, read_record
+from analemma.state.committer import Proposal, commit_of
+from analemma.state.records import MERGED, Commit, Manifest, read_record
 from analemma.state.reserved_fields import is_reserved
-from analemma.state.versions import Commit, commit_of
 
 # What becomes of values is loaded by who merges: every program has the verb.
 if TYPE_CHECKING:

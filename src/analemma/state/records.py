@@ -4,7 +4,8 @@ Each is the DAG-CBOR array `[kind, format, fields]`. Bytes in it begin with a NU
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
@@ -259,3 +260,47 @@ def decode_receipt(data: bytes) -> Receipt:
         )
 
     return decode_record("receipt", data, read, "not a receipt")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Mapping[str, Any]):
+    """A save that happened; also readable as a mapping. Two are equal when they name the same version, whatever each
+    cost."""
+
+    manifest_id: str
+    version: int
+    parent_id: str | None
+    root_hash: str
+    receipt: Receipt
+    committed: bool = True
+    block_ids: tuple[str, ...] = field(default=(), compare=False)
+    """The blocks that were not stored before."""
+    blocks_stored: int = field(default=0, compare=False)
+    blocks_reused: int = field(default=0, compare=False)
+    bytes_written: int = field(default=0, compare=False)
+    object_paths: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def of(cls, receipt: Receipt, **cost: Any) -> Commit:
+        """The commit that a receipt is of."""
+        parent = None if receipt.parent is None else receipt.parent.hex()
+        return cls(receipt.manifest.hex(), receipt.version, parent, receipt.root.hex(), receipt, **cost)
+
+    @property
+    def manifest_hash(self) -> str:
+        """The same as `manifest_id`: a manifest is named by its hash."""
+        return self.manifest_id
+
+    def __getitem__(self, name: str) -> Any:
+        if name in _COMMIT_FIELDS:
+            return getattr(self, name)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMIT_FIELDS)
+
+    def __len__(self) -> int:
+        return len(_COMMIT_FIELDS)
+
+
+_COMMIT_FIELDS = ("manifest_hash", *[item.name for item in dataclasses.fields(Commit)])

@@ -11,10 +11,9 @@ from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, place
-from analemma.state.committer import Proposal
-from analemma.state.records import FORKED, ROLLED_BACK, manifest_links
+from analemma.state.committer import Proposal, commit_of
+from analemma.state.records import FORKED, ROLLED_BACK, Commit, manifest_links
 from analemma.state.refs import decision_of
-from analemma.state.versions import Commit, commit_of
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel

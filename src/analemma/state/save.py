@@ -12,12 +12,19 @@ from analemma.canon.pointer import Path, check_path
 from analemma.canon.trees import Edited
 from analemma.canon.values import encode
 from analemma.catalog.port import BranchKey, Head
-from analemma.errors import Conflict, HeadMoved, Invalid
-from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, branch_key, check_metadata, check_name
-from analemma.state.committer import Proposal
+from analemma.errors import HeadMoved, Invalid
+from analemma.state.arguments import (
+    CURRENT_HEAD,
+    MAIN,
+    CurrentHead,
+    branch_key,
+    check_metadata,
+    check_name,
+    other_request,
+)
+from analemma.state.committer import Proposal, commit_of
 from analemma.state.delta import DeltaUpdate, apply_update, read_delta
-from analemma.state.records import Manifest, decode_receipt
-from analemma.state.versions import Commit, commit_of
+from analemma.state.records import Commit, Manifest, decode_receipt
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -122,19 +129,8 @@ def known_commit(kernel: Kernel, key: BranchKey, idempotency_key: str, fingerpri
     if known is None:
         return None
     if known.fingerprint != fingerprint:  # guard: key.kernel
-        raise Conflict(
-            f"the idempotency key {idempotency_key!r} was used for another request",
-            hint="use a new key for a new request",
-            idempotency_key=idempotency_key,
-        )
-    receipt = decode_receipt(known.receipt)
-    return Commit(
-        receipt.manifest.hex(),
-        receipt.version,
-        None if receipt.parent is None else receipt.parent.hex(),
-        receipt.root.hex(),
-        receipt,
-    )
+        raise other_request(idempotency_key)
+    return Commit.of(decode_receipt(known.receipt))
 
 
 def _parse_previous(previous: str | CurrentHead | None) -> BlockId | CurrentHead | None:

@@ -13,7 +13,6 @@ from analemma import errors
 from analemma.catalog.ledger_port import TicketRow
 from analemma.errors import AnalemmaError, Corrupt, Invalid
 from analemma.state.records import decode_receipt
-from analemma.state.versions import Commit
 
 TicketStatus = Literal["pending", "committed", "failed"]
 
@@ -64,13 +63,6 @@ def described(ticket: Ticket, row: TicketRow) -> Ticket:
         return Ticket(ticket.seq, ticket.secret)
     receipt = decode_receipt(row.receipt)
     return Ticket(ticket.seq, ticket.secret, "committed", receipt.manifest.hex(), receipt.version)
-
-
-def commit_of_receipt(data: bytes) -> Commit:
-    """The commit that a stored receipt is of."""
-    receipt = decode_receipt(data)
-    parent = None if receipt.parent is None else receipt.parent.hex()
-    return Commit(receipt.manifest.hex(), receipt.version, parent, receipt.root.hex(), receipt)
 
 
 def write_failure(error: AnalemmaError) -> str:

@@ -243,7 +243,7 @@ class Verifier:
                     links += self._manifest(row, key, found[row.id], report)
         return links
 
-    def _manifest(self, row: ManifestRow, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:
+    def _manifest(self, row: Version, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:
         try:
             manifest = decode_manifest(row.id, data)
         except AnalemmaError as exc:
@@ -298,20 +298,6 @@ class Verifier:
         return links
 
 
-<<<<<<< HEAD
-=======
-def _check_manifest(row: Version, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:
-    try:
-        manifest = decode_manifest(row.id, data)
-    except AnalemmaError as exc:
-        report.problems.append(str(exc))
-        return []
-    if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
-        report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
-    return manifest_links(manifest)
-
-
->>>>>>> 38f01e6 (Give callers the rows of versions)
 def _check_place(key: BranchKey, record: dict[str, Any], row: JournalRow, seq: int, tip: bytes | None) -> None:
     before = None if record["before"] is None else record["before"][1:]
     # guard: journal.sequence
