@@ -246,6 +246,8 @@ class Reader:
         self._largest_bytes = largest_bytes
         self._bytes: dict[BlockId, bytes] = {}
         self._nodes: dict[BlockId, Node] = {}
+        self._sizes: dict[BlockId, int] = {}
+        self._below: dict[BlockId, list[BlockId]] = {}
 
     def read(self, root: BlockId) -> Any:
         """The value of this tree."""
@@ -265,8 +267,9 @@ class Reader:
     def _load(self, roots: Sequence[BlockId]) -> None:
         # Names of their own: the loop runs once for each block of a state.
         bytes_, nodes = self._bytes, self._nodes = {}, {}
-        sizes: dict[BlockId, int] = {}
-        below: dict[BlockId, list[BlockId]] = {}
+        # Kept until the value is there: freed before, what they leave goes back to the system and is asked for again,
+        # page by page, which takes a tenth of a read.
+        sizes, below = self._sizes, self._below = {}, {}
         frontier = list(dict.fromkeys(roots))
         rounds = 0
         while frontier:
