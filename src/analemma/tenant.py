@@ -71,27 +71,15 @@ class Tenant:
         )
         """What its parts are made of."""
         announcer = Announcer(name, app.source_watch, entropy=entropy, wake=self.context.wake)
-        self.committer = Committer(
-            app.catalog, self.id, self.blocks, clock=clock, entropy=entropy, announcing=announcer
-        )
-        applier = Applier(app.catalog, self.id, blocks=self.blocks, trees=self.trees, committer=self.committer)
-        self.checkpoints = Checkpoints(app.catalog, self.id, applier, clock=clock, entropy=entropy)
+        self.committer = Committer(self.context, announcer)
+        self.checkpoints = Checkpoints(self.context, Applier(self.context, self.committer))
 
     @cached_property
     def kernel(self) -> BagKernel:
         """The verbs on this tenant's state."""
         from analemma.bag.kernel import BagKernel
 
-        return BagKernel(
-            self.context.catalog,
-            self.id,
-            blocks=self.blocks,
-            trees=self.trees,
-            committer=self.committer,
-            checkpoints=self.checkpoints,
-            clock=self.context.clock,
-            place_segment=self._place_segment,
-        )
+        return BagKernel(self.context, self.committer, self.checkpoints, self._place_segment)
 
     def _place_segment(self, injection: Injection) -> Placed | None:
         from analemma.catalog.runs import RunRows
@@ -273,15 +261,7 @@ class Tenant:
         app, context = self._app, self.context
         handlers = Handlers(parent=app.handlers)
         bind_standard_types(handlers, self, app.settings, clock=context.clock, entropy=context.entropy)
-        kernel = RunKernel(
-            context.catalog,
-            self.id,
-            blocks=self.blocks,
-            trees=self.trees,
-            committer=self.committer,
-            checkpoints=self.checkpoints,
-            clock=context.clock,
-        )
+        kernel = RunKernel(self.context, self.committer, self.checkpoints)
         return Flows(
             RunnerParts(
                 **vars(context),

@@ -106,15 +106,7 @@ class Threads(Kernel):
     """The threads of one owner, in one tenant."""
 
     def __init__(self, app: App, tenant: Tenant, owner: str, *, cache_bytes: int) -> None:
-        super().__init__(
-            app.catalog,
-            tenant.id,
-            blocks=tenant.blocks,
-            trees=tenant.trees,
-            committer=tenant.committer,
-            checkpoints=tenant.checkpoints,
-            clock=app.catalog.clock,
-        )
+        super().__init__(tenant.context, tenant.committer, tenant.checkpoints)
         self._engine = app.catalog.engine
         self.owner = owner
         self.rows = ThreadRows(app.catalog.engine, tenant.id, owner)

@@ -12,6 +12,7 @@ from analemma.canon.read import Loaded, NodeCache
 from analemma.canon.trees import Edited, Trees
 from analemma.catalog.ledger_port import BranchSettlement, LedgerCatalog, PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
+from analemma.context import Context
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable
 from analemma.state.arguments import other_request
 from analemma.state.committer import Committer, Draft, Proposal, check_proposal
@@ -52,13 +53,11 @@ class Applier:
     """Applies what is pending in one tenant. Any number may do so at once, here and in other processes: an entry leaves
     the ledger in the transaction that makes its version, and a branch whose head moved meanwhile is built again."""
 
-    def __init__(
-        self, catalog: LedgerCatalog, tenant: TenantId, *, blocks: BlockStore, trees: Trees, committer: Committer
-    ) -> None:
-        self._catalog = catalog
-        self._tenant = tenant
-        self._blocks = blocks
-        self._trees = trees
+    def __init__(self, context: Context, committer: Committer) -> None:
+        self._catalog: LedgerCatalog = context.catalog
+        self._tenant = context.tenant
+        self._blocks = context.blocks
+        self._trees = context.trees
         self._committer = committer
 
     def apply(self, keys: Sequence[BranchKey], *, through: int | None = None) -> Pass:

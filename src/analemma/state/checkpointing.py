@@ -15,8 +15,9 @@ from contextlib import contextmanager
 
 from analemma.catalog.ledger_port import Delta, LedgerCatalog, LedgerEntry
 from analemma.catalog.ledger_queue import LedgerQueue
-from analemma.catalog.port import BranchKey, TenantId
-from analemma.clock import Clock, Entropy, attempts
+from analemma.catalog.port import BranchKey
+from analemma.clock import attempts
+from analemma.context import Context
 from analemma.errors import AnalemmaError, Invalid
 from analemma.state.applying import Applier, Pass
 from analemma.state.tickets import Ticket
@@ -39,14 +40,12 @@ LONGEST_AGE_S = 1e10
 class Checkpoints:
     """What is pending in one tenant, and the thread that applies it."""
 
-    def __init__(
-        self, catalog: LedgerCatalog, tenant: TenantId, applier: Applier, *, clock: Clock, entropy: Entropy
-    ) -> None:
-        self.ledger = catalog
-        self._tenant = tenant
+    def __init__(self, context: Context, applier: Applier) -> None:
+        self.ledger: LedgerCatalog = context.catalog
+        self._tenant = context.tenant
         self._applier = applier
-        self._clock = clock
-        self._entropy = entropy
+        self._clock = context.clock
+        self._entropy = context.entropy
         self._closed = False
         self._reset()
         _ALL.add(self)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from analemma.blocks.store import BlockStore, Carried
+from analemma.blocks.store import Carried
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
@@ -20,9 +20,8 @@ from analemma.catalog.port import (
     KernelCatalog,
     OutboxEvent,
     RowChange,
-    TenantId,
 )
-from analemma.clock import Clock, Entropy
+from analemma.context import Context
 from analemma.state.arguments import branch_key, check_message, check_name, check_segment
 from analemma.state.events import Announcing
 from analemma.state.records import (
@@ -103,22 +102,13 @@ class Draft(NamedTuple):
 class Committer:
     """Commits proposals of one tenant."""
 
-    def __init__(
-        self,
-        catalog: KernelCatalog,
-        tenant: TenantId,
-        blocks: BlockStore,
-        *,
-        clock: Clock,
-        entropy: Entropy,
-        announcing: Announcing | None = None,
-    ) -> None:
+    def __init__(self, context: Context, announcing: Announcing | None = None) -> None:
         """`announcing` tells what else is to know of a commit."""
-        self._catalog = catalog
-        self._tenant = tenant
-        self._blocks = blocks
-        self._clock = clock
-        self._entropy = entropy
+        self._catalog: KernelCatalog = context.catalog
+        self._tenant = context.tenant
+        self._blocks = context.blocks
+        self._clock = context.clock
+        self._entropy = context.entropy
         self._announcing = announcing
 
     def commit(self, proposal: Proposal, carried: Carried | None = None) -> Outcome:

@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
-from analemma.blocks.store import BlockStore, Carried
+from analemma.blocks.store import Carried
 from analemma.canon.identity import BlockId, parse_block_id
-from analemma.canon.trees import Trees
 from analemma.catalog.port import (
     BranchKey,
     Head,
     JournalRow,
     KernelCatalog,
     RecordRequest,
-    TenantId,
     Version,
 )
-from analemma.clock import Clock, attempts
+from analemma.clock import attempts
+from analemma.context import Context
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.state import (
     checkpoints,
@@ -115,23 +114,18 @@ class Kernel:
 
     def __init__(
         self,
-        catalog: KernelCatalog,
-        tenant: TenantId,
-        *,
-        blocks: BlockStore,
-        trees: Trees,
+        context: Context,
         committer: Committer,
         checkpoints: Checkpoints,
-        clock: Clock,
         place_segment: PlaceSegment | None = None,
     ) -> None:
-        self._catalog = catalog
-        self._tenant = tenant
-        self._blocks = blocks
-        self._trees = trees
+        self._catalog: KernelCatalog = context.catalog
+        self._tenant = context.tenant
+        self._blocks = context.blocks
+        self._trees = context.trees
+        self._clock = context.clock
         self._committer = committer
         self._checkpoints = checkpoints
-        self._clock = clock
         self._place_segment = place_segment
         self._manifests: dict[BlockId, Manifest] = {}
         self._lists: dict[BlockId, SegmentList] = {}
