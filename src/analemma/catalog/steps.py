@@ -47,18 +47,19 @@ class Steps:
         answer: list[Any] | None = None
         left: Sequence[Any] = ()
         for step in self._steps:
+            rows: Sequence[Any] = ()
+            if step.each is not None:
+                rows = left if step.left else getattr(given, step.each)
+                if not rows:
+                    continue
             hit(step.failpoint)
             if not step.sql:
                 continue
+            counts[step.failpoint] += 1
             scalars = step.scalars(given)
             if step.each is None:
-                counts[step.failpoint] += 1
                 _one(connection, step, scalars, None)
                 continue
-            rows = left if step.left else getattr(given, step.each)
-            if not rows:
-                continue
-            counts[step.failpoint] += 1
             if step.refusal is not None:
                 for number, row in enumerate(rows):
                     _one(connection, step, scalars + step.columns(row), number)
