@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from analemma.app import Tenant as Tenant
     from analemma.app import open as open
     from analemma.archives.archives import Archives as Archives
+    from analemma.bag.bag import SmartStateBag as SmartStateBag
     from analemma.bag.fields import FieldPolicy as FieldPolicy
     from analemma.bag.hydrate import HydratedState as HydratedState
     from analemma.bag.rings import RingPolicy as RingPolicy
-    from analemma.bag.state_bag import SmartStateBag as SmartStateBag
     from analemma.canon.identity import BlockId as BlockId
     from analemma.canon.trees import Operation as Operation
     from analemma.canon.types import Tagged as Tagged
@@ -83,7 +83,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.bag.fields": ("FieldPolicy",),
     "analemma.bag.hydrate": ("HydratedState",),
     "analemma.bag.rings": ("RingPolicy",),
-    "analemma.bag.state_bag": ("SmartStateBag",),
+    "analemma.bag.bag": ("SmartStateBag",),
     "analemma.canon.identity": ("BlockId",),
     "analemma.canon.trees": ("Operation",),
     "analemma.canon.types": ("Tagged",),

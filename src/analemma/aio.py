@@ -376,7 +376,7 @@ for _of, _name in ((App, "app"), (Tenant, "default")):
 def __getattr__(name: str) -> Any:
     # Derived when they are first used, as their parts are.
     if name == "AsyncKernel":
-        from analemma.bag.kernel import BagKernel
+        from analemma.bag.bag import BagKernel
 
         return face_class(BagKernel, "kernel")
     if name == "AsyncPayloads":

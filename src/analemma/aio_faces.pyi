@@ -5,9 +5,8 @@ from typing import Any, Literal, overload
 from analemma.aio import Async, AsyncContracts, AsyncDeploys, AsyncFlows, AsyncTenant, hop, manage, stream
 from analemma.app import Store
 from analemma.archives.archives import Archives
-from analemma.bag.kernel import BagKernel
+from analemma.bag.bag import BagKernel, SmartStateBag
 from analemma.bag.payloads import Payloads
-from analemma.bag.state_bag import SmartStateBag
 from analemma.flows.flows import Flows
 from analemma.flows.queueing import Queues
 from analemma.flows.scheduling import Schedules

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from analemma.archives.archives import Archives
     from analemma.archives.detachment import Detached
     from analemma.archives.volumes import Volumes
+    from analemma.bag.bag import BagKernel
     from analemma.bag.foreign import ForeignObjects
-    from analemma.bag.kernel import BagKernel
     from analemma.bag.payloads import Payloads
     from analemma.catalog.channels import Channels
     from analemma.catalog.collecting import DatabaseClock

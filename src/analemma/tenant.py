@@ -23,7 +23,7 @@ from analemma.state.records import Manifest, decode_manifest
 if TYPE_CHECKING:
     from analemma.app import App
     from analemma.archives.archives import Archives
-    from analemma.bag.kernel import BagKernel
+    from analemma.bag.bag import BagKernel
     from analemma.bag.payloads import Payloads
     from analemma.catalog.state_sources import SourceProblem
     from analemma.contracts.models import ContractRef
@@ -77,7 +77,7 @@ class Tenant:
     @cached_property
     def kernel(self) -> BagKernel:
         """The verbs on this tenant's state."""
-        from analemma.bag.kernel import BagKernel
+        from analemma.bag.bag import BagKernel
 
         return BagKernel(self.context, self.committer, self.checkpoints, self._place_segment)
 

@@ -1,1 +1,1 @@
-"""The dict a user works on, and payloads: states on their way between functions."""
+"""The dict a user works on, and how it is saved."""

@@ -6,11 +6,9 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
-from analemma.bag.base import Base, Place
-from analemma.bag.placeholders import NotLoaded, never_changes
+from analemma.bag.tracked import Base, NotLoaded, Place, Tracked, never_changes
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
-from analemma.bag.tracking import Tracked
 from analemma.canon.align import Gap
 from analemma.canon.build import MAXIMUM_DEPTH, Packer
 from analemma.canon.edit import Operation

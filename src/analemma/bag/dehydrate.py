@@ -12,9 +12,8 @@ from analemma.bag.budget import Candidate, Plan, Temperatures, plan_payload
 from analemma.bag.fields import FieldPolicy
 from analemma.bag.hydrate import HydratedState, LeasedTrees, StoredField, build_field
 from analemma.bag.payload_json import Encoded, encode_field, field_bytes, text_bytes
-from analemma.bag.placeholders import NotLoaded
 from analemma.bag.pointers import PAYLOAD_KEY, Note, Pointer, can_be_pointed, pointer_room
-from analemma.bag.tracking import Tracked
+from analemma.bag.tracked import NotLoaded, Tracked
 from analemma.canon.build import LONGEST_KEY
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block

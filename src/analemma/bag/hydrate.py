@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from analemma.bag.base import Base
-from analemma.bag.placeholders import NotLoaded, never_changes
 from analemma.bag.pointers import Note, Pointer, check_names
+from analemma.bag.tracked import Base, NotLoaded, never_changes, plain_copy
 from analemma.bag.tracked_dict import TrackedDict
-from analemma.bag.tracking import plain_copy
 from analemma.canon.build import Packer
 from analemma.canon.pointer import format_pointer
 from analemma.canon.read import Nodes, Parts, Reader, container_kind, locate

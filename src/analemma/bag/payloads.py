@@ -15,7 +15,6 @@ from analemma.bag.fields import FieldPolicy
 from analemma.bag.foreign import ForeignObjects
 from analemma.bag.hydrate import Arrival, HydratedState, LeasedTrees, StoredField, field_form
 from analemma.bag.payload_json import Decoder, encode_field, field_bytes, measure
-from analemma.bag.placeholders import NotLoaded
 from analemma.bag.pointers import (
     PAYLOAD_KEY,
     Note,
@@ -27,6 +26,7 @@ from analemma.bag.pointers import (
 )
 from analemma.bag.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
 from analemma.bag.routing import ReadRouter, pick
+from analemma.bag.tracked import NotLoaded
 from analemma.canon.identity import parse_block_id
 from analemma.canon.read import MISSING, Nodes
 from analemma.catalog.payloads import Lease, LeaseId

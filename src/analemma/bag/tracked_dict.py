@@ -6,9 +6,7 @@ import copy as copying
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from analemma.bag.base import Base
-from analemma.bag.placeholders import SCALARS, NotLoaded, shallow
-from analemma.bag.tracking import MAKERS, SLOTS, Tracked
+from analemma.bag.tracked import MAKERS, SCALARS, SLOTS, Base, NotLoaded, Tracked, shallow
 from analemma.canon.read import MISSING, Content
 from analemma.canon.values import (
     Wire,

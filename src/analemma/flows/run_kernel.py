@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from analemma.bag.kernel import BagKernel
+from analemma.bag.bag import BagKernel
 from analemma.canon.edit import Edited
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter
 
-from analemma.bag.state_bag import SmartStateBag
+from analemma.bag.bag import SmartStateBag
 from analemma.catalog.port import OutboxEvent
 from analemma.catalog.run_records import FencedOut, RunRow
 from analemma.clock import Clock

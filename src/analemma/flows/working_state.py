@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from analemma.bag.base import BagStore
+from analemma.bag.bag import SmartStateBag
 from analemma.bag.changes import find_changes
 from analemma.bag.rings import ALWAYS_EXCLUDED, RESERVED_PREFIXES, RING_RESTRICTIONS, visible_fields
-from analemma.bag.state_bag import SmartStateBag
+from analemma.bag.tracked import BagStore
 from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block

@@ -1,17 +1,158 @@
-"""What tracked dicts and lists share: where they come from, who contains them, and that something in them changed."""
+"""What tracked dicts and lists share: the version that they come from, what stands in them for something that was not
+read yet, who contains them, and that something in them changed.
+
+Compiled code (orjson, pydantic) reads the storage of dicts and lists directly, past their methods. What was not read is
+therefore never absent there: a `NotLoaded` stands for it, which nothing can serialise, compare or print."""
 
 from __future__ import annotations
 
+import datetime as dt
+import enum
+import uuid
 import weakref
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from analemma.bag.base import Base, Place
-from analemma.bag.placeholders import NotLoaded, never_changes
 from analemma.canon.build import MAXIMUM_DEPTH
-from analemma.canon.read import Content, container_kind
+from analemma.canon.identity import BlockId
+from analemma.canon.pointer import Path
+from analemma.canon.read import Content, Parts, container_kind
 from analemma.canon.values import StandIn, Stored, Wire, encode
 from analemma.errors import Corrupt, Invalid
+
+T = TypeVar("T")
+
+
+class Guard(Protocol):
+    """Reads something of a version, and says Expired when the version went meanwhile."""
+
+    def __call__(self, manifest: BlockId, read: Callable[[], T], /) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class BagStore:
+    """One tenant's part of a store, as bags see it."""
+
+    domain: object
+    """Equal for two bags exactly when one's blocks can be linked by the other."""
+    parts: Parts
+    guard: Guard
+
+
+class Place(NamedTuple):
+    """Where something stands in the tree of the base's version; looked up when its stored form is wanted."""
+
+    root: BlockId
+    path: Path
+
+
+class Base:
+    """A version that containers stand in. Those of a bag share one, which moves on when the bag is saved; what was
+    taken out of a bag keeps the version it was last saved in."""
+
+    __slots__ = ("lists", "manifest", "placed", "root", "store")
+
+    def __init__(self, store: BagStore | None = None, manifest: BlockId | None = None, root: BlockId | None = None):
+        self.store = store
+        self.manifest = manifest
+        self.root = root
+        self.lists: list[weakref.ref[Any]] = []
+        """Lists whose items are in their own storage, where compiled code (heapq) may move them unseen."""
+        self.placed: list[weakref.ref[Any]] = []
+        """Containers whose stored form is known only as a place in this version."""
+
+    def read(self, reading: Callable[[Parts], T]) -> T:
+        """Read something of the version."""
+        assert self.store is not None and self.manifest is not None
+        parts = self.store.parts
+        return self.store.guard(self.manifest, lambda: reading(parts))
+
+    def values(self, wires: Sequence[Wire]) -> list[Any]:
+        """The values of these wires, with everything below them."""
+        return self.read(lambda parts: parts.values(wires))
+
+    def same_store(self, other: Base) -> bool:
+        """Whether a tree in one can link to what is in the other."""
+        return self.store is not None and other.store is not None and self.store.domain == other.store.domain
+
+    def frozen(self) -> Base:
+        """The version as it is, for containers that do not move on."""
+        return Base(self.store, self.manifest, self.root)
+
+
+SCALARS = frozenset({str, int, float, bool, type(None)})
+"""Stored as they are."""
+_UNCHANGING = SCALARS | {bytes, dt.datetime, dt.date, dt.time, dt.timedelta, Decimal, uuid.UUID}
+
+
+class NotLoaded:
+    """A part of a bag that was not read yet. Methods of the bag never show one: they put the value in its place."""
+
+    __slots__ = ("place", "wire")
+
+    def __init__(self, wire: Wire = None, place: int = 0) -> None:
+        self.wire = wire
+        self.place = place
+        """In a list: which item of its base this is."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("a part of a bag is not loaded: read it through the bag's methods, or call load() first")
+
+    __repr__ = __str__ = __bool__ = __iter__ = __len__ = __reduce_ex__ = _refuse
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __copy__ = __deepcopy__ = _refuse
+    __hash__ = object.__hash__
+
+
+def shallow(wire: Wire, place: int = 0) -> Any:
+    """The value of a wire when that is a scalar; a placeholder for everything else."""
+    cls = type(wire)
+    if cls in SCALARS:
+        return wire
+    if cls is bytes:
+        if wire[:1] != b"\0":
+            raise Corrupt("a block holds bytes without their marker")
+        return wire[1:]
+    return NotLoaded(wire, place)
+
+
+def never_changes(value: Any) -> bool:
+    """Whether a value stays what it is, so that it need not be looked at again."""
+    cls = type(value)
+    if cls in _UNCHANGING:
+        return True
+    if cls is tuple or cls is frozenset:
+        return all(map(never_changes, value))
+    return isinstance(value, enum.Enum)
+
+
+# Reference counts are compared with those of a value that only its container holds, asked for in the same way.
+
+_list_item = list.__getitem__
+_dict_item = dict.__getitem__
+
+
+def _count_in_list(items: list[Any], index: int) -> int:
+    return getrefcount(_list_item(items, index))
+
+
+def _count_in_dict(fields: dict[Any, Any], key: Any) -> int:
+    return getrefcount(_dict_item(fields, key))
+
+
+_ALONE_IN_LIST = _count_in_list([[]], 0)
+_ALONE_IN_DICT = _count_in_dict({"": []}, "")
+
+
+def held_elsewhere(container: Any, key: Any) -> bool:
+    """Whether anybody but this list or dict may hold what stands there: then it can change unseen."""
+    if isinstance(container, list):
+        return _count_in_list(container, key) > _ALONE_IN_LIST
+    return _count_in_dict(container, key) > _ALONE_IN_DICT
+
 
 SLOTS = (
     "__weakref__",
