@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from analemma.app import open as open
     from analemma.archives.archives import Archives as Archives
     from analemma.bag.bag import SmartStateBag as SmartStateBag
-    from analemma.bag.fields import FieldPolicy as FieldPolicy
-    from analemma.bag.hydrate import HydratedState as HydratedState
-    from analemma.bag.rings import RingPolicy as RingPolicy
     from analemma.canon.identity import BlockId as BlockId
     from analemma.canon.trees import Operation as Operation
     from analemma.canon.types import Tagged as Tagged
@@ -47,6 +44,9 @@ if TYPE_CHECKING:
     from analemma.outbox.handlers import Settle as Settle
     from analemma.payload_functions import lambda_handler as lambda_handler
     from analemma.payload_functions import with_payloads as with_payloads
+    from analemma.payloads.fields import FieldPolicy as FieldPolicy
+    from analemma.payloads.hydrate import HydratedState as HydratedState
+    from analemma.payloads.rings import RingPolicy as RingPolicy
     from analemma.pipeline.fanout_results import FanoutState as FanoutState
     from analemma.settings import Settings as Settings
     from analemma.sinks.batching import BatchingSink as BatchingSink
@@ -80,9 +80,9 @@ __version__ = "0.1.0"
 _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.app": ("App", "Stats", "Store", "Tenant", "open"),
     "analemma.archives.archives": ("Archives",),
-    "analemma.bag.fields": ("FieldPolicy",),
-    "analemma.bag.hydrate": ("HydratedState",),
-    "analemma.bag.rings": ("RingPolicy",),
+    "analemma.payloads.fields": ("FieldPolicy",),
+    "analemma.payloads.hydrate": ("HydratedState",),
+    "analemma.payloads.rings": ("RingPolicy",),
     "analemma.bag.bag": ("SmartStateBag",),
     "analemma.canon.identity": ("BlockId",),
     "analemma.canon.trees": ("Operation",),

@@ -380,7 +380,7 @@ def __getattr__(name: str) -> Any:
 
         return face_class(BagKernel, "kernel")
     if name == "AsyncPayloads":
-        from analemma.bag.payloads import Payloads
+        from analemma.payloads.payloads import Payloads
 
         return face_class(Payloads, "payloads")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,10 +6,10 @@ from analemma.aio import Async, AsyncContracts, AsyncDeploys, AsyncFlows, AsyncT
 from analemma.app import Store
 from analemma.archives.archives import Archives
 from analemma.bag.bag import BagKernel, SmartStateBag
-from analemma.bag.payloads import Payloads
 from analemma.flows.flows import Flows
 from analemma.flows.queueing import Queues
 from analemma.flows.scheduling import Schedules
+from analemma.payloads.payloads import Payloads
 from analemma.pipeline.backfill import Backfill, BackfillJobs, BackfillPlan, Kind, Scope
 from analemma.pipeline.contract_store import Contracts
 from analemma.pipeline.deploys import Deploys

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from analemma.archives.detachment import Detached
     from analemma.archives.volumes import Volumes
     from analemma.bag.bag import BagKernel
-    from analemma.bag.foreign import ForeignObjects
-    from analemma.bag.payloads import Payloads
     from analemma.catalog.channels import Channels
     from analemma.catalog.collecting import DatabaseClock
     from analemma.catalog.port import TenantId
@@ -48,6 +46,8 @@ if TYPE_CHECKING:
     from analemma.outbox.handlers import Handler
     from analemma.outbox.tending import Outbox
     from analemma.outbox.worker import OutboxPollingWorker
+    from analemma.payloads.foreign import ForeignObjects
+    from analemma.payloads.payloads import Payloads
     from analemma.pipeline.backfill import Backfill, BackfillJobs, BackfillPlan, Kind, Scope
     from analemma.pipeline.contract_store import Contracts
     from analemma.pipeline.deploys import Deploys
@@ -521,7 +521,7 @@ class Store:
     @cached_property
     def foreign(self) -> ForeignObjects:
         """The objects of other programs that payloads may point to: none, unless the settings list their buckets."""
-        from analemma.bag.foreign import ForeignObjects, parse_buckets
+        from analemma.payloads.foreign import ForeignObjects, parse_buckets
 
         buckets = parse_buckets(self.settings.payload_s3_buckets)
         return ForeignObjects(buckets, lambda url: self._hardened(open_objects(url)))

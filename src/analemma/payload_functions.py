@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from analemma.app import App, open_app
 
 if TYPE_CHECKING:
-    from analemma.bag.payloads import Payloads
+    from analemma.payloads.payloads import Payloads
 
 
 class _SharedApps:
@@ -73,7 +73,7 @@ def with_payloads(
     >>> count({"n": 1})["n"]
     2
     """
-    from analemma.bag.handlers import HandlerOptions, wrap_handler
+    from analemma.payloads.handlers import HandlerOptions, wrap_handler
 
     chosen = HandlerOptions(**options)
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from analemma.app import App
     from analemma.archives.archives import Archives
     from analemma.bag.bag import BagKernel
-    from analemma.bag.payloads import Payloads
     from analemma.catalog.state_sources import SourceProblem
     from analemma.contracts.models import ContractRef
     from analemma.flows.flows import Flows
     from analemma.flows.remote_tasks import Elsewhere
     from analemma.gc.packing import Packing
+    from analemma.payloads.payloads import Payloads
     from analemma.pipeline.deploy_records import Deploy
     from analemma.pipeline.deploys import Deploys
     from analemma.pipeline.documents import DocumentReader
@@ -90,7 +90,7 @@ class Tenant:
     @cached_property
     def payloads(self) -> Payloads:
         """This tenant's states on their way between functions."""
-        from analemma.bag.payloads import Payloads
+        from analemma.payloads.payloads import Payloads
 
         return Payloads(self.context, self.kernel, self._app.foreign)
 

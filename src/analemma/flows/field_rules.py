@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from analemma.bag.rings import ALWAYS_EXCLUDED, BASE_FIELDS, CAPABILITY_FIELDS, RESERVED_PREFIXES, RING_RESTRICTIONS
 from analemma.contracts.reporting import Place
 from analemma.flows.naming import field_of, path_tokens
 from analemma.flows.nodes import AggregatorNode, AnyNode, ForEachNode, ParallelGroupNode
 from analemma.flows.problems import WorkflowReporter
 from analemma.flows.structure import Structure
+from analemma.payloads.rings import (
+    ALWAYS_EXCLUDED,
+    BASE_FIELDS,
+    CAPABILITY_FIELDS,
+    RESERVED_PREFIXES,
+    RING_RESTRICTIONS,
+)
 from analemma.state.reserved_fields import is_reserved
 
 

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from analemma.bag.bag import SmartStateBag
 from analemma.bag.changes import find_changes
-from analemma.bag.rings import ALWAYS_EXCLUDED, RESERVED_PREFIXES, RING_RESTRICTIONS, visible_fields
 from analemma.bag.tracked import BagStore
 from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId
@@ -27,6 +26,7 @@ from analemma.errors import Denied, Invalid
 from analemma.flows.handlers import Result
 from analemma.flows.naming import path_tokens
 from analemma.flows.store_errors import StoreErrors
+from analemma.payloads.rings import ALWAYS_EXCLUDED, RESERVED_PREFIXES, RING_RESTRICTIONS, visible_fields
 from analemma.state.delta import DeltaUpdate, apply_update, read_delta
 from analemma.state.reserved_fields import is_reserved
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from analemma.bag.pointers import Note, Pointer, check_names
 from analemma.bag.tracked import Base, NotLoaded, never_changes, plain_copy
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.canon.build import Packer
@@ -21,6 +20,7 @@ from analemma.catalog.payloads import released
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count
+from analemma.payloads.pointers import Note, Pointer, check_names
 from analemma.state.delta import DeltaUpdate
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analemma.bag.hydrate import HydratedState
-from analemma.bag.payloads import Payloads, field_names
 from analemma.errors import Invalid
+from analemma.payloads.hydrate import HydratedState
+from analemma.payloads.payloads import Payloads, field_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from analemma.bag.budget import Temperatures
-from analemma.bag.dehydrate import STATE_NAME_BYTES, Dehydration
-from analemma.bag.fields import FieldPolicy
-from analemma.bag.foreign import ForeignObjects
-from analemma.bag.hydrate import Arrival, HydratedState, LeasedTrees, StoredField, field_form
-from analemma.bag.payload_json import Decoder, encode_field, field_bytes, measure
-from analemma.bag.pointers import (
+from analemma.bag.tracked import NotLoaded
+from analemma.canon.identity import parse_block_id
+from analemma.canon.read import MISSING, Nodes
+from analemma.catalog.payloads import Lease, LeaseId
+from analemma.context import Context
+from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
+from analemma.payloads.budget import Temperatures
+from analemma.payloads.dehydrate import STATE_NAME_BYTES, Dehydration
+from analemma.payloads.fields import FieldPolicy
+from analemma.payloads.foreign import ForeignObjects
+from analemma.payloads.hydrate import Arrival, HydratedState, LeasedTrees, StoredField, field_form
+from analemma.payloads.json import Decoder, encode_field, field_bytes, measure
+from analemma.payloads.pointers import (
     PAYLOAD_KEY,
     Note,
     Pointer,
@@ -24,14 +30,8 @@ from analemma.bag.pointers import (
     parse_pointer_form,
     said_by,
 )
-from analemma.bag.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
-from analemma.bag.routing import ReadRouter, pick
-from analemma.bag.tracked import NotLoaded
-from analemma.canon.identity import parse_block_id
-from analemma.canon.read import MISSING, Nodes
-from analemma.catalog.payloads import Lease, LeaseId
-from analemma.context import Context
-from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
+from analemma.payloads.rings import DEFAULT_RING, FilteredEvent, FilterReport, RingPolicy, visible_fields
+from analemma.payloads.routing import ReadRouter, pick
 from analemma.state.arguments import check_name, check_segment, check_unicode, field_path
 from analemma.state.kernel import Kernel
 from analemma.state.records import decode_manifest

@@ -8,11 +8,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analemma.bag.budget import Candidate, Plan, Temperatures, plan_payload
-from analemma.bag.fields import FieldPolicy
-from analemma.bag.hydrate import HydratedState, LeasedTrees, StoredField, build_field
-from analemma.bag.payload_json import Encoded, encode_field, field_bytes, text_bytes
-from analemma.bag.pointers import PAYLOAD_KEY, Note, Pointer, can_be_pointed, pointer_room
 from analemma.bag.tracked import NotLoaded, Tracked
 from analemma.canon.build import LONGEST_KEY
 from analemma.canon.identity import BlockId
@@ -22,6 +17,11 @@ from analemma.catalog.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseReque
 from analemma.catalog.port import BranchKey
 from analemma.context import Context
 from analemma.errors import AnalemmaError, Internal, Invalid, Limit
+from analemma.payloads.budget import Candidate, Plan, Temperatures, plan_payload
+from analemma.payloads.fields import FieldPolicy
+from analemma.payloads.hydrate import HydratedState, LeasedTrees, StoredField, build_field
+from analemma.payloads.json import Encoded, encode_field, field_bytes, text_bytes
+from analemma.payloads.pointers import PAYLOAD_KEY, Note, Pointer, can_be_pointed, pointer_room
 
 STATE_NAME_BYTES = 16
 DELETED_SHARE = 4

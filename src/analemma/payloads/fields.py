@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from analemma.bag.pointers import PAYLOAD_KEY
 from analemma.errors import Invalid
+from analemma.payloads.pointers import PAYLOAD_KEY
 
 CONTROL_PLANE_FIELDS = frozenset(
     {

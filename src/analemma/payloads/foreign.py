@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from analemma.bag.payload_json import S3_POINTER_KEY
-from analemma.bag.pointers import shown
 from analemma.blocks.port import ObjectStore, check_key
 from analemma.errors import Corrupt, Denied, Invalid, Limit
+from analemma.payloads.json import S3_POINTER_KEY
+from analemma.payloads.pointers import shown
 
 LARGEST_OBJECT_BYTES = 256 * 1024 * 1024
 _KNOWN_KEYS = {S3_POINTER_KEY, "bucket", "key", "size_bytes", "checksum", "field_name"}

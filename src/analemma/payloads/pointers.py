@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from analemma.bag.payload_json import POINTER_KEY
 from analemma.canon.identity import BlockId
 from analemma.catalog.payloads import Lease, LeaseId
 from analemma.errors import Denied, Invalid
+from analemma.payloads.json import POINTER_KEY
 
 PAYLOAD_KEY = "__payload__"
 """The field of a payload that is not the user's. A user's field of this name is left in the store."""
