@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,9 +42,10 @@ def registry_of(base: Base) -> TypeRegistry:
     return standard_registry() if base.store is None else base.store.parts.trees.registry
 
 
-def packed_form(value: Any, registry: TypeRegistry) -> bytes:
-    """A value as the base would have it, to compare with what it has."""
-    return bytes(encode(Packer(registry, lambda block: None, accept=lambda links: None).pack(value).wire))
+def packed_form(value: Any, registry: TypeRegistry, at: Sequence[str] = ()) -> bytes:
+    """A value as the base would have it, to compare with what it has; where it stands is for messages."""
+    packer = Packer(registry, lambda block: None, accept=lambda links: None)
+    return bytes(encode(packer.pack(value, at=at).wire))
 
 
 def form_of(value: Any, base: Base) -> bytes | None:

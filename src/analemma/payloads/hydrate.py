@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from analemma.bag.changes import packed_form
 from analemma.bag.tracked import Base, NotLoaded, never_changes, plain_copy
 from analemma.bag.tracked_dict import TrackedDict
-from analemma.canon.build import Packer
 from analemma.canon.pointer import format_pointer
 from analemma.canon.read import Nodes, Parts, Reader, container_kind, locate
 from analemma.canon.trees import Edited, Operation, Trees
@@ -217,7 +217,7 @@ class HydratedState(TrackedDict):
                 return known is not None
             if lazy is not None and not lazy.grouped:
                 return bytes(build(name, value).root.id) == known
-            return field_form(trees, name, value) == known
+            return packed_form(value, trees.registry, (name,)) == known
 
         here = {name: value for name, value in dict.items(self) if type(value) is not NotLoaded}
         changed = {name: value for name, value in here.items() if not is_same(name, value)}
@@ -238,9 +238,3 @@ def build_field(trees: Trees, name: str, value: Any) -> Edited:
     except Invalid as exc:
         pointer = format_pointer((name,)) + str(exc.facts.get("pointer", ""))
         raise Invalid(f"field {name!r}: {exc.message}", hint=exc.hint, pointer=pointer) from None
-
-
-def field_form(trees: Trees, name: str, value: Any) -> bytes:
-    """The stored form of a field's value inside a state."""
-    packer = Packer(trees.registry, lambda block: None)
-    return bytes(encode(packer.pack(value, at=(name,)).wire))

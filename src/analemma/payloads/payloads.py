@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from analemma.bag.changes import packed_form
 from analemma.bag.tracked import NotLoaded
 from analemma.canon.identity import parse_block_id
 from analemma.canon.read import MISSING, Nodes
@@ -19,7 +20,7 @@ from analemma.payloads.budget import Temperatures
 from analemma.payloads.dehydrate import STATE_NAME_BYTES, Dehydration
 from analemma.payloads.fields import FieldPolicy
 from analemma.payloads.foreign import ForeignObjects
-from analemma.payloads.hydrate import Arrival, HydratedState, LeasedTrees, StoredField, field_form
+from analemma.payloads.hydrate import Arrival, HydratedState, LeasedTrees, StoredField
 from analemma.payloads.json import Decoder, encode_field, field_bytes, measure
 from analemma.payloads.pointers import (
     PAYLOAD_KEY,
@@ -318,7 +319,7 @@ class Payloads:
                 forms[name] = None
             else:
                 fields[name] = decoder.decode(name, value)
-                forms[name] = field_form(trees, name, fields[name])
+                forms[name] = packed_form(fields[name], trees.registry, (name,))
         if note is not None and note.delta and not has_base:
             raise Invalid("the event is a delta", hint="pass the event that it was made from as `base`")
         stored = self._stored(pointers, note, owner, workflow)

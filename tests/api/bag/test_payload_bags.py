@@ -71,3 +71,19 @@ def test_a_part_of_a_bag_in_a_plain_dict_is_written_whole(store: Store) -> None:
         for _ in range(2):
             other.gc.run(grace_s=0, force=True)
         assert app.stats().blocks < blocks
+
+
+def test_a_hydrated_state_in_a_bag_or_a_dict_is_written_whole(store: Store) -> None:
+    with store.open(cache_bytes=0) as app:
+        event = send(app, STATE)
+        inner = receive(app, event)
+        assert inner["notes"] == STATE["notes"] and set(inner.not_loaded()) == {"plan"}
+        bag = SmartStateBag({"inner": inner})
+        app.kernel.save(bag, **WORKFLOW)
+        assert app.kernel.load_latest_state(**WORKFLOW) == {"inner": STATE}
+        # It stays the same object, and is watched.
+        inner["notes"].append("more")
+        app.kernel.save(bag)
+        expected = {"inner": {**STATE, "notes": [*STATE["notes"], "more"]}}
+        assert app.kernel.load_latest_state(**WORKFLOW) == expected
+        assert receive(app, send(app, {"inner": receive(app, event)})) == {"inner": STATE}
