@@ -3,9 +3,10 @@
 A durable commit costs an fsync whatever it holds. So requests queue, and whoever gets the turn runs all that wait, in
 savepoints of one transaction, and commits once. A lone caller gets it at once and never changes threads.
 
-Any thread may be interrupted anywhere (Ctrl-C raises between two instructions). So nobody is told anything: a request
-knows the batch that took it along, and only whoever has the turn looks at what became of that. Giving up the turn, and
-what goes with it, may be repeated when an interrupt cut it short.
+Any thread may be interrupted anywhere (Ctrl-C raises between two instructions). So nothing depends on being told: a
+request knows the batch that took it along, and whoever gets the turn sees what became of that. Those who wait are woken
+for speed only, and look for themselves if nobody does. Giving up the turn, and what goes with it, may be repeated when
+an interrupt cut it short.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ MAX_BATCH = 64
 LOG_LIMIT_BYTES = 256 << 20
 """A log beyond this means that readers keep ordinary checkpoints from resetting it: then writers wait for them."""
 
+LOOK_AGAIN_S = 0.1
+"""How often those who wait look whether it is their turn though nobody woke them."""
+
 LOG_CHECK_EVERY = 16
 """Transactions between two looks at the size of the log."""
 
@@ -39,9 +43,11 @@ LOG_CHECK_EVERY = 16
 class _Batch:
     """What became of one transaction, for all whose requests it ran."""
 
-    __slots__ = ("failure", "phase")
+    __slots__ = ("failure", "is_over", "phase", "requests")
 
     def __init__(self) -> None:
+        self.requests: list[_Request] = []
+        self.is_over = False
         self.phase: Literal["running", "committing", "stored"] = "running"
         self.failure: Exception | None = None
 
@@ -59,7 +65,7 @@ class _Batch:
 class _Request:
     """One thread's wish to write, and what came of it."""
 
-    __slots__ = ("batch", "deadline", "error", "left", "move", "result", "thread")
+    __slots__ = ("batch", "deadline", "error", "left", "move", "result", "thread", "woken")
 
     def __init__(self, move: Callable[[Transaction], Any] | None, timeout_s: float) -> None:
         self.move = move
@@ -71,6 +77,15 @@ class _Request:
         self.result: Any = None
         self.error: Exception | None = None
         self.left = False
+        self.woken = threading.Lock()
+        self.woken.acquire()
+
+    def wake(self) -> None:
+        """Have it look for itself."""
+        try:
+            self.woken.release()
+        except RuntimeError:
+            pass  # It is about to look.
 
 
 class SqliteWriter:
@@ -97,6 +112,7 @@ class SqliteWriter:
         self._turn = threading.RLock()
         """Not for its depth, but because it knows its thread: whoever does not have it may try to release it."""
         self._waiting: deque[_Request] = deque()
+        self._waiting_alone: deque[_Request] = deque()
         self._leading: _Request | None = None
         """That of the thread whose turn it is."""
         self._begun = False
@@ -110,8 +126,7 @@ class SqliteWriter:
         """Run `move` in a transaction, perhaps together with others; return when it is durable."""
         request = _Request(move, self._timeout_s)
         try:
-            self._waiting.append(request)
-            self._await_turn(request)
+            self._await_turn(request, self._waiting)
             while request.batch is None:
                 self._lead(request)
         finally:
@@ -131,7 +146,7 @@ class SqliteWriter:
         """A transaction that shares its commit with nobody."""
         request = _Request(None, self._timeout_s)
         try:
-            self._await_turn(request)
+            self._await_turn(request, self._waiting_alone)
             self._begin(request)
             yield self._tx
             self._commit(_Batch())
@@ -145,7 +160,7 @@ class SqliteWriter:
         """Wait for whoever is writing, then refuse."""
         request = _Request(None, threading.TIMEOUT_MAX)
         try:
-            self._await_turn(request)
+            self._await_turn(request, self._waiting_alone)
             self._closed = True
         finally:
             try:
@@ -161,53 +176,61 @@ class SqliteWriter:
     def abandon(self) -> sqlite3.Connection:
         """In a forked child: touch nothing that the parent's threads may have been at; the connection, to be kept."""
         self._closed = True
-        self._turn, self._waiting = threading.RLock(), deque()
+        self._turn, self._waiting, self._waiting_alone = threading.RLock(), deque(), deque()
         self._leading, self._begun = None, False
         return self._tx.abandon()
 
-    def _await_turn(self, request: _Request) -> None:
-        """Return with the turn. Whatever happens, `_leave` must follow."""
+    def _await_turn(self, request: _Request, line: deque[_Request]) -> None:
+        """Return with the turn, or once the batch that took it along is over. Whatever happens, `_leave` follows."""
         leading = self._leading
         if leading is not None and leading.thread == request.thread:
             raise Internal("a write was started inside another write", hint="use the transaction it was given")
-        timeout_s = min(max(0.0, request.deadline - time.monotonic()), threading.TIMEOUT_MAX)
-        # guard: turn.timeout
-        if not self._turn.acquire(timeout=timeout_s):
-            try:
-                if request.move is not None:
-                    self._waiting.remove(request)
-            except ValueError:
-                # Somebody has taken it along, and it will be over: to leave now would leave its outcome unknown.
-                self._turn.acquire()
-            else:
+        line.append(request)
+        while not self._turn.acquire(blocking=False):
+            left_s = request.deadline - time.monotonic()
+            # guard: turn.timeout
+            if left_s <= 0 and self._gives_up(request, line):
                 raise Timeout(
                     "other threads of this process kept the catalog busy", hint="make their transactions shorter"
                 )
+            request.woken.acquire(timeout=min(left_s, LOOK_AGAIN_S) if left_s > 0 else LOOK_AGAIN_S)
+            if request.batch is not None and request.batch.is_over:
+                return
         self._leading = request
 
+    def _gives_up(self, request: _Request, line: deque[_Request]) -> bool:
+        """Leave the line; False if somebody has taken it along: to leave then would leave its outcome unknown."""
+        try:
+            line.remove(request)
+        except ValueError:
+            return False
+        return True
+
     def _leave(self, request: _Request) -> None:
-        """Give up the transaction, the place in the queue and the turn, as far as it has them. May be repeated."""
+        """Give up the transaction, the place in line and the turn, as far as it has them. May be repeated."""
         if request.left:
             return
         if self._leading is request:
             self._end()
             self._leading = None
-        if self._waiting:
-            try:
-                self._waiting.remove(request)
-            except ValueError:
-                pass
+        for line in (self._waiting, self._waiting_alone):
+            if line:
+                self._gives_up(request, line)
         try:
             self._turn.release()
         except RuntimeError:
             pass  # It is another's, or nobody's.
+        else:
+            for line in (self._waiting_alone, self._waiting):
+                for first in tuple(line)[:1]:
+                    first.wake()
         request.left = True
 
     def _lead(self, own: _Request) -> None:
         """Run what waits, and commit once."""
+        batch = _Batch()
         try:
             self._begin(own)
-            batch = _Batch()
             try:
                 if self._run(batch):
                     self._commit(batch)
@@ -216,6 +239,10 @@ class SqliteWriter:
                 batch.failure = exc
         finally:
             self._end()
+            batch.is_over = True
+            for request in batch.requests:
+                if request is not own:
+                    request.wake()
 
     def _run(self, batch: _Batch) -> bool:
         """Run the requests that wait; False if there is nothing to commit."""
@@ -252,6 +279,7 @@ class SqliteWriter:
             self._waiting.remove(request)
         except (IndexError, ValueError):
             return None
+        batch.requests.append(request)
         return request
 
     def _begin(self, request: _Request) -> None:
