@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NewType, Protocol
+from typing import Any, NamedTuple, NewType
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.bodies import Bodies
@@ -74,44 +74,8 @@ class LeaseRequest:
     """Leases that the payload goes on using, or whose trees new leases name without emitting their blocks."""
 
 
-class PayloadCatalog(Protocol):
-    """What payloads need of a catalog. Every call is atomic by itself."""
-
-    def add_leases(self, request: LeaseRequest) -> None:
-        """Write blocks and leases, durably. Raises and changes nothing: Denied (a kept lease was released, or a new
-        one is of an execution that has ended), Conflict (an upload was collected meanwhile), Unavailable,
-        OutcomeUnknown."""
-
-    def leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
-        """Those of the leases that exist, released or not; one round trip for any number."""
-
-    def use_leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
-        """The same for somebody who goes on using them: those that are live count as used now, where they were not
-        used for a while."""
-
-    def leases_of(
-        self,
-        tenant: TenantId,
-        owner: str | None,
-        workflow: str | None,
-        execution: str | None,
-        *,
-        after: LeaseId | None = None,
-        limit: int = 1000,
-    ) -> list[Lease]:
-        """A page of the live leases of everybody, of one owner, of one workflow, or of one execution of it, by id."""
-
-    def release_leases(self, tenant: TenantId, owner: str, workflow: str, execution: str) -> int:
-        """End an execution, with all leases of it; how many there were. From then on it gets no new ones."""
-
-    def lease_roots(
-        self, tenant: TenantId, *, after: LeaseId | None = None, limit: int = 1000
-    ) -> list[tuple[LeaseId, BlockId]]:
-        """A page of the live leases with the roots that a collector must mark, by id."""
-
-
 class SqlPayloads:
-    """Implements `PayloadCatalog`."""
+    """What payloads need of a catalog. Every call is atomic by itself."""
 
     engine: Engine
     clock: Clock
@@ -119,6 +83,9 @@ class SqlPayloads:
     """Leases that were not used for so long end, if their execution was not released."""
 
     def add_leases(self, request: LeaseRequest) -> None:
+        """Write blocks and leases, durably. Raises and changes nothing: Denied (a kept lease was released, or a new
+        one is of an execution that has ended), Conflict (an upload was collected meanwhile), Unavailable,
+        OutcomeUnknown."""
         for lease in request.leases:
             _check_names(lease.owner, lease.workflow, lease.execution)
             if lease.field is not None and lease.field != "":
@@ -133,11 +100,14 @@ class SqlPayloads:
         hit(AFTER_COMMIT)
 
     def leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
+        """Those of the leases that exist, released or not; one round trip for any number."""
         if not ids:
             return {}
         return {lease.id: lease for lease, _ in self._look(tenant, ids)}
 
     def use_leases(self, tenant: TenantId, ids: Sequence[LeaseId]) -> dict[LeaseId, Lease]:
+        """The same for somebody who goes on using them: those that are live count as used now, where they were not
+        used for a while."""
         if not ids:
             return {}
         found = self._look(tenant, ids)
@@ -162,6 +132,7 @@ class SqlPayloads:
         after: LeaseId | None = None,
         limit: int = 1000,
     ) -> list[Lease]:
+        """A page of the live leases of everybody, of one owner, of one workflow, or of one execution of it, by id."""
         whose = {"owner": owner, "workflow": workflow, "execution": execution}
         given = {name: value for name, value in whose.items() if value is not None}
         statement = ("leases_of_tenant", "leases_of_owner", "leases_of_workflow", "leases_of_execution")[len(given)]
@@ -169,6 +140,7 @@ class SqlPayloads:
         return [_lease(row) for row in rows]
 
     def release_leases(self, tenant: TenantId, owner: str, workflow: str, execution: str) -> int:
+        """End an execution, with all leases of it; how many there were. From then on it gets no new ones."""
         _check_names(owner, workflow, execution)
         whose = {"tenant": tenant, "owner": owner, "workflow": workflow, "execution": execution}
         count = self.engine.write(lambda tx: _release(tx, whose, self.clock.now_us()))
@@ -178,6 +150,7 @@ class SqlPayloads:
     def lease_roots(
         self, tenant: TenantId, *, after: LeaseId | None = None, limit: int = 1000
     ) -> list[tuple[LeaseId, BlockId]]:
+        """A page of the live leases with the roots that a collector must mark, by id."""
         rows = self.engine.all("lease_roots", tenant=tenant, after=after or b"", limit=limit)
         return [(LeaseId(row[0]), BlockId(row[1])) for row in rows]
 

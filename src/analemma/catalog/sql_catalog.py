@@ -52,7 +52,7 @@ _new_tuple = tuple.__new__
 
 
 class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
-    """Implements `KernelCatalog`, `LedgerCatalog` and `PayloadCatalog`. `engine` is open to layers that write in the
+    """Implements `KernelCatalog` and `LedgerCatalog`. `engine` is open to layers that write in the
     same transactions. With `migrate_schema=False` an outdated schema is refused instead of upgraded."""
 
     def __init__(
