@@ -406,14 +406,16 @@ def _pack_plain(value: Any, inline_bytes: int, most_levels: int) -> Packed | Non
             return None
         if str in found:
             text += sum([len(each) for each in level if type(each) is str])
-        if dict in found and any(len(each) == 1 and "" in each for each in level if type(each) is dict):
-            return None
+        if dict in found:
+            for each in level:
+                if type(each) is dict and len(each) == 1 and "" in each:
+                    return None
         if float in found and 0.0 in level:
             # Or rather: there may be one that is negative.
             return None
         kinds |= found
-        level = inner_values(*level)
         most_levels -= 1
+        level = inner_values(*level) if dict in found or list in found else []
     try:
         data = encode(value)
     except ValueError:
