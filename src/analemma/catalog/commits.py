@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from analemma.canon.identity import BlockId
+from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.lost_answers import send
 from analemma.catalog.names import check_key, check_part, check_texts
@@ -24,7 +24,7 @@ from analemma.catalog.port import (
     Version,
 )
 from analemma.catalog.procedures import Refused
-from analemma.errors import Conflict, Expired, HeadMoved, Invalid, Unavailable
+from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, Unavailable
 from analemma.failpoints import declare, hit
 
 KEY_KEEP_US = 30 * 86_400 * 1_000_000
@@ -193,7 +193,17 @@ def replay(request: CommitRequest, row: Row) -> Committed:
 def read_head(source: Statements, tenant: TenantId, key: BranchKey) -> Head | None:
     """Where the branch stands."""
     row = source.one("head", tenant=tenant, owner=key.owner, workflow=key.workflow, branch=key.branch)
-    return None if row is None else Head(key, BlockId(row[0]), *row[1:])
+    return None if row is None else Head(key, stored_id(row[0], key), *row[1:])
+
+
+def stored_id(data: bytes, branch: tuple[str, str, str]) -> BlockId:
+    """The id of a version in a row of this branch; Corrupt if it is none, so that nobody goes on with it."""
+    if len(data) != ID_BYTES:
+        raise Corrupt(
+            "a row of {}/{}@{} has an id of {} bytes instead of {}".format(*branch, len(data), ID_BYTES),
+            hint="run verify, and restore the catalog from a backup",
+        )
+    return BlockId(data)
 
 
 def head_moved(request: CommitRequest, found: Head | None) -> HeadMoved:

@@ -10,8 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from analemma.canon.identity import BlockId
-from analemma.catalog.commits import Batch, BranchRecord, Move, check_request, find_key, missing_upload
+from analemma.catalog.commits import Batch, BranchRecord, Move, check_request, find_key, missing_upload, stored_id
 from analemma.catalog.engine import Engine, Row, Transaction
 from analemma.catalog.ledger_port import BranchSettlement, Delta, LedgerEntry, PendingEntry, TicketRow
 from analemma.catalog.names import check_key, check_part
@@ -235,7 +234,7 @@ def _heads(rows: Sequence[Row]) -> dict[BranchKey, Head]:
     found = {}
     for owner, workflow, branch, manifest, version, journal_seq, journal_tip in rows:
         key = BranchKey(owner, workflow, branch)
-        found[key] = Head(key, BlockId(manifest), version, journal_seq, journal_tip)
+        found[key] = Head(key, stored_id(manifest, key), version, journal_seq, journal_tip)
     return found
 
 

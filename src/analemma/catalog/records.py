@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.commits import read_head
+from analemma.catalog.commits import read_head, stored_id
 from analemma.catalog.engine import Engine, Row, Statements, Transaction
 from analemma.catalog.lost_answers import send
 from analemma.catalog.names import check_part, check_texts
@@ -71,7 +71,8 @@ def _refusal(source: Statements, request: RecordRequest, refused: Refused) -> An
 
 def manifest_row(row: Row) -> Version:
     """A row of `manifest` or `history`."""
-    return Version(row[0], BranchKey(*row[1:4]), *row[4:])
+    key = BranchKey(*row[1:4])
+    return Version(stored_id(row[0], key), key, *row[4:])
 
 
 def tag_row(row: Row) -> Tag:

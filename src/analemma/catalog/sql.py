@@ -28,7 +28,7 @@ import orjson
 
 from analemma.catalog.arrays import Blobs, Column, Integers, Texts
 from analemma.catalog.procedures import AFTER, BEFORE, Procedure, is_procedure, parse_procedure
-from analemma.errors import Internal
+from analemma.errors import Corrupt, Internal
 from analemma.failpoints import STEPS
 
 Dialect = Literal["sqlite", "postgres"]
@@ -259,7 +259,11 @@ def _joined(values: Any) -> bytes:
     """SQLite has no lists: one value with all ids, one after the other, and a list of as many places."""
     joined = b"".join(values)
     if len(joined) != _width(values) * len(values):
-        raise Internal("a list of ids has ids of different lengths")
+        # Ids from outside are checked where they come in, so some row has one that was cut or made longer.
+        raise Corrupt(
+            f"an id of {_width(values)} bytes stands among others of another length: a row of the catalog is damaged",
+            hint="run verify, which names the row; restore the catalog from a backup",
+        )
     return joined
 
 

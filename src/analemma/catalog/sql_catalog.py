@@ -16,6 +16,7 @@ from analemma.catalog.commits import (
     commit,
     find_key,
     read_head,
+    stored_id,
 )
 from analemma.catalog.engine import Engine
 from analemma.catalog.ledger import SqlLedger
@@ -187,7 +188,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         )
         assert row is not None
         manifest, version, journal_seq, journal_tip, pending = row
-        head = None if manifest is None else Head(key, BlockId(manifest), version, journal_seq, journal_tip)
+        head = None if manifest is None else Head(key, stored_id(manifest, key), version, journal_seq, journal_tip)
         return head, bool(pending)
 
     def manifest(self, tenant: TenantId, manifest: BlockId) -> Version | None:

@@ -15,7 +15,7 @@ from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, step
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, KernelCatalog, TenantId, Version
-from analemma.errors import Invalid, NotFound
+from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, place
 from analemma.state.committer import Proposal, commit_of
 from analemma.state.records import MERGED, Commit, Manifest, read_record
@@ -383,6 +383,12 @@ class Ancestry:
         while known.unread and row.id not in known.seen:
             start = max(0, known.unread - PAGE)
             records = self._catalog.journal(self._tenant, row.key, after_seq=start, limit=known.unread - start)
+            if len(records) < known.unread - start and self._catalog.head(self._tenant, row.key) is not None:
+                # Nor is it looked for further down: a damaged head may count more records than there ever were.
+                raise Corrupt(
+                    f"the journal of {place(row.key)} lacks records up to {known.unread}",
+                    hint="run verify, and restore the catalog from a backup",
+                )
             known.unread = start
             for record in records:
                 told = read_record(record)
