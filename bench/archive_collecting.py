@@ -18,7 +18,7 @@ import analemma
 from analemma.archives.archives import Archives
 from analemma.archives.names import META, archives_prefix, unit_prefix
 from analemma.blocks.port import ObjectInfo
-from analemma.catalog.engine import Transaction
+from analemma.catalog.engine.db import Transaction
 from bench.harness import Row, temporary_folder
 from tests.servers import PostgresServer, postgres_missing
 

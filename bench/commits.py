@@ -16,12 +16,12 @@ from typing import Any
 
 import psycopg
 
-from analemma.catalog.arrays import Blobs, Integers
+from analemma.catalog.engine.arrays import Blobs, Integers
+from analemma.catalog.engine.postgres.engine import PostgresEngine
+from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.opening import open_catalog
 from analemma.catalog.port import BranchKey, CommitRequest, Head, KernelCatalog, TenantId
-from analemma.catalog.postgres import PostgresEngine
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.catalog.sqlite import SqliteEngine
 from analemma.testing.commits import make_block, make_request
 from bench.harness import Row, temporary_folder
 from tests.servers import PostgresServer

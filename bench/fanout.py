@@ -14,7 +14,7 @@ import psycopg
 
 import analemma
 from analemma.app import App
-from analemma.catalog.sqlite import SqliteEngine
+from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.contracts.loading import load_contracts
 from bench.harness import Row, temporary_folder
 from bench.pipeline import BOOKSHOP, TENANT, Insert, Query, book

@@ -16,7 +16,7 @@ import psycopg
 
 import analemma
 from analemma.app import App
-from analemma.catalog.sqlite import SqliteEngine
+from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from bench.commits import Round, compare
 from bench.harness import Row, alternate, temporary_folder
 from bench.workload import prose

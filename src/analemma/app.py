@@ -17,8 +17,8 @@ from analemma.blocks.hardened import Hardened, ObjectMetrics
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.urls import open_objects
 from analemma.canon.types import TypeRegistry, standard_registry
-from analemma.catalog.object_place import BESIDE, catalog_beside, hold_to_place, known_objects, object_place
-from analemma.catalog.object_place import MEMORY as IN_MEMORY
+from analemma.catalog.collecting.places import BESIDE, catalog_beside, hold_to_place, known_objects, object_place
+from analemma.catalog.collecting.places import MEMORY as IN_MEMORY
 from analemma.catalog.opening import MEMORY, database_path, in_memory, open_catalog
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from analemma.archives.detachment import Detached
     from analemma.archives.volumes import Volumes
     from analemma.bag.bag import BagKernel
-    from analemma.catalog.channels import Channels
-    from analemma.catalog.collecting import DatabaseClock
+    from analemma.catalog.collecting.marks import DatabaseClock
+    from analemma.catalog.outbox.channels import Channels
     from analemma.catalog.port import TenantId
     from analemma.flows.flows import Flows
     from analemma.flows.handlers import Handlers
@@ -197,7 +197,7 @@ class Store:
     @cached_property
     def contracts(self) -> Contracts:
         """The contracts of the store, for all tenants: `load(source)`, `current`, `list()`, `get(id, version)`."""
-        from analemma.catalog.contract_rows import ContractRows
+        from analemma.catalog.entities.contracts import ContractRows
         from analemma.pipeline.contract_store import Contracts
 
         return Contracts(ContractRows(self.catalog.engine), clock=self._clock, loaded=self.source_watch.forget)
@@ -212,7 +212,7 @@ class Store:
     @cached_property
     def source_watch(self) -> SourceWatch:
         """Which commits a STATE_SOURCE takes, of all tenants."""
-        from analemma.catalog.contract_rows import ContractRows
+        from analemma.catalog.entities.contracts import ContractRows
         from analemma.state.events import SourceWatch
 
         return SourceWatch(ContractRows(self.catalog.engine), self._sources, clock=self._clock)
@@ -235,8 +235,8 @@ class Store:
     def outbox(self) -> Outbox:
         """The events of all tenants: `status()`, `failed()`, `dead_letters()`, `get(id)`, `replay()`, `discard()`,
         `housekeep()`."""
-        from analemma.catalog.channels import Channels
-        from analemma.catalog.outbox_tending import OutboxRows
+        from analemma.catalog.outbox.admin import OutboxRows
+        from analemma.catalog.outbox.channels import Channels
         from analemma.outbox.tending import Outbox
         from analemma.pipeline.events import SHIP_REQUESTED
         from analemma.pipeline.ship_requests import force_request
@@ -256,7 +256,7 @@ class Store:
     def fanouts(self) -> Fanouts:
         """The fanouts of all tenants: `status()`, `list()`, `alerts()`, `get(type, id)`, `resume(type, id)`,
         `housekeep()`."""
-        from analemma.catalog.fanouts import FanoutRows
+        from analemma.catalog.entities.fanouts import FanoutRows
         from analemma.pipeline.fanouts import Fanouts
 
         return Fanouts(
@@ -317,7 +317,7 @@ class Store:
     ) -> OutboxPollingWorker:
         """A worker that delivers events, of one tenant or of all: `run()`, `drain()`, `stop()`. `handlers`, by event
         type, are added to those of the view pipeline."""
-        from analemma.catalog.outbox_claiming import OutboxClaims
+        from analemma.catalog.outbox.claims import OutboxClaims
         from analemma.outbox.worker import OutboxPollingWorker
 
         return OutboxPollingWorker(
@@ -333,7 +333,7 @@ class Store:
     @cached_property
     def sinks(self) -> Sinks:
         """The sinks of all tenants: `list()`, `health()`, `wake(id)`."""
-        from analemma.catalog.channels import Channels
+        from analemma.catalog.outbox.channels import Channels
         from analemma.pipeline.sinks import Sinks
 
         return Sinks(
@@ -357,8 +357,8 @@ class Store:
 
     def _shipping(self) -> tuple[Channels, ShipWorkflow]:
         """What a worker needs to ship."""
-        from analemma.catalog.channels import Channels
-        from analemma.catalog.sink_states import SinkStates
+        from analemma.catalog.outbox.channels import Channels
+        from analemma.catalog.sinks.states import SinkStates
         from analemma.pipeline.deploy_serving import DeployAnswers
         from analemma.pipeline.events import Events
         from analemma.pipeline.shipping import ShipWorkflow
@@ -392,7 +392,7 @@ class Store:
 
     def collector(self, *, database_clock: DatabaseClock | None = None) -> Collector:
         """A collector whose leases, grace and ages go by another clock than the database's, for tests."""
-        from analemma.catalog.collecting import database_clock as its_own_clock
+        from analemma.catalog.collecting.marks import database_clock as its_own_clock
         from analemma.gc.collector import Collector
 
         return Collector(
@@ -545,7 +545,7 @@ class Store:
         return OwnedObjects(objects, self.ownership)
 
     def _ownership(self, objects: ObjectStore, place: str) -> ObjectOwnership:
-        from analemma.catalog.object_owner import ObjectOwnerRows
+        from analemma.catalog.collecting.owners import ObjectOwnerRows
         from analemma.state.object_ownership import ObjectOwnership
 
         rows, inside = ObjectOwnerRows(self.catalog), catalog_beside(place)

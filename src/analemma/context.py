@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from analemma.blocks.port import ObjectStore
     from analemma.blocks.store import BlockStore
     from analemma.canon.trees import Trees
-    from analemma.catalog.engine import Engine
+    from analemma.catalog.engine.db import Engine
     from analemma.catalog.port import TenantId
     from analemma.catalog.sql_catalog import SqlCatalog
     from analemma.clock import Clock, Entropy

@@ -18,7 +18,7 @@ VARIABLE = "ANALEMMA_FAILPOINT"
 
 NAMES: dict[str, str] = {}
 STEPS: dict[str, str] = {}
-"""Those before the steps of procedures (`catalog/procedures.py`), which are called after them, and what follows."""
+"""Those before the steps of procedures (see `catalog/engine/procedures.py`), called after them; and what follows."""
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 """What can happen to a process at a failpoint."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analemma.app import App, open_app
-from analemma.catalog.backfills import Backfills
+from analemma.catalog.entities.backfills import Backfills
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call

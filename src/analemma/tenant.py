@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from analemma.app import App
     from analemma.archives.archives import Archives
     from analemma.bag.bag import BagKernel
-    from analemma.catalog.state_sources import SourceProblem
+    from analemma.catalog.entities.sources import SourceProblem
     from analemma.contracts.models import ContractRef
     from analemma.flows.flows import Flows
     from analemma.flows.remote_tasks import Elsewhere
@@ -82,7 +82,7 @@ class Tenant:
         return BagKernel(self.context, self.committer, self.checkpoints, self._place_segment)
 
     def _place_segment(self, injection: Injection) -> Placed | None:
-        from analemma.catalog.runs import RunRows
+        from analemma.catalog.runs.runs import RunRows
         from analemma.flows.injection import place_segment
 
         return place_segment(injection, RunRows(self.context.engine, self.id))
@@ -104,7 +104,7 @@ class Tenant:
     @cached_property
     def views(self) -> QueryViewWorkflow:
         """The workflow that answers this tenant's views."""
-        from analemma.catalog.view_rows import ViewRows
+        from analemma.catalog.entities.views import ViewRows
         from analemma.pipeline.querying import QueryViewWorkflow
 
         contracts = self._app.contracts
@@ -249,7 +249,7 @@ class Tenant:
     @cached_property
     def flows(self) -> Flows:
         """This tenant's runs of workflows."""
-        from analemma.catalog.runs import RunRows
+        from analemma.catalog.runs.runs import RunRows
         from analemma.flows.flows import Flows
         from analemma.flows.handlers import Handlers
         from analemma.flows.held_runs import RunnerParts
@@ -293,7 +293,7 @@ class Tenant:
         from analemma.archives.parts import Parts
         from analemma.archives.places import store_paths
         from analemma.archives.volumes import DirectoryVolumes
-        from analemma.catalog.workspaces import SqlWorkspaces
+        from analemma.catalog.archives.workspaces import SqlWorkspaces
 
         place = self._app._place
         return Archives(
@@ -330,6 +330,6 @@ class Tenant:
         return Verifier(self.context.catalog, self.id, self.blocks).branch(key)
 
     def _request_collection(self, tenant: TenantId, uploads: Sequence[UploadId], reason: str) -> None:
-        from analemma.catalog.collecting_uploads import CollectingUploads
+        from analemma.catalog.collecting.uploads import CollectingUploads
 
         CollectingUploads(self.context.engine).enqueue(tenant, uploads, "commit", reason)

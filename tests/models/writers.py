@@ -1,6 +1,6 @@
 """Everybody who is not the collector: commits of every kind, expiry, tags, sessions, leases, the ledger, packing.
 
-Each is a list of steps in the order of `commit_versions` in `catalog/sql/commit.sql`: head, bases, blocks in
+Each is a list of steps in the order of `commit_versions` in `catalog/sql/kernel/commits.sql`: head, bases, blocks in
 order of their ids, then what is new. On PostgreSQL a commit is one statement, but not one moment: it may have to wait
 at every row."""
 

@@ -21,9 +21,9 @@ from analemma.archives.removing import DISCARD, PURGE
 from analemma.archives.restoring import Restorer, restore_copy
 from analemma.archives.running import Hook, Hooks, run_hook
 from analemma.archives.volumes import Volume, VolumeMissing, volume_missing
-from analemma.catalog.engine import Transaction
+from analemma.catalog.archives.workspaces import Operation, Status, WorkspaceRow, missing
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.names import check_part
-from analemma.catalog.workspaces import Operation, Status, WorkspaceRow, missing
 from analemma.errors import AnalemmaError, Conflict, Expired, NotFound
 from analemma.failpoints import hit
 

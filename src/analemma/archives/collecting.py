@@ -33,8 +33,8 @@ from analemma.archives.collecting_survey import (
 )
 from analemma.archives.names import FOREIGN_DATA, META, archives_prefix, parse_key, unit_prefix
 from analemma.archives.parts import Parts
-from analemma.catalog.archive_marks import ArchiveMarks, ArchivePass, ArchiveSnapshot
-from analemma.catalog.collecting import SECOND_US, LeaseLost
+from analemma.catalog.archives.archive_marks import ArchiveMarks, ArchivePass, ArchiveSnapshot
+from analemma.catalog.collecting.marks import SECOND_US, LeaseLost
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.state.object_ownership import NotOwner

@@ -14,7 +14,7 @@ from analemma.archives.bloom import SALT_BYTES, CountingBloomFilter
 from analemma.archives.collecting_reports import SAMPLE, ArchiveCounts
 from analemma.archives.names import parse_key
 from analemma.blocks.port import ObjectInfo
-from analemma.catalog.archive_marks import ArchiveSnapshot, Mark, Protected
+from analemma.catalog.archives.archive_marks import ArchiveSnapshot, Mark, Protected
 from analemma.clock import Entropy
 from analemma.errors import Unavailable
 

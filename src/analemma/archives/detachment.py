@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from analemma.archives.names import unit_prefix
 from analemma.blocks.packs import pack_key
 from analemma.blocks.port import ObjectStore
-from analemma.catalog.engine import Statements, Transaction
+from analemma.catalog.engine.db import Statements, Transaction
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.errors import Conflict, Corrupt, Invalid
 from analemma.failpoints import declare, hit

@@ -11,7 +11,7 @@ import orjson
 
 from analemma.archives.names import FOREIGN_DATA, INDEX
 from analemma.archives.tar_reading import CHECKSUM_MISMATCH
-from analemma.catalog.workspaces import UnitFacts
+from analemma.catalog.archives.workspaces import UnitFacts
 from analemma.errors import DataLost
 
 TAR_ZST = 1

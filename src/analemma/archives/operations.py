@@ -13,9 +13,7 @@ from dataclasses import replace
 
 from analemma.archives.parts import Parts
 from analemma.archives.volumes import Volume
-from analemma.catalog.collecting import SECOND_US
-from analemma.catalog.engine import Transaction
-from analemma.catalog.workspaces import (
+from analemma.catalog.archives.workspaces import (
     Change,
     LostOperation,
     Operation,
@@ -24,6 +22,8 @@ from analemma.catalog.workspaces import (
     check_fence,
     missing,
 )
+from analemma.catalog.collecting.marks import SECOND_US
+from analemma.catalog.engine.db import Transaction
 from analemma.errors import AnalemmaError, Conflict
 from analemma.failpoints import declare, hit
 from analemma.machine import is_dead

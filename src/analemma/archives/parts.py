@@ -12,8 +12,8 @@ from analemma.archives.names import META, unit_prefix
 from analemma.archives.volumes import Volumes
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.store import BlockStore
+from analemma.catalog.archives.workspaces import Operation, SqlWorkspaces, Status, UnitRow, WorkspaceRow
 from analemma.catalog.port import TenantId
-from analemma.catalog.workspaces import Operation, SqlWorkspaces, Status, UnitRow, WorkspaceRow
 from analemma.clock import Clock, Entropy, moment
 from analemma.errors import Invalid
 from analemma.settings import Settings

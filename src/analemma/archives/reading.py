@@ -19,7 +19,7 @@ from analemma.archives.metas import (
 from analemma.archives.names import FOREIGN_DATA, META
 from analemma.archives.parts import Parts
 from analemma.archives.tar_format import check_foreign_tar, read_tar, verify_object
-from analemma.catalog.workspaces import UnitFacts, UnitRow, WorkspaceRow
+from analemma.catalog.archives.workspaces import UnitFacts, UnitRow, WorkspaceRow
 from analemma.errors import Expired, NotFound
 
 

@@ -15,8 +15,8 @@ from analemma.archives.removing import PURGE, Remover
 from analemma.archives.restoring import Restorer
 from analemma.archives.running import Hooks, run_hook, undo
 from analemma.archives.volumes import VolumeMissing, volume_missing
-from analemma.catalog.engine import Transaction
-from analemma.catalog.workspaces import LostOperation, Operation, Status, WorkspaceRow
+from analemma.catalog.archives.workspaces import LostOperation, Operation, Status, WorkspaceRow
+from analemma.catalog.engine.db import Transaction
 from analemma.errors import AnalemmaError, Conflict, DataLost, NotFound
 
 RESTORE_FAILED = "restore failed"

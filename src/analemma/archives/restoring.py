@@ -22,7 +22,7 @@ from analemma.archives.parts import Parts
 from analemma.archives.places import check_apart
 from analemma.archives.reading import current_archive, extract_archive, kept_facts
 from analemma.archives.volumes import not_empty
-from analemma.catalog.workspaces import WorkspaceRow
+from analemma.catalog.archives.workspaces import WorkspaceRow
 from analemma.failpoints import declare, hit
 
 AFTER_EXTRACT = declare("restore.after_extract", "an archive is extracted beside the volume's place")

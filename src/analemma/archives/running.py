@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from analemma.archives.operations import Held
 from analemma.archives.parts import Workspace, public_workspace
-from analemma.catalog.workspaces import Operation, Status
+from analemma.catalog.archives.workspaces import Operation, Status
 from analemma.errors import AnalemmaError
 
 Hook = Callable[[Workspace], object]

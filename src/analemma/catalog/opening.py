@@ -8,13 +8,13 @@ import re
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from analemma.catalog.file_lock import PATIENCE_S
-from analemma.catalog.memory import is_in_memory, make_directory_in_memory, remove_from_memory
-from analemma.catalog.object_place import FILE_NAME as FILE_NAME
+from analemma.catalog.collecting.places import FILE_NAME as FILE_NAME
+from analemma.catalog.engine.memory import is_in_memory, make_directory_in_memory, remove_from_memory
+from analemma.catalog.engine.sqlite.connections import Synchronous, sync_directory
+from analemma.catalog.engine.sqlite.engine import SqliteEngine
+from analemma.catalog.engine.sqlite.file_lock import PATIENCE_S
+from analemma.catalog.engine.wakeups import FileWakeups, PostgresWakeups
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.catalog.sqlite import SqliteEngine
-from analemma.catalog.sqlite_connections import Synchronous, sync_directory
-from analemma.catalog.wakeups import FileWakeups, PostgresWakeups
 from analemma.clock import Clock
 from analemma.errors import Invalid, Unavailable
 
@@ -128,7 +128,7 @@ def _open_sqlite(path: str, clock: Clock | None, migrate: bool, **options: Any) 
 
 def _open_postgres(url: str, clock: Clock | None, migrate: bool, options: dict[str, Any]) -> SqlCatalog:
     try:
-        from analemma.catalog.postgres import PostgresEngine
+        from analemma.catalog.engine.postgres.engine import PostgresEngine
     except ImportError as exc:
         raise Unavailable("the PostgreSQL driver is not installed", hint="pip install 'analemma[postgres]'") from exc
     engine = PostgresEngine(url, **options)

@@ -15,7 +15,7 @@ from analemma.canon.identity import BlockId
 from analemma.clock import moment
 
 if TYPE_CHECKING:
-    from analemma.catalog.threads import ThreadRows
+    from analemma.catalog.langgraph.threads import ThreadRows
 
 TenantId = NewType("TenantId", int)
 UploadId = NewType("UploadId", bytes)

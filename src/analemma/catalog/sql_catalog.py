@@ -8,7 +8,11 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.commits import (
+from analemma.catalog.collecting.places import elsewhere
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.engine.migrations import migrate
+from analemma.catalog.engine.wakeups import Wakeups
+from analemma.catalog.kernel.commits import (
     AFTER_COMMIT,
     BEFORE_TRANSACTION,
     KEY_KEEP_US,
@@ -18,13 +22,13 @@ from analemma.catalog.commits import (
     read_head,
     stored_id,
 )
-from analemma.catalog.engine import Engine
-from analemma.catalog.ledger import SqlLedger
-from analemma.catalog.migrations import migrate
+from analemma.catalog.kernel.ledger import SqlLedger
+from analemma.catalog.kernel.payloads import LEASE_KEEP_US, SqlPayloads
+from analemma.catalog.kernel.records import branch_columns, manifest_row
+from analemma.catalog.kernel.rows import NEWEST, SqlRecords
+from analemma.catalog.langgraph.pending_writes import carry
+from analemma.catalog.langgraph.threads import ThreadRows
 from analemma.catalog.names import check_part, check_tenant, check_texts
-from analemma.catalog.object_place import elsewhere
-from analemma.catalog.payloads import LEASE_KEEP_US, SqlPayloads
-from analemma.catalog.pending_writes import carry
 from analemma.catalog.port import (
     BlockRow,
     BranchKey,
@@ -42,10 +46,6 @@ from analemma.catalog.port import (
     Verdict,
     Version,
 )
-from analemma.catalog.records import branch_columns, manifest_row
-from analemma.catalog.sql_records import NEWEST, SqlRecords
-from analemma.catalog.threads import ThreadRows
-from analemma.catalog.wakeups import Wakeups
 from analemma.clock import Clock, SystemClock
 from analemma.failpoints import hit
 

@@ -11,7 +11,7 @@ from analemma.cli.options import Execution, Owner, OwnerOrAny, StoreOptions, Wor
 from analemma.cli.output import bytes_for_people, print_json, print_line
 
 if TYPE_CHECKING:
-    from analemma.catalog.payloads import Lease
+    from analemma.catalog.kernel.payloads import Lease
 
 commands = command_group("Payloads: the leases behind the pointers of executions.")
 

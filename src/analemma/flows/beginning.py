@@ -11,8 +11,8 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import format_pointer
 from analemma.catalog.port import BranchKey, RowChange
-from analemma.catalog.queues import add_lane
-from analemma.catalog.run_records import NewRun, RunRow
+from analemma.catalog.runs.queues import add_lane
+from analemma.catalog.runs.records import NewRun, RunRow
 from analemma.contracts.field_types import mismatches, parse_field_type
 from analemma.errors import AnalemmaError, Conflict, Internal, Invalid
 from analemma.flows.building import Flow

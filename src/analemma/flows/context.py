@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Literal, Protocol
 
-from analemma.catalog.engine import Transaction
+from analemma.catalog.engine.db import Transaction
 from analemma.errors import Conflict, Invalid
 from analemma.flows.nodes import AnyNode
 

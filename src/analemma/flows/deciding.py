@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.catalog.effects import Blocks, EffectRow, settle_effect
 from analemma.catalog.port import RowChange
-from analemma.catalog.run_records import FencedOut, Move, RunRow, Status
+from analemma.catalog.runs.effects import Blocks, EffectRow, settle_effect
+from analemma.catalog.runs.records import FencedOut, Move, RunRow, Status
 from analemma.errors import Conflict, Denied, Invalid, Timeout
 from analemma.flows.effects import DID_NOT, HAPPENED, result_row
 from analemma.flows.held_runs import Held, RunnerParts

@@ -15,10 +15,10 @@ from analemma.blocks.store import BlockStore
 from analemma.canon.canonical_json import canonical_json
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.trees import Trees
-from analemma.catalog.effects import Blocks, EffectRow, EffectRows
-from analemma.catalog.engine import Transaction
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.port import BranchKey, OutboxEvent
-from analemma.catalog.run_records import FencedOut
+from analemma.catalog.runs.effects import Blocks, EffectRow, EffectRows
+from analemma.catalog.runs.records import FencedOut
 from analemma.clock import Clock, Entropy
 from analemma.errors import Corrupt, Invalid, OutcomeUnknown
 from analemma.flows.context import Chance, Facts, OnUnknown, Settle

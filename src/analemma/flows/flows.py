@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import Any, Final, get_args
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.collecting import database_clock
-from analemma.catalog.queues import QueueRows
-from analemma.catalog.run_records import FencedOut, RunRow, SegmentRow, Status
-from analemma.catalog.runs import LAST
+from analemma.catalog.collecting.marks import database_clock
+from analemma.catalog.runs.queues import QueueRows
+from analemma.catalog.runs.records import FencedOut, RunRow, SegmentRow, Status
+from analemma.catalog.runs.runs import LAST
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Timeout, Unavailable
 from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
 from analemma.flows.continuing import beginning_again

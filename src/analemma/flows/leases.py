@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Final
 
-from analemma.catalog.runs import RunRows
+from analemma.catalog.runs.runs import RunRows
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Timeout, Unavailable
 

@@ -6,7 +6,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from analemma.catalog.queues import QueueRow, QueueRows
+from analemma.catalog.runs.queues import QueueRow, QueueRows
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import check_name
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from analemma.catalog.effects import EffectRows
-from analemma.catalog.run_records import RunRow
-from analemma.catalog.runs import LAST
+from analemma.catalog.runs.effects import EffectRows
+from analemma.catalog.runs.records import RunRow
+from analemma.catalog.runs.runs import LAST
 from analemma.errors import NotFound
 from analemma.flows.effects import read_result
 from analemma.flows.held_runs import RunnerParts

@@ -9,8 +9,8 @@ from typing import Final
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import BranchKey, RowChange
-from analemma.catalog.queues import add_lane
-from analemma.catalog.run_records import NewRun, RunRow, SegmentRow
+from analemma.catalog.runs.queues import add_lane
+from analemma.catalog.runs.records import NewRun, RunRow, SegmentRow
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.flows.deciding import moved
 from analemma.flows.held_runs import RunnerParts

@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.effects import EffectRows
 from analemma.catalog.port import RowChange
-from analemma.catalog.run_records import FencedOut, Move, RunRow, SegmentStatus, Status
+from analemma.catalog.runs.effects import EffectRows
+from analemma.catalog.runs.records import FencedOut, Move, RunRow, SegmentStatus, Status
 from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from analemma.catalog.collecting import database_clock
-from analemma.catalog.run_records import RunRow
-from analemma.catalog.schedules import ScheduleRow, ScheduleRows, due_schedules
+from analemma.catalog.collecting.marks import database_clock
+from analemma.catalog.runs.records import RunRow
+from analemma.catalog.runs.schedules import ScheduleRow, ScheduleRows, due_schedules
 from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.catalog.effects import Blocks, EffectRows
 from analemma.catalog.port import BranchKey, OutboxEvent
-from analemma.catalog.run_records import FencedOut, RunRow
-from analemma.catalog.run_tasks import TaskRow, TaskRows
+from analemma.catalog.runs.effects import Blocks, EffectRows
+from analemma.catalog.runs.records import FencedOut, RunRow
+from analemma.catalog.runs.tasks import TaskRow, TaskRows
 from analemma.errors import Denied, Timeout, Unavailable
 from analemma.flows.branch_merging import BranchChange
 from analemma.flows.calling import Caller

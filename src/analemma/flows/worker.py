@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from analemma.catalog.collecting import database_clock
-from analemma.catalog.engine import Engine
+from analemma.catalog.collecting.marks import database_clock
+from analemma.catalog.engine.db import Engine
 from analemma.catalog.port import TenantId
-from analemma.catalog.queues import claim_next
-from analemma.catalog.run_records import RunRow
-from analemma.catalog.schedules import due_schedules
+from analemma.catalog.runs.queues import claim_next
+from analemma.catalog.runs.records import RunRow
+from analemma.catalog.runs.schedules import due_schedules
 from analemma.errors import AnalemmaError, Conflict, Internal, Timeout, Unavailable
 from analemma.flows.flows import Flows
 

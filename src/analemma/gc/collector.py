@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from analemma.blocks.port import ObjectStore
 from analemma.canon.identity import ID_BYTES, BlockId
-from analemma.catalog.collecting import SECOND_US, Collecting, DatabaseClock, database_clock
-from analemma.catalog.collecting_sessions import Sessions
-from analemma.catalog.collecting_uploads import Audit, CollectingUploads, Failure
-from analemma.catalog.engine import Engine
+from analemma.catalog.collecting.marks import SECOND_US, Collecting, DatabaseClock, database_clock
+from analemma.catalog.collecting.sessions import Sessions
+from analemma.catalog.collecting.uploads import Audit, CollectingUploads, Failure
+from analemma.catalog.engine.db import Engine
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import Conflict, Corrupt, Denied, Invalid, NotFound

@@ -28,7 +28,7 @@ from analemma.blocks.packs import (
 )
 from analemma.blocks.port import ObjectStore
 from analemma.canon.identity import BlockId
-from analemma.catalog.packing import ColdMark, Origin, PackingCatalog, PackMove, PackUsage, SqlPacking
+from analemma.catalog.collecting.packs import ColdMark, Origin, PackingCatalog, PackMove, PackUsage, SqlPacking
 from analemma.catalog.port import BlockRow, KernelCatalog, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
 from analemma.context import Context

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
-from analemma.catalog.collecting import SECOND_US, Collecting, LeaseLost, Pass, Snapshot
-from analemma.catalog.collecting_uploads import CollectingUploads
+from analemma.catalog.collecting.marks import SECOND_US, Collecting, LeaseLost, Pass, Snapshot
+from analemma.catalog.collecting.uploads import CollectingUploads
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid

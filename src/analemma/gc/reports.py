@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from analemma.catalog.collecting import Run
+from analemma.catalog.collecting.marks import Run
 from analemma.clock import span_for_people
 from analemma.errors import Invalid
 

@@ -6,7 +6,7 @@ reason why it is none; a test compares that with the schema."""
 
 from __future__ import annotations
 
-from analemma.catalog.collecting import RootTable
+from analemma.catalog.collecting.marks import RootTable
 
 MANIFESTS = RootTable("manifest", "manifest_roots")
 LEASES = RootTable("payload", "lease_roots")  # guard: gc.root.payload

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from analemma.catalog.threads import Fence, ThreadRows
+from analemma.catalog.langgraph.threads import Fence, ThreadRows
 from analemma.clock import Entropy
 from analemma.errors import Invalid
 from analemma.langgraph.places import Place

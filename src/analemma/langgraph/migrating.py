@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.app import App
-from analemma.catalog.foreign_threads import ForeignPlace, ForeignThreads, open_foreign
+from analemma.catalog.langgraph.foreign import ForeignPlace, ForeignThreads, open_foreign
 from analemma.errors import Corrupt, Invalid, Unavailable
 from analemma.langgraph.places import branch_of, config_of
 from analemma.langgraph.saver import OWNER, AnalemmaSaver

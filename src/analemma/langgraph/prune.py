@@ -13,8 +13,8 @@ from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
 from analemma.canon.values import Wire
+from analemma.catalog.langgraph.threads import PAGE, CheckpointRow
 from analemma.catalog.port import BranchKey, Head, Version
-from analemma.catalog.threads import PAGE, CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.snapshots import COUNTERS, from_value, slot, to_value

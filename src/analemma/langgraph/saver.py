@@ -28,9 +28,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.app import App, open_app
+from analemma.catalog.langgraph.pending_writes import INTERRUPT, RESUME
+from analemma.catalog.langgraph.threads import ANSWERED, CheckpointRow, Fence, Written
 from analemma.catalog.names import KEY_BYTES
-from analemma.catalog.pending_writes import INTERRUPT, RESUME
-from analemma.catalog.threads import ANSWERED, CheckpointRow, Fence, Written
 from analemma.clock import Entropy, SystemEntropy
 from analemma.errors import HeadMoved, Invalid
 from analemma.langgraph import prune

@@ -13,7 +13,7 @@ from typing import Any
 
 from langgraph.store.base import get_text_at_path, tokenize_path
 
-from analemma.catalog.items import StoredItem
+from analemma.catalog.langgraph.items import StoredItem
 from analemma.errors import Invalid, Limit
 
 MAXIMUM_VECTORS = 50_000

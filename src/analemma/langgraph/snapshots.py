@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.trees import Operation
 from analemma.canon.values import Stored, Wire
-from analemma.catalog.threads import Written
+from analemma.catalog.langgraph.threads import Written
 from analemma.errors import Corrupt
 from analemma.langgraph.channels import Channel, Splice, join
 

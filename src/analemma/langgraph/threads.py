@@ -18,9 +18,9 @@ from analemma.canon.values import (
     link_wire,
     read_special,
 )
-from analemma.catalog.pending_writes import repeat
+from analemma.catalog.langgraph.pending_writes import repeat
+from analemma.catalog.langgraph.threads import Ancestor, CheckpointRow, Fence, ThreadRows, Written, id_of_version
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.catalog.threads import Ancestor, CheckpointRow, Fence, ThreadRows, Written, id_of_version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
 from analemma.langgraph.channels import Channel, Cut, Dumps, cut

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from analemma.catalog.engine import Transaction
+from analemma.catalog.engine.db import Transaction
 from analemma.outbox.handlers import Event
 
 Request = TypeVar("Request")

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from analemma.catalog.channels import Channels
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_claiming import WORKER_DIED, OutboxClaims
-from analemma.catalog.outbox_lanes import ClaimedLane, EventFailure, Finished, LaneOutcome, LeaseLost
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.outbox.channels import Channels
+from analemma.catalog.outbox.claims import WORKER_DIED, OutboxClaims
+from analemma.catalog.outbox.lanes import ClaimedLane, EventFailure, Finished, LaneOutcome, LeaseLost
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.outbox.batches import BatchAnswer, BatchHandler, Failed, Rest

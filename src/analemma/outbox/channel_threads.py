@@ -11,8 +11,8 @@ import threading
 import time
 from typing import Any, Final, NamedTuple
 
-from analemma.catalog.channels import Channels, DueChannel
-from analemma.catalog.outbox_claiming import OutboxClaims
+from analemma.catalog.outbox.channels import Channels, DueChannel
+from analemma.catalog.outbox.claims import OutboxClaims
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError
 from analemma.outbox.batches import BatchHandler

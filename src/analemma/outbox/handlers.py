@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_lanes import EventRow, LaneKey
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.outbox.lanes import EventRow, LaneKey
 from analemma.errors import Invalid
 
 PAYLOAD_VERSION = "1.0"

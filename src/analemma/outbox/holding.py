@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from analemma.catalog.outbox_claiming import OutboxClaims
-from analemma.catalog.outbox_lanes import ClaimedLane
+from analemma.catalog.outbox.claims import OutboxClaims
+from analemma.catalog.outbox.lanes import ClaimedLane
 from analemma.catalog.port import TenantId
 
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import orjson
 
-from analemma.catalog.channels import Channels
-from analemma.catalog.outbox_lanes import EventStatus, LaneKey
-from analemma.catalog.outbox_tending import BEFORE_EVERYTHING, EventFilter, OutboxRows, StoredEvent
+from analemma.catalog.outbox.admin import BEFORE_EVERYTHING, EventFilter, OutboxRows, StoredEvent
+from analemma.catalog.outbox.channels import Channels
+from analemma.catalog.outbox.lanes import EventStatus, LaneKey
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import Conflict, Invalid, NotFound

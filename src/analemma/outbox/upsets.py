@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from analemma.catalog.outbox_lanes import LaneKey
+from analemma.catalog.outbox.lanes import LaneKey
 
 MOST_LANES: Final = 10_000
 """The longest known are forgotten first; they are found out again if need be."""

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from analemma.catalog.channels import Channels
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_claiming import WORKER_DIED, OutboxClaims
-from analemma.catalog.outbox_lanes import Acknowledgement, ClaimedLane, EventFailure, EventRow, LaneOutcome, LeaseLost
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.outbox.channels import Channels
+from analemma.catalog.outbox.claims import WORKER_DIED, OutboxClaims
+from analemma.catalog.outbox.lanes import Acknowledgement, ClaimedLane, EventFailure, EventRow, LaneOutcome, LeaseLost
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.outbox.batches import BatchHandler

@@ -13,7 +13,7 @@ from analemma.canon.build import LONGEST_KEY
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
-from analemma.catalog.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseRequest
+from analemma.catalog.kernel.payloads import LEASE_ID_BYTES, Lease, LeaseId, LeaseRequest
 from analemma.catalog.port import BranchKey
 from analemma.context import Context
 from analemma.errors import AnalemmaError, Internal, Invalid, Limit

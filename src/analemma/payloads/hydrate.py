@@ -16,7 +16,7 @@ from analemma.canon.pointer import format_pointer
 from analemma.canon.read import Nodes, Parts, Reader, container_kind, locate
 from analemma.canon.trees import Edited, Operation, Trees
 from analemma.canon.values import Wire, encode
-from analemma.catalog.payloads import released
+from analemma.catalog.kernel.payloads import released
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count

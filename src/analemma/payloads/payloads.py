@@ -13,7 +13,7 @@ from analemma.bag.changes import packed_form
 from analemma.bag.tracked import NotLoaded
 from analemma.canon.identity import parse_block_id
 from analemma.canon.read import MISSING, Nodes
-from analemma.catalog.payloads import Lease, LeaseId
+from analemma.catalog.kernel.payloads import Lease, LeaseId
 from analemma.context import Context
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
 from analemma.payloads.budget import Temperatures

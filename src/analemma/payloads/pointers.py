@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.payloads import Lease, LeaseId
+from analemma.catalog.kernel.payloads import Lease, LeaseId
 from analemma.errors import Denied, Invalid
 from analemma.payloads.json import POINTER_KEY
 

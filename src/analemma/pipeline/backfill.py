@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from analemma.catalog.backfills import SECOND_US, BackfillRow, Backfills
+from analemma.catalog.entities.backfills import SECOND_US, BackfillRow, Backfills
+from analemma.catalog.entities.views import ViewRows
 from analemma.catalog.port import TenantId
-from analemma.catalog.view_rows import ViewRows
 from analemma.clock import Clock, Entropy, moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Invalid, NotFound

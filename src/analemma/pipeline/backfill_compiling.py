@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from analemma.blocks.store import Carried
-from analemma.catalog.backfills import BackfillEntity, Counts, StoredEntry, raw_versions, stored_entries
-from analemma.catalog.compile_batches import find_overtaken, read_starts, write_compiles
-from analemma.catalog.engine import Statements, Transaction
-from analemma.catalog.entities import add_placeholders
+from analemma.catalog.engine.db import Statements, Transaction
+from analemma.catalog.entities.backfills import BackfillEntity, Counts, StoredEntry, raw_versions, stored_entries
+from analemma.catalog.entities.compile_batches import find_overtaken, read_starts, write_compiles
+from analemma.catalog.entities.entities import add_placeholders
+from analemma.catalog.entities.slices import CompileStart, CompileWrite
 from analemma.catalog.port import OutboxEvent
-from analemma.catalog.slices import CompileStart, CompileWrite
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Corrupt, NotFound, OutcomeUnknown, Timeout, Unavailable
 from analemma.pipeline.backfill_parts import TenantParts

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from analemma.canon.canonical_json import canonical_json
-from analemma.catalog.backfills import BackfillEntity, Counts, EntityChoice, scope_page
-from analemma.catalog.entities import EntityPlace
+from analemma.catalog.entities.backfills import BackfillEntity, Counts, EntityChoice, scope_page
+from analemma.catalog.entities.entities import EntityPlace
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import NotFound
 from analemma.pipeline.backfill_compiling import PASSING, versions_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from analemma.catalog.outbox_lanes import LaneKey
-from analemma.catalog.outbox_tending import EventFilter, OutboxRows, StoredEvent
+from analemma.catalog.outbox.admin import EventFilter, OutboxRows, StoredEvent
+from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.pipeline.backfill_parts import TenantParts

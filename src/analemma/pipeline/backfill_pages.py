@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from analemma.catalog.backfills import (
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.backfills import (
     RUNNING,
     SAMPLED_ERRORS,
     Advance,
@@ -22,8 +23,7 @@ from analemma.catalog.backfills import (
     revive_event,
     scope_page,
 )
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_producing import enqueue
+from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import AnalemmaError, Conflict, Internal

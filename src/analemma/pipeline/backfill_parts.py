@@ -8,8 +8,8 @@ from typing import Any
 
 from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
+from analemma.catalog.entities.slices import Slices
 from analemma.catalog.port import OutboxEvent
-from analemma.catalog.slices import Slices
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.pipeline.compile_inputs import InputReader

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from analemma.catalog.backfills import (
+from analemma.catalog.entities.backfills import (
     BackfillEntity,
     Counts,
     NewShard,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from analemma.catalog.backfills import Counts as Counts
-from analemma.catalog.backfills import ErrorRow, ScopeCounts
+from analemma.catalog.entities.backfills import Counts as Counts
+from analemma.catalog.entities.backfills import ErrorRow, ScopeCounts
 from analemma.pipeline.backfill_scope import BackfillKind, BackfillOptions, BackfillScope, stale_command
 
 State = Literal["PLANNED", "RUNNING", "PAUSED", "CANCELLED", "DONE", "FAILED"]

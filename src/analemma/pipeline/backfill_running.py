@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from analemma.catalog.backfills import RUNNING, BackfillRow, Backfills, ShardRow
+from analemma.catalog.entities.backfills import RUNNING, BackfillRow, Backfills, ShardRow
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Conflict, Internal, Timeout, Unavailable
 from analemma.executors.port import Call, CallExecutor, Next, Outcome

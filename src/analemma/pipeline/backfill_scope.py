@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from analemma.catalog.backfills import EntityChoice
+from analemma.catalog.entities.backfills import EntityChoice
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule
 from analemma.errors import Invalid, NotFound

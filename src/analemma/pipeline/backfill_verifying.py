@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from analemma.catalog.backfills import NewShard, StoredEntry, scope_page, stored_entries
-from analemma.catalog.entities import EntityPlace, EntityRow, find_entity
-from analemma.catalog.slices import CompileStart, SliceRow, WantedSlice
+from analemma.catalog.entities.backfills import NewShard, StoredEntry, scope_page, stored_entries
+from analemma.catalog.entities.entities import EntityPlace, EntityRow, find_entity
+from analemma.catalog.entities.slices import CompileStart, SliceRow, WantedSlice
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import Ruleset
 from analemma.errors import AnalemmaError, Corrupt, Internal

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analemma.catalog.entities import EntityPlace
-from analemma.catalog.slices import CompileRow, CompileStart, FoundSlice, SliceRow, Slices, WantedSlice
+from analemma.catalog.entities.entities import EntityPlace
+from analemma.catalog.entities.slices import CompileRow, CompileStart, FoundSlice, SliceRow, Slices, WantedSlice
 from analemma.contracts.models import Ruleset
 from analemma.pipeline.dependencies import parse_dependencies
 from analemma.pipeline.documents import DocumentReader, format_hash

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from analemma.blocks.store import BlockStore, Carried
-from analemma.catalog.backfills import StoredEntry, stored_entries
-from analemma.catalog.engine import Engine
-from analemma.catalog.entities import EntityPlace, add_placeholders
-from analemma.catalog.parted_entries import NEWEST_ONLY, SERVED_ONLY
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.entities.backfills import StoredEntry, stored_entries
+from analemma.catalog.entities.entities import EntityPlace, add_placeholders
+from analemma.catalog.entities.slices import CompileRow, CompileStart, CompileWrite, EntryRow, SliceRow, Slices
+from analemma.catalog.entities.staged_index import NEWEST_ONLY, SERVED_ONLY
 from analemma.catalog.port import BranchKey, OutboxEvent, TenantId
-from analemma.catalog.slices import CompileRow, CompileStart, CompileWrite, EntryRow, SliceRow, Slices
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import Ruleset
 from analemma.errors import NotFound

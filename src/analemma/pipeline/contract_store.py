@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from analemma.canon.canonical_json import canonical_json, parse_json
-from analemma.catalog.contract_rows import ContractRow, ContractRows, Generation
+from analemma.catalog.entities.contracts import ContractRow, ContractRows, Generation
 from analemma.clock import Clock, moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.loading import Source, load_contracts, restore_contracts

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, NoReturn
 
 import analemma.errors
-from analemma.catalog.deploy_states import DeployState
-from analemma.catalog.deploys import DeployRow, SinkRow, StepRow
+from analemma.catalog.entities.deploy_states import DeployState
+from analemma.catalog.entities.deploys import DeployRow, SinkRow, StepRow
 from analemma.errors import AnalemmaError, Internal, NotFound
 from analemma.outbox.failures import LONGEST_REASON, describe
 from analemma.slicing.entity_key import EntityKey

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analemma.catalog.cutover import Cutover, HeldEntity, cut_over, hold_entities, plan_cutover
-from analemma.catalog.dependants import has_dependants
-from analemma.catalog.deploy_states import DeployState
-from analemma.catalog.deploys import (
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.cutover import Cutover, HeldEntity, cut_over, hold_entities, plan_cutover
+from analemma.catalog.entities.dependants import has_dependants
+from analemma.catalog.entities.deploy_states import DeployState
+from analemma.catalog.entities.deploys import (
     DeployRow,
     SinkAnswer,
     SinkRow,
@@ -18,9 +19,8 @@ from analemma.catalog.deploys import (
     hold_waiting_deploys,
     move,
 )
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_producing import enqueue
-from analemma.catalog.sink_states import ShippedRow
+from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.sinks.states import ShippedRow
 from analemma.clock import Clock
 from analemma.failpoints import declare, hit
 from analemma.outbox.failures import clean

@@ -6,10 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from analemma.catalog.deploys import DeployRow, LaneLeft, SinkRow, SliceSince, find_sinks, lanes_left, slices_since
-from analemma.catalog.engine import Transaction
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.deploys import (
+    DeployRow,
+    LaneLeft,
+    SinkRow,
+    SliceSince,
+    find_sinks,
+    lanes_left,
+    slices_since,
+)
 from analemma.catalog.port import OutboxEvent
-from analemma.catalog.sink_states import EntitySinkState, sink_states_of
+from analemma.catalog.sinks.states import EntitySinkState, sink_states_of
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule
 from analemma.pipeline.deploy_records import ExplainedSink

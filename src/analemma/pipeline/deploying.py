@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from analemma.canon.canonical_json import canonical_json
-from analemma.catalog.cutover import Cutover, HeldEntity, hold_entity, plan_cutover
-from analemma.catalog.deploy_states import DeployState
-from analemma.catalog.deploys import DeployRow, DeployRows, NewDeploy, advance, find_event, move
-from analemma.catalog.engine import Transaction
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.cutover import Cutover, HeldEntity, hold_entity, plan_cutover
+from analemma.catalog.entities.deploy_states import DeployState
+from analemma.catalog.entities.deploys import DeployRow, DeployRows, NewDeploy, advance, find_event, move
+from analemma.catalog.entities.raws import Fate, Written
 from analemma.catalog.names import check_part
-from analemma.catalog.outbox_lanes import LeaseLost
-from analemma.catalog.outbox_producing import enqueue
+from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import LeaseLost
 from analemma.catalog.port import TenantId
-from analemma.catalog.raws import Fate, Written
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
-from analemma.catalog.channels import Channels
-from analemma.catalog.cutover import hold_entity
-from analemma.catalog.deploy_states import DeployState, check_transition
-from analemma.catalog.deploys import (
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.entities.cutover import hold_entity
+from analemma.catalog.entities.deploy_states import DeployState, check_transition
+from analemma.catalog.entities.deploys import (
     DeployRow,
     SinkRow,
     drop_old_deploys,
@@ -25,9 +25,9 @@ from analemma.catalog.deploys import (
     move,
     revive_event,
 )
-from analemma.catalog.engine import Engine, Transaction
-from analemma.catalog.entities import EntityPlace, find_entity
-from analemma.catalog.outbox_producing import enqueue
+from analemma.catalog.entities.entities import EntityPlace, find_entity
+from analemma.catalog.outbox.channels import Channels
+from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import Conflict, Invalid, NotFound, Timeout

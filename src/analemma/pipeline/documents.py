@@ -14,7 +14,7 @@ from analemma.canon.canonical_json import canonical_json, parse_json
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.trees import Trees
-from analemma.catalog.slices import StoredDocument
+from analemma.catalog.entities.slices import StoredDocument
 from analemma.errors import Corrupt, Invalid
 from analemma.slicing.changes import Document
 from analemma.slicing.entity_key import EntityKey

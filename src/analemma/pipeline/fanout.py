@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analemma.catalog.dependants import DependantRow, dependants, dependencies_of, has_dependants
-from analemma.catalog.engine import Transaction
-from analemma.catalog.entities import EntityPlace, EntityRow, find_entity
-from analemma.catalog.fanouts import FanoutRow, FanoutStatus, ask_fanout, find_fanout, hold_fanout, move_fanout
-from analemma.catalog.outbox_lanes import settled_lane
-from analemma.catalog.outbox_producing import enqueue
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.dependants import DependantRow, dependants, dependencies_of, has_dependants
+from analemma.catalog.entities.entities import EntityPlace, EntityRow, find_entity
+from analemma.catalog.entities.fanouts import FanoutRow, FanoutStatus, ask_fanout, find_fanout, hold_fanout, move_fanout
+from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import settled_lane
 from analemma.catalog.port import OutboxEvent
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet

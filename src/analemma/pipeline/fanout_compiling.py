@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from analemma.blocks.store import Carried
-from analemma.catalog.compile_batches import find_overtaken, read_starts, write_compiles
-from analemma.catalog.dependants import DependantRow
-from analemma.catalog.engine import Transaction
-from analemma.catalog.entities import EntityPlace, add_placeholders
-from analemma.catalog.outbox_lanes import LaneKey
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.compile_batches import find_overtaken, read_starts, write_compiles
+from analemma.catalog.entities.dependants import DependantRow
+from analemma.catalog.entities.entities import EntityPlace, add_placeholders
+from analemma.catalog.entities.slices import CompileStart, CompileWrite, FoundSlice, Slices, WantedSlice
+from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import OutboxEvent
-from analemma.catalog.slices import CompileStart, CompileWrite, FoundSlice, Slices, WantedSlice
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import AnalemmaError, Conflict, Corrupt, NotFound, OutcomeUnknown, Timeout, Unavailable

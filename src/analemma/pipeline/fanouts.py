@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
-from analemma.catalog.fanouts import FanoutRows, ListedFanout
+from analemma.catalog.entities.fanouts import FanoutRows, ListedFanout
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import Invalid, NotFound

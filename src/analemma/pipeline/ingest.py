@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from analemma.canon.nodes import Block
-from analemma.catalog.engine import Transaction
-from analemma.catalog.entities import EntityPlace
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.entities import EntityPlace
+from analemma.catalog.entities.raws import Fate, NewRaw, Raws, Told, Written
 from analemma.catalog.port import BlockRow, BranchKey, OutboxEvent
-from analemma.catalog.raws import Fate, NewRaw, Raws, Told, Written
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef, EntitySchema, Status

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any, Final
 
 from analemma.canon.trees import Trees
-from analemma.catalog.view_rows import EntityRow, ViewRows
+from analemma.catalog.entities.views import EntityRow, ViewRows
 from analemma.clock import moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ViewDefinition

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from analemma.canon.trees import Trees
-from analemma.catalog.entities import MAXIMUM_VERSION, EntityPlace
-from analemma.catalog.slices import SliceRow, Slices, WantedSlice
+from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace
+from analemma.catalog.entities.slices import SliceRow, Slices, WantedSlice
 from analemma.errors import Corrupt, NotFound
 from analemma.pipeline.dependencies import parse_dependencies
 from analemma.pipeline.deploy_records import HeldBack

@@ -10,9 +10,9 @@ from typing import Any, Final
 import orjson
 
 from analemma.canon.canonical_json import canonical_json
-from analemma.catalog.engine import Transaction
-from analemma.catalog.entities import EntityPlace, EntityRow, find_entity
-from analemma.catalog.outbox_producing import enqueue
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.entities import EntityPlace, EntityRow, find_entity
+from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet

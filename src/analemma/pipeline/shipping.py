@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from analemma.catalog.engine import Transaction
-from analemma.catalog.entities import EntityPlace
-from analemma.catalog.outbox_producing import enqueue
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.entities import EntityPlace
+from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
-from analemma.catalog.sink_states import ShippedRow, ShipState, SinkStates, WantedShip, record_shipped
+from analemma.catalog.sinks.states import ShippedRow, ShipState, SinkStates, WantedShip, record_shipped
 from analemma.clock import Clock
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule

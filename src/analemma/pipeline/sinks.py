@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from analemma.catalog.channels import ChannelCounts, ChannelFailure, Channels, ChannelState
+from analemma.catalog.outbox.channels import ChannelCounts, ChannelFailure, Channels, ChannelState
 from analemma.catalog.port import TenantId
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
-from analemma.catalog.bodies import add_bodies, replace_bodies
-from analemma.catalog.engine import Engine, Transaction
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.entities.bodies import add_bodies, replace_bodies
 from analemma.catalog.port import TenantId
 from analemma.pipeline.recent_trees import RecentTrees
 from analemma.slicing.entity_key import EntityKey

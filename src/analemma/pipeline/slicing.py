@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from analemma.blocks.store import Carried
-from analemma.catalog.backfills import StoredEntry
-from analemma.catalog.cutover import HeldEntity
-from analemma.catalog.engine import Transaction
-from analemma.catalog.entities import EntityPlace, add_placeholders, find_entity
-from analemma.catalog.outbox_lanes import LaneKey, preceded
-from analemma.catalog.outbox_tending import overtake
-from analemma.catalog.slices import CompileStart, CompileWrite, Slices
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.backfills import StoredEntry
+from analemma.catalog.entities.cutover import HeldEntity
+from analemma.catalog.entities.entities import EntityPlace, add_placeholders, find_entity
+from analemma.catalog.entities.slices import CompileStart, CompileWrite, Slices
+from analemma.catalog.outbox.admin import overtake
+from analemma.catalog.outbox.lanes import LaneKey, preceded
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef, EntitySchema, Ruleset

@@ -16,10 +16,10 @@ from analemma.canon.canonical_json import canonical_json
 from analemma.canon.identity import BlockId
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_lanes import preceded
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.sources import FollowedBranch, SourceCount, SourcePosition, SourceProblem, SourceRows
+from analemma.catalog.outbox.lanes import preceded
 from analemma.catalog.port import BranchKey
-from analemma.catalog.state_sources import FollowedBranch, SourceCount, SourcePosition, SourceProblem, SourceRows
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import StateSource, Taking

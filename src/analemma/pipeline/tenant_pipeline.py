@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from analemma.catalog.slices import Slices
+from analemma.catalog.entities.slices import Slices
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.pipeline.contract_store import Contracts

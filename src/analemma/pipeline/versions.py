@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from analemma.catalog.entities import MAXIMUM_VERSION
+from analemma.catalog.entities.entities import MAXIMUM_VERSION
 from analemma.catalog.nodes import NodeLease, NodeLeases
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Invalid

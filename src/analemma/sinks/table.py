@@ -7,7 +7,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from analemma.catalog.sink_tables import SinkRow, SinkTable, open_sink_table
+from analemma.catalog.sinks.tables import SinkRow, SinkTable, open_sink_table
 from analemma.errors import Invalid, Unavailable
 from analemma.sinks.batching import BatchingSink, Parcel, PlaceIsDown, in_chunks, send_chunks
 from analemma.sinks.port import SHIPPED, STALE, Health, Shipped, refused, retry

@@ -10,7 +10,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block, node_link_ids
 from analemma.canon.read import Loaded, NodeCache
 from analemma.canon.trees import Edited, Trees
-from analemma.catalog.ledger_port import BranchSettlement, LedgerCatalog, PendingEntry, Settlement
+from analemma.catalog.kernel.ledger_port import BranchSettlement, LedgerCatalog, PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
 from analemma.context import Context
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable

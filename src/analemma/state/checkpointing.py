@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from analemma.catalog.ledger_port import Delta, LedgerCatalog, LedgerEntry
-from analemma.catalog.ledger_queue import LedgerQueue
+from analemma.catalog.kernel.ledger_port import Delta, LedgerCatalog, LedgerEntry
+from analemma.catalog.kernel.ledger_queue import LedgerQueue
 from analemma.catalog.port import BranchKey
 from analemma.clock import attempts
 from analemma.context import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from analemma.catalog.ledger_port import TicketRow
+from analemma.catalog.kernel.ledger_port import TicketRow
 from analemma.errors import AnalemmaError, ConsistencyError, Invalid, NotFound, Timeout
 from analemma.state.arguments import (
     CURRENT_HEAD,

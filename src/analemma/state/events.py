@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from analemma.canon.canonical_json import canonical_json
 from analemma.canon.identity import BlockId
-from analemma.catalog.contract_rows import ContractRows, Generation
+from analemma.catalog.entities.contracts import ContractRows, Generation
 from analemma.catalog.names import AGGREGATE_BYTES
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.clock import Clock, Entropy

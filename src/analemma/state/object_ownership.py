@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from analemma.blocks.port import ObjectStore
-from analemma.catalog.object_owner import CatalogIdentity, ObjectClaim, ObjectOwnerRows
+from analemma.catalog.collecting.owners import CatalogIdentity, ObjectClaim, ObjectOwnerRows
 from analemma.clock import Entropy
 from analemma.errors import Conflict, Denied, Internal, NotFound, Unavailable
 from analemma.failpoints import declare, hit

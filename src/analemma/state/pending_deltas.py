@@ -23,7 +23,7 @@ from analemma.canon.values import (
     Wire,
     wire_flags,
 )
-from analemma.catalog.ledger_port import Delta
+from analemma.catalog.kernel.ledger_port import Delta
 from analemma.errors import Corrupt, Invalid, Limit
 from analemma.state.arguments import check_metadata
 from analemma.state.delta import DeltaUpdate

@@ -8,9 +8,9 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from analemma.catalog.engine import Engine
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.kernel.removal import RemovalRequest, remove_branches
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.catalog.removing import RemovalRequest, remove_branches
 from analemma.clock import attempts
 from analemma.errors import HeadMoved
 from analemma.state.arguments import place

@@ -11,8 +11,8 @@ import orjson
 
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes, locate
+from analemma.catalog.langgraph.threads import CheckpointRow
 from analemma.catalog.port import BranchKey, ExpiringVersion, RetentionPolicy, Version
-from analemma.catalog.threads import CheckpointRow
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, place

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from analemma import errors
-from analemma.catalog.ledger_port import TicketRow
+from analemma.catalog.kernel.ledger_port import TicketRow
 from analemma.errors import AnalemmaError, Corrupt, Invalid
 from analemma.state.records import decode_receipt
 

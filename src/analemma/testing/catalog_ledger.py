@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.ledger_port import (
+from analemma.catalog.kernel.ledger_port import (
     BranchSettlement,
     Delta,
     LedgerCatalog,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from analemma import App, Settle
-from analemma.catalog.engine import Transaction
-from analemma.catalog.outbox_producing import enqueue
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import OutboxEvent as OutboxEvent
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import analemma
 from analemma import failpoints
-from analemma.catalog.sql import load_procedures
+from analemma.catalog.engine.sql import load_procedures
 from analemma.errors import Invalid, Timeout
 from analemma.failpoints import VARIABLE as VARIABLE
 from analemma.failpoints import arm as arm
@@ -60,7 +60,7 @@ def wait_at_steps(url: str) -> None:
     For databases of tests: nothing undoes it."""
     import psycopg
 
-    from analemma.catalog.functions import functions
+    from analemma.catalog.engine.functions import functions
 
     with psycopg.connect(url) as connection:
         for function in functions().values():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from analemma.catalog.engine import Transaction
-from analemma.catalog.raws import Fate, Written
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.entities.raws import Fate, Written
 from analemma.errors import NotFound
 from analemma.flows.context import NodeContext, Settle
 from analemma.flows.nodes import IngestNode, ViewNode

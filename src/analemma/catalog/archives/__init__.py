@@ -1,0 +1,1 @@
+"""Rows of workspaces and their archives."""

@@ -1,0 +1,346 @@
+"""Workspaces and archive units as rows: every change is made under the workspace's row lock, by whoever holds its
+operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import astuple, dataclass, fields, replace
+from typing import Any, Literal
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.collecting.marks import SECOND_US, DatabaseClock, database_clock
+from analemma.catalog.collecting.sessions import SessionId, Sessions
+from analemma.catalog.engine.db import Engine, Row, Transaction
+from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.entities.bodies import add_bodies, replace_bodies
+from analemma.catalog.port import BlockRow, TenantId, UploadId
+from analemma.errors import Conflict, NotFound
+
+Status = Literal["PENDING", "COLD", "WARM", "RUNNING", "ERROR", "DELETED"]
+Operation = Literal["NONE", "INITIALIZING", "RESTORING", "STARTING", "STOPPING", "ARCHIVING", "DELETING"]
+UnitState = Literal["writing", "kept", "claimed"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRow:
+    """Where a workspace stands."""
+
+    id: str
+    owner: str
+    volume: str
+    status: Status
+    operation: Operation
+    intent: str | None
+    """How the operation is to end, where its name does not say."""
+    op_id: str | None
+    """Of the newest operation that archives."""
+    archive_op: str | None
+    """The op_id of the archive that it has."""
+    archive_key: str | None
+    fence: int
+    holder: str | None
+    lease_until_us: int
+    error: str | None
+    created_at_us: int
+    updated_at_us: int
+    deleted_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFacts:
+    """What is known of an archive once it is whole."""
+
+    format: int
+    sha256: str
+    """Of the data object in format 1; of the index object in format 2."""
+    size: int
+    """Bytes that lie in the object store, as far as they are this archive's own."""
+    files: int
+    bytes: int
+    root: BlockId | None = None
+    """Format 2: the block of its index."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRow:
+    """One archive of a workspace."""
+
+    workspace: str
+    op_id: str
+    state: UnitState
+    facts: UnitFacts | None
+    created_at_us: int
+    kept_at_us: int | None
+    claimed_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRow:
+    """Whose volume is at a path."""
+
+    tenant: TenantId
+    workspace: str
+    volume: str
+    status: Status
+    operation: Operation
+
+    @property
+    def has_volume(self) -> bool:
+        """Whether something of it may lie there: what is COLD has none, unless it is being restored."""
+        return self.status != "COLD" or self.operation != "NONE"
+
+
+class LostOperation(Conflict):
+    """Somebody else has taken the operation over: this worker must not go on."""
+
+
+class AppearedMeanwhile(Conflict):
+    """A workspace that has the archive was made while that was being claimed: nothing was."""
+
+
+Change = Callable[[Transaction, WorkspaceRow, int], WorkspaceRow]
+"""From the row as it is, and the database's time, to the row as it shall be; raises to change nothing."""
+
+
+class SqlWorkspaces:
+    """The rows of all tenants' workspaces."""
+
+    def __init__(self, engine: Engine, *, clock: DatabaseClock = database_clock) -> None:
+        self.engine = self._engine = engine
+        self.clock = self._clock = clock
+        self._sessions = Sessions(engine, clock=clock)
+
+    def now_us(self) -> int:
+        """The database's time."""
+        return self._clock(self._engine)
+
+    def get(self, tenant: TenantId, workspace: str) -> WorkspaceRow | None:
+        """One workspace, deleted ones too."""
+        row = self._engine.one("workspace", tenant=tenant, id=workspace)
+        return None if row is None else WorkspaceRow(*row)
+
+    def page(
+        self,
+        tenant: TenantId,
+        *,
+        owner: str | None = None,
+        status: Status | None = None,
+        deleted: bool = False,
+        after: str = "",
+        limit: int = 100,
+    ) -> list[WorkspaceRow]:
+        """Workspaces with an id above `after`, in the order of the ids' bytes."""
+        rows = self._engine.all(
+            "workspaces",
+            tenant=tenant,
+            owner=owner or "",
+            status=status or "",
+            deleted=int(deleted),
+            after=after,
+            limit=limit,
+        )
+        return [WorkspaceRow(*row) for row in rows]
+
+    def at_work(self, tenant: TenantId, *, after: str = "", limit: int = 100) -> list[WorkspaceRow]:
+        """A page of the workspaces that are in the middle of an operation, by id."""
+        rows = self._engine.all("workspaces_at_work", tenant=tenant, after=after, limit=limit)
+        return [WorkspaceRow(*row) for row in rows]
+
+    def around(self, path: str) -> list[VolumeRow]:
+        """The workspaces of all tenants, but for deleted ones, whose volume is at, above or below a path."""
+        return [VolumeRow(*row) for row in self._engine.all("volumes_around", path=path)]
+
+    def add(
+        self, tenant: TenantId, row: WorkspaceRow, *, lease_s: float, unit: UnitFacts | None = None
+    ) -> WorkspaceRow:
+        """Make a workspace; Conflict if its id is taken. With `unit`, its archive is one that is there already."""
+
+        def insert(tx: Transaction) -> WorkspaceRow:
+            now = self._clock(tx)
+            until = now + int(lease_s * SECOND_US) if lease_s else 0
+            # Fences count from the time on: those of a workspace of this name that was purged are all below.
+            # guard: workspace.made
+            made = replace(row, fence=now, created_at_us=now, updated_at_us=now, lease_until_us=until)
+            if tx.execute("add_workspace", tenant=tenant, **_columns(made)) != 1:
+                raise Conflict(f"there is a workspace {row.id} already", hint="use another id, or purge that one first")
+            if unit is not None:
+                assert row.archive_op is not None
+                self.begin_unit(tx, tenant, made, row.archive_op, now)
+                self.keep_unit(tx, tenant, made, row.archive_op, unit, now)
+                self.spare_unit(tx, tenant, made.id, row.archive_op)
+            return made
+
+        return self._engine.write(insert, durable=True)
+
+    def change(self, tenant: TenantId, workspace: str, move: Change) -> WorkspaceRow:
+        """Change a workspace under its row lock, durably; NotFound if there is none."""
+        sent: list[WorkspaceRow] = []
+
+        def write(tx: Transaction) -> WorkspaceRow:
+            found = tx.one("hold_workspace", tenant=tenant, id=workspace)
+            if found is None:
+                raise missing(workspace)
+            row = WorkspaceRow(*found)
+            if row in sent:
+                return row
+            now = self._clock(tx)
+            changed = replace(move(tx, row, now), updated_at_us=now)
+            tx.execute("write_workspace", tenant=tenant, **_columns(changed, mutable=True))
+            sent.append(changed)
+            return changed
+
+        # Under the lock it shows whether it happened: then the row is the one that was written.
+        return send(lambda: self._engine.write(write, durable=True))
+
+    def drop(self, tenant: TenantId, workspace: str, fence: int) -> None:
+        """Forget a workspace; its archives are the collector's. The end of a purge."""
+
+        def remove(tx: Transaction) -> None:
+            found = tx.one("hold_workspace", tenant=tenant, id=workspace)
+            if found is None:
+                return
+            check_fence(WorkspaceRow(*found), fence)  # guard: workspace.purged.row
+            tx.execute("claim_units", tenant=tenant, workspace=workspace, now=self._clock(tx))
+            tx.execute("drop_workspace", tenant=tenant, id=workspace)
+
+        self._engine.write(remove, durable=True)
+
+    def unit(self, tenant: TenantId, workspace: str, op_id: str) -> UnitRow | None:
+        """One archive."""
+        row = self._engine.one("archive_unit", tenant=tenant, workspace=workspace, op_id=op_id)
+        return None if row is None else _unit(row)
+
+    def units(self, tenant: TenantId, workspace: str) -> list[UnitRow]:
+        """A workspace's archives that are known, oldest first."""
+        return [_unit(row) for row in self._engine.all("archive_units", tenant=tenant, workspace=workspace)]
+
+    def held_unit(self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str) -> UnitRow | None:
+        """One archive, in a transaction that holds its workspace."""
+        row = tx.one("archive_unit", tenant=tenant, workspace=workspace, op_id=op_id)
+        return None if row is None else _unit(row)
+
+    def begin_unit(self, tx: Transaction, tenant: TenantId, row: WorkspaceRow, op_id: str, now: int) -> None:
+        """An archive is about to be written: before its first byte."""
+        if tx.execute("add_unit", tenant=tenant, workspace=row.id, op_id=op_id, now=now) != 1:
+            raise Conflict(
+                f"the archive {row.id}/{op_id} was begun before", hint="every archive has an op_id of its own"
+            )
+
+    def keep_unit(
+        self, tx: Transaction, tenant: TenantId, row: WorkspaceRow, op_id: str, facts: UnitFacts, now: int
+    ) -> None:
+        """An archive is whole; Conflict if the collector has claimed it."""
+        columns = {field.name: getattr(facts, field.name) for field in fields(facts)}
+        if tx.execute("keep_unit", tenant=tenant, workspace=row.id, op_id=op_id, now=now, **columns) != 1:
+            raise Conflict(f"the archive {row.id}/{op_id} was collected meanwhile", hint="archive again")
+
+    def spare_unit(self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str) -> None:
+        """An archive is somebody's again: should it be nobody's later, that counts from then."""
+        tx.execute("drop_archive_marks", tenant=tenant, units=[f"{workspace}/{op_id}/"])
+
+    def claim_unit(self, tenant: TenantId, workspace: str, op_id: str) -> bool:
+        """Give an archive to the collector, durably, unless its workspace needs it; whether it is the collector's."""
+        return self._engine.write(lambda tx: self.claim_in(tx, tenant, workspace, op_id), durable=True)
+
+    def claim_in(
+        self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str, *, deleted_before_us: int | None = None
+    ) -> bool:
+        """The same in a transaction that is to be durable; given a time, not if the workspace was deleted after it."""
+        found = tx.one("hold_workspace", tenant=tenant, id=workspace)
+        if found is not None:
+            row = WorkspaceRow(*found)
+            recent = deleted_before_us is not None and (row.deleted_at_us or 0) > deleted_before_us
+            if needs_unit(row, op_id) or recent:  # guard: unit.claimed
+                return False
+        tx.execute("claim_unit", tenant=tenant, workspace=workspace, op_id=op_id, now=self._clock(tx))
+        # There was no row to lock. A workspace that was made with this archive since then had its unit's row before us.
+        appeared = None if found is not None else tx.one("hold_workspace", tenant=tenant, id=workspace)
+        if appeared is not None and needs_unit(WorkspaceRow(*appeared), op_id):  # guard: unit.appeared
+            raise AppearedMeanwhile(f"workspace {workspace} was made meanwhile", hint="try again", workspace=workspace)
+        return True
+
+    def open_session(self, tenant: TenantId, session: SessionId) -> None:
+        """Begin to write the blocks of an archive, in any number of transactions."""
+        self._sessions.open(tenant, session)
+
+    def write_blocks(
+        self,
+        tenant: TenantId,
+        session: SessionId,
+        blocks: Sequence[BlockRow],
+        uploads: Sequence[UploadId],
+        *,
+        again: Collection[BlockId] = (),
+    ) -> int:
+        """Write some of them; how many bytes were new. Conflict if the session was given up, or an upload collected.
+
+        What is stored of the blocks `again` is damaged: their bytes take its place."""
+
+        def write(tx: Transaction) -> int:
+            self._sessions.touch(tx, tenant, session)
+            present = {row[0] for row in tx.all("present_blocks", tenant=tenant, ids=_ids(blocks))}
+            add_bodies(tx, tenant, blocks, uploads)
+            replaced = [row for row in blocks if row.id in again and row.id in present and row.body is not None]
+            replace_bodies(tx, tenant, replaced)
+            new = [*(row for row in blocks if row.id not in present), *replaced]
+            return sum(len(row.body) if row.body is not None else row.length or 0 for row in new)
+
+        return self._engine.write(write)
+
+    def block_places(self, tenant: TenantId, blocks: Sequence[BlockId]) -> dict[BlockId, tuple[UploadId | None, int]]:
+        """Where those of the blocks lie that are stored: in which upload, and where there they end."""
+        rows = self._engine.all("present_blocks", tenant=tenant, ids=blocks)
+        return {block: (upload, end or 0) for block, upload, end in rows}
+
+    def abandon_session(self, tenant: TenantId, session: SessionId) -> None:
+        """Nothing of it is to stay."""
+        self._engine.execute("close_session", tenant=tenant, id=session)
+
+    def close_session(self, tx: Transaction, tenant: TenantId, session: SessionId) -> None:
+        """In the transaction that keeps the archive; Conflict if the session was given up."""
+        self._sessions.close(tx, tenant, session)
+
+
+def _ids(blocks: Sequence[BlockRow]) -> list[BlockId]:
+    return [row.id for row in blocks]
+
+
+def needs_unit(row: WorkspaceRow, op_id: str) -> bool:
+    """Whether an archive is protected: it is what the workspace has, or what it is about to have."""
+    return row.deleted_at_us is None and op_id in (row.archive_op, row.op_id)
+
+
+def check_fence(row: WorkspaceRow, fence: int) -> WorkspaceRow:
+    """The row, if the operation is still the caller's."""
+    if row.fence != fence:
+        raise LostOperation(
+            f"the operation on workspace {row.id} was taken over",
+            hint="somebody else finishes it; this worker was silent for too long",
+            workspace=row.id,
+        )
+    return row
+
+
+def missing(workspace: str) -> NotFound:
+    """What whoever asks for a workspace that is not there is told; also for one that is another owner's."""
+    return NotFound(f"there is no workspace {workspace!r}", hint="archives.list() lists them", workspace=workspace)
+
+
+_COLUMNS = (
+    *("id", "owner", "volume", "status", "operation", "intent", "op_id", "archive_op", "archive_key"),
+    *("fence", "holder", "lease_until", "error", "created_at", "updated_at", "deleted_at"),
+)
+_FIXED = frozenset({"owner", "volume", "created_at"})
+
+
+def _columns(row: WorkspaceRow, *, mutable: bool = False) -> dict[str, Any]:
+    columns = dict(zip(_COLUMNS, astuple(row), strict=True))
+    return {name: value for name, value in columns.items() if not (mutable and name in _FIXED)}
+
+
+def _unit(row: Row) -> UnitRow:
+    workspace, op_id, state, format_, sha256, size, files, count, root, created, kept, claimed = row
+    facts = None
+    if format_ is not None:
+        facts = UnitFacts(format_, sha256, size, files, count, None if root is None else BlockId(root))
+    return UnitRow(workspace, op_id, state, facts, created, kept, claimed)

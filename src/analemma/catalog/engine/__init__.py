@@ -1,0 +1,1 @@
+"""The databases: statements and procedures, and who runs them."""

@@ -1,0 +1,242 @@
+"""Procedures on PostgreSQL: functions, each called in one round trip.
+
+A function's name ends in the hash of its text, so programs of two releases share a database: each calls its own.
+Whoever migrates the schema makes those that are missing. Its comment names the releases that use it; those that the
+last two do not use are dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+from analemma.catalog.engine.arrays import Blobs, Column, Integers, Texts
+from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Step, Table, picker
+from analemma.catalog.engine.sql import load_procedures, procedures
+
+REFUSED_STATE = "AN010"
+"""The SQLSTATE with which a function refuses; the message is the refusal, the detail the number of the row."""
+PREFIX = "analemma_do_"
+"""How the names of all functions begin."""
+
+RELEASES = 2
+"""So many releases, the newest that used a database, keep their functions."""
+
+_TOKEN = re.compile(
+    r"""(?P<text>'(?:[^']|'')*')
+    | (?P<comment>\s*--[^\n]*)
+    | (?P<cast>::[a-z]+(?:\[\])?)
+    | :(?P<name>[a-z_][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)*)""",
+    re.VERBOSE,
+)
+_VALUES = re.compile(r"^VALUES \((.*?)\)$", re.MULTILINE | re.DOTALL)
+_ARRAYS: Mapping[str, type[Column]] = {"bigint": Integers, "integer": Integers, "text": Texts, "bytea": Blobs}
+
+
+class Function:
+    """One procedure, ready to be called with what has this shape: tables of one row, others of any number of rows; of
+    the rest none."""
+
+    def __init__(self, procedure: Procedure, shape: Mapping[str, bool]) -> None:
+        self.procedure = procedure
+        self._shape = shape
+        self._scalars = picker(list(procedure.scalars))
+        self._single = [
+            (name, picker(list(procedure.tables[name].columns))) for name, is_single in shape.items() if is_single
+        ]
+        self._many = [_Columns(name, procedure.tables[name]) for name, is_single in shape.items() if not is_single]
+        self._none = [name for name in procedure.tables if name not in shape]
+        parameters = [f"p_{_flat(path)} {kind}" for path, kind in procedure.scalars.items()]
+        for is_single in (True, False):
+            for name in [name for name in shape if shape[name] is is_single]:
+                columns = procedure.tables[name].columns.items()
+                parameters += [f"{_array(name, path)} {kind}{'' if is_single else '[]'}" for path, kind in columns]
+        self.before, self.after = f"{procedure.name}.{BEFORE}", f"{procedure.name}.{AFTER}"
+        answers = next((step for step in procedure.steps if step.new or step.number), None)
+        kind = "void"
+        if answers is not None:
+            kind = f"{procedure.tables[str(answers.each)].columns[answers.new] if answers.new else 'bigint'}[]"
+        declared = "".join(f"r_{name} record; " for name in procedure.tables)
+        self.answers = answers is not None
+        # Rows are looked up by their keys, whatever is asked for: a plan for each call costs a quarter of the call.
+        generic = "SET plan_cache_mode = force_generic_plan"
+        self._head = f"({', '.join(parameters)}) RETURNS {kind} LANGUAGE plpgsql {generic} AS $procedure$"
+        self._declared = f"DECLARE n bigint; {declared}{'' if answers is None else f'answer {kind};'}"
+        text = self._text(waiting=False)
+        self.name = f"{PREFIX}{procedure.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        self.create = f"CREATE FUNCTION {self.name}{text}"
+        places = [f"${place}::{parameter.split(' ')[1]}" for place, parameter in enumerate(parameters, 1)]
+        self.call = f"SELECT {self.name}({', '.join(places)})".encode()
+
+    def create_waiting(self) -> str:
+        """The same for tests, in the place of the function: before each step it waits for an advisory lock, which is
+        called as the step's failpoint."""
+        return f"CREATE OR REPLACE FUNCTION {self.name}{self._text(waiting=True)}"
+
+    def _text(self, *, waiting: bool) -> str:
+        steps = []
+        for number, step in enumerate(self.procedure.steps):
+            done = self._step(step)
+            if done and waiting:
+                name = self.procedure.failpoint(number)
+                steps.append(f"PERFORM pg_advisory_xact_lock_shared(hashtextextended('{name}', 0));")
+            steps.append(done)
+        end = "RETURN answer;" if self.answers else ""
+        return "\n".join([self._head, self._declared, "BEGIN", *filter(None, steps), end, "END $procedure$"])
+
+    def takes(self, given: Any) -> bool:
+        """Whether what is given has the shape."""
+        return all(not getattr(given, name) for name in self._none) and all(
+            len(getattr(given, name)) == 1 for name, _ in self._single
+        )
+
+    def bind(self, given: Any) -> list[Any]:
+        """The values of its parameters."""
+        values: list[Any] = [*self._scalars(given)]
+        for name, columns in self._single:
+            values += columns(getattr(given, name)[0])
+        for table in self._many:
+            values += table.of(getattr(given, table.name))
+        return values
+
+    def _step(self, step: Step) -> str:
+        if step.passes is not None:
+            return ""
+        if step.each is None:
+            return self._checked(step, _without_answer(self._named(step, step.sql, "")), "")
+        if step.each not in self._shape:
+            return ""
+        if self._shape[step.each]:
+            sql = self._named(step, step.sql, f"p_{step.each}_", quoted=False)
+            return self._checked(step, _without_answer(sql), "1")
+        columns = self.procedure.tables[step.each].columns
+        paths = dict.fromkeys(found["name"] for found in _TOKEN.finditer(step.sql) if found["name"])
+        parameters = [self.procedure.path(step, path) for path in paths]
+        used = [each.column for each in parameters if each.table is not None] or [next(iter(columns))]
+        names = ", ".join(_quoted(path) for path in used)
+        # Hidden from the planner: knowing how long they are, it would make a plan of its own each time.
+        rows = f"unnest({', '.join(f'(SELECT {_array(step.each, path)})' for path in used)})"
+        given = f"IF {_array(step.each, next(iter(columns)))} IS NOT NULL THEN"
+        at_once = _VALUES.search(step.sql) if step.refusal is None and step.number is None else None
+        if at_once is not None:
+            sql = step.sql[: at_once.start()] + f"SELECT {at_once[1]}\nFROM {rows} AS {step.each} ({names})"
+            sql = self._named(step, sql + step.sql[at_once.end() :], f"{step.each}.")
+            if step.new is not None:
+                # A row that was inserted rather than updated has no xmax.
+                sql = f"WITH done AS ({sql}\nRETURNING {step.new} AS new, xmax = 0 AS fresh)\n"
+                sql += "SELECT array_agg(new) INTO answer FROM done WHERE fresh"
+            return f"{given}\n{sql};\nEND IF;"
+        row = f"r_{step.each}"
+        sql = self._checked(step, _without_answer(self._named(step, step.sql, f"{row}.")), f"{row}.row_number")
+        loop = f"FOR {row} IN SELECT * FROM {rows} WITH ORDINALITY AS given ({names}, row_number) LOOP"  # noqa: S608 (ours)
+        return f"{given}\n{loop}\n{sql}\nEND LOOP;\nEND IF;"
+
+    def _checked(self, step: Step, sql: str, row: str) -> str:
+        if step.number is not None:
+            return f"{sql} RETURNING {step.number} INTO n;\nanswer := answer || n;"
+        if step.refusal is None:
+            return f"{sql};"
+        detail = f", DETAIL = ({row} - 1)::text" if row else ""
+        return (
+            f"{sql};\nGET DIAGNOSTICS n = ROW_COUNT;\nIF n <> {step.rows} THEN"
+            f" RAISE EXCEPTION USING ERRCODE = '{REFUSED_STATE}', MESSAGE = '{step.refusal}'{detail}; END IF;"
+        )
+
+    def _named(self, step: Step, sql: str, row: str, *, quoted: bool = True) -> str:
+        def replace(found: re.Match[str]) -> str:
+            if not found["name"]:
+                return "" if found["comment"] else found[0]
+            path = self.procedure.path(step, found["name"])
+            if path.table is None:
+                return f"p_{_flat(path.column)}"
+            column = _quoted(path.column)
+            return row + (column if quoted else column.strip('"'))
+
+        return _TOKEN.sub(replace, sql)
+
+
+@cache
+def _of(name: str) -> Sequence[Function]:
+    """The functions of one procedure: those for what is often given, and at last one for all there can be."""
+    procedure = procedures("postgres")[name]
+    shapes = [*procedure.often, dict.fromkeys(procedure.tables, False)]
+    return [Function(procedure, shape) for shape in shapes]
+
+
+def function(name: str, given: Any) -> Function:
+    """The function to call."""
+    return next(each for each in _of(name) if each.takes(given))
+
+
+@cache
+def functions() -> Mapping[str, Function]:
+    """All functions of this release, by their names."""
+    return {each.name: each for name in load_procedures("postgres") for each in _of(name)}
+
+
+def missing(found: Mapping[str, str]) -> list[str]:
+    """Those of this release that a database does not have, of which it has these."""
+    return [name for name in functions() if name not in found]
+
+
+def changes(found: Mapping[str, str]) -> list[str]:
+    """What makes those that are missing, notes that this release uses them, and drops what no release that counts uses;
+    `found` are the functions that there are, and what is said of each."""
+    from importlib.metadata import version  # most programs find what they need
+
+    own, this = functions(), version("analemma")
+    users = {name: set(said.split()) - {this} for name, said in found.items()}
+    for name in own:
+        users.setdefault(name, set()).add(this)
+    releases = sorted({release for names in users.values() for release in names}, key=_in_order)[-RELEASES:]
+    kept = {name: names for name, names in users.items() if names & {*releases, this}}
+    return [
+        *(each.create for name, each in own.items() if name not in found),
+        *(f"COMMENT ON FUNCTION {name} IS '{' '.join(sorted(names))}'" for name, names in kept.items()),
+        *(f"DROP FUNCTION {name}" for name in users if name not in kept),
+    ]
+
+
+def _in_order(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release)]
+
+
+class _Columns:
+    """A table on its way into a call: one array for each column, or NULL for each if it has no rows."""
+
+    def __init__(self, name: str, table: Table) -> None:
+        self.name = name
+        self._pick = picker(list(table.columns))
+        self._made = [_ARRAYS[kind] for kind in table.columns.values()]
+        self._nothing = [None] * len(table.columns)
+        self._order = None if table.order is None else attrgetter(table.order)
+
+    def of(self, rows: Iterable[Any]) -> list[Any]:
+        """The values of the parameters."""
+        if not rows:
+            return self._nothing
+        if self._order is not None:
+            rows = sorted(rows, key=self._order)
+        columns = zip(*map(self._pick, rows), strict=True)
+        return [made(values) for made, values in zip(self._made, columns, strict=True)]
+
+
+def _array(table: str, path: str) -> str:
+    return f"p_{table}_{_flat(path) or 'itself'}"
+
+
+def _quoted(path: str) -> str:
+    """A column of a table; some have names that mean something to PostgreSQL."""
+    return f'"{_flat(path) or "itself"}"'
+
+
+def _without_answer(sql: str) -> str:
+    return re.sub(r"^SELECT\b", "PERFORM", sql)
+
+
+def _flat(path: str) -> str:
+    return path.replace(".", "_")

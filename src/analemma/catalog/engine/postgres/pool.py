@@ -1,0 +1,182 @@
+"""The connections of one PostgreSQL engine: lent to one thread at a time, kept for the next.
+
+Ctrl-C, an alarm or a cancelled thread raises between any two instructions, also between taking a connection and noting
+who has it. So nothing is counted: what is lent are the loans that somebody still knows, and a connection that went
+astray is closed with the last that knew it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+import psycopg
+
+from analemma.catalog.engine.db import Row, lost_in_a_fork
+from analemma.catalog.engine.postgres.arrays import register
+from analemma.errors import Unavailable
+
+LONGEST_IDLE_S = 600.0
+LOOK_AGAIN_S = 0.1
+"""How often whoever waits looks whether a loan went astray, of which nobody tells."""
+
+
+class Connection(psycopg.Connection[Row]):
+    """One that may be lost without a warning: the driver closes what nobody knows any more."""
+
+    def __del__(self, *_: object) -> None:
+        pass
+
+
+class PostgresPool:
+    """Lends autocommit connections, at most so many at a time."""
+
+    def __init__(self, connect: Callable[[], Connection], *, most: int, timeout_s: float, server: str) -> None:
+        self._connect = connect
+        self._most = most
+        self._timeout_s = timeout_s
+        self._server = server
+        self._gate = threading.Lock()
+        self._idle: deque[tuple[float, Connection]] = deque()
+        """Since when they are, and those that were used last at the end."""
+        self._lent: weakref.WeakSet[Loan] = weakref.WeakSet()
+        self._waiting: deque[threading.Lock] = deque()
+        self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._refusal: Callable[[], Unavailable] | None = None
+        """What whoever wants a connection is told; None: it is open."""
+
+    def connect(self) -> Connection:
+        """A connection that belongs to nobody else."""
+        connection = self._connect()
+        self._all.add(connection)
+        register(connection)
+        connection.prepared_max = 500
+        return connection
+
+    def take(self, loan: Loan) -> Connection:
+        """Wait for a connection, as long as the timeout allows."""
+        deadline = time.monotonic() + self._timeout_s
+        self._await_room(loan, deadline)
+        while self._idle:
+            try:
+                _, connection = self._idle.pop()
+            except IndexError:
+                break  # Another thread was faster.
+            if _is_alive(connection):
+                return connection
+            connection.close()
+        pause_s = 0.05
+        while True:
+            try:
+                return self.connect()
+            except Unavailable:
+                # The server may be starting again.
+                if time.monotonic() + pause_s >= deadline:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 1.0)
+
+    def give_back(self, loan: Loan, connection: Connection | None) -> None:
+        """Let the next one have it; one that is broken or closed is not kept. May be repeated without it."""
+        if connection is not None and not connection.closed:
+            self._idle.append((time.monotonic(), connection))
+        self._lent.discard(loan)
+        if self._waiting:
+            with self._gate:
+                if self._waiting:
+                    self._waiting.popleft().release()
+        if self._refusal is not None:
+            self.close_idle()
+        elif self._idle and self._idle[0][0] < time.monotonic() - LONGEST_IDLE_S:
+            self._idle.popleft()[1].close()
+
+    def close_idle(self) -> None:
+        """When one was found dead, most of the others are, too."""
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    def close(self) -> None:
+        """Close what is idle; refuse to lend."""
+        self._refusal = self._refusal or self._closed
+        self.close_idle()
+
+    def lose(self) -> None:
+        """In a forked child: the sockets are the parent's. Whatever is sent here goes nowhere."""
+        self._gate = threading.Lock()
+        self._refusal = self._refusal or lost_in_a_fork
+        with open(os.devnull, "r+b") as nowhere:
+            for connection in self._all:
+                if not connection.closed:
+                    os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)
+
+    def _await_room(self, loan: Loan, deadline: float) -> None:
+        """Wait until one more may be lent, behind those who came first."""
+        if self._may_lend(loan):
+            return
+        ticket = threading.Lock()
+        ticket.acquire()
+        called = False
+        try:
+            self._waiting.append(ticket)
+            while not self._may_lend(loan, ticket, called):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise Unavailable(
+                        f"no connection to PostgreSQL at {self._server} became free",
+                        hint="check that it runs, or raise the pool size",
+                    )
+                called = ticket.acquire(timeout=min(left_s, LOOK_AGAIN_S))
+                if called:
+                    self._waiting.appendleft(ticket)
+        finally:
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+
+    def _may_lend(self, loan: Loan, ticket: threading.Lock | None = None, called: bool = False) -> bool:
+        """Note one more that is lent, if there is room, and nobody waits for it longer."""
+        with self._gate:
+            if self._refusal is not None:
+                raise self._refusal()
+            next_one = called or not self._waiting or self._waiting[0] is ticket
+            if not next_one or len(self._lent) >= self._most:
+                return False
+            self._lent.add(loan)
+            return True
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"the catalog at {self._server} is closed", hint="open it again")
+
+
+class Loan:
+    """A connection from `take` until `give_back`, which must follow, whatever happens: twice, because an interrupt may
+    hit the first, and what is not given back is missing as long as anything knows the loan."""
+
+    __slots__ = ("__weakref__", "_pool", "connection")
+
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+        self.connection: Connection | None = None
+
+    def take(self) -> Connection:
+        """Wait for a connection, as long as the pool does."""
+        self.connection = connection = self._pool.take(self)
+        return connection
+
+    def give_back(self) -> None:
+        """Let the next one have the connection. May be repeated."""
+        connection, self.connection = self.connection, None
+        self._pool.give_back(self, connection)
+
+
+def _is_alive(connection: Connection) -> bool:
+    """Whether nothing came while nobody asked: a server that goes away says so."""
+    if connection.closed:
+        return False
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return not poll.poll(0)

@@ -1,0 +1,114 @@
+"""Named statements on one PostgreSQL connection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from analemma.catalog.engine.db import Row, Statements
+from analemma.catalog.engine.functions import function
+from analemma.catalog.engine.postgres.errors import rolled_back, translate
+from analemma.catalog.engine.postgres.pool import Connection
+from analemma.catalog.engine.sql import Dialect, Statement, load
+from analemma.errors import AnalemmaError
+from analemma.failpoints import hit
+
+
+class PostgresTransaction(Statements):
+    """Runs named statements on one connection."""
+
+    __slots__ = ("_connection", "_counts", "_failure", "_server", "_statements")
+    dialect: Dialect = "postgres"
+
+    def __init__(
+        self, connection: Connection, statements: Mapping[str, Statement], counts: Counter[str], server: str
+    ) -> None:
+        self._connection = connection
+        self._statements = statements
+        self._counts = counts
+        self._server = server
+        self._failure: AnalemmaError | None = None
+        """Why PostgreSQL refuses the rest of this transaction."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection.info.transaction_status != TransactionStatus.IDLE
+
+    def all(self, name: str, /, **parameters: Any) -> list[Row]:
+        try:
+            return self._run(name, parameters).fetchall()
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise self._failed(exc) from exc
+
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        try:
+            return self._run(name, parameters).rowcount
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise self._failed(exc) from exc
+
+    def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
+        self._counts[name] += 1
+        cursor = self._connection.cursor()
+        try:
+            cursor.executemany(_queries()[name], rows)
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise self._failed(exc) from exc
+        return cursor.rowcount
+
+    def call(self, name: str, given: Any, /) -> list[Any] | None:
+        self._counts[name] += 1
+        called = function(name, given)
+        try:
+            hit(called.before)
+            row = self._connection.execute(called.call, called.bind(given), binary=True).fetchone()
+            hit(called.after)
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise self._failed(exc) from exc
+        assert row is not None
+        return None if not called.answers else row[0] or []
+
+    def script(self, sql: str, /) -> None:
+        try:
+            self._connection.execute(sql.encode(), prepare=False)
+        except psycopg.Error as exc:
+            raise self._failed(exc) from exc
+
+    def control(self, name: str) -> None:
+        """Begin, commit and the like: uncounted, never prepared."""
+        try:
+            self._connection.execute(_queries()[name], prepare=False)
+        except psycopg.Error as exc:
+            raise self._failed(exc) from exc
+
+    def commit(self) -> None:
+        """COMMIT. Asked to commit a transaction in which a statement failed, PostgreSQL rolls it back without an
+        error."""
+        try:
+            answer = self._connection.execute(_queries()["commit_transaction"], prepare=False).statusmessage
+        except psycopg.Error as exc:
+            raise self._failed(exc) from exc
+        if answer != "COMMIT":
+            raise self._failure or rolled_back()
+
+    def _failed(self, exc: Exception) -> AnalemmaError:
+        self._failure = translate(exc, self._server)
+        return self._failure
+
+    def _run(self, name: str, parameters: dict[str, Any]) -> psycopg.Cursor[Row]:
+        self._counts[name] += 1
+        statement = self._statements[name]
+        values = [parameters[name] for name in statement.parameters]
+        if statement.binds is not None:
+            values = statement.bind(values)
+        return self._connection.execute(_queries()[name], values, binary=True)
+
+
+@cache
+def _queries() -> dict[str, bytes]:
+    """The statements as psycopg takes them; always the same objects, so that it finds them in its own caches."""
+    return {name: statement.sql.encode() for name, statement in load("postgres").items()}

@@ -1,0 +1,34 @@
+"""Reads PostgreSQL URLs without ever repeating a password."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from analemma.catalog.engine.postgres.errors import not_a_url
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """What the URL says. A special character that was not escaped puts a piece of the password where we print it."""
+    try:
+        parts = conninfo_to_dict(url)
+    except (psycopg.Error, UnicodeEncodeError):
+        raise not_a_url() from None
+    ports = str(parts.get("port") or "").split(",")
+    if (
+        "\0" in url
+        or any("@" in str(parts.get(key) or "") for key in ("host", "hostaddr", "port", "dbname"))
+        or not all(port == "" or (port.isascii() and port.isdigit()) for port in ports)
+    ):
+        raise not_a_url()
+    return parts
+
+
+def server_name(parts: Mapping[str, Any]) -> str:
+    """Where it is, without the password."""
+    host = parts.get("host") or "localhost"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"{host}{port}/{parts.get('dbname') or ''}"

@@ -1,0 +1,240 @@
+"""The SQLite engine: one writer, many snapshot readers, any number of processes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+from analemma.catalog.engine.db import Row, Statements, Transaction, lost_in_a_fork
+from analemma.catalog.engine.memory import is_in_memory, remove_from_memory
+from analemma.catalog.engine.sql import Dialect
+from analemma.catalog.engine.sqlite.connections import SqliteConnector, Synchronous, sync_directory, sync_file
+from analemma.catalog.engine.sqlite.file_lock import PATIENCE_S, TIMEOUT_S, FileLock
+from analemma.catalog.engine.sqlite.transaction import SqliteTransaction
+from analemma.catalog.engine.sqlite.writer import LOG_LIMIT_BYTES, SqliteWriter
+from analemma.errors import Unavailable
+
+Result = TypeVar("Result")
+MOST_IDLE = 16
+
+
+class SqliteEngine(Statements):
+    """One database file, opened by one process.
+
+    `synchronous="normal"` gives up durability against a power cut for about three times the commits per second; kill -9
+    stays harmless. In memory nothing is flushed. A write that does not get its turn within `lock_timeout_s` is a
+    Timeout, and so is one that waits for the same holder longer than `patience_s`; for a program that knows nothing of
+    turns it waits no longer either.
+    """
+
+    dialect: Dialect = "sqlite"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        synchronous: Synchronous = "full",
+        patience_s: float = PATIENCE_S,
+        lock_timeout_s: float = TIMEOUT_S,
+        log_limit_bytes: int = LOG_LIMIT_BYTES,
+    ) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self.statements: Counter[str] = Counter()
+        self._synchronous = "off" if is_in_memory(self.path) else synchronous
+        self._connect = SqliteConnector(
+            self.path, self.statements, synchronous=self._synchronous, busy_timeout_s=patience_s
+        )
+        self._patience_s = patience_s
+        self._lock_timeout_s = lock_timeout_s
+        self._log_limit_bytes = log_limit_bytes
+        self._gate = threading.Lock()
+        """Held while connections are opened or closed for good."""
+        self._idle: list[SqliteTransaction] = []
+        """Reading connections that nobody has. Both ends of a list are changed in one step, so it needs no lock."""
+        self._readers: weakref.WeakSet[SqliteTransaction] = weakref.WeakSet()
+        """All of them: one that an interrupt took from its thread is closed when nothing knows it any more."""
+        self._refusal: Callable[[], Unavailable] | None = self._closed
+        """What whoever uses it is told; None: it is open."""
+        _ENGINES.add(self)
+        with self._gate:
+            self._open()
+
+    def all(self, name: str, /, **parameters: Any) -> list[Row]:
+        tx = self._take()
+        try:
+            return tx.all(name, **parameters)
+        finally:
+            self._give_back(tx)
+
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        return self.write(lambda tx: tx.execute(name, **parameters))
+
+    def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
+        return self._present().alone() if write else self._snapshot()
+
+    def snapshot(self) -> AbstractContextManager[Transaction]:
+        return self._snapshot()
+
+    def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
+        result = self._present().write(move)
+        if durable and self._synchronous == "normal":
+            # The commit is in the log, or the log was copied back, and flushed, since then.
+            sync_file(f"{self.path}-wal")
+        return result
+
+    def missing_functions(self, found: Mapping[str, str]) -> list[str]:
+        return []
+
+    def function_changes(self, found: Mapping[str, str]) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        with self._gate:
+            if self._refusal is not None:
+                return
+            # First, and it may refuse: inside a write nothing is closed.
+            self._writer.close()
+            self._refusal = self._closed
+            self._close_idle()
+            # Last: the connection that closes last copies the log back and removes it, and only this one may write.
+            self._connection.close()
+            self._lock.close()
+            remove_from_memory(self.path)
+
+    def _open(self) -> None:
+        if _identify(self.path) in _LOST_FILES:
+            raise lost_in_a_fork()
+        self._lock = FileLock(self.path, timeout_s=self._lock_timeout_s, patience_s=self._patience_s)
+        try:
+            tx = self._connect.writer(self._lock)
+            # Not only when it is new: whoever made it may have been killed before this.
+            sync_directory(os.path.dirname(self.path))
+        except BaseException:
+            self._lock.close()
+            raise
+        self._connection = tx.connection
+        self._writer = SqliteWriter(
+            tx,
+            database=self.path,
+            lock=self._lock,
+            renew=self._renew_writer,
+            truncate_log=self._connect.truncate_log,
+            timeout_s=self._lock_timeout_s,
+            log_limit_bytes=self._log_limit_bytes,
+        )
+        self._refusal = None
+
+    def _renew_writer(self) -> SqliteTransaction:
+        before = self._connection
+        tx = self._connect.writer(None)
+        self._connection = tx.connection
+        before.close()
+        return tx
+
+    def _present(self) -> SqliteWriter:
+        if self._refusal is not None:
+            raise self._refusal()
+        return self._writer
+
+    def _take(self) -> SqliteTransaction:
+        """A connection to read with, for one thread; to be given back."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        with self._gate:
+            if self._refusal is not None:
+                raise self._refusal()
+            tx = self._connect.reader()
+            self._readers.add(tx)
+            return tx
+
+    def _give_back(self, tx: SqliteTransaction) -> None:
+        """Keep it for the next, whatever state it is in."""
+        connection = tx.connection
+        if connection.in_transaction:
+            try:
+                connection.rollback()
+            except sqlite3.Error:
+                connection.close()
+                return
+        if len(self._idle) >= MOST_IDLE:
+            connection.close()
+            return
+        self._idle.append(tx)
+        if self._refusal is not None:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().connection.close()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[Transaction]:
+        tx = self._take()
+        try:
+            tx.control("begin_read")
+            yield tx
+        finally:
+            self._give_back(tx)
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"the catalog {self.path} is closed", hint="open it again")
+
+    def is_quiet(self) -> bool:
+        """Whether nobody is using, making or closing a connection."""
+        if self._gate.locked() or self._refusal is not None:
+            return not self._gate.locked()
+        return not self._writer.is_busy and len(self._readers) == len(self._idle)
+
+    def lose(self, *, quiet: bool) -> None:
+        """In a forked child: close what the parent opened if all was quiet, else never touch it again; and refuse."""
+        changing, self._gate = self._gate.locked(), threading.Lock()
+        if self._refusal is None:
+            self._refusal = lost_in_a_fork
+            self._lock.close()
+            connections = [self._writer.abandon(), *(tx.abandon() for tx in self._readers)]
+            self._idle = []
+            if quiet:
+                for connection in connections:
+                    connection.close()
+            _KEPT.extend(connections)
+        elif not changing:
+            return
+        file = _identify(self.path)
+        if not quiet and file is not None:
+            _LOST_FILES.add(file)
+
+
+_ENGINES: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
+_KEPT: list[sqlite3.Connection] = []
+_LOST_FILES: set[tuple[int, int]] = set()
+"""What a parent was using when it forked this process. SQLite tells files by these numbers, and what it remembers of
+the locks on one is copied by a fork: a connection of the child would take for held what is not, and the parent, as the
+last one there, would remove the log under the child's commits."""
+
+
+def _identify(path: str) -> tuple[int, int] | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
+
+
+def _after_fork_in_child() -> None:
+    engines = list(_ENGINES)
+    # To be closed in the child they must be at rest, all of them: SQLite has locks of its own that they share. Closing
+    # asks for the real locks, which the parent has, so it leaves the log alone.
+    quiet = all(engine.is_quiet() for engine in engines)
+    for engine in engines:
+        engine.lose(quiet=quiet)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,1 @@
+"""Rows of documents, slices, views, deploys and backfills."""

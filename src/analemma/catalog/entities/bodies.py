@@ -1,0 +1,61 @@
+"""Blocks, as they are written beside the rows that keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from analemma.catalog.engine.arrays import Blobs, Integers
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.engine.procedures import Refused
+from analemma.catalog.port import BlockRow, TenantId, UploadId
+from analemma.errors import Conflict
+
+
+class Bodies(NamedTuple):
+    """What `add_bodies` takes."""
+
+    tenant: TenantId
+    blocks: Sequence[BlockRow]
+    uploads: Sequence[UploadId] = ()
+
+
+def add_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> None:
+    """Write every block that the transaction's rows link, and the uploads in which some of them lie. Blocks that are
+    there already are spared."""
+    found = Bodies(tenant, _in_order(blocks), sorted(set(uploads)))
+    if found.blocks or found.uploads:
+        try:
+            tx.call("add_bodies", found)
+        except Refused as refused:
+            raise Conflict("an upload was collected meanwhile", hint="do it again") from refused
+
+
+def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]) -> None:
+    """Have these bytes take the place of stored ones that are damaged; what is not stored is left out."""
+    for row in _in_order(blocks):
+        columns = {"size": row.size, "codec": row.codec, "body": row.body, "links": row.links}
+        tx.execute("replace_block", tenant=tenant, id=row.id, **columns)
+
+
+def body_parameters(blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> dict[str, Any]:
+    """The same as columns of a PostgreSQL statement."""
+    rows = _in_order(blocks)
+    finished = sorted(set(uploads))
+    return {
+        "block_ids": Blobs([row.id for row in rows]),
+        "block_sizes": Integers([row.size for row in rows]),
+        "block_codecs": Integers([row.codec for row in rows]),
+        "block_bodies": Blobs([row.body for row in rows]),
+        "block_uploads": Blobs([row.upload for row in rows]),
+        "block_offsets": Integers([row.offset for row in rows]),
+        "block_lengths": Integers([row.length for row in rows]),
+        "block_links": Blobs([row.links for row in rows]),
+        "uploads": Blobs(finished),
+        "upload_count": len(finished),
+    }
+
+
+def _in_order(blocks: Iterable[BlockRow]) -> list[BlockRow]:
+    found = {row.id: row for row in blocks}
+    return [found[block] for block in sorted(found)]

@@ -1,0 +1,92 @@
+"""The rows of contracts: what is loaded, and a number that tells whether that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.failpoints import declare, hit
+
+BEFORE_COMMIT = declare("contracts.before_commit", "contracts are written inside the transaction")
+AFTER_COMMIT = declare("contracts.after_commit", "the contracts are loaded, but the caller does not know")
+
+
+class Generation(NamedTuple):
+    """Two of them are equal if nothing was loaded between them."""
+
+    newest_us: int
+    rows: int
+
+
+NOTHING = Generation(0, 0)
+
+
+class ContractRow(NamedTuple):
+    """One contract as it lies in the catalog."""
+
+    id: str
+    version: str
+    kind: str
+    status: str
+    body: bytes
+    """Its document, in canonical JSON."""
+    checksum: str
+    loaded_at_us: int = 0
+
+
+class ContractRows:
+    """Contracts of a store. They are the same for all tenants."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def generation(self) -> Generation:
+        """Where the contracts stand; one small query."""
+        return _generation(self._engine.one("contracts_generation"))
+
+    def has_active(self, kind: str) -> bool:
+        """Whether a contract of this kind is ACTIVE."""
+        return self._engine.one("active_contract", kind=kind) is not None
+
+    def read(self) -> tuple[Generation, list[ContractRow]]:
+        """All contracts, and where they stand."""
+        return _summarized([_row(*row) for row in self._engine.all("all_contracts")])
+
+    def replace(self, expected: Generation, rows: Sequence[ContractRow], *, now_us: int) -> bool:
+        """Store these, all or none; False, and nothing is changed, if others were loaded since `expected`."""
+
+        def move(tx: Transaction) -> bool:
+            tx.all("hold_contracts")
+            found = _generation(tx.one("contracts_generation"))
+            if found != expected:
+                return False
+            # Not the clock alone: it may stand still or step back, and no change may go unseen.
+            loaded_at = max(now_us, found.newest_us + 1)
+            for row in sorted(rows):
+                fields = row._replace(loaded_at_us=loaded_at)._asdict()
+                tx.execute("put_contract", loaded_at=fields.pop("loaded_at_us"), **fields)
+            hit(BEFORE_COMMIT)
+            return True
+
+        done = self._engine.write(move)
+        hit(AFTER_COMMIT)
+        return done
+
+
+def _generation(row: tuple[int, ...] | None) -> Generation:
+    return NOTHING if row is None else Generation(*row)
+
+
+def _row(
+    id: str, version: str, kind: str, status: str, body: bytes | str, checksum: str, loaded_at: int
+) -> ContractRow:
+    return ContractRow(id, version, kind, status, _bytes(body), checksum, loaded_at)
+
+
+def _bytes(body: bytes | str) -> bytes:
+    return body.encode() if isinstance(body, str) else bytes(body)
+
+
+def _summarized(rows: list[ContractRow]) -> tuple[Generation, list[ContractRow]]:
+    return Generation(max((row.loaded_at_us for row in rows), default=0), len(rows)), rows

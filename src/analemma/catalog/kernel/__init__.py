@@ -1,0 +1,1 @@
+"""Rows of versions, journals, pending checkpoints and payloads."""

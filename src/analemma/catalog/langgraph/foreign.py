@@ -1,0 +1,137 @@
+"""Databases of LangGraph's own savers, read only: which threads they hold, and what tasks wrote there.
+
+The states themselves are read by those savers, on the connection that is opened here."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from analemma.catalog.engine.sql import Dialect, Statement, parse
+from analemma.errors import Invalid, NotFound, Unavailable
+
+TABLES = 2
+"""How many tables of theirs are looked for."""
+
+
+class ForeignPlace(NamedTuple):
+    """One namespace of one thread."""
+
+    thread: str
+    namespace: str
+    checkpoints: int
+
+
+class ForeignWrite(NamedTuple):
+    """One write of a task, serialized as it is stored."""
+
+    task: str
+    place: int
+    task_path: str
+    channel: str
+    kind: str
+    data: bytes
+
+
+class ForeignThreads:
+    """The threads of one such database. Close it, or use it as a context manager."""
+
+    def __init__(self, connection: Any, dialect: Dialect, source: str) -> None:
+        self.connection = connection
+        """For the saver that reads the states."""
+        self.dialect = dialect
+        if self._rows("foreign_tables")[0][0] != TABLES:
+            self.close()
+            raise Invalid(
+                f"{source} holds no threads of LangGraph",
+                hint="name the database that SqliteSaver or PostgresSaver writes to",
+            )
+        pathless = self._rows("foreign_columns")[0][0] == 0
+        self._writes = "foreign_writes_without_path" if pathless else "foreign_writes"
+
+    def __enter__(self) -> ForeignThreads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the connection."""
+        self.connection.close()
+
+    def places(self) -> list[ForeignPlace]:
+        """Every namespace of every thread."""
+        return [ForeignPlace(*row) for row in self._rows("foreign_places")]
+
+    def checkpoints(self, place: ForeignPlace) -> list[str]:
+        """The ids of its checkpoints, oldest first: parents come before their children."""
+        rows = self._rows("foreign_checkpoints", thread=place.thread, namespace=place.namespace)
+        return [row[0] for row in rows]
+
+    def writes(self, at: ForeignPlace, checkpoint: str) -> list[ForeignWrite]:
+        """What tasks wrote on top of a checkpoint."""
+        rows = self._rows(self._writes, thread=at.thread, namespace=at.namespace, checkpoint=checkpoint)
+        # Rows of very old savers have no format.
+        return [
+            ForeignWrite(task, place, path, channel, kind or "msgpack", bytes(data or b""))
+            for task, place, path, channel, kind, data in rows
+        ]
+
+    def _rows(self, name: str, **parameters: str) -> list[tuple[Any, ...]]:
+        statement = _load(self.dialect)[name]
+        values = [parameters[parameter] for parameter in statement.parameters]
+        try:
+            if self.dialect == "sqlite":
+                return list(self.connection.execute(statement.sql, statement.bind(values)).fetchall())
+            import psycopg
+            from psycopg.rows import tuple_row
+
+            with psycopg.RawCursor(self.connection, row_factory=tuple_row) as cursor:
+                return list(cursor.execute(statement.sql.encode(), values).fetchall())
+        except Exception as exc:
+            raise Unavailable(f"the threads cannot be read: {exc}", hint="check the database, and try again") from exc
+
+
+def open_foreign(source: str) -> ForeignThreads:
+    """Open a file of SqliteSaver or a database of PostgresSaver, for reading only."""
+    if source.startswith(("postgres://", "postgresql://")):
+        return ForeignThreads(_connect(source), "postgres", "the PostgreSQL database")
+    path = source.removeprefix("sqlite:///")
+    if not os.path.isfile(path):
+        raise NotFound(f"there is no file {path}", hint="name a file of SqliteSaver, or a postgresql:// URL")
+    try:
+        connection = sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False)
+        connection.execute("SELECT 1 FROM sqlite_master")
+    except sqlite3.Error as exc:
+        raise Invalid(f"{path} is no SQLite database: {exc}", hint="name a file of SqliteSaver") from exc
+    return ForeignThreads(connection, "sqlite", path)
+
+
+@cache
+def _load(dialect: Dialect) -> dict[str, Statement]:
+    """Apart from the catalog's own: these are for tables that are not ours."""
+    file = resources.files("analemma.catalog") / "sql" / "foreign" / "threads.sql"
+    return parse(file.read_text(encoding="utf-8"), dialect, source=file.name)
+
+
+def _connect(source: str) -> Any:
+    try:
+        import psycopg
+        from psycopg.rows import dict_row
+    except ModuleNotFoundError as exc:
+        raise Unavailable("PostgreSQL needs psycopg", hint="pip install 'analemma[postgres]'") from exc
+    try:
+        # As PostgresSaver wants it.
+        return psycopg.connect(
+            source,
+            autocommit=True,
+            prepare_threshold=0,
+            row_factory=dict_row,
+            options="-c default_transaction_read_only=on",
+        )
+    except psycopg.Error as exc:
+        raise Unavailable("the PostgreSQL database cannot be reached", hint="check the URL") from exc

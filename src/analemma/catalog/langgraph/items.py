@@ -1,0 +1,308 @@
+"""Items of namespaces: what the LangGraph store keeps. Rows and their transactions; what a value or a filter means is
+decided above."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from analemma.catalog.collecting.marks import DatabaseClock, database_clock
+from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
+from analemma.catalog.port import TenantId
+from analemma.failpoints import declare, hit
+
+BEFORE_TRANSACTION = declare("items.before_transaction", "a batch of items is checked and nothing is written")
+BEFORE_COMMIT = declare("items.before_commit", "the batch is written inside the transaction")
+AFTER_COMMIT = declare("items.after_commit", "the batch is there, but the caller does not know")
+AFTER_SWEEP = declare("items.after_sweep", "some of the expired items are deleted")
+
+Result = TypeVar("Result")
+
+PAGE_ITEMS = 500
+FIRST_PAGE = 50
+PAGE_BYTES = 4 << 20
+"""What a page should hold at most, as far as the page before it tells."""
+SPACE_PAGE = 1000
+SWEEP_SPACES = 100
+SWEEP_ITEMS = 1000
+
+_NEVER = -1
+"""As the time to judge expiry by: nothing has expired yet."""
+_AFTER_EVERYTHING = b"\xff"
+"""No UTF-8 begins with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """One item as its row has it."""
+
+    space: int
+    place: int
+    namespace: bytes
+    key: str
+    value: bytes
+    created_at_us: int
+    updated_at_us: int
+    expires_at_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemChange:
+    """What becomes of one item."""
+
+    namespace: bytes
+    key: str
+    value: bytes | None
+    """None: it is deleted."""
+    ttl_us: int | None = None
+    dimensions: int | None = None
+    vectors: bytes | None = None
+
+
+class ItemReader:
+    """The items of one tenant as one snapshot has them. Namespaces are labels with a zero byte between them."""
+
+    def __init__(self, source: Statements, tenant: TenantId, clock: DatabaseClock, omit_expired: bool) -> None:
+        self._source = source
+        self._tenant = tenant
+        self._clock = clock
+        self._omit_expired = omit_expired
+        self._now: int | None = None
+        self.refreshed: dict[tuple[int, str], StoredItem] = {}
+        """Items whose time begins anew because they were read."""
+
+    def now_us(self) -> int:
+        """The time that all of this reading goes by."""
+        if self._now is None:
+            self._now = self._clock(self._source)
+        return self._now
+
+    def get(self, namespace: bytes, key: str) -> StoredItem | None:
+        """One item, unless it has expired."""
+        row = self._source.one("item", tenant=self._tenant, namespace=namespace, key=key)
+        # Most items never expire: only those that do ask for the time.
+        if row is None or (row[7] is not None and row[7] <= self._floor()):
+            return None
+        return StoredItem(*row)
+
+    def below(self, prefix: bytes, wanted: int | None = None) -> Iterator[list[StoredItem]]:
+        """Pages of the items of a namespace and of those below it: namespace after namespace, in the order in which
+        they came to be, and so the items in each. The first page is no larger than what is wanted, if that is known."""
+        size = FIRST_PAGE if wanted is None else min(max(wanted, 1), PAGE_ITEMS)
+        small: dict[int, bytes] = {}
+        count = 0
+        for space, namespace, newest in self._spaces(prefix):
+            if small and count + newest > size:
+                page = self._all_of(small)
+                small, count, size = {}, 0, _size_after(page)
+                yield page
+            if newest > size:
+                after = 0
+                while page := self._page_of(space, namespace, after, size):
+                    after, size = page[-1].place, _size_after(page)
+                    yield page
+            else:
+                small[space] = namespace
+                count += newest
+        if small:
+            yield self._all_of(small)
+
+    def vectors(self, items: Sequence[StoredItem]) -> dict[tuple[int, int], tuple[int, bytes]]:
+        """For those items of a page that were indexed, by space and place: how many dimensions, and the doubles."""
+        spaces = {item.space for item in items}
+        if len(spaces) == 1:
+            rows = self._source.all(
+                "vectors_of_space",
+                tenant=self._tenant,
+                space=items[0].space,
+                first=items[0].place,
+                last=items[-1].place,
+            )
+        else:
+            rows = self._source.all("vectors_of_spaces", tenant=self._tenant, spaces=sorted(spaces))
+        return {(space, place): (dimensions, vectors) for space, place, dimensions, vectors in rows}
+
+    def namespaces(self, prefix: bytes) -> Iterator[bytes]:
+        """The namespace and those below it that have items, in their order."""
+        low, high = _range(prefix)
+        after = b""
+        while rows := self._source.all(
+            "item_namespaces",
+            tenant=self._tenant,
+            low=low,
+            high=high,
+            after=after,
+            now=self._floor(),
+            limit=SPACE_PAGE,
+        ):
+            for (namespace,) in rows:
+                yield namespace
+            after = rows[-1][0]
+
+    def refresh(self, items: Sequence[StoredItem]) -> None:
+        """Say that these were read, and that this gives them more time."""
+        self.refreshed |= {(item.space, item.key): item for item in items if item.expires_at_us is not None}
+
+    def _floor(self) -> int:
+        return self.now_us() if self._omit_expired else _NEVER
+
+    def _spaces(self, prefix: bytes) -> Iterator[Row]:
+        low, high = _range(prefix)
+        after = 0
+        while rows := self._source.all(
+            "spaces_below", tenant=self._tenant, low=low, high=high, after=after, limit=SPACE_PAGE
+        ):
+            yield from rows
+            after = rows[-1][0]
+
+    def _all_of(self, spaces: dict[int, bytes]) -> list[StoredItem]:
+        rows = self._source.all("items_of_spaces", tenant=self._tenant, spaces=list(spaces), now=self._floor())
+        return [_item(row, spaces[row[0]]) for row in rows]
+
+    def _page_of(self, space: int, namespace: bytes, after: int, size: int) -> list[StoredItem]:
+        rows = self._source.all(
+            "items_of_space", tenant=self._tenant, space=space, after=after, now=self._floor(), limit=size
+        )
+        return [_item(row, namespace) for row in rows]
+
+
+class SqlItems:
+    """One tenant's items. A reading sees one snapshot, a batch of changes is one transaction."""
+
+    def __init__(
+        self, engine: Engine, tenant: TenantId, *, omit_expired: bool = True, clock: DatabaseClock = database_clock
+    ) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._omit_expired = omit_expired
+        self._clock = clock
+
+    def read(self, work: Callable[[ItemReader], Result], *, single: bool = False) -> Result:
+        """What `work` finds; `single`: it asks for one item, which needs no transaction."""
+        if single:
+            reader = self._reader(self._engine)
+            found = work(reader)
+        else:
+            with self._engine.transaction() as tx:
+                reader = self._reader(tx)
+                found = work(reader)
+        if reader.refreshed:
+            # Apart from the reading, which then waits for nobody. What was changed meanwhile has more time anyway.
+            self._engine.write(lambda tx: self._refresh(tx, reader))
+        return found
+
+    def change(self, changes: Sequence[ItemChange], work: Callable[[ItemReader], Result]) -> Result:
+        """Make the changes, at most one for an item; what `work` found before them."""
+        hit(BEFORE_TRANSACTION)
+
+        def move(tx: Transaction) -> Result:
+            # First, in an order that all writers keep: whoever holds a namespace's row changes its items alone.
+            places = self._hold(tx, changes)
+            reader = self._reader(tx)
+            found = work(reader)
+            self._refresh(tx, reader)
+            self._change(tx, changes, places, reader.now_us())
+            hit(BEFORE_COMMIT)
+            return found
+
+        found = self._engine.write(move)
+        hit(AFTER_COMMIT)
+        return found
+
+    def sweep(self) -> int:
+        """Delete what has expired, some of it at a time; how many items."""
+        total = 0
+        while count := self._engine.write(self._sweep_some):
+            total += count
+            hit(AFTER_SWEEP)
+        return total
+
+    def _reader(self, source: Statements) -> ItemReader:
+        return ItemReader(source, self._tenant, self._clock, self._omit_expired)
+
+    def _hold(self, tx: Transaction, changes: Sequence[ItemChange]) -> dict[bytes, tuple[int, int]]:
+        """Of each namespace that exists now: its number, and the last place taken before the new ones."""
+        counts = dict.fromkeys((change.namespace for change in changes), 0)
+        for change in changes:
+            counts[change.namespace] += change.value is not None
+        entered = [namespace for namespace, count in counts.items() if count]
+        numbers: dict[bytes, int] = {}
+        if len(entered) > 1:
+            rows = tx.all("space_numbers", count=len(entered))
+            numbers = {namespace: row[0] for namespace, row in zip(entered, rows, strict=True)}
+        held: dict[bytes, tuple[int, int]] = {}
+        for namespace, count in sorted(counts.items()):
+            asked: dict[str, Any] = {"tenant": self._tenant, "namespace": namespace}
+            if not count:
+                row = tx.one("hold_space", **asked)
+            elif namespace in numbers:
+                row = tx.one("enter_space_as", **asked, count=count, id=numbers[namespace])
+            else:
+                row = tx.one("enter_space", **asked, count=count)
+            if row is not None:
+                held[namespace] = (row[0], row[1] - count)
+        return held
+
+    def _change(
+        self, tx: Transaction, changes: Sequence[ItemChange], held: dict[bytes, tuple[int, int]], now: int
+    ) -> None:
+        rows: list[tuple[Any, ...]] = []
+        emptied: set[int] = set()
+        kept: set[int] = set()
+        for change in changes:
+            if change.namespace not in held:
+                continue
+            space, place = held[change.namespace]
+            if change.value is None:
+                tx.execute("delete_item", tenant=self._tenant, space=space, key=change.key)
+                emptied.add(space)
+                continue
+            held[change.namespace] = (space, place + 1)
+            kept.add(space)
+            expires_at = None if change.ttl_us is None else now + change.ttl_us
+            told = (change.ttl_us, expires_at, change.dimensions, change.value, change.vectors)
+            rows.append((self._tenant, space, change.key, place + 1, now, now, *told))
+        if rows:
+            tx.execute_many("put_item", rows)
+        for space in sorted(emptied - kept):
+            tx.execute("leave_space", tenant=self._tenant, space=space)
+
+    def _refresh(self, tx: Transaction, reader: ItemReader) -> None:
+        if reader.refreshed:
+            now = reader.now_us()
+            floor = now if self._omit_expired else _NEVER
+            rows = [(now, self._tenant, space, key, floor) for space, key in sorted(reader.refreshed)]
+            tx.execute_many("refresh_item", rows)
+
+    def _sweep_some(self, tx: Transaction) -> int:
+        now = self._clock(tx)
+        count = 0
+        for (namespace,) in tx.all("spaces_with_expired", tenant=self._tenant, now=now, limit=SWEEP_SPACES):
+            row = tx.one("hold_space", tenant=self._tenant, namespace=namespace)
+            if row is not None:
+                count += tx.execute(
+                    "delete_expired", tenant=self._tenant, space=row[0], now=now, limit=SWEEP_ITEMS - count
+                )
+                tx.execute("leave_space", tenant=self._tenant, space=row[0])
+            if count >= SWEEP_ITEMS:
+                break
+        return count
+
+
+def _range(prefix: bytes) -> tuple[bytes, bytes]:
+    """From a namespace to the end of all that begin with its labels."""
+    return prefix, prefix + b"\x01" if prefix else _AFTER_EVERYTHING
+
+
+def _size_after(page: Sequence[StoredItem]) -> int:
+    """How many items of this size make a page."""
+    if not page:
+        return FIRST_PAGE
+    held = sum([len(item.value) for item in page])
+    return max(1, min(PAGE_ITEMS, PAGE_BYTES * len(page) // (held + 1)))
+
+
+def _item(row: Row, namespace: bytes) -> StoredItem:
+    space, place, *rest = row
+    return StoredItem(space, place, namespace, *rest)

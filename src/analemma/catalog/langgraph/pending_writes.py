@@ -1,0 +1,152 @@
+"""Pending writes of LangGraph's threads belong to the version: one that is gone back to, or forked, waits for what it
+waited for, and what had finished beside it is not done again.
+
+A task's id follows from the id of its checkpoint. So a version that is gone back to has a row of its own, with the
+greatest id, and calls itself as the checkpoint that it repeats, with dashes behind that: LangGraph leaves dashes out
+when it makes ids of tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.langgraph.threads import (
+    ANSWERED,
+    ID_BYTES,
+    RESUMED,
+    CheckpointRow,
+    ThreadRows,
+    Written,
+    id_of_version,
+)
+from analemma.catalog.port import BranchKey, RowChange
+
+INTERRUPT, RESUME, ERROR, HANDLED = "__interrupt__", "__resume__", "__error__", "__error_source_node__"
+
+_SYNTHETIC = re.compile(r"0000\d{4}-")
+"""Ids under which LangGraph stores writes that no task made, or that a later one of the same run did."""
+
+
+def carry(
+    rows: ThreadRows, source: BlockId, begun: BranchKey, key: BranchKey, made: BlockId, at_us: int
+) -> list[RowChange]:
+    """For a commit that makes a version of the branch `begun` the newest of another, or of the same: what makes it the
+    checkpoint that it was, with what was pending then. Nothing if it is none, or if the branch is no such namespace."""
+    row = rows.of_version(begun.workflow, begun.branch, source) if key.branch == begun.branch else None
+    if row is None:
+        return []
+    if key.workflow != begun.workflow:
+        return _forked(rows, row, key.workflow, made)
+    made_row = _repeating(rows, row, made, at_us)
+    changes, waiting = _with_pending(rows, row, made_row)
+    for each in _below(rows, row.thread, waiting):
+        # Its own newest is further, once what it waited for has come.
+        if each.checkpoint != rows.newest_id(each.thread, each.branch):
+            changes += _with_pending(rows, each, _repeating(rows, each, each.manifest, None))[0]
+    return changes
+
+
+def repeat(rows: ThreadRows, row: CheckpointRow, said: str) -> tuple[CheckpointRow, list[Written]]:
+    """A row for a version that somebody else has left and that says of itself to be this checkpoint, and what is
+    pending on it."""
+    source = rows.find(row.thread, row.branch, said)
+    deltas = None if source is None else source.deltas
+    made = row._replace(alias=_alias(rows, row, said), deltas=deltas)
+    return made, [] if source is None else _pending(rows, source, made)
+
+
+def pending_of(writes: Iterable[Written], *, continued: bool) -> list[Written]:
+    """What was pending on a checkpoint when a thread stood there, given what has been written on top of it since. Once
+    it is continued, all that is left to know is what made it wait: an interrupt, or a failure."""
+    if not continued:
+        return list(writes)
+    by_task: dict[str, list[Written]] = {}
+    for written in writes:
+        by_task.setdefault(written.task, []).append(written)
+    waiting = {task for task, each in by_task.items() if _waits(each)}
+    if not waiting:
+        return []
+    kept: list[Written] = []
+    for task, each in by_task.items():
+        if task not in waiting:
+            kept += [written for written in each if _is_result(written)]
+            continue
+        kept += [written for written in each if written.channel in (INTERRUPT, ERROR) or written.place == ANSWERED]
+        # With its last question a task repeats the answers to those before.
+        kept += [written._replace(place=RESUMED) for written in each if written.place == ANSWERED]
+    return kept
+
+
+def _forked(rows: ThreadRows, row: CheckpointRow, thread: str, made: BlockId) -> list[RowChange]:
+    """A thread of its own, with the line of checkpoints that led here: their rows, none of their state."""
+    changes = _line(rows, row, thread)
+    own, waiting = _with_pending(rows, row, row._replace(thread=thread, manifest=made))
+    changes += own
+    for each in _below(rows, row.thread, waiting):
+        changes += _line(rows, each, thread) + _with_pending(rows, each, each._replace(thread=thread))[0]
+    return changes
+
+
+def _line(rows: ThreadRows, row: CheckpointRow, thread: str) -> list[RowChange]:
+    above = rows.line(row)
+    if not above:
+        return []
+    chosen = {**rows.key(row.thread, row.branch), "target": thread, "checkpoints": above}
+    return [RowChange("copy_line", chosen, len(above)), RowChange("copy_line_writes", chosen, None)]
+
+
+def _below(rows: ThreadRows, thread: str, waiting: Sequence[str]) -> list[CheckpointRow]:
+    """Where the graphs inside of waiting tasks wait themselves."""
+    found: list[CheckpointRow] = []
+    for branch in rows.branches(thread) if waiting else ():
+        newest = rows.newest(thread, branch).row
+        if newest is not None and any(f":{task}" in newest.namespace for task in waiting):
+            checkpoint = rows.waiting(thread, branch)
+            row = None if checkpoint is None else rows.find(thread, branch, checkpoint)
+            found += [] if row is None else [row]
+    return found
+
+
+def _with_pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) -> tuple[list[RowChange], list[str]]:
+    """The row of a checkpoint that repeats another, and those of what is pending; which tasks wait."""
+    pending = _pending(rows, source, made)
+    waiting = sorted({each.task for each in pending if each.channel in (INTERRUPT, ERROR)})
+    writes = [RowChange("add_write", rows.write_columns(made.thread, made.branch, each)) for each in pending]
+    return [rows.put(made, base=None), *writes], waiting
+
+
+def _pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) -> list[Written]:
+    place = (source.thread, source.branch, source.checkpoint)
+    pending = pending_of(rows.writes(*place, all_of_them=True), continued=rows.is_continued(*place))
+    return [written._replace(checkpoint=made.checkpoint) for written in pending]
+
+
+def _repeating(rows: ThreadRows, row: CheckpointRow, made: BlockId, at_us: int | None) -> CheckpointRow:
+    """A row that repeats another as the newest of its namespace."""
+    newest = rows.newest_id(row.thread, row.branch) or ""
+    name = "" if at_us is None else id_of_version(made, at_us)
+    if name <= newest:
+        # Ids of another kind, or from a clock that is ahead.
+        name = f"{newest}~{made.hex()[:8]}"
+    return row._replace(checkpoint=name, manifest=made, run=None, alias=_alias(rows, row, row.alias or row.checkpoint))
+
+
+def _alias(rows: ThreadRows, row: CheckpointRow, said: str) -> str | None:
+    """The name with one dash more behind it than any other has."""
+    said = said.rstrip("-")
+    taken = [len(alias) for alias in rows.aliases(row.thread, row.branch) if alias.rstrip("-") == said]
+    alias = said + "-" * (max(taken, default=len(said)) - len(said) + 1)
+    return alias if len(alias.encode()) <= ID_BYTES else None
+
+
+def _waits(writes: Sequence[Written]) -> bool:
+    told = {written.channel for written in writes}
+    return INTERRUPT in told or (ERROR in told and HANDLED not in told)
+
+
+def _is_result(written: Written) -> bool:
+    """Whether a task wrote it in the step itself: inputs and updates have no path, and what a run stored at its end is
+    under ids of another kind."""
+    path = written.task_path
+    return bool(path) and not path.startswith("~~") and not _SYNTHETIC.match(written.task)

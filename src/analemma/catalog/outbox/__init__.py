@@ -1,0 +1,1 @@
+"""Rows of events and their lanes."""

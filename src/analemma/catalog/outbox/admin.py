@@ -1,0 +1,182 @@
+"""What people ask of the outbox: how it is doing, what failed, and what is to become of that.
+
+Only the first undelivered row of a lane can have failed, so failures are found through lanes, never by searching the
+rows that were delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from analemma.catalog.collecting.marks import database_clock
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import EventStatus, LaneKey
+from analemma.catalog.port import OutboxEvent, TenantId
+from analemma.failpoints import declare, hit
+
+AFTER_HOUSEKEEPING = declare("outbox.after_housekeeping", "some of the rows that were settled long ago are deleted")
+
+BEFORE_EVERYTHING = LaneKey(TenantId(-1), "", "")
+
+
+class LaneCounts(NamedTuple):
+    """What is under way, in lanes and rows."""
+
+    undelivered: int
+    lanes: int
+    leased: int
+    stale: int
+    failed: int
+    parked: int
+
+
+class StoredEvent(NamedTuple):
+    """A whole row, with the name of its tenant."""
+
+    tenant_name: str
+    lane: LaneKey
+    id: str
+    seq: int
+    type: str
+    payload: bytes
+    idempotency_key: str | None
+    priority: int
+    status: EventStatus
+    attempts: int
+    next_attempt_at_us: int | None
+    failure_reason: str | None
+    created_at_us: int
+    processed_at_us: int | None
+    trace: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events are meant; what is None does not matter."""
+
+    tenant: TenantId | None = None
+    type: str | None = None
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
+
+    def columns(self) -> dict[str, Any]:
+        return {
+            "tenant": self.tenant,
+            "type": self.type,
+            "aggregatetype": self.aggregate_type,
+            "aggregateid": self.aggregate_id,
+        }
+
+
+class OutboxRows:
+    """Looks at the outbox and tends it. `clock` replaces the database's, for tests."""
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], int] | None = None) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def now_us(self) -> int:
+        """The time that leases and ages go by."""
+        return self._now(self._engine)
+
+    def lane_counts(self, tenant: TenantId | None) -> LaneCounts:
+        """What is under way; costs what is under way, not what was."""
+        row = self._engine.one("outbox_lanes", tenant=tenant, now=self.now_us())
+        assert row is not None
+        return LaneCounts(*row)
+
+    def oldest_us(self, tenant: TenantId | None) -> int | None:
+        """When the oldest event was made that a worker has still to deliver."""
+        row = self._engine.one("outbox_oldest", tenant=tenant)
+        assert row is not None
+        return None if row[0] is None else int(row[0])
+
+    def settled_counts(self, tenant: TenantId | None) -> tuple[int, int]:
+        """How many rows are kept that were delivered, and that were given up; reads all of them."""
+        row = self._engine.one("outbox_settled", tenant=tenant)
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+    def events(self, id: str, tenant: TenantId | None) -> list[StoredEvent]:
+        """The event of this id, of one tenant; or those of all tenants, in each of which there is one at most."""
+        return [_stored(row) for row in self._engine.all("outbox_event", id=id, tenant=tenant)]
+
+    def dead(self, chosen: EventFilter, *, after: LaneKey = BEFORE_EVERYTHING, limit: int = 100) -> list[StoredEvent]:
+        """Dead letters that park their lane, in the order of their lanes' keys."""
+        return self._page("dead_letters", chosen, after, limit)
+
+    def failed(self, chosen: EventFilter, *, after: LaneKey = BEFORE_EVERYTHING, limit: int = 100) -> list[StoredEvent]:
+        """Events that wait for another try."""
+        return self._page("failed_events", chosen, after, limit)
+
+    def revive(self, event: StoredEvent) -> bool:
+        """Have a lane try again the event at which it stopped; False if it did not stop there, or goes on already."""
+
+        def move(tx: Transaction) -> bool:
+            place = {**event.lane.columns(), "seq": event.seq}
+            return (
+                tx.execute("revive_lane", **place, now=self._now(tx)) == 1 and tx.execute("revive_event", **place) == 1
+            )
+
+        return self._engine.write(move)
+
+    def deliver_again(self, event: StoredEvent, *, id: str, now_us: int) -> None:
+        """Add a copy of a settled event at the end of its lane. Under a key of its own: consumers know the old one."""
+        key = None if event.idempotency_key is None else f"{event.idempotency_key}#{id}"
+        copy = OutboxEvent(
+            id=id,
+            aggregate_type=event.lane.aggregate_type,
+            aggregate_id=event.lane.aggregate_id,
+            type=event.type,
+            payload=event.payload,
+            idempotency_key=key,
+            priority=event.priority,
+            trace=event.trace,
+        )
+        self._engine.write(lambda tx: enqueue(tx, event.lane.tenant, [copy], now_us=now_us))
+
+    def discard(self, event: StoredEvent, reason: str) -> bool:
+        """Give an event up, so that its lane goes on behind it; False if it did not stop the lane."""
+
+        def move(tx: Transaction) -> bool:
+            now = self._now(tx)
+            place = {**event.lane.columns(), "seq": event.seq}
+            if tx.execute("skip_in_lane", **place, now=now) != 1:
+                return False
+            return tx.execute("discard_event", **place, now=now, reason=reason) == 1
+
+        return self._engine.write(move)
+
+    def housekeep(self, *, processed_before_us: int, dead_before_us: int, batch: int) -> int:
+        """Delete one batch of rows that were settled before these times; how many."""
+        count = self._engine.execute(
+            "housekeep_outbox", processed_before=processed_before_us, dead_before=dead_before_us, limit=batch
+        )
+        hit(AFTER_HOUSEKEEPING)
+        return count
+
+    def _page(self, statement: str, chosen: EventFilter, after: LaneKey, limit: int) -> list[StoredEvent]:
+        rows = self._engine.all(
+            statement,
+            **chosen.columns(),
+            after_tenant=after.tenant,
+            after_type=after.aggregate_type,
+            after_id=after.aggregate_id,
+            limit=limit,
+        )
+        return [_stored(row) for row in rows]
+
+    def _now(self, source: Engine | Transaction) -> int:
+        return database_clock(source) if self._clock is None else self._clock()
+
+
+def overtake(tx: Transaction, lane: LaneKey, seq: int, *, attempts: int, failure: str | None, reason: str) -> None:
+    """Have an event that this transaction settled be one that was given up, because something newer is behind it.
+    `failure` is how it failed; None: as it did before."""
+    tx.execute("overtake_event", **lane.columns(), seq=seq, attempts=attempts, failure=failure, reason=reason)
+
+
+def _stored(row: tuple[Any, ...]) -> StoredEvent:
+    return StoredEvent(row[0], LaneKey(*row[1:4]), *row[4:])

@@ -1,0 +1,386 @@
+"""The protocol by which workers take events and settle them.
+
+A worker leases lanes, not rows: lanes that are due, under a fence that grows with every claim. Whoever writes about a
+lane names the fence it was claimed under, so a worker that was taken for dead can neither settle nor fail anything. All
+rows up to `done_seq` are settled; what remains to be done is known from the lane's row alone, which producers and
+workers both lock: no wake-up is lost between them, and rows that were processed cost nothing. Leases go by the
+database's clock.
+
+On PostgreSQL, lanes that somebody is writing to are passed over at first: one producer that takes its time holds up no
+other lane. Passed over for ever, a lane that is always being written to would never be delivered; so whatever was
+passed over is done by somebody who can wait, in the same line as the producers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from analemma.catalog.collecting.marks import database_clock
+from analemma.catalog.engine.arrays import Integers, Texts, unless_empty
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.outbox.lanes import (
+    ClaimedLane,
+    EventRow,
+    Finished,
+    LaneKey,
+    LaneOutcome,
+    grouped,
+    lane_columns,
+    lease_lost,
+)
+from analemma.catalog.port import TenantId
+from analemma.errors import Timeout
+from analemma.failpoints import declare, hit
+
+AFTER_CLAIM = declare("outbox.after_claim", "a worker has leased lanes, and handled nothing")
+BEFORE_SETTLE = declare("outbox.before_settle", "an event's effect is written inside its transaction, not yet settled")
+AFTER_SETTLE = declare("outbox.after_settle", "an event is settled inside the transaction that has its effect")
+BEFORE_ACKNOWLEDGE = declare("outbox.before_acknowledge", "a batch of events is handled, and none of them settled")
+AFTER_ACKNOWLEDGE = declare("outbox.after_acknowledge", "a batch of events is settled, but the worker does not know")
+
+WORKER_DIED = "a worker died, or was not heard of for too long, before this event was settled"
+
+CANDIDATES = 16
+"""Lanes that were passed over are waited for in turn, so that a producer that stalls does not hold up all of them."""
+
+Result = TypeVar("Result")
+
+
+class OutboxClaims:
+    """Claims, settles and gives back lanes. `clock` replaces the database's, for tests."""
+
+    def __init__(self, engine: Engine, *, lease_s: float, clock: Callable[[], int] | None = None) -> None:
+        self._engine = engine
+        self.lease_s = lease_s
+        self._lease_us = int(lease_s * 1_000_000)
+        self._clock = clock
+
+        self._turn = 0
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether a lane that somebody is writing to is passed over. On SQLite one writes at a time."""
+        return self._engine.dialect == "postgres"
+
+    def claim(
+        self, *, lanes: int, rows: int, tenant: TenantId | None = None, calm: bool = False, channel: str = ""
+    ) -> list[ClaimedLane]:
+        """Lease up to so many lanes of a channel, with about so many rows in all; with `calm`, none that a dead worker
+        left. A lane may come without rows: those that are there by now come with the next claim."""
+        if self._engine.dialect == "postgres":
+            claimed = self._claim_at_once(self._engine, lanes, rows, tenant, calm, channel)
+        elif not self.anything_due(tenant, channel=channel):
+            return []  # Reading is free; a write would wait for its turn.
+        else:
+            claimed = self._engine.write(lambda tx: self._claim_in_steps(tx, lanes, rows, tenant, calm, channel))
+        if claimed:
+            hit(AFTER_CLAIM)
+        return claimed
+
+    def claim_in_line(
+        self, *, lanes: int, rows: int, wait_s: float, tenant: TenantId | None = None, channel: str = ""
+    ) -> list[ClaimedLane]:
+        """Lease lanes, having waited for one that a claim would have to pass over."""
+        found = self._engine.all(
+            "passed_over_lanes",
+            now=self._now(self._engine),
+            tenant=tenant,
+            lease=self._lease_us,
+            limit=CANDIDATES,
+            channel=channel,
+        )
+        if not found:
+            return []
+        self._turn += 1
+        key = LaneKey(*found[self._turn % len(found)])
+        claimed = self._in_line(key, wait_s, lambda tx: self._claim_at_once(tx, lanes, rows, tenant, False, channel))
+        if claimed:
+            hit(AFTER_CLAIM)
+        return claimed or []
+
+    def anything_due(self, tenant: TenantId | None = None, *, channel: str = "") -> bool:
+        """Whether a claim would find something, or would have to pass it over because it is being written to."""
+        now = self._now(self._engine)
+        if tenant is None:
+            return self._engine.one("any_lane_due", now=now, channel=channel) is not None
+        return self._engine.one("any_lane_due_of", now=now, tenant=tenant, channel=channel) is not None
+
+    def read(self, lane: ClaimedLane, limit: int) -> list[EventRow]:
+        """The first rows of a lane that are not settled, as they are now."""
+        found = self._engine.all("lane_events", **lane.key.columns(), after=lane.done_seq, limit=limit)
+        return [EventRow._make(row) for row in found]
+
+    def position(self, lane: ClaimedLane) -> int | None:
+        """How far a lane is settled, by all transactions that have committed; None if it is another's."""
+        return self._position(self._engine, lane)
+
+    def finish(
+        self,
+        outcomes: Sequence[LaneOutcome],
+        *,
+        wait_s: float = 0.0,
+        within: Callable[[Transaction], None] | None = None,
+    ) -> Finished:
+        """Settle, fail and give back, all at once, in the transaction of `within` if there is one. Lanes that somebody
+        is writing to are waited for so long in all, one after the other, and those that were not waited for long enough
+        come first among what is left for later."""
+        hit(BEFORE_ACKNOWLEDGE)
+        if self._engine.dialect == "postgres" and within is None:
+            finished = self._finish_at_once(self._engine, outcomes)
+        else:
+            finished = self._engine.write(lambda tx: self._finish_within(tx, outcomes, within))
+        if finished.later and wait_s > 0:
+            finished = self._finish_in_line(finished, wait_s)
+        hit(AFTER_ACKNOWLEDGE)
+        return finished
+
+    def settle(self, tx: Transaction, lane: ClaimedLane, seq: int) -> None:
+        """Settle a row, and those before it, in the transaction of its effect; LeaseLost if the lane is another's. The
+        lane stays leased: whoever handles the row may not be done with it. Once more does nothing."""
+        hit(BEFORE_SETTLE)
+        given = {**lane.key.columns(), "fence": lane.fence, "seq": seq}
+        if tx.dialect == "postgres":
+            found = tx.one("settle_event", **given, after=lane.done_seq, now=self._given_now())
+        else:
+            found = tx.one("settle_lane", **given)
+            if found is not None:
+                tx.execute("process_events", **lane.key.columns(), after=lane.done_seq, seq=seq, now=self._now(tx))
+        if found is None:
+            position = self._position(tx, lane)
+            if position is None or position < seq:
+                raise lease_lost(lane.key)
+        hit(AFTER_SETTLE)
+
+    def renew(self, lanes: Sequence[ClaimedLane], *, wait_s: float = 0.0) -> list[ClaimedLane]:
+        """Longer leases for lanes that are still being worked on; those that are still to be renewed, because somebody
+        is writing to them. They are waited for so long in all. One that was lost stays lost."""
+        if not lanes:
+            return []
+        if self._engine.dialect == "postgres":
+            left = self._renew_at_once(self._engine, lanes)
+            return self._renew_in_line(left, wait_s) if left and wait_s > 0 else left
+
+        def move(tx: Transaction) -> None:
+            until = self._now(tx) + self._lease_us
+            tx.execute_many("renew_lane", [(until, *lane.key, lane.fence) for lane in lanes])
+
+        self._engine.write(move)
+        return []
+
+    def begin(self, lane: ClaimedLane, seq: int) -> None:
+        """Say that a row of a suspect lane is being tried now; LeaseLost if the lane is another's."""
+        if self._engine.execute("begin_event", **lane.key.columns(), seq=seq, fence=lane.fence) != 1:
+            raise lease_lost(lane.key)
+
+    def blame(self, lane: ClaimedLane, *, attempts: int) -> None:
+        """Count an attempt against the next row of a lane in which a worker died; from now on the lane is suspect."""
+
+        def move(tx: Transaction) -> None:
+            if tx.execute("suspect_lane", **lane.key.columns(), fence=lane.fence) != 1:
+                raise lease_lost(lane.key)
+            seq = lane.done_seq + 1
+            tx.execute("blame_event", **lane.key.columns(), seq=seq, attempts=attempts, reason=WORKER_DIED)
+
+        self._engine.write(move)
+
+    def tenant_names(self) -> dict[int, str]:
+        """What tenants are called."""
+        return {int(row[0]): str(row[1]) for row in self._engine.all("tenant_names")}
+
+    def _given_now(self) -> int | None:
+        return None if self._clock is None else self._clock()
+
+    def _now(self, source: Engine | Transaction) -> int:
+        return database_clock(source) if self._clock is None else self._clock()
+
+    def _position(self, source: Engine | Transaction, lane: ClaimedLane) -> int | None:
+        row = source.one("lane_position", **lane.key.columns())
+        return int(row[1]) if row is not None and row[0] == lane.fence else None
+
+    def _in_line(self, key: LaneKey, wait_s: float, act: Callable[[Transaction], Result]) -> Result | None:
+        """Do something about a lane after those who write to it now; None if its turn did not come in time."""
+        try:
+            with self._engine.transaction(write=True) as tx:
+                tx.all("limit_lock_waits", limit=f"{max(1, int(wait_s * 1000))}ms")
+                tx.all("lock_lane", **key.columns())
+                return act(tx)
+        except Timeout:
+            return None
+
+    def _claim_at_once(
+        self, source: Engine | Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
+    ) -> list[ClaimedLane]:
+        given = {"tenant": tenant, "lanes": lanes, "rows": rows, "lease": self._lease_us, "calm": calm}
+        return grouped(source.all("claim_lanes", now=self._given_now(), channel=channel, **given))
+
+    def _claim_in_steps(
+        self, tx: Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
+    ) -> list[ClaimedLane]:
+        now = self._now(tx)
+        if tenant is None:
+            found = tx.all("claimable_lanes", now=now, lanes=lanes, calm=calm, channel=channel)
+        else:
+            found = tx.all("claimable_lanes_of", now=now, tenant=tenant, lanes=lanes, calm=calm, channel=channel)
+        tx.execute_many("claim_lane", [(now + self._lease_us, row[0]) for row in found])
+        share = max(1, rows // max(1, len(found)))
+        claimed = [ClaimedLane(LaneKey(*row[1:4]), row[4], row[5], row[6], bool(row[7]), bool(row[8])) for row in found]
+        wanted = [[*lane.key, lane.done_seq, 1 if lane.suspect or lane.reclaimed else share] for lane in claimed]
+        for place, *event in tx.all("events_of_lanes", lanes=wanted) if claimed else ():
+            claimed[place].events.append(EventRow._make(event))
+        return claimed
+
+    def _renew_at_once(self, source: Engine | Transaction, lanes: Sequence[ClaimedLane]) -> list[ClaimedLane]:
+        found = source.all("renew_lanes", **lane_columns(lanes), now=self._given_now(), lease=self._lease_us)
+        there = {int(row[0]) - 1 for row in found}
+        return [lane for place, lane in enumerate(lanes) if place not in there]
+
+    def _renew_in_line(self, lanes: Sequence[ClaimedLane], wait_s: float) -> list[ClaimedLane]:
+        end = time.monotonic() + wait_s
+        skipped, left = [], []
+        for lane in lanes:
+            wait_s = end - time.monotonic()
+            if wait_s <= 0:
+                skipped.append(lane)
+            elif self._in_line(lane.key, wait_s, lambda tx, lane=lane: self._renew_at_once(tx, [lane])) is None:  # type: ignore[misc]
+                left.append(lane)
+        return skipped + left
+
+    def _finish_in_line(self, finished: Finished, wait_s: float) -> Finished:
+        end = time.monotonic() + wait_s
+        waiting, finished = finished.later, finished._replace(later=[])
+        skipped, left = [], []
+        for outcome in waiting:
+            wait_s = end - time.monotonic()
+            if wait_s <= 0:
+                skipped.append(outcome)
+                continue
+            done = self._in_line(
+                outcome.lane.key,
+                wait_s,
+                lambda tx, outcome=outcome: self._finish_at_once(tx, [outcome]),  # type: ignore[misc]
+            )
+            if done is None:
+                left.append(outcome)
+            else:
+                finished = Finished(
+                    finished.more or done.more,
+                    finished.delivered + done.delivered,
+                    finished.failed + done.failed,
+                    [],
+                    finished.lost + done.lost,
+                )
+        return finished._replace(later=skipped + left)
+
+    def _finish_within(
+        self, tx: Transaction, outcomes: Sequence[LaneOutcome], within: Callable[[Transaction], None] | None
+    ) -> Finished:
+        if within is not None:
+            within(tx)
+        if tx.dialect == "postgres":
+            return self._finish_at_once(tx, outcomes)
+        return self._finish_in_steps(tx, outcomes)
+
+    def _finish_at_once(self, source: Engine | Transaction, outcomes: Sequence[LaneOutcome]) -> Finished:
+        failures = [outcome.failure for outcome in outcomes]
+        found = source.all(
+            "finish_lanes",
+            now=self._given_now(),
+            **lane_columns([outcome.lane for outcome in outcomes]),
+            done_seqs=Integers([outcome.done_seq for outcome in outcomes]),
+            last_seqs=Integers([outcome.lane.last_seq for outcome in outcomes]),
+            statuses=unless_empty(Texts([failure and failure.status for failure in failures])),
+            attempts=unless_empty(Integers([failure and failure.attempts for failure in failures])),
+            delays=unless_empty(Integers([failure and failure.delay_us for failure in failures])),
+            reasons=unless_empty(Texts([failure and failure.reason for failure in failures])),
+        )
+        more = any(row[1] for row in found)
+        said = {int(row[0]) - 1: (int(row[2]), bool(row[3])) for row in found}
+        delivered, failed, later, lost = 0, [], [], []
+        for place, outcome in enumerate(outcomes):
+            if place in said:
+                done_seq, is_parked = said[place]
+                delivered += done_seq - outcome.lane.done_seq
+                if _is_written(outcome, done_seq):
+                    failed.append(_as_written(outcome, is_parked))
+            elif self._position(source, outcome.lane) is not None:
+                later.append(outcome)
+            else:
+                lost.append(outcome)
+        return Finished(more, delivered, failed, later, lost)
+
+    def _finish_in_steps(self, tx: Transaction, outcomes: Sequence[LaneOutcome]) -> Finished:
+        now = self._now(tx)
+        well = [outcome for outcome in outcomes if outcome.failure is None]
+        more, delivered, lost = _finish_well(tx, well, now) if well else (False, 0, [])
+        failed = []
+        for outcome in outcomes:
+            lane, failure = outcome.lane, outcome.failure
+            if failure is None:
+                continue
+            columns = lane.key.columns()
+            retry_at = None if failure.delay_us is None else now + failure.delay_us
+            found = tx.one(
+                "finish_lane",
+                **columns,
+                fence=lane.fence,
+                done_seq=outcome.done_seq,
+                last_seq=lane.last_seq,
+                failing=failure.status,
+                retry_at=retry_at,
+                now=now,
+            )
+            if found is None:
+                lost.append(outcome)
+                continue
+            more = more or (found[0] is not None and found[0] <= now)
+            delivered += found[1] - lane.done_seq
+            if _is_written(outcome, found[1]):
+                outcome = _as_written(outcome, bool(found[2]))
+                failed.append(outcome)
+            assert outcome.failure is not None
+            if outcome.done_seq > lane.done_seq:
+                tx.execute("process_events", **columns, after=lane.done_seq, seq=outcome.done_seq, now=now)
+            tx.execute(
+                "fail_event",
+                **columns,
+                seq=outcome.done_seq + 1,
+                status=outcome.failure.status,
+                attempts=failure.attempts,
+                retry_at=retry_at,
+                reason=failure.reason,
+            )
+        return Finished(more, delivered, failed, [], lost)
+
+
+def _finish_well(tx: Transaction, outcomes: Sequence[LaneOutcome], now: int) -> tuple[bool, int, list[LaneOutcome]]:
+    """Finish lanes in which nothing failed: whether any is due again, how many rows are settled, and what is lost."""
+    given = [[*outcome.lane.key, outcome.lane.fence, outcome.done_seq] for outcome in outcomes]
+    found = {tuple(row[:3]): row[3:] for row in tx.all("finish_lanes_well", lanes=given, now=now)}
+    held = [outcome for outcome in outcomes if outcome.lane.key in found]
+    settled = [
+        [*outcome.lane.key, outcome.lane.done_seq, outcome.done_seq]
+        for outcome in held
+        if outcome.done_seq > outcome.lane.done_seq
+    ]
+    if settled:
+        tx.execute("process_events_of", lanes=settled, now=now)
+    due = [found[outcome.lane.key][0] for outcome in held]
+    return (
+        any(each is not None and each <= now for each in due),
+        sum(found[outcome.lane.key][1] - outcome.lane.done_seq for outcome in held),
+        [outcome for outcome in outcomes if outcome.lane.key not in found],
+    )
+
+
+def _is_written(outcome: LaneOutcome, done_seq: int) -> bool:
+    """Whether there was a failure, and the lane is settled no further than where it happened."""
+    return outcome.failure is not None and done_seq == outcome.done_seq
+
+
+def _as_written(outcome: LaneOutcome, is_parked: bool) -> LaneOutcome:
+    """What was written of a failure: in a channel, one that is for good is only one more if something newer waits."""
+    failure = outcome.failure
+    if failure is None or failure.status != "DEAD" or is_parked:
+        return outcome
+    return outcome._replace(failure=failure._replace(status="FAILED"))

@@ -1,0 +1,112 @@
+"""How rows get into the outbox: in the producer's own transaction, behind what their lanes hold.
+
+A producer locks its lanes, in key order, until it commits; so within a lane the order of places is the order of
+commits, and no row appears behind one that was delivered before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from analemma.catalog.engine.arrays import Blobs, Integers, Texts, unless_empty
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.names import AGGREGATE_BYTES, check_part, check_texts
+from analemma.catalog.outbox.lanes import LaneKey
+from analemma.catalog.port import OutboxEvent, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """The places that one transaction needs in one lane."""
+
+    aggregate_type: str
+    aggregate_id: str
+    priority: int
+    channel: str
+    events: tuple[OutboxEvent, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.events)
+
+
+class PlacedEvent(NamedTuple):
+    """An event, and how far its place is from the end of its lane."""
+
+    event: OutboxEvent
+    from_end: int
+
+
+class Outgoing(NamedTuple):
+    """What `add_events` takes."""
+
+    tenant: TenantId
+    now: int
+    lanes: Sequence[LanePlan]
+    events: Sequence[PlacedEvent]
+
+
+def enqueue(
+    tx: Transaction, tenant: TenantId, events: Sequence[OutboxEvent], *, now_us: int, settling: LaneKey | None = None
+) -> None:
+    """Add events in any write transaction, to be delivered once it is committed; then call `catalog.wakeups.signal()`.
+
+    A smaller `priority` is delivered earlier. Within an aggregate the order is that of commits, and of `events`. A lane
+    of which the transaction settles an event is locked together with those of the events."""
+    check_events(events)
+    if events or settling is not None:
+        tx.call("add_events", Outgoing(tenant, now_us, *in_lanes(events, settling)))
+
+
+def check_events(events: Sequence[OutboxEvent]) -> None:
+    """Raise Invalid for what no database should be asked to store."""
+    for event in events:
+        check_part(event.aggregate_type, "aggregate type")
+        check_part(event.aggregate_id, "aggregate id", AGGREGATE_BYTES)
+        check_texts((event.id, event.type, event.idempotency_key, event.trace))
+
+
+def in_lanes(
+    events: Sequence[OutboxEvent], settling: LaneKey | None = None
+) -> tuple[Sequence[LanePlan], Sequence[PlacedEvent]]:
+    """The lanes in the order in which they are locked, and the events with their places."""
+    if not events and settling is None:
+        return (), ()
+    lanes = lanes_in_order(events, settling)
+    # Each event counts its place from the end, as a lane is known by the first place behind those it reserved.
+    return lanes, [PlacedEvent(event, lane.count - place) for lane in lanes for place, event in enumerate(lane.events)]
+
+
+def lanes_in_order(events: Sequence[OutboxEvent], settling: LaneKey | None = None) -> list[LanePlan]:
+    """One plan per lane, by key; events keep their order within it. That of a lane that is only locked has none."""
+    lanes: dict[tuple[str, str], list[OutboxEvent]] = {} if settling is None else {settling[1:]: []}
+    for event in events:
+        lanes.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
+    return [
+        LanePlan(
+            *key, min((event.priority for event in found), default=0), found[0].channel if found else "", tuple(found)
+        )
+        for key, found in sorted(lanes.items())
+    ]
+
+
+def event_parameters(events: Sequence[OutboxEvent], settling: LaneKey | None = None) -> dict[str, Any]:
+    """Lanes and events as the columns of a PostgreSQL statement."""
+    lanes, placed = in_lanes(events, settling)
+    return {
+        "lane_types": unless_empty(Texts([lane.aggregate_type for lane in lanes])),
+        "lane_ids": unless_empty(Texts([lane.aggregate_id for lane in lanes])),
+        "lane_counts": unless_empty(Integers([len(lane.events) for lane in lanes])),
+        "lane_priorities": unless_empty(Integers([lane.priority for lane in lanes])),
+        "lane_channels": unless_empty(Texts([lane.channel for lane in lanes])),
+        "event_ids": unless_empty(Texts([event.id for event, _ in placed])),
+        "event_lane_types": unless_empty(Texts([event.aggregate_type for event, _ in placed])),
+        "event_lane_ids": unless_empty(Texts([event.aggregate_id for event, _ in placed])),
+        "event_places": unless_empty(Integers([from_end for _, from_end in placed])),
+        "event_types": unless_empty(Texts([event.type for event, _ in placed])),
+        "event_payloads": unless_empty(Blobs([event.payload for event, _ in placed])),
+        "event_keys": unless_empty(Texts([event.idempotency_key for event, _ in placed])),
+        "event_priorities": unless_empty(Integers([event.priority for event, _ in placed])),
+        "event_traces": unless_empty(Texts([event.trace for event, _ in placed])),
+    }

@@ -1,0 +1,1 @@
+"""Rows of runs, effects, queues and schedules."""

@@ -1,0 +1,142 @@
+"""Rows of effects: what a run does outside of its own commits, begun and then done or failed, by whoever has the run's
+fence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.entities.bodies import add_bodies
+from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
+from analemma.catalog.runs.records import FencedOut, Move, fenced_out
+from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE
+from analemma.failpoints import declare, hit
+
+BEFORE_INTENT = declare("effect.before_intent", "an effect is about to be begun, and nothing is recorded")
+AFTER_INTENT = declare("effect.after_intent", "an effect is about to happen, and it is recorded that it is")
+BEFORE_RESULT = declare("effect.before_result", "an effect has happened, and nothing says so")
+AFTER_RESULT = declare("effect.after_result", "an effect has happened and is recorded")
+
+EffectState = Literal["intent", "done", "failed"]
+
+
+class EffectRow(NamedTuple):
+    """What is known of an effect. Its result is a tree (`result`), or the one block of it
+    behind its hash (`body`)."""
+
+    key: str
+    state: EffectState
+    result: BlockId | None = None
+    body: bytes | None = None
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of a result that is too large for a row."""
+
+    rows: tuple[BlockRow, ...] = ()
+    uploads: tuple[UploadId, ...] = ()
+
+
+class EffectRows:
+    """The effects of one incarnation of a run, for whoever holds it."""
+
+    def __init__(self, engine: Engine, tenant: TenantId, run: int, incarnation: int, fence: int) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._run = run
+        self._incarnation = incarnation
+        self._fence = fence
+
+    def load(self, prefix: str) -> dict[str, EffectRow]:
+        """All whose key begins with this, by their keys."""
+        rows = self._engine.all(
+            "effects", run=self._run, incarnation=self._incarnation, low=prefix, high=f"{prefix}\U0010ffff"
+        )
+        return {row[0]: EffectRow._make(row) for row in rows}
+
+    def begin(self, key: str) -> EffectRow:
+        """It is about to happen; or what an attempt that was late made of it. FencedOut if the run is somebody
+        else's."""
+        asked = self._asked({"key": key})
+        hit(BEFORE_INTENT)
+        # Sent twice, it has the same effect.
+        found = send(lambda: self._engine.write(lambda tx: tx.one("begin_effect", **asked), alone=True))
+        if found is None:
+            return self.standing(key)
+        hit(AFTER_INTENT)
+        return EffectRow(key, "intent", attempts=found[0])
+
+    def end(self, row: EffectRow, blocks: Blocks) -> EffectRow:
+        """What it came to, as it stands from now on: an attempt that was late may have said so before. FencedOut if the
+        run is somebody else's."""
+        hit(BEFORE_RESULT)
+        touched = self._send("end_effect", {**_known(row), "attempt": row.attempts}, blocks)
+        hit(AFTER_RESULT)
+        return row if touched == 1 else self.standing(row.key)
+
+    def put(self, row: EffectRow, blocks: Blocks = Blocks()) -> EffectRow:  # noqa: B008
+        """What happened without having begun, or is told by somebody else; as it stands from now on."""
+        return row if self._send("put_effect", _known(row), blocks) == 1 else self.standing(row.key)
+
+    def standing(self, key: str) -> EffectRow:
+        """What is known of one effect; FencedOut if the run is somebody else's."""
+        found = self.load(key).get(key)
+        if found is None or self._engine.one("hold_run", run=self._run, fence=self._fence) is None:
+            raise FencedOut(
+                "the run is somebody else's by now, or was cancelled",
+                hint="look at where it stands",
+                run=self._run,
+                key=key,
+            )
+        return found
+
+    def put_within(self, tx: Transaction, row: EffectRow) -> None:
+        """The same in a transaction of what happened; FencedOut, and with it nothing happens."""
+        if self._write("put_effect", self._asked(_known(row)), Blocks(), tx) != 1:
+            raise fenced_out(self._run)
+
+    def _asked(self, known: dict[str, Any]) -> dict[str, Any]:
+        return {"run": self._run, "incarnation": self._incarnation, "fence": self._fence, **known}
+
+    def _send(self, statement: str, known: dict[str, Any], blocks: Blocks) -> int:
+        """How many rows it touched."""
+        asked = self._asked(known)
+        write, alone = partial(self._write, statement, asked, blocks), not (blocks.rows or blocks.uploads)
+        # Sent twice, it has the same effect.
+        return send(lambda: self._engine.write(write, alone=alone))
+
+    def _write(self, statement: str, asked: dict[str, Any], blocks: Blocks, tx: Transaction) -> int:
+        touched = tx.execute(statement, **asked)
+        if touched == 1:
+            add_bodies(tx, self._tenant, blocks.rows, blocks.uploads)
+        return touched
+
+
+def _known(row: EffectRow) -> dict[str, Any]:
+    return {"key": row.key, "state": row.state, "result": row.result, "body": row.body}
+
+
+def settle_effect(
+    engine: Engine, tenant: TenantId, move: Move, row: EffectRow, blocks: Blocks, *beside: RowChange
+) -> None:
+    """Move a run that waits, say what came of the effect that it waits for, and whatever else changes, together;
+    FencedOut if somebody else moved it."""
+
+    def settle(tx: Transaction) -> None:
+        if tx.execute("move_run", **move.parameters()) != 1:
+            raise fenced_out(move.run)
+        fence = move.fence + int(move.raised)
+        tx.execute("put_effect", run=move.run, incarnation=move.incarnation, fence=fence, **_known(row))
+        add_bodies(tx, tenant, blocks.rows, blocks.uploads)
+        for change in beside:
+            tx.execute(change.statement, **change.parameters)
+
+    hit(BEFORE_MOVE)
+    engine.write(settle)
+    hit(AFTER_MOVE)

@@ -1,0 +1,197 @@
+"""Queues: how many of their runs may be worked on at a time, how many may begin within a period, and which is next.
+
+A place in a queue is the lease of a run, and nothing else: whoever dies gives it back when the lease is over. Runs of
+one priority stand in a lane, in the order in which they became due; those that have begun, and those that these wait
+for, before those that have not. A run whose lane is not there is found by nobody: a lane goes when no run has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from analemma.catalog.engine.db import Engine, Row, Transaction
+from analemma.catalog.port import RowChange, TenantId
+from analemma.catalog.runs.records import SECOND_US, RunRow, run_row
+from analemma.catalog.runs.runs import AFTER_CLAIM, claim_due
+from analemma.failpoints import declare, hit
+
+BEFORE_CLAIM = declare("queue.before_claim", "a queue has a place, and the run that gets it is not taken yet")
+
+
+class Lane(NamedTuple):
+    """The runs of one priority in a queue, and the limits of that."""
+
+    tenant: TenantId
+    queue: str
+    priority: int
+    begun_us: int | None
+    """When the first became due of those that go on, or that one which has begun waits for; None: none is."""
+    queued_us: int | None
+    """The same of the others, which have not begun."""
+    concurrency: int | None
+    rate: int | None
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether somebody has to count."""
+        return self.concurrency is not None or self.rate is not None
+
+    @property
+    def since_us(self) -> int | None:
+        """When what is next became due."""
+        return self.queued_us if self.begun_us is None else self.begun_us
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue: its limits, and what is in it."""
+
+    name: str
+    concurrency: int | None
+    rate: int | None
+    period_us: int | None
+    waiting: int
+    working: int
+
+
+class QueueRows:
+    """One tenant's queues."""
+
+    def __init__(self, engine: Engine, tenant: TenantId) -> None:
+        self._engine = engine
+        self._tenant = tenant
+
+    def put(self, name: str, *, concurrency: int | None, rate: int | None, period_s: float | None) -> None:
+        """Say what the limits are from now on."""
+        period = None if period_s is None else round(period_s * SECOND_US)
+        asked = {"tenant": self._tenant, "queue": name, "concurrency": concurrency, "rate": rate, "period": period}
+        self._engine.write(lambda tx: tx.execute("put_queue", **asked))
+
+    def remove(self, name: str) -> bool:
+        """Its limits; whether it had any."""
+        asked = {"tenant": self._tenant, "queue": name}
+
+        def drop(tx: Transaction) -> bool:
+            if tx.execute("drop_queue", **asked) != 1:
+                return False
+            tx.execute("drop_starts", seq=1 << 62, **asked)
+            return True
+
+        return self._engine.write(drop)
+
+    def tidy(self) -> int:
+        """Drop the lanes that no run has any more, of whatever status; how many."""
+
+        def drop(tx: Transaction) -> int:
+            # First: whoever is about to commit a run into one of them has done so then, and nobody else begins to.
+            tx.execute("hold_lanes")
+            return tx.execute("drop_lanes", tenant=self._tenant)
+
+        return self._engine.write(drop)
+
+    def all(self) -> list[QueueRow]:
+        """Every one that has limits, or runs."""
+        return self._engine.rows(QueueRow, "queues", tenant=self._tenant)
+
+
+def add_lane(tenant: TenantId, queue: str, priority: int) -> list[RowChange]:
+    """For the commit of a new run: where it is looked for."""
+    if not queue:
+        return []
+    return [RowChange("add_lane", {"tenant": tenant, "queue": queue, "priority": priority}, None)]
+
+
+def claim_next(
+    engine: Engine, *, holder: str, lease_s: float, tenant: TenantId | None = None
+) -> list[tuple[TenantId, RunRow]]:
+    """Take the run of a tenant, or of all, that somebody has to look at next: of each queue that of the highest
+    priority, and of the queues, and the runs of none, that which has been due the longest."""
+    found = engine.rows(Lane, "due_lanes", tenant=tenant)
+    queues = next_lanes(found)
+    if not queues:
+        return claim_due(engine, holder=holder, lease_s=lease_s, tenant=tenant)
+    first = engine.one("first_due", tenant=tenant)
+    plain_us = None if first is None else first[0]
+    for lanes in queues:
+        if plain_us is not None and plain_us <= (lanes[0].since_us or 0):
+            claimed = claim_due(engine, holder=holder, lease_s=lease_s, tenant=tenant)
+            if claimed:
+                return claimed
+            plain_us = None
+        row = _claim_of(engine, lanes, holder=holder, lease_s=lease_s)
+        if row is not None:
+            return [(lanes[0].tenant, row)]
+    return claim_due(engine, holder=holder, lease_s=lease_s, tenant=tenant)
+
+
+def next_lanes(lanes: Iterable[Lane]) -> list[list[Lane]]:
+    """Of each queue the lanes in which something is due, the highest priority first; the queue whose next run has been
+    due the longest before the others."""
+    queues: dict[tuple[TenantId, str], list[Lane]] = {}
+    for lane in sorted(lanes, key=lambda each: -each.priority):
+        if lane.since_us is not None:
+            queues.setdefault((lane.tenant, lane.queue), []).append(lane)
+    return sorted(queues.values(), key=lambda found: found[0].since_us or 0)
+
+
+class _Refused(Enum):
+    """Why nothing of a lane was taken."""
+
+    NONE_DUE = "none due"
+    """Somebody else was faster."""
+    NO_PLACE = "no place"
+    """As many are worked on as may be."""
+    NO_BEGINNING = "no beginning"
+    """As many have begun as may; those that have may go on."""
+
+
+def _claim_of(engine: Engine, lanes: Iterable[Lane], *, holder: str, lease_s: float) -> RunRow | None:
+    """The next run of a queue, if it has a place for it. What one lane was told holds for the others: it is not asked
+    for each of them again."""
+    may_begin = True
+    for lane in lanes:
+        if not may_begin and lane.begun_us is None:
+            continue
+        taken = _claim(engine, lane, holder=holder, lease_s=lease_s)
+        if isinstance(taken, RunRow):
+            return taken
+        if taken is _Refused.NO_PLACE:
+            return None
+        may_begin = may_begin and taken is not _Refused.NO_BEGINNING
+    return None
+
+
+def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow | _Refused:
+    """The next run of a lane, if its queue has a place: counted and taken in one transaction, one claim at a time."""
+    place = {"tenant": lane.tenant, "queue": lane.queue}
+    taking = {**place, "priority": lane.priority, "holder": holder, "lease": round(lease_s * SECOND_US)}
+
+    def take(tx: Transaction) -> Row | _Refused:
+        limits = tx.one("hold_queue", **place) if lane.is_limited else None
+        concurrency, rate, period, started, now = limits or (None, None, None, 0, 0)
+        if concurrency is not None:
+            held = tx.one("queue_held", **place)
+            if held is not None and held[0] >= concurrency:  # guard: queue.limit
+                return _Refused.NO_PLACE
+        hit(BEFORE_CLAIM)
+        begun = tx.all("claim_begun", **taking)
+        if begun:
+            return begun[0]
+        if rate is not None:
+            before = tx.one("queue_starts", seq=started + 1 - rate, **place)
+            if before is not None and before[0] > now - period:  # guard: queue.rate
+                return _Refused.NO_BEGINNING
+        queued = tx.all("claim_queued", **taking)
+        if queued and rate is not None:
+            tx.execute("count_start", **place)
+            tx.execute("put_start", seq=started + 1, at=now, **place)
+            tx.execute("drop_starts", seq=started + 1 - rate, **place)
+        return queued[0] if queued else _Refused.NONE_DUE
+
+    taken = engine.write(take)
+    if isinstance(taken, _Refused):
+        return taken
+    hit(AFTER_CLAIM)
+    return run_row(taken)

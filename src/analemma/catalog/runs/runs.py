@@ -1,0 +1,332 @@
+"""Rows of runs and of what their segments came to. A run moves in the transaction of its segment's commit, by whoever
+has its fence, so that where it stands and what it did are visible together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from analemma.canon.identity import BlockId
+from analemma.catalog.engine.db import Engine, Row, Transaction
+from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.kernel.commits import KEY_KEEP_US, change_row
+from analemma.catalog.port import BranchKey, RowChange, TenantId
+from analemma.catalog.runs.records import (
+    ENDED,
+    EndedSegment,
+    Move,
+    NewRun,
+    RunRow,
+    SegmentRow,
+    Status,
+    as_us,
+    fenced_out,
+    run_row,
+    segment_row,
+)
+from analemma.failpoints import declare, hit
+
+BEFORE_ADVANCE = declare("run.before_advance", "a segment that changed nothing has ended, and nothing says so")
+AFTER_ADVANCE = declare("run.after_advance", "a segment that changed nothing is recorded, but its worker does not know")
+AFTER_CLAIM = declare("run.after_claim", "a run is taken, and nothing of it was done since")
+BEFORE_MOVE = declare("run.before_move", "a run is to be cancelled, released or begun again, and nothing is written")
+AFTER_MOVE = declare("run.after_move", "a run is cancelled, released or begun again, but nobody knows")
+LAST = 1 << 62
+
+
+class RunRows:
+    """One tenant's runs."""
+
+    def __init__(self, engine: Engine, tenant: TenantId, *, key_keep_us: int = KEY_KEEP_US) -> None:
+        """A key counts so long after the end of its run at least, and for as long as the run's first version is
+        there."""
+        self._engine = engine
+        self._tenant = tenant
+        self._key_keep_us = key_keep_us
+
+    def get(self, execution: str) -> RunRow | None:
+        """One run."""
+        row = self._engine.one("run", tenant=self._tenant, execution=execution)
+        return None if row is None else run_row(row)
+
+    def of_number(self, number: int) -> RunRow | None:
+        """One run by its number."""
+        row = self._engine.one("run_of_number", number=number)
+        return None if row is None else run_row(row)
+
+    def of_key(self, idempotency_key: str) -> RunRow | None:
+        """The run that was born under a key that counts."""
+        row = self._engine.one("run_of_key", tenant=self._tenant, key=idempotency_key, keep=self._key_keep_us)
+        return None if row is None else run_row(row)
+
+    def newest_on(self, key: BranchKey, document: BlockId) -> RunRow | None:
+        """The run that was last begun on a branch with a document."""
+        row = self._engine.one("newest_run_on", tenant=self._tenant, document=document, **key._asdict())
+        return None if row is None else run_row(row)
+
+    def page(
+        self,
+        *,
+        status: str | None = None,
+        workflow: str | None = None,
+        owner: str | None = None,
+        name: str | None = None,
+        before: int = LAST,
+        limit: int = 100,
+    ) -> list[RunRow]:
+        """Newest first."""
+        rows = self._engine.all(
+            "runs",
+            tenant=self._tenant,
+            status=status or "",
+            workflow=workflow or "",
+            owner=owner or "",
+            name=name or "",
+            before=before,
+            limit=limit,
+        )
+        return [run_row(row) for row in rows]
+
+    def segments(self, run: int, incarnation: int, *, after: int = -1, limit: int = 1000) -> list[SegmentRow]:
+        """What was executed in an incarnation, in order."""
+        rows = self._engine.all("run_segments", run=run, incarnation=incarnation, after=after, limit=limit)
+        return [segment_row(row) for row in rows]
+
+    def incarnations(self, run: int) -> list[int]:
+        """Those that have executed anything."""
+        return [row[0] for row in self._engine.all("incarnations", run=run)]
+
+    def is_held(self, run: int, fence: int) -> bool:
+        """Whether whoever has this fence may go on."""
+        row = self._engine.one("run_standing", number=run)
+        return row is not None and row[0] == "RUNNING" and row[1] == fence
+
+    def add(self, new: NewRun, manifest: BlockId) -> RowChange:
+        """For a commit: the run that begins with its version."""
+        return RowChange(
+            "add_run",
+            {
+                "tenant": self._tenant,
+                "execution": new.execution,
+                "owner": new.key.owner,
+                "workflow": new.key.workflow,
+                "branch": new.key.branch,
+                "name": new.name,
+                "document": new.document,
+                "manifest": manifest,
+                "status": new.status,
+                "position": new.position,
+                "options": new.options,
+                "incarnation": new.incarnation,
+                "holder": new.holder,
+                "due_in": as_us(new.due_in_s),
+                "limit": as_us(new.limit_s),
+                "key": new.idempotency_key,
+                "fingerprint": new.fingerprint,
+                "queue": new.queue,
+                "priority": new.priority,
+                "parent": new.parent,
+            },
+        )
+
+    def free_key(self, idempotency_key: str | None) -> list[RowChange]:
+        """For a commit, before it adds a run: a key that counts no more is free. Of two who come at once, the second
+        finds the run of the first."""
+        if idempotency_key is None:
+            return []
+        parameters = {"tenant": self._tenant, "key": idempotency_key, "keep": self._key_keep_us}
+        return [RowChange("drop_old_run_key", parameters, None)]
+
+    def hold(self, row: RunRow) -> RowChange:
+        """For a commit that begins another run: whoever begins it still has this one."""
+        return RowChange("hold_parent", {"run": row.number, "fence": row.fence})
+
+    def hold_place(self, row: RunRow) -> RowChange:
+        """For a commit that injects a segment: the run still stands where it was seen."""
+        parameters = {"run": row.number, "fence": row.fence, "status": row.status, "position": row.position}
+        return RowChange("hold_place", parameters)
+
+    def wake(self, row: RunRow, status: Status) -> list[RowChange]:
+        """For a commit, or a move, before what it does to the run itself: whoever waits for it, if this ends it."""
+        if row.parent is None or status not in ENDED:
+            return []
+        return [RowChange("wake_parent", {"run": row.parent}, None)]
+
+    def look_at_child(self, run: int, child: int) -> RowChange:
+        """Behind what makes a run wait: it does not, if the one that it waits for has ended."""
+        return RowChange("look_at_child", {"run": run, "child": child}, None)
+
+    def advance(self, move: Move, ended: EndedSegment) -> list[RowChange]:
+        """For a commit: where the run stands, and what the segment came to. A commit whose `advance_run` finds no row
+        is that of a worker that was fenced out."""
+        parameters = {**move.parameters(), **ended.parameters(move.run, move.incarnation)}
+        return [RowChange("advance_run", parameters, commit="commit_segment")]
+
+    def change_alone(self, changes: Sequence[RowChange]) -> None:
+        """Make the same changes where there is no version to commit; FencedOut if the run is somebody else's."""
+        hit(BEFORE_ADVANCE)
+
+        def once() -> None:
+            self._engine.write(lambda tx: _change(tx, changes), alone=len(changes) == 1)
+
+        # Sent twice, it has the same effect.
+        send(once)
+        hit(AFTER_ADVANCE)
+
+    def workflow_status(self, key: BranchKey, status: str, now_us: int) -> RowChange:
+        """For a commit, or beside one: what the workflow's own row says."""
+        return RowChange(
+            "set_workflow",
+            {
+                "tenant": self._tenant,
+                "owner": key.owner,
+                "workflow": key.workflow,
+                "name": None,
+                "status": status,
+                "now": now_us,
+            },
+            None,
+        )
+
+    def restart_deadline(self, run: int, limit_s: float | None, *, late: bool = False) -> list[RowChange]:
+        """For a commit, or a move: the run as a whole has so long from now on; `late`: only if its time is over."""
+        if limit_s is None:
+            return []
+        parameters = {"run": run, "limit": as_us(limit_s), "late": int(late)}
+        return [RowChange("restart_deadline", parameters, None)]
+
+    def move(self, move: Move, *beside: RowChange) -> None:
+        """Move a run without a segment, and what else changes with it; FencedOut if it is somebody else's."""
+        hit(BEFORE_MOVE)
+        self._engine.write(lambda tx: _change(tx, [self.moved(move), *beside]))
+        hit(AFTER_MOVE)
+
+    def revive(self, parent: RunRow, move: Move, *beside: RowChange) -> None:
+        """Let a run that failed go on for whoever waits for it; FencedOut with the number of the one that is somebody
+        else's as its `run`: of the parent, or of the run."""
+        hit(BEFORE_MOVE)
+        self._engine.write(lambda tx: _change(tx, [self.hold(parent), self.moved(move), *beside]))
+        hit(AFTER_MOVE)
+
+    def end(self, row: RunRow, move: Move, *beside: RowChange) -> None:
+        """End a run where it is, and wake whoever waits for it; FencedOut if it is somebody else's."""
+        hit(BEFORE_MOVE)
+        self._engine.write(lambda tx: _change(tx, [*self.wake(row, move.status), self.moved(move), *beside]))
+        hit(AFTER_MOVE)
+
+    def cancel(self, row: RunRow, move: Move, status_of: Callable[[BranchKey], RowChange]) -> None:
+        """End a run, and those that it waits for, together; FencedOut if it is somebody else's."""
+
+        def end(tx: Transaction) -> None:
+            _change(tx, [*self.wake(row, move.status), self.moved(move), status_of(row.key)])
+            self._cancel_children(tx, row.number, status_of)
+
+        hit(BEFORE_MOVE)
+        self._engine.write(end)
+        hit(AFTER_MOVE)
+
+    def cancel_children(
+        self, run: int, status_of: Callable[[BranchKey], RowChange], *beside: RowChange, last: int = LAST
+    ) -> set[int]:
+        """End those that a run began, up to a number, if they go on, whoever holds them; which these were. What is
+        `beside` comes first."""
+
+        def end(tx: Transaction) -> set[int]:
+            _change(tx, beside)
+            return self._cancel_children(tx, run, status_of, last)
+
+        hit(BEFORE_MOVE)
+        ended = self._engine.write(end)
+        hit(AFTER_MOVE)
+        return ended
+
+    def children(self, run: int) -> list[tuple[int, str]]:
+        """Those that a run began and that go on: their numbers and keys, oldest first."""
+        return [(row[0], row[1]) for row in self._engine.all("run_children", run=run)]
+
+    def _cancel_children(
+        self, tx: Transaction, run: int, status_of: Callable[[BranchKey], RowChange], last: int = LAST
+    ) -> set[int]:
+        ended: set[int] = set()
+        level = [run]
+        while level:
+            # From above, one by one: whoever is about to begin another finds itself cancelled, or that one is seen.
+            children = [row for each in level for row in tx.all("cancel_children", run=each, last=last)]
+            _change(tx, [status_of(BranchKey(*row[1:])) for row in children])
+            level = [row[0] for row in children]
+            ended.update(level)
+            last = LAST
+        return ended
+
+    def moved(self, move: Move) -> RowChange:
+        """The same for a commit."""
+        return RowChange("move_run", move.parameters())
+
+    def take_over_segments(self, row: RunRow, below: int) -> RowChange:
+        """For a commit: what an incarnation executed before a place is what the next has executed."""
+        parameters = {"run": row.number, "incarnation": row.incarnation, "next": row.incarnation + 1, "below": below}
+        return RowChange("take_over_segments", parameters, None)
+
+    def claim(
+        self,
+        run: int,
+        *beside: RowChange,
+        holder: str,
+        lease_s: float,
+        failed: bool = False,
+        gone: str | None = None,
+    ) -> RunRow | None:
+        """Take a run, with what else changes then; None if somebody else holds it, or it is over. `gone` is a holder
+        that is known to be dead."""
+        asked = {"run": run, "holder": holder, "lease": as_us(lease_s), "failed": int(failed), "gone": gone}
+
+        def take(tx: Transaction) -> list[Row]:
+            rows = tx.all("claim_run", **asked)
+            if rows and beside:
+                _change(tx, beside)
+                # A deadline that began again is the claimed run's.
+                rows = tx.all("run_of_number", number=run)
+            return list(rows)
+
+        rows = self._engine.write(take)
+        hit(AFTER_CLAIM)
+        return run_row(rows[0]) if rows else None
+
+    def renew(self, run: int, fence: int, *, lease_s: float) -> bool:
+        """Hold it longer; False if it is somebody else's."""
+        return self._engine.execute("renew_run", run=run, fence=fence, lease=as_us(lease_s)) == 1
+
+    def release(self, run: int, fence: int, *, due_in_s: float = 0.0) -> None:
+        """Give it back as it is."""
+        self._engine.execute("release_run", run=run, fence=fence, due_in=as_us(due_in_s))
+
+    def forget(self, *, ended_before_us: int, limit: int = 100) -> int:
+        """Delete the rows of runs that ended long ago, with what they recorded; how many."""
+
+        def delete(tx: Transaction) -> int:
+            numbers = [row[0] for row in tx.all("ended_runs", tenant=self._tenant, before=ended_before_us, limit=limit)]
+            forgotten = 0
+            for number in numbers:
+                if tx.execute("forget_run", number=number, before=ended_before_us):
+                    forgotten += 1
+                    for statement in ("forget_run_segments", "forget_run_tasks", "forget_effects"):
+                        tx.execute(statement, number=number)
+            return forgotten
+
+        return self._engine.write(delete)
+
+
+def claim_due(
+    engine: Engine, *, holder: str, lease_s: float, tenant: TenantId | None = None, limit: int = 1
+) -> list[tuple[TenantId, RunRow]]:
+    """Take runs of a tenant, or of all, that somebody has to look at."""
+    rows = engine.write(
+        lambda tx: tx.all("claim_due_runs", tenant=tenant, holder=holder, lease=as_us(lease_s), limit=limit)
+    )
+    hit(AFTER_CLAIM)
+    return [(TenantId(row[0]), run_row(row[1:])) for row in rows]
+
+
+def _change(tx: Transaction, changes: Sequence[RowChange]) -> None:
+    for change in changes:
+        if not change_row(tx, change):
+            raise fenced_out(change.parameters["run"])

@@ -1,0 +1,132 @@
+"""What is to be shipped, and what each sink was sent: the newest compiled state of entities, read in one snapshot with
+what is known of the sink; and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from analemma.catalog.engine.db import Engine, Statements, Transaction
+from analemma.catalog.entities.entities import EntityPlace
+from analemma.catalog.entities.slices import SliceRow
+from analemma.catalog.port import TenantId
+
+
+class WantedShip(NamedTuple):
+    """An entity whose state a sink is to get, as a document of an id."""
+
+    tenant: TenantId
+    entity: EntityPlace
+    place: str
+    """Tells documents of one id apart, where the sink does; otherwise ''."""
+    doc_id: str
+
+
+class SinkStateRow(NamedTuple):
+    """What a sink is known to have of a document."""
+
+    entity: int
+    """Whose document it is."""
+    ship_seq: int
+    """-1: the document was taken, and nothing is known to be shipped."""
+    deleted: bool
+    shipped_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShipState:
+    """Where an entity stands, and a sink with it."""
+
+    number: int | None
+    """None: there is no such entity."""
+    version: int | None
+    """The newest that is compiled; None: none is."""
+    ship_seq: int
+    held: SinkStateRow | None
+    """What the sink has of the document; None: nothing that is known of."""
+    slices: list[SliceRow] = field(default_factory=list)
+    """Those of the version, in the order of the ruleset that it was compiled by."""
+
+
+class ShippedRow(NamedTuple):
+    """What became of one document: shipped to a sink, found stale there, or refused by it."""
+
+    tenant: TenantId
+    entity: int
+    sink: str
+    """The id of the rule."""
+    place: str
+    doc_id: str
+    version: int
+    ship_seq: int
+    """Of the state that was shipped; every request up to this one is answered by it."""
+    deleted: bool
+    outcome: Literal["shipped", "stale", "refused"]
+    reason: str | None = None
+    """Of what was refused."""
+
+
+class EntitySinkState(NamedTuple):
+    """What a sink is known to have of an entity."""
+
+    sink: str
+    place: str
+    doc_id: str
+    version: int
+    ship_seq: int
+    deleted: bool
+    shipped_at_us: int
+
+
+class SinkStates:
+    """What sinks were sent, of all tenants: entities are named with their tenant."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def read(self, sink: str, slice_types: Sequence[str] | None, wanted: Sequence[WantedShip]) -> list[ShipState]:
+        """Where each stands, in one snapshot; only slices of these types, or all."""
+        asked = [(each.tenant, *each.entity, each.place, each.doc_id) for each in wanted]
+        rows = self._engine.all("ship_states", sink=sink, slice_types=slice_types, wanted=asked)
+        found = [ShipState(None, None, 0, None)] * len(wanted)
+        before = -1
+        for row in rows:
+            at = row[0]
+            if at != before:
+                before = at
+                held = None if row[4] is None else SinkStateRow(row[4], row[5], bool(row[6]), row[7])
+                found[at] = ShipState(row[1], row[2], row[3] or 0, held)
+            if row[8] is not None:
+                found[at].slices.append(SliceRow(*row[8:]))
+        return found
+
+    def take(self, sink: str, wanted: Sequence[tuple[WantedShip, ShipState]], *, now_us: int) -> list[int]:
+        """Whose each of these documents is: nobody's become those of these entities. No document may be named twice."""
+        ordered = sorted(wanted, key=lambda each: each[0][2:])
+        rows = [(want.place, want.doc_id, want.tenant, state.number, state.version) for want, state in ordered]
+        found = self._engine.write(lambda tx: tx.all("take_documents", sink=sink, now=now_us, documents=rows))
+        owners = {(row[0], row[1]): int(row[2]) for row in found}
+        return [owners[want.place, want.doc_id] for want, _ in wanted]
+
+    def of_entity(self, number: int) -> list[EntitySinkState]:
+        """What every sink is known to have of an entity, by the ids of their rules."""
+        return sink_states_of(self._engine, number)
+
+
+def sink_states_of(source: Statements, number: int) -> list[EntitySinkState]:
+    """What every sink is known to have of an entity, by the ids of their rules."""
+    rows = source.all("sink_states_of_entity", entity=number)
+    return [EntitySinkState._make((*row[:5], bool(row[5]), row[6])) for row in rows]
+
+
+def record_shipped(tx: Transaction, rows: Sequence[ShippedRow], *, now_us: int) -> None:
+    """Write down what sinks have; never less than what is known, and never of a document that is another entity's."""
+    known = sorted((row for row in rows if row.outcome != "refused"), key=lambda row: row[2:5])
+    if not known:
+        return
+    documents = [
+        (row.sink, row.place, row.doc_id, row.tenant, row.entity, row.version, row.ship_seq, int(row.deleted))
+        for row in known
+    ]
+    tx.execute("record_shipped", now=now_us, documents=documents)

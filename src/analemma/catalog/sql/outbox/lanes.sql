@@ -1,0 +1,274 @@
+-- add_events --
+-- Rows for delivery behind what their lanes hold, which become due. Lanes are locked in the order given, which is the same for everyone; one
+-- without rows is only locked. Each takes `count` places at its end, and events are counted from behind them. Due by the database's clock where the
+-- producer's is ahead of it: workers know no other.
+(tenant bigint, now bigint,
+ lanes[] (aggregate_type text, aggregate_id text, count bigint, priority bigint, channel text),
+ events[] (event.id text, event.aggregate_type text, event.aggregate_id text, from_end bigint, event.type text, event.payload bytea,
+           event.idempotency_key text, event.priority bigint, event.trace text))
+
+each lanes:
+INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority, channel)
+[sqlite] VALUES (:tenant, :lanes.aggregate_type, :lanes.aggregate_id, :lanes.count + 1, min(:now, analemma_now()), :lanes.priority, :lanes.channel)
+[postgres] VALUES (:tenant, :lanes.aggregate_type, :lanes.aggregate_id, :lanes.count + 1, least(:now, analemma_now()), :lanes.priority, :lanes.channel)
+ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
+SET next_seq = lane.next_seq + excluded.next_seq - 1,
+[sqlite]     due_at = max(min(coalesce(lane.due_at, excluded.due_at), excluded.due_at), coalesce(lane.retry_at, 0)),
+[postgres]     due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
+    -- What a channel delivers, and a compile or a fanout makes, is the newest state: a new one is worth another try.
+    parked = lane.parked AND lane.channel = '' AND lane.aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'),
+[sqlite]     priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE min(lane.priority, excluded.priority) END
+[postgres]     priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
+WHERE excluded.next_seq > 1;
+
+each events:
+INSERT INTO outbox (id, tenant, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, created_at, trace)
+VALUES (:events.event.id, :tenant, :events.event.aggregate_type, :events.event.aggregate_id, (
+            SELECT next_seq - :events.from_end FROM lane
+            WHERE lane.tenant = :tenant AND lane.aggregatetype = :events.event.aggregate_type AND lane.aggregateid = :events.event.aggregate_id
+        ), :events.event.type, :events.event.payload, :events.event.idempotency_key, :events.event.priority, :now, :events.event.trace);
+
+-- lane_events --
+-- The first rows of a lane that are not settled.
+SELECT id, seq, type, payload, idempotency_key, priority, status, attempts, created_at, trace
+FROM outbox
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq > :after
+ORDER BY seq
+LIMIT :limit
+
+-- lane_position --
+-- Who holds a lane, and how far it is settled.
+SELECT fence, done_seq FROM lane WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+
+-- suspect_lane --
+-- A worker died in this lane; guarded by the fence of whoever found that out.
+UPDATE lane SET suspect = true
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND fence = :fence
+
+-- begin_event --
+-- Says that this very row is being tried: if the worker dies now, it is to blame.
+UPDATE outbox SET status = 'PROCESSING'
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+  AND processed_at IS NULL AND EXISTS (
+      SELECT 1 FROM lane
+      WHERE lane.tenant = :tenant AND lane.aggregatetype = :aggregatetype AND lane.aggregateid = :aggregateid
+        AND lane.fence = :fence  -- guard: lane.begun
+  )
+
+-- blame_event --
+-- Counts an attempt that ended with its worker.
+UPDATE outbox SET status = 'PENDING', attempts = :attempts, failure_reason = :reason
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+
+-- tenant_names --
+-- Every tenant's number and name.
+SELECT id, name FROM tenant
+
+-- claim_lanes [postgres] --
+-- Leases lanes that are due and free, and answers the first rows of each: the function is in migration 0015.
+SELECT * FROM analemma_claim_lanes(  -- guard: lane.leased.postgres
+    :now::bigint, :tenant::bigint, :lanes::bigint, :rows::bigint, :lease::bigint, :calm::boolean, :channel
+)
+
+-- any_lane_due [sqlite] --
+-- Whether there is anything to claim.
+SELECT 1 FROM lane
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
+  AND (lease_until IS NULL OR lease_until <= :now)
+LIMIT 1
+
+-- any_lane_due [postgres] --
+-- Whether there is anything to claim: the function is in migration 0015.
+SELECT 1 WHERE analemma_is_due(:now::bigint, NULL, :channel)
+
+-- any_lane_due_of [sqlite] --
+-- Whether there is anything to claim of one tenant.
+SELECT 1 FROM lane
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
+  AND (lease_until IS NULL OR lease_until <= :now)
+  AND tenant = :tenant
+LIMIT 1
+
+-- any_lane_due_of [postgres] --
+-- Whether there is anything to claim of one tenant.
+SELECT 1 WHERE analemma_is_due(:now::bigint, :tenant::bigint, :channel)
+
+-- claimable_lanes [sqlite] --
+-- Lanes that are due and free, the most urgent first; with `calm`, nothing that a dead worker left.
+SELECT rowid, tenant, aggregatetype, aggregateid, fence + 1, done_seq, next_seq - 1, suspect, lease_until IS NOT NULL
+FROM lane
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
+  AND (lease_until IS NULL OR lease_until <= :now)  -- guard: lane.leased.sqlite
+  AND NOT (:calm AND (suspect OR lease_until IS NOT NULL))
+ORDER BY priority, due_at
+LIMIT :lanes
+
+-- claimable_lanes_of [sqlite] --
+-- The same for one tenant.
+SELECT rowid, tenant, aggregatetype, aggregateid, fence + 1, done_seq, next_seq - 1, suspect, lease_until IS NOT NULL
+FROM lane
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
+  AND (lease_until IS NULL OR lease_until <= :now)
+  AND NOT (:calm AND (suspect OR lease_until IS NOT NULL)) AND tenant = :tenant
+ORDER BY priority, due_at
+LIMIT :lanes
+
+-- claim_lane [sqlite] --
+-- Leases a lane that was found free in the same transaction.
+UPDATE lane SET fence = fence + 1, lease_until = :lease_until WHERE rowid = :lane
+
+-- events_of_lanes [sqlite] --
+-- The first rows of lanes that are not settled. Places in a lane have no gaps.
+SELECT given.place - 1, outbox.id, seq, outbox.type, payload, idempotency_key, priority, status, attempts, created_at, trace
+FROM rows(:lanes) WITH ORDINALITY AS given
+    (tenant bigint, aggregatetype text, aggregateid text, after bigint, most bigint, place) CROSS JOIN outbox
+WHERE outbox.tenant = given.tenant AND outbox.aggregatetype = given.aggregatetype
+  AND outbox.aggregateid = given.aggregateid AND seq > given.after
+  AND seq <= given.after + given.most
+ORDER BY given.place, seq  -- guard: lane.order.sqlite
+
+-- finish_lanes_well [sqlite] --
+-- Settles what was handled of lanes in which nothing failed, and gives them back, guarded by their fences; lanes that do not come back are lost.
+-- What remains is read off each lane as it is now.
+UPDATE lane
+SET done_seq = max(done_seq, given.up_to),
+    lease_until = NULL,
+    suspect = suspect AND given.up_to <= done_seq,
+    parked = 0,
+    retry_at = CASE WHEN given.up_to <= done_seq THEN retry_at END,
+    due_at = CASE WHEN next_seq - 1 <= max(done_seq, given.up_to) THEN NULL ELSE :now END
+FROM rows(:lanes) AS given
+    (tenant bigint, aggregatetype text, aggregateid text, fence bigint, up_to bigint)
+WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
+  AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence  -- guard: lane.finished_well.sqlite
+RETURNING tenant, aggregatetype, aggregateid, due_at, done_seq
+
+-- process_events_of [sqlite] --
+-- What was settled of lanes.
+UPDATE outbox SET status = 'PROCESSED', processed_at = :now, next_attempt_at = NULL
+FROM rows(:lanes) AS given
+    (tenant bigint, aggregatetype text, aggregateid text, after bigint, up_to bigint)
+WHERE outbox.tenant = given.tenant AND outbox.aggregatetype = given.aggregatetype
+  AND outbox.aggregateid = given.aggregateid AND seq > given.after
+  AND seq <= given.up_to AND processed_at IS NULL
+
+-- finish_lane [sqlite] --
+-- Settles what was handled of a lane in which something failed, and gives it back, guarded by its fence; no row back means that the lease is lost. What remains is
+-- read off the lane as it is now. `failing` is null where nothing failed, and does nothing if what failed was settled after all.
+UPDATE lane
+SET done_seq = max(done_seq, :done_seq),
+    lease_until = NULL,
+    suspect = suspect AND NOT (:failing IS NOT NULL AND done_seq <= :done_seq) AND :done_seq <= done_seq,
+    -- What a channel delivers, and a compile or a fanout makes, is the newest state: one that came since the claim is worth another try.
+    parked = :failing IS NOT NULL AND done_seq <= :done_seq AND :failing = 'DEAD'  -- guard: lane.parked.sqlite
+        AND (next_seq - 1 <= :last_seq OR (channel = '' AND aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'))),
+    retry_at = CASE WHEN :failing IS NOT NULL AND done_seq <= :done_seq THEN :retry_at
+                    WHEN :done_seq <= done_seq THEN retry_at END,
+    due_at = CASE WHEN next_seq - 1 <= max(done_seq, :done_seq) THEN NULL
+                  WHEN :failing IS NOT NULL AND done_seq <= :done_seq THEN coalesce(:retry_at, :now)
+                  ELSE :now END
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND fence = :fence  -- guard: lane.finished.sqlite
+RETURNING due_at, done_seq, parked
+
+-- process_events [sqlite] --
+-- What was settled of a lane.
+UPDATE outbox SET status = 'PROCESSED', processed_at = :now, next_attempt_at = NULL
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+  AND seq > :after AND seq <= :seq AND processed_at IS NULL
+
+-- fail_event [sqlite] --
+-- What failed, unless it was settled after all.
+UPDATE outbox
+SET status = :status, attempts = :attempts, next_attempt_at = :retry_at, failure_reason = :reason
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+  AND processed_at IS NULL
+
+-- settle_lane [sqlite] --
+-- In the transaction that has the event's effect; no row back means that the lease is lost, or that it is
+-- settled already.
+UPDATE lane
+SET done_seq = :seq, retry_at = NULL, suspect = 0,
+    due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+  -- guard: lane.settled_once.sqlite
+  AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.sqlite
+RETURNING done_seq
+
+-- renew_lane [sqlite] --
+-- A longer lease for a worker that is still at it.
+UPDATE lane SET lease_until = :lease_until
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+  AND fence = :fence AND lease_until IS NOT NULL  -- guard: lane.renewed.sqlite
+
+-- finish_lanes [postgres] --
+-- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0023.
+SELECT * FROM analemma_finish_lanes(  -- guard: lane.finished.postgres
+    :now::bigint, :tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[], :done_seqs::bigint[], :last_seqs::bigint[],
+    :statuses::text[], :attempts::bigint[], :delays::bigint[], :reasons::text[]
+)
+
+-- settle_event [postgres] --
+-- In the transaction that has the event's effect: settles it, and what was handled before it. No row back
+-- means that the lease is lost, or that it is settled already.
+WITH moved AS (
+    UPDATE lane
+    SET done_seq = :seq, retry_at = NULL, suspect = false,
+        due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
+    WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+      -- guard: lane.settled_once.postgres
+      AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.postgres
+    RETURNING done_seq
+), processed AS (
+    UPDATE outbox
+    SET status = 'PROCESSED', next_attempt_at = NULL,
+        processed_at = coalesce(:now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+    WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+      AND seq > :after AND seq <= :seq AND processed_at IS NULL AND EXISTS (SELECT FROM moved)
+)
+SELECT done_seq FROM moved
+
+-- renew_lanes [postgres] --
+-- Longer leases for a worker that is still at it; answers the places of those that it renewed. A lane that somebody is writing to is left
+-- out, unless the caller has waited for it and holds its lock already.
+WITH held AS MATERIALIZED (
+    SELECT lane.tenant, lane.aggregatetype, lane.aggregateid, given.place
+    FROM unnest(:tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[])
+        WITH ORDINALITY AS given (tenant, aggregatetype, aggregateid, fence, place)
+    JOIN lane ON lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
+        AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence AND lane.lease_until IS NOT NULL  -- guard: lane.renewed.postgres
+    FOR NO KEY UPDATE OF lane SKIP LOCKED
+)
+UPDATE lane
+SET lease_until = coalesce(:now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + :lease
+FROM held
+WHERE lane.tenant = held.tenant AND lane.aggregatetype = held.aggregatetype AND lane.aggregateid = held.aggregateid
+RETURNING held.place
+
+-- limit_lock_waits [postgres] --
+-- For the rest of the transaction: nobody's lock is waited for any longer than this.
+SELECT set_config('lock_timeout', :limit, true)
+
+-- lock_lane [postgres] --
+-- Waits for its turn among those who write to a lane, who all wait in one line; passing over what is locked would never get a turn at a lane
+-- that is always being written to.
+SELECT 1 FROM lane
+WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+FOR NO KEY UPDATE
+
+-- passed_over_lanes [postgres] --
+-- The most urgent lanes that are due and free; asked when a claim got none of them. Those whose worker was not heard of come a lease later:
+-- it may be waiting in the same line, to renew it.
+SELECT tenant, aggregatetype, aggregateid FROM lane
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now::bigint
+  AND (lease_until IS NULL OR lease_until <= :now::bigint - :lease::bigint)
+  AND tenant = coalesce(:tenant::integer, tenant)
+ORDER BY priority, due_at
+LIMIT :limit
+
+-- notify [postgres] --
+-- Tells the workers of all processes that something may be due. Not inside anybody's transaction: those would queue behind each other.
+SELECT pg_notify('analemma_outbox', '')
+
+-- listen [postgres] --
+-- From now on this connection hears of it.
+LISTEN analemma_outbox
