@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.arrays import Blobs, Integers
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.lost_answers import send
 from analemma.catalog.engine.sqlite.transaction import SqliteTransaction
@@ -256,8 +255,8 @@ class SqlPacking:
                 "move_between_packs",
                 tenant=tenant,
                 upload=upload,
-                from_uploads=Blobs([origin.upload for origin in origins]),
-                from_offsets=Integers([origin.offset for origin in origins]),
+                from_uploads=[origin.upload for origin in origins],
+                from_offsets=[origin.offset for origin in origins],
                 **_columns(moves),
             )
         rows = [
@@ -273,8 +272,8 @@ class _TooFew(AnalemmaError):
 
 def _columns(moves: Sequence[PackMove]) -> dict[str, Any]:
     return {
-        "ids": Blobs([move.id for move in moves]),
-        "codecs": Integers([move.codec for move in moves]),
-        "offsets": Integers([move.offset for move in moves]),
-        "lengths": Integers([move.length for move in moves]),
+        "ids": [move.id for move in moves],
+        "codecs": [move.codec for move in moves],
+        "offsets": [move.offset for move in moves],
+        "lengths": [move.length for move in moves],
     }

@@ -1,11 +1,9 @@
-"""Columns of values, for statements that take many rows in one go.
+"""What PostgreSQL's arrays are made from: lists that say what their elements are.
 
-Plain lists would do, but their element type is then guessed from the elements, each time and for each column.
+Callers give plain ones; a statement names the types, so that none is guessed from the elements.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 
 class Blobs(list["bytes | None"]):
@@ -21,8 +19,3 @@ class Texts(list["str | None"]):
 
 
 Column = Blobs | Integers | Texts
-
-
-def unless_empty(column: Column) -> Sequence[bytes | int | str | None] | None:
-    """The column, or None when it says nothing: the database pads it with NULL by itself."""
-    return column if any(value is not None for value in column) else None

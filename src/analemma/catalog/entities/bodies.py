@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from analemma.catalog.engine.arrays import Blobs, Integers
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.port import BlockRow, TenantId, UploadId
@@ -43,15 +42,15 @@ def body_parameters(blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> 
     rows = _in_order(blocks)
     finished = sorted(set(uploads))
     return {
-        "block_ids": Blobs([row.id for row in rows]),
-        "block_sizes": Integers([row.size for row in rows]),
-        "block_codecs": Integers([row.codec for row in rows]),
-        "block_bodies": Blobs([row.body for row in rows]),
-        "block_uploads": Blobs([row.upload for row in rows]),
-        "block_offsets": Integers([row.offset for row in rows]),
-        "block_lengths": Integers([row.length for row in rows]),
-        "block_links": Blobs([row.links for row in rows]),
-        "uploads": Blobs(finished),
+        "block_ids": [row.id for row in rows],
+        "block_sizes": [row.size for row in rows],
+        "block_codecs": [row.codec for row in rows],
+        "block_bodies": [row.body for row in rows],
+        "block_uploads": [row.upload for row in rows],
+        "block_offsets": [row.offset for row in rows],
+        "block_lengths": [row.length for row in rows],
+        "block_links": [row.links for row in rows],
+        "uploads": finished,
         "upload_count": len(finished),
     }
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from analemma.catalog.engine.arrays import Blobs, Integers, Texts
 from analemma.catalog.engine.db import Statements, Transaction
 from analemma.catalog.entities.bodies import add_bodies
 from analemma.catalog.entities.slices import CompileStart, CompileWrite, compile_start
@@ -92,26 +91,26 @@ def _in_one_statement(tx: Transaction, writes: Sequence[CompileWrite], now_us: i
     tx.execute(
         "write_compiles",
         now=now_us,
-        entities=Integers([write.number for write in writes]),
-        newest=Integers([write.row.version if write.newest else None for write in writes]),
-        serving=Integers([write.row.version if write.serves else None for write in writes]),
-        ship_seqs=Integers([write.ship_seq for write in writes]),
-        versions=Integers([write.row.version for write in writes]),
-        revisions=Integers([write.row.revision for write in writes]),
-        ruleset_ids=Texts([write.row.ruleset_id for write in writes]),
-        ruleset_versions=Texts([write.row.ruleset_version for write in writes]),
-        fingerprints=Texts([write.row.fingerprint for write in writes]),
-        modes=Texts([write.mode for write in writes]),
-        dependencies=Texts([write.row.dependencies for write in writes]),
-        rules=Texts([write.rules for write in writes]),
-        slice_entities=Integers([number for number, _ in slices]),
-        slice_types=Texts([each.type for _, each in slices]),
-        slice_versions=Integers([each.version for _, each in slices]),
-        slice_revisions=Integers([each.revision for _, each in slices]),
-        slice_hashes=Blobs([each.hash for _, each in slices]),
-        slice_roots=Blobs([each.root for _, each in slices]),
-        slice_tombstones=Texts([each.tombstone for _, each in slices]),
-        slice_details=Texts([each.detail for _, each in slices]),
+        entities=[write.number for write in writes],
+        newest=[write.row.version if write.newest else None for write in writes],
+        serving=[write.row.version if write.serves else None for write in writes],
+        ship_seqs=[write.ship_seq for write in writes],
+        versions=[write.row.version for write in writes],
+        revisions=[write.row.revision for write in writes],
+        ruleset_ids=[write.row.ruleset_id for write in writes],
+        ruleset_versions=[write.row.ruleset_version for write in writes],
+        fingerprints=[write.row.fingerprint for write in writes],
+        modes=[write.mode for write in writes],
+        dependencies=[write.row.dependencies for write in writes],
+        rules=[write.rules for write in writes],
+        slice_entities=[number for number, _ in slices],
+        slice_types=[each.type for _, each in slices],
+        slice_versions=[each.version for _, each in slices],
+        slice_revisions=[each.revision for _, each in slices],
+        slice_hashes=[each.hash for _, each in slices],
+        slice_roots=[each.root for _, each in slices],
+        slice_tombstones=[each.tombstone for _, each in slices],
+        slice_details=[each.detail for _, each in slices],
     )
 
 
@@ -142,9 +141,9 @@ def _replace_entries(tx: Transaction, tenant: TenantId, write: CompileWrite) -> 
             tenant=tenant,
             entity=write.number,
             entity_type=write.place.type,
-            entry_types=Texts([each.type for each in rows]),
-            entry_values=Texts([each.value for each in rows]),
-            entry_targets=Integers([each.target for each in rows]),
+            entry_types=[each.type for each in rows],
+            entry_values=[each.value for each in rows],
+            entry_targets=[each.target for each in rows],
         )
         return
     entries = [[each.type, each.value, each.target or 0] for each in rows]

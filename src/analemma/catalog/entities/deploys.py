@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analemma.catalog.engine.arrays import Integers, Texts
 from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
 from analemma.catalog.entities.deploy_states import DeployState, check_transition
 from analemma.catalog.port import TenantId
@@ -197,9 +196,9 @@ def advance(
         moved = tx.one(
             "advance_deploy",
             **_columns(steps),
-            step_reasons=Texts([*[None] * (len(steps) - 1), reason]),
+            step_reasons=[*[None] * (len(steps) - 1), reason],
             forget=forget,
-            rules=Texts(asked or ()),
+            rules=asked or (),
             **row,
         )
         return None if moved is None else after
@@ -216,7 +215,7 @@ def advance(
 def finish_deploys(tx: Transaction, deploys: Sequence[DeployRow], *, now_us: int) -> None:
     """Deploys that are held, and whose sinks have all answered, are DONE; nothing else of them changes."""
     if tx.dialect == "postgres":
-        tx.execute("finish_deploys", numbers=Integers([each.number for each in deploys]), now=now_us)
+        tx.execute("finish_deploys", numbers=[each.number for each in deploys], now=now_us)
     else:
         for each in deploys:
             move(tx, each, DeployState.DONE, now_us=now_us)
@@ -278,11 +277,11 @@ def answer_sinks(tx: Transaction, answers: Iterable[SinkAnswer], *, now_us: int)
         heard = list(batch.values())
         tx.execute(
             "answer_deploy_sinks",
-            entities=Integers([each.entity for each in heard]),
-            rules=Texts([each.rule for each in heard]),
-            seqs=Integers([each.ship_seq for each in heard]),
-            refused=Integers([int(each.is_refused) for each in heard]),
-            reasons=Texts([each.reason for each in heard]),
+            entities=[each.entity for each in heard],
+            rules=[each.rule for each in heard],
+            seqs=[each.ship_seq for each in heard],
+            refused=[int(each.is_refused) for each in heard],
+            reasons=[each.reason for each in heard],
             now=now_us,
         )
         left = [each for each in left if batch[each.entity, each.rule] is not each]
@@ -400,10 +399,10 @@ def _steps(before: DeployState | None, states: Sequence[DeployState]) -> list[tu
     return steps
 
 
-def _columns(steps: Sequence[tuple[str | None, str]]) -> dict[str, Texts]:
+def _columns(steps: Sequence[tuple[str | None, str]]) -> dict[str, list[Any]]:
     return {
-        "step_befores": Texts([before for before, _ in steps]),
-        "step_states": Texts([state for _, state in steps]),
+        "step_befores": [before for before, _ in steps],
+        "step_states": [state for _, state in steps],
     }
 
 

@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.arrays import Blobs, Integers, Texts
 from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
 from analemma.catalog.entities.bodies import add_bodies, body_parameters
 from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace
@@ -147,17 +146,17 @@ class Raws:
             "trace": events[0].trace,
             "settling_type": None if settling is None else settling.aggregate_type,
             "settling_id": None if settling is None else settling.aggregate_id,
-            "types": Texts([item.place.type for item in items]),
-            "keys": Texts([item.place.id for item in items]),
-            "versions": Integers([item.version for item in items]),
-            "hashes": Blobs([item.hash for item in items]),
-            "schema_ids": Texts([item.schema_id for item in items]),
-            "schema_versions": Texts([item.schema_version for item in items]),
-            "roots": Blobs([item.root for item in items]),
-            "sizes": Integers([item.size for item in items]),
-            "lane_ids": Texts([event.aggregate_id for event in events]),
-            "event_ids": Texts([event.id for event in events]),
-            "payloads": Blobs([event.payload for event in events]),
+            "types": [item.place.type for item in items],
+            "keys": [item.place.id for item in items],
+            "versions": [item.version for item in items],
+            "hashes": [item.hash for item in items],
+            "schema_ids": [item.schema_id for item in items],
+            "schema_versions": [item.schema_version for item in items],
+            "roots": [item.root for item in items],
+            "sizes": [item.size for item in items],
+            "lane_ids": [event.aggregate_id for event in events],
+            "event_ids": [event.id for event in events],
+            "payloads": [event.payload for event in events],
             **body_parameters((block for item in items for block in item.blocks), uploads),
         }
         rows = source.all("ingest", **parameters)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.arrays import Blobs, Integers, Texts
 from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.entities.bodies import add_bodies, body_parameters
 from analemma.catalog.entities.entities import EntityPlace
@@ -262,8 +261,8 @@ def _in_one_statement(
         entity=write.number,
         entity_type=write.place.type,
         expected=write.expected,
-        joined_ids=Integers([number for number, _ in write.joined]),
-        joined_seqs=Integers([seq for _, seq in write.joined]),
+        joined_ids=[number for number, _ in write.joined],
+        joined_seqs=[seq for _, seq in write.joined],
         joined_count=len(write.joined),
         newest=write.newest,
         serves=write.serves,
@@ -278,17 +277,17 @@ def _in_one_statement(
         rules=write.rules,
         mode=write.mode,
         dependencies=row.dependencies,
-        slice_types=Texts([each.type for each in write.slices]),
-        slice_versions=Integers([each.version for each in write.slices]),
-        slice_revisions=Integers([each.revision for each in write.slices]),
-        slice_hashes=Blobs([each.hash for each in write.slices]),
-        slice_roots=Blobs([each.root for each in write.slices]),
-        slice_tombstones=Texts([each.tombstone for each in write.slices]),
-        slice_details=Texts([each.detail for each in write.slices]),
+        slice_types=[each.type for each in write.slices],
+        slice_versions=[each.version for each in write.slices],
+        slice_revisions=[each.revision for each in write.slices],
+        slice_hashes=[each.hash for each in write.slices],
+        slice_roots=[each.root for each in write.slices],
+        slice_tombstones=[each.tombstone for each in write.slices],
+        slice_details=[each.detail for each in write.slices],
         replace_entries=write.entries is not None,
-        entry_types=Texts([each.type for each in entries]),
-        entry_values=Texts([each.value for each in entries]),
-        entry_targets=Integers([each.target for each in entries]),
+        entry_types=[each.type for each in entries],
+        entry_values=[each.value for each in entries],
+        entry_targets=[each.target for each in entries],
         **body_parameters(write.blocks, write.uploads),
         **event_parameters(write.events, settling),
     )

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from analemma.catalog.collecting.marks import database_clock
-from analemma.catalog.engine.arrays import Integers, Texts, unless_empty
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.outbox.lanes import (
     ClaimedLane,
@@ -287,12 +286,12 @@ class OutboxClaims:
             "finish_lanes",
             now=self._given_now(),
             **lane_columns([outcome.lane for outcome in outcomes]),
-            done_seqs=Integers([outcome.done_seq for outcome in outcomes]),
-            last_seqs=Integers([outcome.lane.last_seq for outcome in outcomes]),
-            statuses=unless_empty(Texts([failure and failure.status for failure in failures])),
-            attempts=unless_empty(Integers([failure and failure.attempts for failure in failures])),
-            delays=unless_empty(Integers([failure and failure.delay_us for failure in failures])),
-            reasons=unless_empty(Texts([failure and failure.reason for failure in failures])),
+            done_seqs=[outcome.done_seq for outcome in outcomes],
+            last_seqs=[outcome.lane.last_seq for outcome in outcomes],
+            statuses=[failure and failure.status for failure in failures],
+            attempts=[failure and failure.attempts for failure in failures],
+            delays=[failure and failure.delay_us for failure in failures],
+            reasons=[failure and failure.reason for failure in failures],
         )
         more = any(row[1] for row in found)
         said = {int(row[0]) - 1: (int(row[2]), bool(row[3])) for row in found}

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from analemma.catalog.engine.arrays import Blobs, Integers, Texts, unless_empty
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.names import AGGREGATE_BYTES, check_part, check_texts
 from analemma.catalog.outbox.lanes import LaneKey
@@ -95,18 +94,18 @@ def event_parameters(events: Sequence[OutboxEvent], settling: LaneKey | None = N
     """Lanes and events as the columns of a PostgreSQL statement."""
     lanes, placed = in_lanes(events, settling)
     return {
-        "lane_types": unless_empty(Texts([lane.aggregate_type for lane in lanes])),
-        "lane_ids": unless_empty(Texts([lane.aggregate_id for lane in lanes])),
-        "lane_counts": unless_empty(Integers([len(lane.events) for lane in lanes])),
-        "lane_priorities": unless_empty(Integers([lane.priority for lane in lanes])),
-        "lane_channels": unless_empty(Texts([lane.channel for lane in lanes])),
-        "event_ids": unless_empty(Texts([event.id for event, _ in placed])),
-        "event_lane_types": unless_empty(Texts([event.aggregate_type for event, _ in placed])),
-        "event_lane_ids": unless_empty(Texts([event.aggregate_id for event, _ in placed])),
-        "event_places": unless_empty(Integers([from_end for _, from_end in placed])),
-        "event_types": unless_empty(Texts([event.type for event, _ in placed])),
-        "event_payloads": unless_empty(Blobs([event.payload for event, _ in placed])),
-        "event_keys": unless_empty(Texts([event.idempotency_key for event, _ in placed])),
-        "event_priorities": unless_empty(Integers([event.priority for event, _ in placed])),
-        "event_traces": unless_empty(Texts([event.trace for event, _ in placed])),
+        "lane_types": [lane.aggregate_type for lane in lanes],
+        "lane_ids": [lane.aggregate_id for lane in lanes],
+        "lane_counts": [len(lane.events) for lane in lanes],
+        "lane_priorities": [lane.priority for lane in lanes],
+        "lane_channels": [lane.channel for lane in lanes],
+        "event_ids": [event.id for event, _ in placed],
+        "event_lane_types": [event.aggregate_type for event, _ in placed],
+        "event_lane_ids": [event.aggregate_id for event, _ in placed],
+        "event_places": [from_end for _, from_end in placed],
+        "event_types": [event.type for event, _ in placed],
+        "event_payloads": [event.payload for event, _ in placed],
+        "event_keys": [event.idempotency_key for event, _ in placed],
+        "event_priorities": [event.priority for event, _ in placed],
+        "event_traces": [event.trace for event, _ in placed],
     }

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from analemma.catalog.engine.arrays import Integers, Texts
 from analemma.catalog.engine.db import Row, Transaction
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict
@@ -144,10 +143,10 @@ def lease_lost(key: LaneKey) -> LeaseLost:
 def lane_columns(lanes: Sequence[ClaimedLane]) -> dict[str, Any]:
     """The keys and fences of lanes, as columns of a PostgreSQL statement."""
     return {
-        "tenants": Integers([lane.key.tenant for lane in lanes]),
-        "types": Texts([lane.key.aggregate_type for lane in lanes]),
-        "ids": Texts([lane.key.aggregate_id for lane in lanes]),
-        "fences": Integers([lane.fence for lane in lanes]),
+        "tenants": [lane.key.tenant for lane in lanes],
+        "types": [lane.key.aggregate_type for lane in lanes],
+        "ids": [lane.key.aggregate_id for lane in lanes],
+        "fences": [lane.fence for lane in lanes],
     }
 
 
