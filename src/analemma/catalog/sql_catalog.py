@@ -74,15 +74,12 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
 
     def store_id(self) -> str:
         """What tells this store from every other."""
-        row = self.engine.one("store_id")
-        assert row is not None
-        return str(row[0])
+        return str(self.engine.value("store_id"))
 
     def objects_place(self) -> str | None:
         """Where the objects of this store are; None if it was never opened with an object store."""
-        row = self.engine.one("objects_place")
-        assert row is not None
-        return None if row[0] is None else str(row[0])
+        place: str | None = self.engine.value("objects_place")
+        return place
 
     def move_objects(self, place: str, *, before: str | None, unless_used: bool) -> bool:
         """Remember another place for them; False if they are no longer where they were before or, `unless_used`, there
@@ -114,27 +111,19 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
 
     def has_objects(self) -> bool:
         """Whether anything of this store is kept as an object, or may be."""
-        row = self.engine.one("has_objects")
-        assert row is not None
-        return bool(row[0])
+        return bool(self.engine.value("has_objects"))
 
     def has_uploads(self) -> bool:
         """Whether rows name objects."""
-        row = self.engine.one("has_uploads")
-        assert row is not None
-        return bool(row[0])
+        return bool(self.engine.value("has_uploads"))
 
     def schema_version(self) -> int:
         """The number of the newest migration."""
-        row = self.engine.one("schema_version")
-        assert row is not None
-        return int(row[0])
+        return int(self.engine.value("schema_version"))
 
     def tenant_count(self) -> int:
         """How many tenants there are."""
-        row = self.engine.one("tenant_count")
-        assert row is not None
-        return int(row[0])
+        return int(self.engine.value("tenant_count"))
 
     def tenant(self, name: str) -> TenantId:
         found = self.find_tenant(name)
@@ -183,11 +172,9 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         return read_head(self.engine, tenant, key)
 
     def head_and_pending(self, tenant: TenantId, key: BranchKey) -> tuple[Head | None, bool]:
-        row = self.engine.one(
+        ((manifest, version, journal_seq, journal_tip, pending),) = self.engine.all(
             "head_and_pending", tenant=tenant, owner=key.owner, workflow=key.workflow, branch=key.branch
         )
-        assert row is not None
-        manifest, version, journal_seq, journal_tip, pending = row
         head = None if manifest is None else Head(key, stored_id(manifest, key), version, journal_seq, journal_tip)
         return head, bool(pending)
 
@@ -228,13 +215,13 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         return [_new_tuple(Version, (row[0], key, *row[4:], False)) for row in rows]
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
-        rows = self.engine.all(
+        return self.engine.rows(
+            JournalRow,
             "journal",
             **branch_columns(tenant, key),
             after_seq=after_seq,
             limit=limit,
         )
-        return [JournalRow(*row) for row in rows]
 
     def receipt(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
         row = find_key(self.engine, tenant, key, idempotency_key, key_keep_us=self.key_keep_us)
@@ -283,9 +270,8 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
 
     def stats(self, tenant: TenantId | None = None) -> CatalogStats:
         with self.engine.transaction() as tx:
-            blocks = tx.one("block_stats", tenant=tenant)
-            rows = tx.one("row_stats", tenant=tenant)
-        assert blocks is not None and rows is not None
+            (blocks,) = tx.all("block_stats", tenant=tenant)
+            (rows,) = tx.all("row_stats", tenant=tenant)
         return CatalogStats(*blocks, *rows)
 
     def close(self) -> None:

@@ -121,16 +121,16 @@ class ArchiveMarks:
         known = load_migrations(self.engine.dialect)[-1].number
 
         def take(tx: Transaction) -> int | ArchiveLease:
-            version, store = tx.one("schema_version"), tx.one("store_id")
-            assert version is not None and store is not None
-            if version[0] != known:
+            version = tx.value("schema_version")
+            if version != known:
                 raise Unavailable(
-                    f"the database has schema {version[0]}, this collector was made for {known}",
+                    f"the database has schema {version}, this collector was made for {known}",
                     hint="use one release of analemma everywhere",
                 )
-            if store[0] != store_id:  # guard: unit.store
+            store = tx.value("store_id")
+            if store != store_id:  # guard: unit.store
                 raise Unavailable(
-                    f"this is store {store[0]}, and the collector was started on store {store_id}",
+                    f"this is store {store}, and the collector was started on store {store_id}",
                     hint="check what the database URL leads to, then start it again",
                 )
             now = self.clock(tx)

@@ -116,8 +116,7 @@ class SqlWorkspaces:
 
     def get(self, tenant: TenantId, workspace: str) -> WorkspaceRow | None:
         """One workspace, deleted ones too."""
-        row = self._engine.one("workspace", tenant=tenant, id=workspace)
-        return None if row is None else WorkspaceRow(*row)
+        return self._engine.row(WorkspaceRow, "workspace", tenant=tenant, id=workspace)
 
     def page(
         self,
@@ -130,7 +129,8 @@ class SqlWorkspaces:
         limit: int = 100,
     ) -> list[WorkspaceRow]:
         """Workspaces with an id above `after`, in the order of the ids' bytes."""
-        rows = self._engine.all(
+        return self._engine.rows(
+            WorkspaceRow,
             "workspaces",
             tenant=tenant,
             owner=owner or "",
@@ -139,16 +139,14 @@ class SqlWorkspaces:
             after=after,
             limit=limit,
         )
-        return [WorkspaceRow(*row) for row in rows]
 
     def at_work(self, tenant: TenantId, *, after: str = "", limit: int = 100) -> list[WorkspaceRow]:
         """A page of the workspaces that are in the middle of an operation, by id."""
-        rows = self._engine.all("workspaces_at_work", tenant=tenant, after=after, limit=limit)
-        return [WorkspaceRow(*row) for row in rows]
+        return self._engine.rows(WorkspaceRow, "workspaces_at_work", tenant=tenant, after=after, limit=limit)
 
     def around(self, path: str) -> list[VolumeRow]:
         """The workspaces of all tenants, but for deleted ones, whose volume is at, above or below a path."""
-        return [VolumeRow(*row) for row in self._engine.all("volumes_around", path=path)]
+        return self._engine.rows(VolumeRow, "volumes_around", path=path)
 
     def add(
         self, tenant: TenantId, row: WorkspaceRow, *, lease_s: float, unit: UnitFacts | None = None

@@ -115,17 +115,17 @@ class Collecting:
         known = load_migrations(self.engine.dialect)[-1].number
 
         def take(tx: Transaction) -> int | LeaseState:
-            version, store = tx.one("schema_version"), tx.one("store_id")
-            assert version is not None and store is not None
-            if version[0] != known:
+            version = tx.value("schema_version")
+            if version != known:
                 # A later schema may have roots in tables that this program does not read.
                 raise Unavailable(
-                    f"the database has schema {version[0]}, this collector was made for {known}",
+                    f"the database has schema {version}, this collector was made for {known}",
                     hint="use one release of analemma everywhere",
                 )
-            if store[0] != store_id:
+            store = tx.value("store_id")
+            if store != store_id:
                 raise Unavailable(
-                    f"this is store {store[0]}, and the collector was started on store {store_id}",
+                    f"this is store {store}, and the collector was started on store {store_id}",
                     hint="check what the database URL leads to, then start it again",
                 )
             now = self.clock(tx)
@@ -231,8 +231,7 @@ class Collecting:
         return int(source.value("gc_lease"))
 
     def _lease(self, tx: Statements) -> LeaseState:
-        row = tx.one("gc_lease")
-        assert row is not None
+        (row,) = tx.all("gc_lease")
         return LeaseState(row[0], row[1], row[2], self.clock(tx))
 
 
@@ -402,9 +401,7 @@ def read_snapshot(tx: Statements, tenant: TenantId, tables: Sequence[RootTable])
             if len(page) < ROOT_PAGE:  # guard: gc.root.page
                 break
             after = page[-1][0]
-    session = tx.one("oldest_session", tenant=tenant)
-    assert session is not None
-    return Snapshot(roots, session[0])
+    return Snapshot(roots, tx.value("oldest_session", tenant=tenant))
 
 
 def _lost(number: int) -> LeaseLost:

@@ -57,16 +57,13 @@ class ObjectOwnerRows:
         if isinstance(engine, SqliteEngine):
             # A copy is another file. Not the device: that changes when the same disk is mounted again.
             return CatalogIdentity("sqlite", str(os.stat(engine.path).st_ino))
-        row = engine.one("database_oid")
-        assert row is not None
+        (row,) = engine.all("database_oid")
         system = engine.one("system_identifier") if row[1] else None
         return CatalogIdentity(None if system is None else str(system[0]), str(row[0]))
 
     def claim(self) -> ObjectClaim:
         """How far this catalog has followed the marker."""
-        row = self._engine.one("object_claim")
-        assert row is not None
-        return ObjectClaim(*row)
+        return self._engine.rows(ObjectClaim, "object_claim")[0]
 
     def intend(self, claim: ObjectClaim, intent: str) -> ObjectClaim:
         """Record, durably, that the marker is to be raised; as it is then, also if somebody else did that."""

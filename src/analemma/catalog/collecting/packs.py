@@ -128,13 +128,11 @@ class SqlPacking:
     def cold_mark(self, tenant: TenantId, until_us: int | None) -> ColdMark | None:
         if until_us is None:
             return ColdMark(None)
-        row = self._engine.one("cold_mark", tenant=tenant, until=until_us)
-        return None if row is None else ColdMark(row[0])
+        return self._engine.row(ColdMark, "cold_mark", tenant=tenant, until=until_us)
 
     def count_cold_blocks(self, tenant: TenantId, mark: ColdMark) -> tuple[int, int]:
-        row = self._engine.one("count_cold_blocks", tenant=tenant, mark=self._mark(mark))
-        assert row is not None
-        return row[0], row[1]
+        ((blocks, size),) = self._engine.all("count_cold_blocks", tenant=tenant, mark=self._mark(mark))
+        return blocks, size
 
     def cold_blocks(
         self, tenant: TenantId, mark: ColdMark, *, after: ColdPlace | None = None, limit: int = 10_000
@@ -168,9 +166,8 @@ class SqlPacking:
         return [BlockRow._make(row) for row in rows]
 
     def pack_contents(self, tenant: TenantId, upload: UploadId) -> tuple[int, int]:
-        row = self._engine.one("pack_contents", tenant=tenant, upload=upload)
-        assert row is not None
-        return row[0], row[1]
+        ((blocks, size),) = self._engine.all("pack_contents", tenant=tenant, upload=upload)
+        return blocks, size
 
     def vacuum(self) -> tuple[int, int]:
         if self._postgres:
@@ -196,9 +193,7 @@ class SqlPacking:
         """What lies in so many pages of the table: there is no index in the order in which rows were stored, but new
         rows mostly go to the end."""
         if place is None:
-            row = self._engine.one("block_table_pages")
-            assert row is not None
-            place = (0, row[0])
+            place = (0, self._engine.value("block_table_pages"))
         first, pages = place
         behind = min(first + count, pages)
         rows = self._engine.all(
@@ -211,9 +206,7 @@ class SqlPacking:
         return LARGEST_ROWID if mark.place is None and not self._postgres else mark.place
 
     def _bytes(self) -> int:
-        row = self._engine.one("database_bytes")
-        assert row is not None
-        return int(row[0])
+        return int(self._engine.value("database_bytes"))
 
     def _send_pack(self, tenant: TenantId, upload: UploadId, moves: Sequence[PackMove], at_least: int) -> int:
         try:

@@ -270,8 +270,7 @@ class CollectingUploads:
 
     def failure_counts(self) -> tuple[int, int]:
         """How many wait, and how many are dead."""
-        row = self._engine.one("failure_counts")
-        assert row is not None
+        (row,) = self._engine.all("failure_counts")
         return int(row[0]), int(row[1])
 
 

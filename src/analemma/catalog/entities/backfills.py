@@ -196,7 +196,7 @@ class Backfills:
         """Write down what is planned."""
 
         def move(tx: Transaction) -> None:
-            row = tx.one(
+            (row,) = tx.all(
                 "add_backfill",
                 tenant=tenant,
                 id=id,
@@ -206,7 +206,6 @@ class Backfills:
                 plan=plan,
                 now=database_clock(tx),
             )
-            assert row is not None
             tx.execute_many("add_backfill_shard", [(row[0], place, *shard) for place, shard in enumerate(shards)])
             hit(BEFORE_PLAN)
 
@@ -232,8 +231,7 @@ class Backfills:
         def move(tx: Transaction) -> int | None:
             now = database_clock(tx)
             until = now + int(lease_s * SECOND_US)
-            row = tx.one("take_backfill", number=number, holder=holder, now=now, until=until, paused=int(paused))
-            return None if row is None else int(row[0])
+            return tx.row(int, "take_backfill", number=number, holder=holder, now=now, until=until, paused=int(paused))
 
         fence = self.engine.write(move)
         if fence is not None:
@@ -247,8 +245,7 @@ class Backfills:
             until = database_clock(tx) + int(lease_s * SECOND_US)
             if tx.execute("renew_backfill", number=number, fence=fence, until=until) != 1:
                 return None
-            row = tx.one("backfill_standing", number=number)
-            return None if row is None else str(row[0])
+            return tx.row(str, "backfill_standing", number=number)
 
         return self.engine.write(move)
 
@@ -331,8 +328,7 @@ def advance_shard(tx: Transaction, advance: Advance) -> None:
 
 def scope_counts(source: Statements, tenant: TenantId, choice: EntityChoice) -> ScopeCounts:
     """What a type has within a scope. No body is read."""
-    row = source.one("backfill_counts", tenant=tenant, **choice.columns())
-    assert row is not None
+    (row,) = source.all("backfill_counts", tenant=tenant, **choice.columns())
     return ScopeCounts(*map(int, row))
 
 

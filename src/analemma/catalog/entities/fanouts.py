@@ -62,9 +62,7 @@ def hold_fanout(tx: Transaction, entity: int) -> FanoutRow | None:
 
 def ask_fanout(tx: Transaction, tenant: TenantId, entity: int, version: int, *, now_us: int) -> FanoutRow:
     """Count a change: the fanout that is under way will cover it, or else one begins."""
-    row = tx.one("ask_fanout", tenant=tenant, entity=entity, version=version, now=now_us)
-    assert row is not None
-    return FanoutRow(*row)
+    return tx.rows(FanoutRow, "ask_fanout", tenant=tenant, entity=entity, version=version, now=now_us)[0]
 
 
 def move_fanout(tx: Transaction, before: FanoutRow, after: FanoutRow) -> None:
@@ -114,8 +112,7 @@ class FanoutRows:
             row[0]: FanoutCounts(row[1], int(row[2]), int(row[3]), row[4])
             for row in self._engine.all("fanout_counts", tenant=tenant)
         }
-        alerts = self._engine.one("fanout_alert_count", tenant=tenant)
-        assert alerts is not None
+        (alerts,) = self._engine.all("fanout_alert_count", tenant=tenant)
         return found, alerts[0], alerts[1]
 
     def forget(self, *, finished_before_us: int, limit: int) -> int:

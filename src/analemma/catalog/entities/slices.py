@@ -254,7 +254,7 @@ def _in_one_statement(
     source: Statements, tenant: TenantId, write: CompileWrite, now_us: int, settling: LaneKey | None = None
 ) -> bool:
     entries, row = write.entries or (), write.row
-    answer = source.one(
+    answer = source.value(
         "compile",
         tenant=tenant,
         now=now_us,
@@ -291,8 +291,7 @@ def _in_one_statement(
         **body_parameters(write.blocks, write.uploads),
         **event_parameters(write.events, settling),
     )
-    assert answer is not None
-    return bool(answer[0])
+    return bool(answer)
 
 
 def _in_steps(tx: Transaction, tenant: TenantId, write: CompileWrite, now_us: int) -> bool:

@@ -70,10 +70,9 @@ class SqlLedger:
         return None if row is None else Delta(codec=row[0], size=row[1], digest=row[2], body=row[3])
 
     def pending_request(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> bytes | None:
-        row = self.engine.one(
-            "pending_request", tenant=tenant, owner=key.owner, workflow=key.workflow, key=idempotency_key
+        return self.engine.row(
+            bytes, "pending_request", tenant=tenant, owner=key.owner, workflow=key.workflow, key=idempotency_key
         )
-        return None if row is None else bytes(row[0])
 
     def newest_pending(self, tenant: TenantId, key: BranchKey | None = None) -> int | None:
         if key is None:

@@ -103,12 +103,10 @@ class SqlRecords:
         return touched == 1
 
     def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[Branch]:
-        rows = self.engine.all("branches", tenant=tenant, owner=owner, workflow=workflow)
-        return [Branch(*row) for row in rows]
+        return self.engine.rows(Branch, "branches", tenant=tenant, owner=owner, workflow=workflow)
 
     def branch_start(self, tenant: TenantId, key: BranchKey) -> BranchStart | None:
-        row = self.engine.one("branch", **branch_columns(tenant, key))
-        return None if row is None else BranchStart(*row)
+        return self.engine.row(BranchStart, "branch", **branch_columns(tenant, key))
 
     def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> Tag | None:
         row = self.engine.one("tag", tenant=tenant, owner=owner, workflow=workflow, name=name)
@@ -129,12 +127,12 @@ class SqlRecords:
         return [BlockId(row[0]) for row in rows]
 
     def decisions(self, tenant: TenantId, key: BranchKey, manifest: BlockId) -> list[JournalRow]:
-        rows = self.engine.all(
+        return self.engine.rows(
+            JournalRow,
             "decisions",
             **branch_columns(tenant, key),
             manifest=manifest,
         )
-        return [JournalRow(*row) for row in rows]
 
     def expired(self, tenant: TenantId, manifest: BlockId) -> ExpiredRow | None:
         row = self.engine.one("expired", tenant=tenant, manifest=manifest)
@@ -160,8 +158,9 @@ class SqlRecords:
         return [expired_row(row) for row in rows]
 
     def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionPolicy | None:
-        row = self.engine.one("retention", tenant=tenant, owner=owner, workflow=workflow or OWNER_WIDE)
-        return None if row is None else RetentionPolicy(*row)
+        return self.engine.row(
+            RetentionPolicy, "retention", tenant=tenant, owner=owner, workflow=workflow or OWNER_WIDE
+        )
 
     def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionPolicy) -> None:
         check_part(owner, "owner")

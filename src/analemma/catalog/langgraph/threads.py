@@ -155,8 +155,7 @@ class ThreadRows:
         if fence.chosen and source.one("last_of_run", **asked, read="") is None:
             # What it begins with may come after what was written on top of that.
             return None
-        found = source.one("overtaken", **asked, read=fence.read)
-        return None if found is None else str(found[0])
+        return source.row(str, "overtaken", **asked, read=fence.read)
 
     def writers(self, thread: str, branch: str, checkpoint: str, *, source: Statements | None = None) -> frozenset[str]:
         """The runs that wrote on top of a checkpoint."""
@@ -230,8 +229,7 @@ class ThreadRows:
 
     def manifest(self, thread: str, branch: str, checkpoint: str) -> BlockId | None:
         """Which version a checkpoint is."""
-        row = self._engine.one("checkpoint_manifest", **self.key(thread, branch), checkpoint=checkpoint)
-        return None if row is None else BlockId(row[0])
+        return self._engine.row(BlockId, "checkpoint_manifest", **self.key(thread, branch), checkpoint=checkpoint)
 
     def of_version(self, thread: str, branch: str, manifest: BlockId) -> CheckpointRow | None:
         """The checkpoint that is this version."""
@@ -265,9 +263,7 @@ class ThreadRows:
 
     def newest(self, thread: str, branch: str) -> Newest:
         """The checkpoint with the greatest id."""
-        row = self._engine.one("newest_checkpoint", **self.key(thread, branch))
-        assert row is not None
-        *found, stranger = row
+        ((*found, stranger),) = self._engine.all("newest_checkpoint", **self.key(thread, branch))
         return Newest(
             None if found[0] is None else _checkpoint(tuple(found)), None if stranger is None else BlockId(stranger)
         )

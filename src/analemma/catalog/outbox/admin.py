@@ -83,20 +83,16 @@ class OutboxRows:
 
     def lane_counts(self, tenant: TenantId | None) -> LaneCounts:
         """What is under way; costs what is under way, not what was."""
-        row = self._engine.one("outbox_lanes", tenant=tenant, now=self.now_us())
-        assert row is not None
-        return LaneCounts(*row)
+        return self._engine.rows(LaneCounts, "outbox_lanes", tenant=tenant, now=self.now_us())[0]
 
     def oldest_us(self, tenant: TenantId | None) -> int | None:
         """When the oldest event was made that a worker has still to deliver."""
-        row = self._engine.one("outbox_oldest", tenant=tenant)
-        assert row is not None
+        (row,) = self._engine.all("outbox_oldest", tenant=tenant)
         return None if row[0] is None else int(row[0])
 
     def settled_counts(self, tenant: TenantId | None) -> tuple[int, int]:
         """How many rows are kept that were delivered, and that were given up; reads all of them."""
-        row = self._engine.one("outbox_settled", tenant=tenant)
-        assert row is not None
+        (row,) = self._engine.all("outbox_settled", tenant=tenant)
         return int(row[0]), int(row[1])
 
     def events(self, id: str, tenant: TenantId | None) -> list[StoredEvent]:

@@ -74,7 +74,7 @@ class Channels:
         long. Workers that find the same failure while it rests already do not make it longer."""
 
         def move(tx: Transaction) -> float:
-            row = tx.one(
+            rest_us = tx.value(
                 "rest_channel",
                 name=name,
                 now=self._now(tx),
@@ -83,8 +83,7 @@ class Channels:
                 asked=int((asked_s or 0.0) * 1_000_000),
                 reason=reason,
             )
-            assert row is not None
-            return int(row[0]) / 1_000_000
+            return int(rest_us) / 1_000_000
 
         return self._engine.write(move)
 
@@ -107,9 +106,8 @@ class Channels:
         many seconds from now it begins."""
 
         def move(tx: Transaction) -> float:
-            row = tx.one("take_turn", name=name, now=self._now(tx), duration=int(duration_s * 1_000_000))
-            assert row is not None
-            return max(0.0, float(row[0]) / 1_000_000)
+            wait_us = tx.value("take_turn", name=name, now=self._now(tx), duration=int(duration_s * 1_000_000))
+            return max(0.0, float(wait_us) / 1_000_000)
 
         return self._engine.write(move)
 
