@@ -18,8 +18,8 @@ from analemma.clock import moment
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
-    from analemma.gc.passes import Progress
-    from analemma.gc.reports import GcPlan
+    from analemma.gc.collection import Collection
+    from analemma.gc.collector import Progress
 
 commands = command_group("Collecting what nothing needs any more.")
 
@@ -204,18 +204,18 @@ def _progress(store: StoreOptions) -> Iterator[Progress | None]:
         yield lambda stage, count: bar.update(task, description=f"{stage} {count}" if count else stage)
 
 
-def _write(out: Path, made: GcPlan) -> None:
+def _write(out: Path, made: Collection) -> None:
     try:
         out.write_text(made.to_json(), encoding="utf-8")
     except OSError as exc:
         raise Invalid(f"cannot write {out}: {exc.strerror}", hint="name a file that this user may write") from exc
 
 
-def _read(planned: Path) -> GcPlan:
-    from analemma.gc.reports import GcPlan
+def _read(planned: Path) -> Collection:
+    from analemma.gc.collection import Collection
 
     try:
         text = planned.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
         raise Invalid(f"cannot read {planned}: {exc}", hint="name a file that gc plan --out wrote") from exc
-    return GcPlan.from_json(text)
+    return Collection.from_json(text)

@@ -1,33 +1,79 @@
 """`app.gc`: plan a collection, run it, and see what came of it.
 
-A run is one pass of the protocol in docs/design/garbage-collection.md, for each tenant in turn, and then uploads. It
-may stop anywhere, by itself or by dying; the next one begins anew."""
+A run is one pass of the protocol in docs/design/garbage-collection.md, for each tenant in turn, and then uploads; a
+plan is the pass that did not act. It may stop anywhere, by itself or by dying; the next one begins anew."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from collections.abc import Collection as Many
+from typing import Protocol
 
 from analemma.blocks.port import ObjectStore
+from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
-from analemma.catalog.collecting.marks import SECOND_US, Collecting, DatabaseClock, database_clock
+from analemma.catalog.collecting.marks import SECOND_US, Collecting, DatabaseClock, LeaseLost, Pass, database_clock
 from analemma.catalog.collecting.sessions import Sessions
 from analemma.catalog.collecting.uploads import Audit, CollectingUploads, Failure
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
-from analemma.errors import Conflict, Corrupt, Denied, Invalid, NotFound
-from analemma.gc.mark import batches
-from analemma.gc.passes import BATCH, Expiring, Parts, Progress, Run, TenantPart, TenantPass
-from analemma.gc.reports import SAMPLE, GcPlan, GcReport, GcStatus, TenantPlan, TenantReport
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound
+from analemma.failpoints import declare, hit
+from analemma.gc.collection import UPLOAD_BYTES, Collection, GcStatus, TenantCollection, pieces
+from analemma.gc.mark import Marks, Survey, batches
+from analemma.gc.roots import MANIFESTS, ROOTS
 from analemma.gc.uploads import UploadCollector
 from analemma.settings import Settings
 from analemma.state.object_ownership import ObjectOwnership
+from analemma.state.retention import BranchExpiry, ExpiryPlan
+
+BEFORE_FINISH = declare("gc.before_finish", "a pass is done, and nothing says so")
 
 PLAN_TRIES = 3
 LONGEST_GRACE_S = 1e10
 """Some 300 years, of which the database's clock can still be told the beginning."""
+BATCH = 2500
+"""Blocks in the first transaction. The fewer there are, the more often the same pages of a table are written: ids are
+random."""
+SMALLEST_BATCH = 100
+LARGEST_BATCH = 10_000
+LONGEST_S = 0.03
+"""How long a transaction should take, about."""
+RELEASED_LEASE_S = 30 * 86_400
+"""So long a pointer whose lease was released is told so; after that it names no lease."""
+MOST_PROBLEMS = 100
+"""A report of more is read by nobody."""
+
+Progress = Callable[[str, int], None]
+"""Hears what is being done, and how far."""
+
+
+class Expiring(Protocol):
+    """What a collection asks of a tenant's kernel."""
+
+    def expire_all(self, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]: ...
+
+    def expire(
+        self,
+        *,
+        workflow_id: str,
+        owner_id: str,
+        branch: str = ...,
+        dry_run: bool = False,
+        now_us: int | None = None,
+    ) -> ExpiryPlan: ...
+
+
+class TenantPart(Protocol):
+    """What a collection asks of a tenant."""
+
+    @property
+    def blocks(self) -> BlockStore: ...
+
+    @property
+    def kernel(self) -> Expiring: ...
 
 
 class Collector:
@@ -46,20 +92,17 @@ class Collector:
         clock: Clock,
         database_clock: DatabaseClock = database_clock,
     ) -> None:
-        upload_rows = CollectingUploads(engine, clock=database_clock)
-        self._parts = Parts(
-            store_id=store_id,
-            catalog=Collecting(engine, clock=database_clock),
-            upload_rows=upload_rows,
-            uploads=UploadCollector(
-                upload_rows, objects, age_s=settings.gc_upload_age_s, delay_s=settings.gc_object_delay_s
-            ),
-            has_objects=objects is not None,
-            ownership=ownership,
-            open_tenant=open_tenant,
-            settings=settings,
-            clock=clock,
+        self._store_id = store_id
+        self._catalog = Collecting(engine, clock=database_clock)
+        self._upload_rows = CollectingUploads(engine, clock=database_clock)
+        self._uploads = UploadCollector(
+            self._upload_rows, objects, age_s=settings.gc_upload_age_s, delay_s=settings.gc_object_delay_s
         )
+        self._ownership = ownership
+        """Whose the objects are; None if nobody else can have them."""
+        self._open_tenant = open_tenant
+        self._settings = settings
+        self._clock = clock
         self._holder = holder
         self._ran_at: dict[str | None, float] = {}
         self._gate = threading.Lock()
@@ -74,13 +117,25 @@ class Collector:
         *,
         expire: bool = True,
         progress: Progress | None = None,
-    ) -> GcPlan:
+    ) -> Collection:
         """What a run would do now, in one tenant or in all. Changes nothing, and may be made while others collect."""
-        return self._plan(self._tenants(tenant), self._grace(grace_s), expire, progress or (lambda stage, count: None))
+        tenants = self._tenants(tenant)
+        owner = None if self._ownership is None else self._ownership.owner()
+        made = Collection(
+            planned=True,
+            store_id=self._store_id,
+            grace_s=self._grace(grace_s),
+            object_delay_s=self._settings.gc_object_delay_s,
+            refused=owner.detail if owner is not None and owner.state == "other" else None,
+        )
+        _Run(self, None, made, expire=expire, progress=progress).go(tenants)
+        made.made_at_us = self._upload_rows.now_us()
+        made.complain_of_plan()
+        return made
 
     def run(
         self,
-        plan: GcPlan | None = None,
+        plan: Collection | None = None,
         dry_run: bool = False,
         grace_s: float | None = None,
         *,
@@ -89,20 +144,20 @@ class Collector:
         force: bool = False,
         progress: Progress | None = None,
         stop: Callable[[], bool] | None = None,
-    ) -> GcReport:
+    ) -> Collection:
         """In one tenant or in all: let versions expire, mark, doom, and delete what was doomed before and is still
         needed by nothing; then the objects in which no block lies any more.
 
         With a plan, nothing is deleted that the plan does not name, and all of it is looked at again. `force` goes on
         where the numbers of a tenant look wrong. Conflict while another collects; Denied, before anything is changed,
         if the objects are another catalog's."""
-        if plan is not None and plan.store_id != self._parts.store_id:
+        if plan is not None and plan.store_id != self._store_id:
             raise Invalid("the plan is for another store", hint="make one for this store", store_id=plan.store_id)
         if dry_run:
-            return _as_report(plan or self.plan(tenant, grace_s, expire=expire, progress=progress))
+            return (plan or self.plan(tenant, grace_s, expire=expire, progress=progress)).as_report()
         if plan is not None and grace_s is None:
             grace_s = plan.grace_s
-        grace_s = self._grace(grace_s)
+        done = Collection(grace_s=self._grace(grace_s))
         tenants = self._tenants(tenant)
         if plan is not None:
             planned = {each.tenant for each in plan.tenants}
@@ -113,35 +168,25 @@ class Collector:
                 if self._running is not None:
                     raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
                 self._running = token
-            self.sessions.abandon(self._parts.settings.gc_session_idle_s)
-            begun = self._parts.catalog.begin(
-                self._holder, self._parts.settings.gc_lease_s, store_id=self._parts.store_id
-            )
-            self._ran_at[tenant] = self._parts.clock.monotonic()
-            run = Run(
-                self._parts,
-                begun,
-                plan,
-                grace_s=grace_s,
-                expire=expire,
-                force=force,
-                progress=progress,
-                stop=stop,
-            )
-            return run.go(tenants)
+            self.sessions.abandon(self._settings.gc_session_idle_s)
+            begun = self._catalog.begin(self._holder, self._settings.gc_lease_s, store_id=self._store_id)
+            done.number = begun.number
+            self._ran_at[tenant] = self._clock.monotonic()
+            _Run(self, begun, done, plan=plan, expire=expire, force=force, progress=progress, stop=stop).act(tenants)
+            return done
         finally:
             if self._running is token:
                 self._running = None
 
     def status(self, runs: int = 10) -> GcStatus:
         """Who collects now, what the last runs did, and what failed."""
-        lease = self._parts.catalog.lease()
-        waiting, dead = self._parts.upload_rows.failure_counts()
+        lease = self._catalog.lease()
+        waiting, dead = self._upload_rows.failure_counts()
         return GcStatus(
             newest=lease.number,
             holder=lease.holder,
             lease_left_s=max(0, lease.until_us - lease.now_us) / SECOND_US if lease.holder else 0.0,
-            runs=tuple(self._parts.catalog.runs(runs)),
+            runs=tuple(self._catalog.runs(runs)),
             sessions=self.sessions.count(),
             waiting_failures=waiting,
             dead_failures=dead,
@@ -149,50 +194,50 @@ class Collector:
 
     def failures(self, limit: int = 100) -> list[Failure]:
         """Uploads that could not be collected: those that will be tried again, and those that will not."""
-        return self._parts.upload_rows.failures(limit)
+        return self._upload_rows.failures(limit)
 
     def retry(self, failure: int | None = None) -> int:
         """Have a dead failure tried again, or all; how many."""
-        count = self._parts.upload_rows.retry(failure)
+        count = self._upload_rows.retry(failure)
         if failure is not None and not count:
             raise NotFound(f"there is no dead failure {failure}", hint="`analemma gc failures` lists them")
         return count
 
     def work_failures(self) -> int:
         """Try what failed and may be tried again now; how many are done with."""
-        if self._parts.ownership is not None and self._parts.upload_rows.failure_counts()[0]:
-            self._parts.ownership.check()
-        return self._parts.uploads.work_failures()
+        if self._ownership is not None and self._upload_rows.failure_counts()[0]:
+            self._ownership.check()
+        return self._uploads.work_failures()
 
     def audit(self, limit: int = 100) -> list[Audit]:
         """The objects that were deleted, newest first."""
-        return self._parts.upload_rows.audit(limit)
+        return self._upload_rows.audit(limit)
 
     def is_due(self, interval_s: float, tenant: str | None = None) -> bool:
         """Whether no run has come to a tenant for so long, or to any one of all tenants."""
-        runs = self._parts.catalog.runs(1)
-        since_us = self._parts.upload_rows.now_us() - int(interval_s * SECOND_US)
+        runs = self._catalog.runs(1)
+        since_us = self._upload_rows.now_us() - int(interval_s * SECOND_US)
         if not runs or runs[0].started_at_us <= since_us:
             return True
         ran_at = self._ran_at.get(tenant)
-        if ran_at is not None and self._parts.clock.monotonic() - ran_at < interval_s:
+        if ran_at is not None and self._clock.monotonic() - ran_at < interval_s:
             # What stopped this run in a tenant, so that it does not count as a visit, need not be met every minute.
             return False
         number = None if tenant is None else self._tenants(tenant)[0][0]
-        return self._parts.catalog.oldest_visit(number) <= since_us
-
-    def _grace(self, grace_s: float | None) -> float:
-        chosen = self._parts.settings.gc_grace_s if grace_s is None else grace_s
-        if not 0 <= chosen <= LONGEST_GRACE_S:
-            raise Invalid(f"a grace period of {chosen} s is none", hint="0 is the shortest")
-        return chosen
+        return self._catalog.oldest_visit(number) <= since_us
 
     def tenants(self) -> list[str]:
         """The names of all tenants, oldest first."""
         return [name for _, name in self._tenants(None)]
 
+    def _grace(self, grace_s: float | None) -> float:
+        chosen = self._settings.gc_grace_s if grace_s is None else grace_s
+        if not 0 <= chosen <= LONGEST_GRACE_S:
+            raise Invalid(f"a grace period of {chosen} s is none", hint="0 is the shortest")
+        return chosen
+
     def _tenants(self, name: str | None) -> list[tuple[TenantId, str]]:
-        tenants = self._parts.catalog.tenants()
+        tenants = self._catalog.tenants()
         if name is None:
             return tenants
         chosen = [each for each in tenants if each[1] == name]
@@ -200,113 +245,280 @@ class Collector:
             raise NotFound(f"there is no tenant {name!r}", hint="saving something begins a tenant", tenant=name)
         return chosen
 
-    def _plan(self, tenants: list[tuple[TenantId, str]], grace_s: float, expire: bool, progress: Progress) -> GcPlan:
-        parts = self._parts
-        owner = None if parts.ownership is None else parts.ownership.owner()
-        claims: dict[bytes, int] = {}
-        """The size of each upload that would be claimed."""
-        abandoned = 0
-        plans = []
-        for number, name in tenants:
-            plans.append(self._plan_tenant(number, name, grace_s, expire, progress, claims))
-            if parts.has_objects and plans[-1].problem is None:
-                for page in parts.uploads.unreferenced(number):
-                    claims.update((each.id, each.size) for each in page)
-        if parts.has_objects:
-            chosen = {number for number, _ in tenants}
-            for page in parts.uploads.abandoned():
-                here = [(each.id, each.size) for each in page if each.tenant in chosen]
-                claims.update(here)
-                abandoned += len(here)
-        return GcPlan(
-            store_id=parts.store_id,
-            made_at_us=parts.upload_rows.now_us(),
-            grace_s=grace_s,
-            tenants=tuple(plans),
-            uploads=len(claims),
-            upload_bytes=sum(claims.values()),
-            abandoned=abandoned,
-            claims=b"".join(sorted(claims)),
-            object_delay_s=parts.settings.gc_object_delay_s,
-            refused=owner.detail if owner is not None and owner.state == "other" else None,
-        )
 
-    def _plan_tenant(
+class Stopped(Exception):
+    """Somebody asked the run to end early."""
+
+
+class _Run:
+    """One pass through tenants and then uploads. Between any two transactions it tells how far it is, keeps the lease,
+    and stops when asked to."""
+
+    def __init__(
         self,
-        tenant: TenantId,
-        name: str,
-        grace_s: float,
+        collector: Collector,
+        begun: Pass | None,
+        done: Collection,
+        *,
+        plan: Collection | None = None,
         expire: bool,
-        progress: Progress,
-        claims: dict[bytes, int],
-    ) -> TenantPlan:
-        parts, catalog = self._parts, self._parts.catalog
-        now_us = parts.upload_rows.now_us()
-        expiring = _expiring(parts.open_tenant(name).kernel, now_us) if expire else set()
-        for attempt in range(PLAN_TRIES):
-            looked = TenantPass(parts, tenant, name, begun=None, grace_s=grace_s, expiring=expiring)
+        force: bool = False,
+        progress: Progress | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        """`begun`: the pass; without one, everything is looked at and nothing is changed. `done` says what was done so
+        far, however the run ends. `force`: whatever the brakes say."""
+        self._collector = collector
+        self._catalog, self._upload_rows, self._uploads = collector._catalog, collector._upload_rows, collector._uploads
+        self._settings, self._clock = collector._settings, collector._clock
+        self._pass = begun
+        self._done = done
+        self._plan = plan
+        self._expire = expire
+        self._force = force
+        self._progress = progress
+        self._stop = stop
+        self._renewed = self._clock.monotonic()
+        self._batch = BATCH
+        self._claims: dict[bytes, int] = {}
+        """In a plan, the size of each upload that would be claimed."""
+
+    def act(self, tenants: list[tuple[TenantId, str]]) -> None:
+        """Do everything that is to be done, note it, and give the lease back."""
+        done, collector = self._done, self._collector
+        try:
+            if not self._uploads.has_objects and self._upload_rows.any():
+                raise Invalid(
+                    "this store has objects by now, and was opened without them", hint="open it again, and name them"
+                )
+            if collector._ownership is not None:
+                # Before anything else: what a copy of the catalog expires or dooms, it would next delete.
+                collector._ownership.take_turn()
+            self.go(tenants)
+        except Stopped:
+            done.stopped = True
+        except LeaseLost as exc:
+            done.complaints.append((str(exc), exc.kind))
+        except BaseException as exc:
+            # Give the lease back on the way out of an error, which matters more than what happens here.
             try:
-                for stage, count in looked.steps():
-                    progress(stage, count)
+                self._finish(f"{type(exc).__name__}: {exc}")
+            except AnalemmaError:
+                pass
+            raise
+        hit(BEFORE_FINISH)
+        self._finish("; ".join(done.problems) or ("it was asked to stop" if done.stopped else None))
+
+    def go(self, tenants: list[tuple[TenantId, str]]) -> None:
+        """Look at all tenants and uploads, and in a pass act on what is found."""
+        for tenant, name in tenants:
+            self._collect_tenant(tenant, name)
+        # Not where something is wrong: without its block rows, a tenant's every object looks unreferenced.
+        sound = [tenant for (tenant, _), each in zip(tenants, self._done.tenants, strict=True) if each.problem is None]
+        if self._pass is None:
+            self._claim_uploads(sound, None)
+            self._done.claims = b"".join(sorted(self._claims))
+            self._done.claimed = self._done.objects = len(self._claims)
+            self._done.object_bytes = sum(self._claims.values())
+            return
+        try:
+            only = None if self._plan is None else frozenset(pieces(self._plan.claims, UPLOAD_BYTES))
+            self._claim_uploads(sound, only)
+            self._uploads.delete(self._done, lambda: self._tick("deleting objects", 0), self._refuse)
+            self._done.failures = self._uploads.work_failures(self._pass.number, lambda: self._tick("retrying", 0))
+        except LeaseLost:
+            raise
+        except AnalemmaError as exc:
+            self._done.complaints.append((str(exc), exc.kind))
+
+    def _collect_tenant(self, tenant: TenantId, name: str) -> None:
+        done = TenantCollection(name)
+        self._done.tenants += (done,)
+        settings, begun = self._settings, self._pass
+        try:
+            expiring = self._expire_versions(done) if self._expire else set()
+            if self._expire and begun is not None:
+                for count in begun.end_leases(tenant, self._ago_us(settings.payload_lease_s)):
+                    done.leases += count
+                    self._tick("ending leases", count)
+            self._collect_blocks(tenant, done, expiring)
+            if self._expire and begun is not None and done.problem is None:
+                for count in begun.forget_keys(tenant, self._ago_us(settings.idempotency_keep_s)):
+                    done.keys += count
+                    self._tick("forgetting keys", count)
+        except (LeaseLost, Stopped):
+            raise
+        except AnalemmaError as exc:
+            # What cannot be read ends the pass for this tenant: tenants share nothing, so others are none the worse.
+            if begun is not None:
+                begun.renew()
+                self._done.complaints.append((f"{name}: {exc}", exc.kind))
+            elif not isinstance(exc, Corrupt):
+                raise
+            done.problem, done.kind = str(exc), exc.kind
+
+    def _expire_versions(self, done: TenantCollection) -> set[BlockId]:
+        """Let versions expire that retention lets go; in a plan, those that would."""
+        # By the database's clock: one program whose own is ahead would let everybody's versions expire.
+        now_us = self._upload_rows.now_us()
+        kernel = self._collector._open_tenant(done.tenant).kernel
+        branches = kernel.expire_all(dry_run=self._pass is None, now_us=now_us)
+        self._tick("expiring", len(branches))
+        found: set[BlockId] = set()
+        for each in branches:
+            if self._pass is not None:
+                done.expired += each.expired
+                if each.problem is not None:
+                    place = f"{each.owner_id}/{each.workflow_id} on {each.branch}"
+                    self._done.complaints.append((f"{done.tenant}: {place}: {each.problem}", Conflict.kind))
+            elif each.problem is None:
+                plan = kernel.expire(
+                    workflow_id=each.workflow_id,
+                    owner_id=each.owner_id,
+                    branch=each.branch,
+                    dry_run=True,
+                    now_us=now_us,
+                )
+                found.update(BlockId(bytes.fromhex(version.manifest_id)) for version in plan.expired)
+        if self._pass is None:
+            done.expired = len(found)
+        return found
+
+    def _collect_blocks(self, tenant: TenantId, done: TenantCollection, expiring: Many[BlockId]) -> None:
+        """Mark from a snapshot, sort all blocks, and act on them."""
+        for tries_left in reversed(range(PLAN_TRIES)):
+            try:
+                found, roots, limit = self._survey(tenant, done.tenant, expiring)
                 break
             except Corrupt as exc:
                 # Without the lease, others may collect what is below a version that expired since we looked.
-                if attempt == PLAN_TRIES - 1 or not exc.facts.get("missing"):
-                    return TenantPlan(name, to_expire=len(expiring), problem=str(exc), kind=exc.kind)
-        found = looked.survey
-        plan = TenantPlan(name, total=found.total, referenced=found.referenced, to_expire=len(expiring))
-        if looked.problem is not None:
-            return replace(plan, problem=looked.problem, kind="limit")
-        freed = 0
+                if self._pass is not None or not tries_left or not exc.facts.get("missing"):
+                    raise
+        done.total, done.referenced = found.total, found.referenced
+        if not self._force and (problem := self._judge(tenant, found, roots)) is not None:
+            done.problem, done.kind = problem, "limit"
+            if self._pass is not None:
+                advice = f"{done.tenant}: {problem} (if that is right, run it with force)"
+                self._done.complaints.append((advice, "limit"))
+            return
+        if self._pass is None:
+            self._foresee(tenant, done, found)
+        else:
+            self._act_on(self._pass, tenant, done, found, limit)
+
+    def _survey(self, tenant: TenantId, name: str, expiring: Many[BlockId]) -> tuple[Survey, int, int]:
+        """All blocks, sorted; how many roots there are, and which dooms are old enough for deletion."""
+        catalog, begun = self._catalog, self._pass
+        number = catalog.lease().number + 1 if begun is None else begun.number
+        seen = catalog.look(tenant, ROOTS) if begun is None else begun.snapshot(tenant, ROOTS)
+        self._tick("snapshot", sum(map(len, seen.roots.values())))
+        # A version that another table names is kept by that, whether or not it expires.
+        gone: dict[str, Many[BlockId]] = {MANIFESTS.table: expiring}
+        roots = [root for table in ROOTS for root in seen.roots[table.table] if root not in gone.get(table.table, ())]
+        marks = Marks()
+        for count in marks.follow(roots, self._collector._open_tenant(name).blocks.read_uncached):
+            self._tick("marking", count)
+        # Dooms of earlier passes, of before the oldest open session began, and with a grace period at least that old.
+        limit = number if self._done.grace_s == 0 else min(number, catalog.grace_limit(self._done.grace_s))
+        if seen.oldest_session is not None:
+            limit = min(limit, seen.oldest_session)  # guard: gc.session
+        found = Survey()
+        for count in found.sort(catalog.scan_pages(tenant), catalog.scan_doomed_pages(tenant), marks, limit):
+            self._tick("scanning", count)
+        self._tick("scanned", found.total)
+        return found, len(roots), limit
+
+    def _judge(self, tenant: TenantId, found: Survey, roots: int) -> str | None:
+        """Why nothing should be collected, because the numbers look wrong, or None."""
+        total, referenced, limits = found.total, found.referenced, self._settings
+        if total and not roots and self._catalog.unexplained_emptiness(tenant):
+            return f"there are {total} blocks and nothing that leads to any of them"
+        unmarked = total - referenced
+        if unmarked >= limits.gc_brake_blocks and unmarked > limits.gc_brake_unmarked * total:
+            return f"nothing leads to {unmarked} of {total} blocks, more than {limits.gc_brake_unmarked:.0%}"
+        last = self._catalog.last_count(tenant)
+        if last is not None:
+            fewer = last[1] - referenced
+            if fewer >= limits.gc_brake_blocks and fewer > limits.gc_brake_drop * last[1]:
+                return f"only {referenced} blocks are needed, and {last[1]} were in the pass before"
+        return None
+
+    def _foresee(self, tenant: TenantId, done: TenantCollection, found: Survey) -> None:
+        """What a pass would do to these blocks, and which uploads would have none left."""
+        done.doomed, done.deleted = len(found.doom) // ID_BYTES, len(found.delete) // ID_BYTES
+        done.waiting, done.deletions = found.waiting, bytes(found.delete)
         emptied: dict[bytes, int] = {}
         for batch in batches(found.delete, BATCH):
-            for upload, count, size in catalog.deletion_facts(tenant, batch):
-                freed += size
+            for upload, count, size in self._catalog.deletion_facts(tenant, batch):
+                done.bytes += size
                 if upload is not None:
                     emptied[upload] = emptied.get(upload, 0) + count
         for upload, count in emptied.items():
-            if parts.has_objects and catalog.blocks_in_upload(tenant, upload) == count:
-                claims[upload] = parts.upload_rows.size(tenant, upload)
-        return replace(
-            plan,
-            to_doom=len(found.doom) // ID_BYTES,
-            to_delete=len(found.delete) // ID_BYTES,
-            delete_bytes=freed,
-            waiting=found.waiting,
-            sample=tuple(block.hex() for block in next(batches(found.delete, SAMPLE), [])),
-            deletions=bytes(found.delete),
-        )
+            if self._uploads.has_objects and self._catalog.blocks_in_upload(tenant, upload) == count:
+                self._claims[upload] = self._upload_rows.size(tenant, upload)
 
+    def _act_on(self, begun: Pass, tenant: TenantId, done: TenantCollection, found: Survey, limit: int) -> None:
+        only = None
+        if self._plan is not None:
+            planned = b"".join(each.deletions for each in self._plan.tenants if each.tenant == done.tenant)
+            only = frozenset(pieces(planned, ID_BYTES))
+        for batch in self._batches(found.clear):
+            done.cleared += begun.clear(tenant, batch)
+            self._tick("sparing", done.cleared)
+        for batch in self._batches(found.doom):
+            done.doomed += begun.doom(tenant, batch)
+            self._tick("marking to go", done.doomed)
+        for batch in self._batches(found.delete):
+            if chosen := batch if only is None else [block for block in batch if block in only]:
+                count, freed = begun.delete(tenant, chosen, limit)
+                done.deleted += count
+                done.bytes += freed
+            self._tick("deleting", done.deleted)
+        begun.count(tenant, found.total - done.deleted, found.referenced)
+        if found.referenced or done.deleted == found.total:
+            # Not while they are all that explains why nothing leads to blocks that are still there.
+            begun.forget_leases(tenant, self._ago_us(RELEASED_LEASE_S))
 
-def _expiring(kernel: Expiring, now_us: int) -> set[BlockId]:
-    """The versions that would expire now."""
-    found: set[BlockId] = set()
-    for each in kernel.expire_all(dry_run=True, now_us=now_us):
-        if each.problem is None:
-            plan = kernel.expire(
-                workflow_id=each.workflow_id, owner_id=each.owner_id, branch=each.branch, dry_run=True, now_us=now_us
-            )
-            found.update(BlockId(bytes.fromhex(version.manifest_id)) for version in plan.expired)
-    return found
+    def _batches(self, ids: bytearray) -> Iterator[list[BlockId]]:
+        """As many at a time as take about `LONGEST_S`: on SQLite all other writers wait for the transaction."""
+        place, monotonic = 0, self._clock.monotonic
+        while place < len(ids):
+            end = place + self._batch * ID_BYTES
+            started = monotonic()
+            yield from batches(ids[place:end], self._batch)
+            place = end
+            wanted = int(self._batch * min(2.0, LONGEST_S / max(monotonic() - started, 1e-6)))
+            self._batch = max(SMALLEST_BATCH, min(LARGEST_BATCH, wanted))
 
+    def _claim_uploads(self, tenants: list[TenantId], only: Many[bytes] | None) -> None:
+        for page in self._uploads.candidates(tenants, self._refuse):
+            chosen = page if only is None else [each for each in page if each.id in only]
+            if self._pass is not None:
+                self._done.claimed += self._uploads.claim(chosen)
+            else:
+                self._claims.update((each.id, each.size) for each in chosen)
+                self._done.abandoned += sum([each.abandoned for each in chosen])
+            self._tick("claiming", 0)
 
-def _as_report(plan: GcPlan) -> GcReport:
-    """The report of a run that would do just this."""
-    tenants = tuple(
-        TenantReport(
-            tenant=each.tenant,
-            expired=each.to_expire,
-            total=each.total,
-            referenced=each.referenced,
-            doomed=each.to_doom,
-            deleted=each.to_delete,
-            bytes=each.delete_bytes,
-            problem=each.problem,
-            kind=each.kind,
-        )
-        for each in plan.tenants
-    )
-    kinds = tuple(each.kind for each in plan.tenants if each.problem and each.kind)
-    if plan.refused is not None:
-        kinds = (Denied.kind, *kinds)
-    return GcReport(0, tenants, plan.uploads, plan.uploads, plan.upload_bytes, 0, plan.problems, kinds)
+    def _refuse(self, problem: str) -> None:
+        if self._pass is not None and len(self._done.complaints) < MOST_PROBLEMS:
+            self._done.complaints.append((f"{problem}: nothing was deleted by it", Corrupt.kind))
+
+    def _ago_us(self, seconds: float) -> int:
+        return self._upload_rows.now_us() - round(seconds * SECOND_US)
+
+    def _tick(self, stage: str, count: int) -> None:
+        if self._progress is not None:
+            self._progress(stage, count)
+        if self._stop is not None and self._stop():
+            raise Stopped
+        now = self._clock.monotonic()
+        if self._pass is not None and now - self._renewed >= self._settings.gc_lease_s / 3:
+            self._pass.renew()
+            self._renewed = now
+
+    def _finish(self, reason: str | None) -> None:
+        assert self._pass is not None
+        sums = ("expired", "total", "referenced", "doomed", "cleared", "deleted", "bytes", "claimed", "objects")
+        state = "finished" if reason is None else "aborted"
+        self._pass.finish(state, reason, {name: getattr(self._done, name) for name in sums})

@@ -4,8 +4,7 @@ as an orphan, so that the bucket's own rules may do it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from analemma.blocks.packs import UPLOAD_ID_BYTES, pack_key
@@ -15,6 +14,7 @@ from analemma.catalog.collecting.uploads import CLAIM_BATCH, Candidate, Claimed,
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit
+from analemma.gc.collection import Collection
 from analemma.gc.lifecycle import ORPHAN_TAG
 from analemma.state.object_ownership import NotOwner
 
@@ -37,17 +37,6 @@ Refuse = Callable[[str], None]
 """Told of each upload whose row cannot be right, and by which nothing is deleted."""
 
 
-@dataclass(slots=True)
-class Deleted:
-    """What became of claimed objects."""
-
-    objects: int = 0
-    bytes: int = 0
-    failed: int = 0
-    looked_for: int = 0
-    missing: int = 0
-
-
 class UploadCollector:
     """Works without the collector's lease: of two who claim or delete the same, both may."""
 
@@ -59,77 +48,71 @@ class UploadCollector:
         self._age_us = int(age_s * SECOND_US)
         self._delay_us = int(delay_s * SECOND_US)
 
-    def abandoned(self, refuse: Refuse = lambda _: None) -> Iterator[list[Candidate]]:
-        """Intents whose commit has not come for so long, by the page."""
-        before = self._catalog.now_us() - self._age_us
-        after: Candidate | None = None
-        while page := self._catalog.abandoned(before, after):
-            yield _sound(page, refuse)
-            after = page[-1]
+    @property
+    def has_objects(self) -> bool:
+        return self._objects is not None
 
-    def unreferenced(self, tenant: TenantId, refuse: Refuse = lambda _: None) -> Iterator[list[Candidate]]:
-        """Ready uploads in which no block lies, by the page."""
-        found, after = self._catalog.unreferenced(tenant, b"")
-        while after is not None:
-            for start in range(0, len(found), CLAIM_BATCH):
-                yield _sound(found[start : start + CLAIM_BATCH], refuse)
-            found, after = self._catalog.unreferenced(tenant, after)
-
-    def claim(
-        self,
-        tenants: Sequence[TenantId],
-        only: Collection[bytes] | None,
-        tick: Callable[[], None] = lambda: None,
-        refuse: Refuse = lambda _: None,
-    ) -> int:
-        """Claim what is abandoned or unreferenced (with `only`, none but these); how many uploads."""
+    def candidates(self, tenants: Sequence[TenantId], refuse: Refuse) -> Iterator[list[Candidate]]:
+        """By the page: intents of these tenants whose commit has not come for so long, and their ready uploads in which
+        no block lies."""
         if self._objects is None:
-            return 0
-        count = 0
-        before = self._catalog.now_us() - self._age_us
-        chosen = set(tenants)
-        for page in self.abandoned(refuse):
-            here = _allowed([each for each in page if each.tenant in chosen], only)
-            if here:
-                hit(BEFORE_CLAIM)
-            count += len(self._catalog.claim_abandoned(here, before))
-            tick()
+            return
+        before, chosen = self._before_us(), set(tenants)
+        last: Candidate | None = None
+        while page := self._catalog.abandoned(before, last):
+            yield [each for each in _sound(page, refuse) if each.tenant in chosen]
+            last = page[-1]
         for tenant in tenants:
-            for page in self.unreferenced(tenant, refuse):
-                here = _allowed(page, only)
-                if here:
-                    hit(BEFORE_CLAIM)
-                count += len(self._catalog.claim_unreferenced(here))
-                tick()
-        return count
+            found, after = self._catalog.unreferenced(tenant, b"")
+            while after is not None:
+                for start in range(0, len(found), CLAIM_BATCH):
+                    yield _sound(found[start : start + CLAIM_BATCH], refuse)
+                found, after = self._catalog.unreferenced(tenant, after)
 
-    def delete(self, number: int, tick: Callable[[], None] = lambda: None, refuse: Refuse = lambda _: None) -> Deleted:
+    def claim(self, candidates: Sequence[Candidate]) -> int:
+        """Claim those that still are what they were; how many."""
+        if not candidates:
+            return 0
+        hit(BEFORE_CLAIM)
+        return len(self._catalog.claim(candidates, self._before_us()))
+
+    def _before_us(self) -> int:
+        return self._catalog.now_us() - self._age_us
+
+    def delete(self, done: Collection, tick: Callable[[], None], refuse: Refuse) -> None:
         """Delete the objects of all claimed uploads, whoever claimed them. Unavailable if so many committed ones are
         not there that this must be the wrong place to look."""
-        done = Deleted()
         if self._objects is None:
-            return done
+            return
         now = self._catalog.now_us()
+        looked_for = missing = 0
         after: Claimed | None = None
         while page := self._catalog.claimed(
             claimed_before_us=now - self._delay_us, deleted_before_us=now - AGAIN_AFTER_S * SECOND_US, after=after
         ):
             after = page[-1]
             page = _sound(page, refuse)
-            absent = self._absent(self._objects, page, done)
+            # Those that a commit made count, nobody has deleted as far as is known, and that are not there.
+            committed = [each for each in page if each.claimed_from == "ready" and each.deleted_at_us is None]
+            absent = {each.id for each in committed if self._objects.head(each.object_key) is None}
+            looked_for += len(committed)
+            missing += len(absent)
+            if missing > MOST_MISSING and missing * 2 > looked_for:
+                raise Unavailable(
+                    f"{missing} of {looked_for} committed objects are not where objects should be",
+                    hint="check the objects URL: this may be another bucket",
+                )
             failed = self._delete_objects(self._objects, page)
             hit(AFTER_OBJECT)
             for upload in page:
                 if upload.id in failed:
-                    done.failed += 1
                     self._catalog.enqueue(upload.tenant, [upload.id], "delete", failed[upload.id])
                 else:
-                    self._note(upload, number, _reason(upload), now, missing=upload.id in absent)
+                    self._note(upload, done.number, _reason(upload), now, missing=upload.id in absent)
                     if upload.deleted_at_us is None:
                         done.objects += 1
-                        done.bytes += upload.size
+                        done.object_bytes += upload.size
             tick()
-        return done
 
     def work_failures(self, number: int = 0, tick: Callable[[], None] = lambda: None) -> int:
         """Try what is in the failure queue and may be tried now; how many requests are done with."""
@@ -155,7 +138,7 @@ class UploadCollector:
         reason = None
         if taken.kind == "commit":
             # One that is ready was committed after all; one that is claimed was found by a pass, or by us before.
-            self._catalog.claim_failed(Candidate(taken.tenant, taken.upload, pack_key(taken.upload), 0))
+            self._catalog.claim([Candidate(taken.tenant, taken.upload, "temp", pack_key(taken.upload), 0)])
             reason = COMMIT_FAILED
         upload = self._catalog.claimed_upload(taken.tenant, taken.upload)
         if upload is not None:
@@ -163,19 +146,6 @@ class UploadCollector:
                 raise Corrupt(problem, hint="restore the row of this upload from a backup, then retry")
             _delete(objects, upload)
             self._note(upload, number, reason or _reason(upload), self._catalog.now_us(), missing=False)
-
-    def _absent(self, objects: ObjectStore, page: Sequence[Claimed], done: Deleted) -> set[bytes]:
-        """Those that a commit made count, nobody has deleted as far as is known, and that are not there."""
-        committed = [each for each in page if each.claimed_from == "ready" and each.deleted_at_us is None]
-        absent: set[bytes] = {each.id for each in committed if objects.head(each.object_key) is None}
-        done.looked_for += len(committed)
-        done.missing += len(absent)
-        if done.missing > MOST_MISSING and done.missing * 2 > done.looked_for:
-            raise Unavailable(
-                f"{done.missing} of {done.looked_for} committed objects are not where objects should be",
-                hint="check the objects URL: this may be another bucket",
-            )
-        return absent
 
     def _delete_objects(self, objects: ObjectStore, page: Sequence[Claimed]) -> dict[bytes, str]:
         """Delete all of these; what went wrong with those that failed."""
@@ -239,10 +209,6 @@ def _contradiction(upload: Candidate | Claimed) -> str | None:
     if upload.in_use:
         return f"{name} would let its object go, and blocks lie in it"
     return None
-
-
-def _allowed(page: list[Candidate], only: Collection[bytes] | None) -> list[Candidate]:
-    return page if only is None else [each for each in page if each.id in only]
 
 
 def _reason(upload: Claimed) -> str:

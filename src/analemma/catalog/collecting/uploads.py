@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from analemma.catalog.collecting.marks import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.engine.db import Engine, Row, Transaction
@@ -21,7 +21,11 @@ MOST_ATTEMPTS = 3
 DEAD_LETTER_S = 14 * 86_400
 LONGEST_ERROR = 500
 
+ANY_AGE = 2**62
+"""Before this time, in microseconds, everything was begun."""
+
 FailureKind = Literal["commit", "delete"]
+UploadState = Literal["temp", "ready"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,16 @@ class Candidate:
 
     tenant: TenantId
     id: UploadId
+    state: UploadState
     object_key: str
     size: int
     in_use: bool = False
     """Blocks lie in it, whatever its row says: it must not be claimed."""
+
+    @property
+    def abandoned(self) -> bool:
+        """Its commit never came."""
+        return self.state == "temp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,50 +123,38 @@ class CollectingUploads:
             after_id=after.id if after else b"",
             limit=limit,
         )
-        return [_candidate(row) for row in rows]
+        return [Candidate(row[0], row[1], "temp", row[2], row[3], bool(row[4])) for row in rows]
 
     def unreferenced(self, tenant: TenantId, after: bytes, limit: int = PAGE) -> tuple[list[Candidate], bytes | None]:
         """Those of a page of ready uploads in which no block of this tenant lies, and where the next page begins."""
         rows = self._engine.all("ready_uploads", tenant=tenant, after=after, limit=limit)
-        found = [Candidate(tenant, UploadId(row[0]), row[1], row[2], bool(row[4])) for row in rows if not row[3]]
+        found = [Candidate(tenant, row[0], "ready", row[1], row[2], bool(row[4])) for row in rows if not row[3]]
         return found, UploadId(rows[-1][0]) if rows else None
 
-    def claim_abandoned(self, candidates: Sequence[Candidate], before_us: int) -> list[Candidate]:
-        """Claim intents, durably; those of them that were still intents, and in which no block lies."""
+    def claim(self, candidates: Sequence[Candidate], before_us: int = ANY_AGE) -> list[Candidate]:
+        """Claim uploads, durably: intents that are older than that, and ready ones; those of them that were still what
+        they were, and in which no block lies."""
 
-        def claim(tx: Transaction, each: Candidate, now: int) -> int:
-            return tx.execute("claim_abandoned_upload", now=now, before=before_us, **_named(each))
-
-        return self._claim(candidates, claim)
-
-    def claim_failed(self, candidate: Candidate) -> bool:
-        """Claim the intent of a commit that failed, durably; False if it is no intent any more."""
-
-        def claim(tx: Transaction, each: Candidate, now: int) -> int:
-            return tx.execute("claim_failed_upload", now=now, **_named(each))
-
-        return bool(self._claim([candidate], claim))
-
-    def claim_unreferenced(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Claim ready uploads, durably; those of them in which no block lies."""
-
-        def claim(tx: Transaction, each: Candidate, now: int) -> int:
-            return tx.execute("claim_unreferenced_upload", now=now, **_named(each))
-
-        return self._claim(candidates, claim)
-
-    def _claim(
-        self, candidates: Sequence[Candidate], claim: Callable[[Transaction, Candidate, int], int]
-    ) -> list[Candidate]:
         def move(tx: Transaction) -> list[Candidate]:
             now = self._clock(tx)
             # One statement for each: every one of them looks at the database as it is then.
-            return [each for each in candidates if claim(tx, each, now) == 1]
+            return [each for each in candidates if self._claim(tx, each, before_us, now) == 1]
 
         claimed = self._engine.write(move, durable=True)
         if claimed:
             hit(AFTER_CLAIM)
         return claimed
+
+    def _claim(self, tx: Transaction, each: Candidate, before_us: int, now: int) -> int:
+        return tx.execute(
+            "claim_upload",
+            tenant=each.tenant,
+            id=each.id,
+            state=each.state,
+            object_key=each.object_key,
+            before=before_us if each.abandoned else ANY_AGE,
+            now=now,
+        )
 
     def claimed(
         self, *, claimed_before_us: int, deleted_before_us: int, after: Claimed | None = None, limit: int = CLAIM_BATCH
@@ -274,13 +272,5 @@ class CollectingUploads:
         return int(row[0]), int(row[1])
 
 
-def _candidate(row: Row) -> Candidate:
-    return Candidate(TenantId(row[0]), UploadId(row[1]), row[2], row[3], bool(row[4]))
-
-
 def _claimed(row: Row) -> Claimed:
     return Claimed(TenantId(row[0]), UploadId(row[1]), *row[2:])
-
-
-def _named(each: Candidate) -> dict[str, Any]:
-    return {"tenant": each.tenant, "id": each.id, "object_key": each.object_key}

@@ -6,19 +6,15 @@ FROM upload
 WHERE state = 'temp' AND created_at < :before AND (tenant, id) > (:after_tenant, :after_id)
 ORDER BY tenant, id LIMIT :limit
 
--- claim_abandoned_upload --
--- Compare-and-set against the commit, which goes from the same state: only one of the two finds it. A row that is wrong about its state,
--- its tenant or its object must not take a pack with it in which blocks lie.
-UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = 'temp'
--- guard: upload.abandoned
--- guard: upload.abandoned.blocks
-WHERE tenant = :tenant AND id = :id AND state = 'temp' AND created_at < :before AND object_key = :object_key
-  AND NOT EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
-
--- claim_failed_upload --
--- The same for one whose commit is known to have failed, at any age.
-UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = 'temp'
-WHERE tenant = :tenant AND id = :id AND state = 'temp' AND object_key = :object_key
+-- claim_upload --
+-- Compare-and-set. For an intent against its commit, which goes from the same state: only one of the two finds it; one whose commit is known to
+-- have failed is claimed at any age. Blocks come to lie in an upload only in the transaction that makes it ready, so for one that is seen ready
+-- "none" stays true. A row that is wrong about its state, its tenant or its object must not take a pack with it in which blocks lie.
+UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = :state
+WHERE tenant = :tenant AND id = :id AND object_key = :object_key  -- guard: upload.claimed.key
+-- guard: upload.claimed
+-- guard: upload.claimed.blocks
+  AND state = :state AND created_at < :before
   AND NOT EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
 
 -- ready_uploads --
@@ -34,13 +30,6 @@ FROM (
     ORDER BY id LIMIT :limit
 ) AS page
 ORDER BY page.id
-
--- claim_unreferenced_upload --
--- Blocks come to lie in an upload only in the transaction that makes it ready, so for one that is seen ready "none" stays true.
-UPDATE upload SET state = 'deleting', claimed_at = :now, claimed_from = 'ready'
-WHERE tenant = :tenant AND id = :id AND state = 'ready' AND object_key = :object_key  -- guard: upload.unreferenced.key
-  -- guard: upload.unreferenced.blocks
-  AND NOT EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id)
 
 -- claimed_uploads --
 -- Objects to delete: claimed long enough ago and not deleted yet, or deleted so long ago that a late writer may have brought them back.

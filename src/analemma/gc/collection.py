@@ -1,0 +1,248 @@
+"""What a pass of the collector found and did, or would do: values, which are also what is printed and kept of them."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
+
+from analemma.catalog.collecting.marks import Run
+from analemma.clock import span_for_people
+from analemma.errors import Denied, Invalid
+
+SAMPLE = 20
+ID_BYTES = 32
+UPLOAD_BYTES = 16
+Ids = bytes
+"""Many ids, one behind the other."""
+
+TENANT_PLAN = {"to_expire": "expired", "to_doom": "doomed", "to_delete": "deleted", "delete_bytes": "bytes"}
+PLAN = {"uploads": "objects", "upload_bytes": "object_bytes"}
+"""How plans spell what reports tell as done."""
+PLANNED = ("store_id", "made_at_us", "grace_s", "tenants", *PLAN, "abandoned", "object_delay_s", "refused")
+PLANNED_TENANT = ("tenant", "total", "referenced", *TENANT_PLAN, "waiting", "sample", "problem", "kind")
+SUMS = ("expired", "total", "referenced", "cleared", "doomed", "deleted", "bytes")
+DONE = (
+    *SUMS,
+    "number",
+    "tenants",
+    "claimed",
+    "objects",
+    "object_bytes",
+    "failures",
+    "problems",
+    "kinds",
+    "stopped",
+    "ok",
+)
+DONE_TENANT = ("tenant", *SUMS, "problem", "kind", "keys", "leases")
+"""What JSON has of each, in order."""
+
+
+def _also(name: str) -> property:
+    """The same under the name that it has in a plan."""
+    return property(attrgetter(name))
+
+
+def _sum(name: str) -> property:
+    """Of all tenants."""
+    get = attrgetter(name)
+    return property(lambda self: sum(map(get, self.tenants)))
+
+
+@dataclass(slots=True)
+class TenantCollection:
+    """What a pass found in one tenant, and did, or would do."""
+
+    tenant: str
+    expired: int = 0
+    """Versions that retention let go first."""
+    total: int = 0
+    """Blocks there are."""
+    referenced: int = 0
+    """Those that something leads to."""
+    cleared: int = 0
+    """Those of them that were doomed, and are no more."""
+    doomed: int = 0
+    """Blocks that were marked to go in a later pass."""
+    deleted: int = 0
+    bytes: int = 0
+    """What the deleted ones took, compressed."""
+    waiting: int = 0
+    """Doomed blocks that stay for now: for the grace period, or for an open session."""
+    problem: str | None = None
+    """Why nothing of this tenant is collected."""
+    kind: str | None = None
+    """What kind of error that is."""
+    keys: int = 0
+    """Idempotency keys that were forgotten: they counted no more."""
+    leases: int = 0
+    """Leases of payloads that ended with their executions, which nobody had released."""
+    deletions: Ids = field(default=b"", repr=False)
+    """In a plan every block that would go: 32 bytes each, in order."""
+
+    to_expire, to_doom, to_delete, delete_bytes = map(_also, TENANT_PLAN.values())
+
+    @property
+    def sample(self) -> tuple[str, ...]:
+        """Some of the blocks that would go."""
+        return tuple(block.hex() for block in pieces(self.deletions[: SAMPLE * ID_BYTES], ID_BYTES))
+
+
+@dataclass(slots=True)
+class Collection:
+    """What a pass found and did; or a plan: what it would do now, made without changing anything."""
+
+    number: int = 0
+    """Of the pass; 0: a plan's."""
+    planned: bool = False
+    tenants: tuple[TenantCollection, ...] = ()
+    claimed: int = 0
+    """Uploads that were claimed."""
+    objects: int = 0
+    """Objects that were deleted."""
+    object_bytes: int = 0
+    failures: int = 0
+    """Uploads that had failed before and were collected."""
+    complaints: list[tuple[str, str]] = field(default_factory=list)
+    """What is wrong, each with its kind of error."""
+    stopped: bool = False
+    store_id: str = ""
+    made_at_us: int = 0
+    grace_s: float = 0.0
+    abandoned: int = 0
+    """Those of the uploads whose commit never came."""
+    claims: Ids = field(default=b"", repr=False)
+    """In a plan every upload that would be claimed: 16 bytes each."""
+    object_delay_s: float = 0.0
+    """How long objects stay after that."""
+    refused: str | None = None
+    """Why a run would do nothing at all: the objects are another catalog's."""
+
+    expired, total, referenced, cleared, doomed, deleted, bytes = map(_sum, SUMS)
+    to_delete, delete_bytes = map(_sum, ("deleted", "bytes"))
+    uploads, upload_bytes = map(_also, PLAN.values())
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(problem for problem, _ in self.complaints)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of error behind the problems."""
+        return tuple(kind for _, kind in self.complaints)
+
+    @property
+    def ok(self) -> bool:
+        return not self.complaints
+
+    def describe(self) -> str:
+        """For people, one line for each fact."""
+        return "\n".join(self._lines_of_plan() if self.planned else self._lines_of_report())
+
+    def _lines_of_plan(self) -> Iterator[str]:
+        if self.refused is not None:
+            yield f"a run would be refused, and do nothing of this: {self.refused}"
+        for each in self.tenants:
+            yield f"tenant {each.tenant}: {each.total} blocks, {each.referenced} of them needed"
+            if each.problem is not None:
+                yield f"  nothing would be collected: {each.problem}"
+                continue
+            if each.expired:
+                yield f"  {each.expired} versions would expire, as their retention says"
+            why = "nothing has led to them since an earlier pass"
+            yield f"  {each.deleted} blocks would be deleted ({each.bytes} bytes): {why}"
+            yield f"  {each.doomed} blocks would be marked to go: nothing leads to them now"
+            if each.waiting:
+                yield f"  {each.waiting} marked blocks would wait: for {self.grace_s:g} s to pass, or a session to end"
+        unreferenced = self.objects - self.abandoned
+        after = f", {span_for_people(self.object_delay_s)} after they are let go" if self.object_delay_s else ""
+        yield f"{self.objects} objects would be deleted ({self.object_bytes} bytes){after}"
+        if self.abandoned:
+            yield f"  {self.abandoned} whose commit never came"
+        if unreferenced:
+            yield f"  {unreferenced} in which no block lies any more"
+
+    def _lines_of_report(self) -> Iterator[str]:
+        yield f"pass {self.number}: {self.total} blocks, {self.referenced} of them needed"
+        if self.expired:
+            yield f"  {self.expired} versions expired"
+        yield f"  deleted {self.deleted} blocks ({self.bytes} bytes), marked {self.doomed} to go, spared {self.cleared}"
+        yield f"  deleted {self.objects} objects ({self.object_bytes} bytes)"
+        if leases := sum([each.leases for each in self.tenants]):
+            yield f"  {leases} leases of payloads ended: their executions are over, or did not use them for long"
+        if keys := sum([each.keys for each in self.tenants]):
+            yield f"  {keys} idempotency keys were forgotten"
+        if self.stopped:
+            yield "  stopped before its end"
+        yield from (f"  problem: {problem}" for problem in self.problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it; of a plan without the full lists."""
+        names, of_tenant = (PLANNED, PLANNED_TENANT) if self.planned else (DONE, DONE_TENANT)
+        tenants = [{name: getattr(each, name) for name in of_tenant} for each in self.tenants]
+        return {name: tenants if name == "tenants" else getattr(self, name) for name in names}
+
+    def as_report(self) -> Collection:
+        """Of a plan, the report of a run that would do just this."""
+        return replace(self, planned=False)
+
+    def to_json(self) -> str:
+        """All of a plan, to be carried out later or elsewhere."""
+        facts = self.as_dict()
+        facts["claims"] = base64.b64encode(self.claims).decode()
+        for told, each in zip(facts["tenants"], self.tenants, strict=True):
+            told["deletions"] = base64.b64encode(each.deletions).decode()
+        return json.dumps(facts)
+
+    @classmethod
+    def from_json(cls, text: str) -> Collection:
+        """Read what `to_json` wrote of a plan."""
+        try:
+            facts = json.loads(text)
+            facts["claims"] = base64.b64decode(facts["claims"])
+            tenants = tuple(
+                TenantCollection(
+                    **{TENANT_PLAN.get(name, name): value for name, value in each.items() if name != "sample"}
+                    | {"deletions": base64.b64decode(each["deletions"])}
+                )
+                for each in facts.pop("tenants")
+            )
+            plan = cls(planned=True, tenants=tenants, **{PLAN.get(name, name): facts[name] for name in facts})
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            raise Invalid(f"this is no plan: {exc}", hint="make one with `analemma gc plan --out FILE`") from exc
+        plan.claimed = plan.objects
+        plan.complain_of_plan()
+        return plan
+
+    def complain_of_plan(self) -> None:
+        """What a plan finds wrong is what it says of each tenant, and of the objects."""
+        if self.refused is not None:
+            self.complaints.append((self.refused, Denied.kind))
+        self.complaints += [
+            (f"{each.tenant}: {each.problem}", each.kind or "") for each in self.tenants if each.problem
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class GcStatus:
+    """Who collects, what was collected, and what failed."""
+
+    newest: int
+    """The number of the newest pass."""
+    holder: str | None
+    """Who is collecting now."""
+    lease_left_s: float
+    runs: tuple[Run, ...]
+    """Newest first."""
+    sessions: int
+    waiting_failures: int
+    dead_failures: int
+
+
+def pieces(data: Ids, size: int) -> Iterator[bytes]:
+    """A concatenation of ids, taken apart."""
+    return (data[start : start + size] for start in range(0, len(data), size))
