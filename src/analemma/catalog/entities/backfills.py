@@ -245,7 +245,8 @@ class Backfills:
             until = database_clock(tx) + int(lease_s * SECOND_US)
             if tx.execute("renew_backfill", number=number, fence=fence, until=until) != 1:
                 return None
-            return tx.row(str, "backfill_standing", number=number)
+            state: str = tx.value("backfill_standing", number=number)
+            return state
 
         return self.engine.write(move)
 
