@@ -93,6 +93,14 @@ class PostgresServer:
             self._run("pg_restore", "--exit-on-error", f"--dbname={copy}", dump.name)
         return copy
 
+    def schema_of(self, url: str) -> str:
+        """All that a dump has of a database but its rows."""
+        with tempfile.NamedTemporaryFile() as dump:
+            self._run("pg_dump", "--schema-only", f"--file={dump.name}", url)
+            lines = Path(dump.name).read_text().splitlines()
+        # A restricted one begins and ends with a key of its own.
+        return "\n".join(line for line in lines if not line.startswith("\\"))
+
     def promote(self) -> None:
         """Make a server of its own of a standby, once it has all that its original has."""
         assert self._original is not None

@@ -10,7 +10,7 @@ from typing import Any, cast
 from analemma.canon.identity import BlockId
 from analemma.catalog.collecting.places import elsewhere
 from analemma.catalog.engine.db import Engine
-from analemma.catalog.engine.migrations import migrate
+from analemma.catalog.engine.schema import migrate
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.kernel.commits import (
     AFTER_COMMIT,

@@ -11,17 +11,15 @@ import pytest
 
 import analemma
 from analemma.errors import Unavailable
-from tests.ports.entry_points.catalog import load, load_migrations, load_procedures, steps
+from tests.ports.entry_points.catalog import BASELINE, load, load_procedures, migrations, steps
 from tests.stores import Store
 
 FUNCTIONS = "SELECT proname FROM pg_proc WHERE proname LIKE 'analemma_do_%'"
 LOST = f"{FUNCTIONS} AND proname LIKE 'analemma_do_append_record_%'"
 
 
-def test_both_databases_have_the_same_migrations() -> None:
-    sqlite, postgres = ([(each.number, each.name) for each in load_migrations(name)] for name in ("sqlite", "postgres"))
-    assert sqlite == postgres
-    assert [number for number, _ in sqlite] == list(range(1, len(sqlite) + 1))
+def test_migrations_are_numbered_from_the_baseline_on() -> None:
+    assert [each.number for each in migrations()] == [*range(BASELINE, BASELINE + len(migrations()))]
 
 
 def test_sqlite_understands_every_statement(migrated_directory: Path) -> None:

@@ -1,8 +1,14 @@
 """The catalog: how one is opened, its port, and the engines beneath."""
 
+from analemma.catalog.engine.schema import BASELINE as BASELINE
+from analemma.catalog.engine.schema import OLDER as OLDER
+from analemma.catalog.engine.schema import checksum_of as checksum_of
+from analemma.catalog.engine.schema import migrations as migrations
+from analemma.catalog.engine.schema import older_migrations as older_migrations
+from analemma.catalog.engine.sql import Dialect as Dialect
 from analemma.catalog.engine.sql import load as load
-from analemma.catalog.engine.sql import load_migrations as load_migrations
 from analemma.catalog.engine.sql import load_procedures as load_procedures
+from analemma.catalog.engine.sql import translate_script as translate_script
 from analemma.catalog.engine.sqlite.engine import SqliteEngine as SqliteEngine
 from analemma.catalog.engine.steps import steps as steps
 from analemma.catalog.opening import open_catalog as open_catalog

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from analemma.catalog.archives.workspaces import AppearedMeanwhile, SqlWorkspaces
 from analemma.catalog.collecting.marks import LONGEST_LEASE_S, SECOND_US, LeaseLost
+from analemma.catalog.engine import schema
 from analemma.catalog.engine.db import Row, Statements, Transaction
-from analemma.catalog.engine.sql import load_migrations
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict, Unavailable
 from analemma.failpoints import declare, hit
@@ -118,7 +118,7 @@ class ArchiveMarks:
     def begin(self, tenant: TenantId, holder: str, lease_s: float, *, store_id: str) -> ArchivePass:
         """Take a tenant's lease; Conflict while another holds it, Unavailable if this is not the store or the schema
         that the collector was made for."""
-        known = load_migrations(self.engine.dialect)[-1].number
+        known = schema.newest()
 
         def take(tx: Transaction) -> int | ArchiveLease:
             version = tx.value("schema_version")

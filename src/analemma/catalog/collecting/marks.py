@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 from analemma.canon.identity import BlockId
+from analemma.catalog.engine import schema
 from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
-from analemma.catalog.engine.sql import load_migrations
 from analemma.catalog.kernel.payloads import BEFORE_HOLD, end_leases, is_over, leased_executions
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict, Unavailable
@@ -112,7 +112,7 @@ class Collecting:
     def begin(self, holder: str, lease_s: float, *, store_id: str) -> Pass:
         """Take the lease; Conflict while another holds it, Unavailable if this is not the store or the schema that the
         collector was made for."""
-        known = load_migrations(self.engine.dialect)[-1].number
+        known = schema.newest()
 
         def take(tx: Transaction) -> int | LeaseState:
             version = tx.value("schema_version")

@@ -12,6 +12,9 @@ as PostgreSQL spells it. What SQLite runs follows from rules, which `parse` appl
 - `-- name [sqlite] --` is SQLite's statement of that name, whether or not PostgreSQL has one, too.
 - `-- name [lock] --` only waits for others; on SQLite, where one writes at a time, it does nothing.
 
+Scripts of the schema follow the same rules, and some of their own (`translate_script`): SQLite knows fewer types and no
+collations, numbers rows by AUTOINCREMENT, and has neither functions nor storage options; only it has WITHOUT ROWID.
+
 Between the statements stand procedures, which begin with their parameters in parentheses (see `procedures`).
 """
 
@@ -34,8 +37,8 @@ from analemma.failpoints import STEPS
 Dialect = Literal["sqlite", "postgres"]
 DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
 LOCK, PART = "lock", "part"
-NOT_OURS = ("migrations", "foreign")
-"""Folders whose scripts are read otherwise: the schema's steps, and statements on tables of other programs."""
+NOT_OURS = ("schema", "foreign")
+"""Folders whose files are read otherwise: scripts of the schema, and statements on tables of other programs."""
 
 _NAME = re.compile(r"^-- (\w+)(?: \[(\w+)\])? --$", re.MULTILINE)
 _OWN = re.compile(r"^\[(\w+)\] ?(.*)$")
@@ -53,6 +56,26 @@ _TOKEN = re.compile(
     | :(?P<name>[a-z_][a-z0-9_]*)""",
     re.VERBOSE,
 )
+_SCHEMA = re.compile(
+    r"""(?P<text>'(?:[^']|'')*'|--[^\n]*)
+    | (?P<function>^CREATE\ FUNCTION\ .*?\$\$;$)
+    | (?P<storage>\ WITH\ \(\w+\ =\ [^)]*\))
+    | (?P<collation>\ COLLATE\ "C")
+    | (?P<key>\bbigint\ GENERATED\ [A-Z ]+\ AS\ IDENTITY\ PRIMARY\ KEY)
+    | (?P<number>\b(?:bigint|smallint|boolean)\b)
+    | (?P<bytes>\bbytea\b)
+    | (?P<no>\bDEFAULT\ false\b)""",
+    re.VERBOSE | re.MULTILINE | re.DOTALL,
+)
+_ON_SQLITE = {
+    "function": "",
+    "storage": "",
+    "collation": "",
+    "key": "integer PRIMARY KEY AUTOINCREMENT",
+    "number": "integer",
+    "bytes": "blob",
+    "no": "DEFAULT 0",
+}
 _PARAMETER = ("list", "rows", "each", "array", "name")
 """The groups of it that name one."""
 Convert = Callable[[Any], Any]
@@ -97,6 +120,14 @@ def parse(text: str, dialect: Dialect, *, source: str = "") -> dict[str, Stateme
             raise Internal(f"{source}: {piece.name} is defined twice")
         found[piece.name] = _translated(piece, dialect)
     return found
+
+
+def translate_script(text: str, dialect: Dialect) -> str:
+    """A script of the schema, as one database takes it."""
+    text = "\n".join(_own(text.splitlines(), dialect, "schema"))
+    if dialect == "postgres":
+        return text.replace(") WITHOUT ROWID", ")")
+    return _for_sqlite("", "", _SCHEMA.sub(lambda found: _ON_SQLITE.get(found.lastgroup or "", found[0]), text)).sql
 
 
 def _translated(piece: _Piece, dialect: Dialect) -> Statement:
@@ -354,27 +385,6 @@ def _files() -> list[tuple[str, str]]:
         for file in files
         if file.parent.name not in NOT_OURS
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class MigrationScript:
-    """One numbered step of the schema."""
-
-    number: int
-    name: str
-    sql: str
-
-
-@cache
-def load_migrations(dialect: Dialect) -> tuple[MigrationScript, ...]:
-    """The schema's steps, in order."""
-    scripts = []
-    for file in (_folder() / "migrations").iterdir():
-        stem, _, rest = file.name.partition(".")
-        if rest == f"{dialect}.sql":
-            number, _, name = stem.partition("_")
-            scripts.append(MigrationScript(int(number), name, file.read_text(encoding="utf-8")))
-    return tuple(sorted(scripts, key=lambda script: script.number))
 
 
 def _folder() -> Path:

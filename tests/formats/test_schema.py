@@ -1,0 +1,145 @@
+"""A database that came here step by step has the same schema as a new one, wherever it began."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import psycopg
+import pytest
+
+import analemma
+from analemma.errors import Corrupt, Unavailable
+from tests.formats.older_schema import ARCHIVE, FILES
+from tests.ports.entry_points.catalog import BASELINE, OLDER, Dialect, checksum_of, older_migrations, translate_script
+from tests.raw_rows import change, is_sqlite, select, table
+from tests.servers import PostgresServer
+from tests.stores import Store
+
+AT: dict[str, Any] = {"workflow_id": "w", "owner_id": "ann"}
+BOTH = pytest.mark.both_stores("each database was migrated by scripts of its own")
+
+
+def test_the_archive_has_the_older_scripts() -> None:
+    with ZipFile(ARCHIVE) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == {
+            file.name: file.read_bytes() for file in FILES
+        }
+    dialects: list[Dialect] = ["sqlite", "postgres"]
+    for dialect in dialects:
+        scripts = older_migrations(dialect)
+        assert [each.number for each in scripts] == [*range(1, BASELINE + 1)]
+        assert checksum_of({each.number: each.checksum for each in scripts}) == OLDER[dialect]
+        # They were written for one database each: no rule of translation has a hold on them.
+        assert all(translate_script(each.text, dialect).strip() == each.text.strip() for each in scripts)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def older(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A place where there is nothing yet."""
+    if request.param == "sqlite":
+        (tmp_path / "older").mkdir()
+        return Store(str(tmp_path / "older"))
+    return Store(request.getfixturevalue("postgres_url"), str(tmp_path / "objects"))
+
+
+def migrate_by_hand(store: Store, last: int) -> None:
+    """Bring it to where a release of that time did."""
+    dialect: Dialect = "sqlite" if is_sqlite(store) else "postgres"
+    columns = "number integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, applied_at bigint NOT NULL"
+    script = f"CREATE TABLE migration ({columns});\n"
+    for each in older_migrations(dialect)[:last]:
+        values = f"({each.number}, '{each.name}', '{each.checksum}', 1)"
+        script += f"{each.text}\nINSERT INTO migration VALUES {values};\n"
+    if dialect == "sqlite":
+        with closing(sqlite3.connect(Path(store.url) / "catalog.db")) as database:
+            database.executescript(script)
+    else:
+        with psycopg.connect(store.url) as connection:
+            connection.execute(script.encode())
+
+
+def schema(store: Store, server: PostgresServer | None) -> Any:
+    """All there is to know of its schema, and the rows that it begins with."""
+    rows = [table(store, "gc"), [{**row, "id": ""} for row in table(store, "store")]]
+    if server is not None:
+        return server.schema_of(store.url), rows
+    found = {}
+    with closing(sqlite3.connect(Path(store.url) / "catalog.db")) as database:
+        for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
+            columns = database.execute(f"PRAGMA table_xinfo({name})").fetchall() if kind == "table" else []
+            found[kind, name] = parts(sql), columns
+    return found, rows
+
+
+def parts(sql: str | None) -> list[str]:
+    """What a definition is made of, in any order: a column that was added stands behind the constraints."""
+    text = " ".join(re.sub(r"--[^\n]*", "", sql or "").replace('"', "").split())
+    head, opened, rest = text.partition("(")
+    found, depth = [""], 0
+    for char in rest:
+        depth += (char == "(") - (char == ")")
+        if depth < 0 or (char == "," and depth == 0):
+            depth = max(depth, 0)
+            found.append("")
+        else:
+            found[-1] += char
+    return [head.strip() + opened, *sorted(part.replace("( ", "(").replace(" )", ")").strip() for part in found)]
+
+
+def numbers() -> list[Any]:
+    """Each database where it began; on a server, some of them."""
+    sqlite = [pytest.param("sqlite", last, id=f"sqlite-{last}") for last in range(1, BASELINE + 1)]
+    return [*sqlite, *(pytest.param("postgres", last, id=f"postgres-{last}") for last in (1, 12, 20, BASELINE))]
+
+
+@BOTH
+@pytest.mark.parametrize(("older", "last"), numbers(), indirect=["older"])
+def test_a_database_of_any_age_comes_to_the_schema_of_a_new_one(
+    older: Store, last: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server = None if is_sqlite(older) else request.getfixturevalue("postgres_server")
+    new = Store(str(tmp_path / "new") if server is None else server.create_database())
+    new.open().close()
+    migrate_by_hand(older, last)
+    older.open().close()
+    assert schema(older, server) == schema(new, server)
+    recorded = "SELECT number FROM migration WHERE number <= ? ORDER BY number"
+    assert select(older, recorded, [BASELINE]) == [(number,) for number in range(1, BASELINE + 1)]
+    assert select(new, recorded, [BASELINE]) == [(BASELINE,)]
+    with older.open(), older.open() as app:
+        app.kernel.save_state_delta({"n": 1}, **AT)
+        assert app.kernel.load_latest_state(**AT) == {"n": 1}
+    if server is not None:
+        server.drop_database(new.url)
+
+
+@BOTH
+@pytest.mark.parametrize("last", [BASELINE, BASELINE - 1])
+def test_a_rewritten_older_script_is_refused(older: Store, last: int) -> None:
+    migrate_by_hand(older, last)
+    change(older, "UPDATE migration SET checksum = 'another' WHERE number = 3")
+    with pytest.raises(Corrupt, match="migration 3 is not the one"):
+        older.open()
+
+
+@BOTH
+def test_an_older_schema_is_left_alone_when_asked(older: Store) -> None:
+    migrate_by_hand(older, BASELINE - 2)
+    with pytest.raises(Unavailable, match=r"lacks \d migrations .*analemma migrate"):
+        analemma.open(older.url, objects=older.objects, migrate=False)
+
+
+@BOTH
+def test_the_older_scripts_do_not_stand_for_the_baseline(store: Store) -> None:
+    """The number of the baseline has two texts; a database has the one that it was built with."""
+    dialect: Dialect = "sqlite" if is_sqlite(store) else "postgres"
+    change(
+        store, "UPDATE migration SET checksum = ? WHERE number = ?", [older_migrations(dialect)[-1].checksum, BASELINE]
+    )
+    with pytest.raises(Corrupt, match=f"migration {BASELINE} is not the one"):
+        store.open()
