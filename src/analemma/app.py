@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from analemma.archives.detachment import Detached
     from analemma.archives.volumes import Volumes
     from analemma.bag.bag import BagKernel
-    from analemma.catalog.collecting.marks import DatabaseClock
+    from analemma.catalog.leases import DatabaseClock
     from analemma.catalog.outbox.channels import Channels
     from analemma.catalog.port import TenantId
     from analemma.flows.flows import Flows
@@ -392,7 +392,7 @@ class Store:
 
     def collector(self, *, database_clock: DatabaseClock | None = None) -> Collector:
         """A collector whose leases, grace and ages go by another clock than the database's, for tests."""
-        from analemma.catalog.collecting.marks import database_clock as its_own_clock
+        from analemma.catalog.leases import database_clock as its_own_clock
         from analemma.gc.collector import Collector
 
         return Collector(

@@ -42,8 +42,8 @@ from analemma.archives.walking import FileVersion, Found, Walk
 from analemma.blocks.packs import pack_key
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block, text_cuts
-from analemma.catalog.collecting.marks import SECOND_US
 from analemma.catalog.collecting.sessions import SessionId
+from analemma.catalog.leases import SECOND_US
 from analemma.catalog.port import BranchKey, UploadId
 from analemma.errors import AnalemmaError, Corrupt
 

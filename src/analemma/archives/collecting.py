@@ -34,7 +34,7 @@ from analemma.archives.collecting_survey import (
 from analemma.archives.names import FOREIGN_DATA, META, archives_prefix, parse_key, unit_prefix
 from analemma.archives.parts import Parts
 from analemma.catalog.archives.archive_marks import ArchiveMarks, ArchivePass, ArchiveSnapshot
-from analemma.catalog.collecting.marks import SECOND_US, LeaseLost
+from analemma.catalog.leases import SECOND_US, LeaseLost
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.state.object_ownership import NotOwner
@@ -266,7 +266,7 @@ class _Run:
         chosen = batch
         if isinstance(self._protection, FilteredProtection):
             chosen = [unit for unit in batch if unit not in self._protection.filter]
-        claimed = self._pass.claim(chosen, self._delay_us, unknown_too=self._force) if chosen else []
+        claimed = self._pass.claim(self._parts.catalog, chosen, self._delay_us, unknown=self._force) if chosen else []
         self._claimed += len(claimed)
         self._refused += len(batch) - len(claimed)
         try:

@@ -22,8 +22,8 @@ from analemma.catalog.archives.workspaces import (
     check_fence,
     missing,
 )
-from analemma.catalog.collecting.marks import SECOND_US
 from analemma.catalog.engine.db import Transaction
+from analemma.catalog.leases import SECOND_US
 from analemma.errors import AnalemmaError, Conflict
 from analemma.failpoints import declare, hit
 from analemma.machine import is_dead

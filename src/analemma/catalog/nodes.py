@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from analemma.catalog.collecting.marks import DatabaseClock, database_clock
 from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.leases import DatabaseClock, database_clock
 from analemma.errors import Limit
 
 NODES = 1024

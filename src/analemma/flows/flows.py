@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Final, get_args
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.collecting.marks import database_clock
+from analemma.catalog.leases import database_clock
 from analemma.catalog.runs.queues import QueueRows
 from analemma.catalog.runs.records import FencedOut, RunRow, SegmentRow, Status
 from analemma.catalog.runs.runs import LAST

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
-from analemma.catalog.collecting.marks import database_clock
+from analemma.catalog.leases import database_clock
 from analemma.catalog.runs.records import RunRow
 from analemma.catalog.runs.schedules import ScheduleRow, ScheduleRows, due_schedules
 from analemma.clock import moment

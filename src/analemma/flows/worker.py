@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from analemma.catalog.collecting.marks import database_clock
 from analemma.catalog.engine.db import Engine
+from analemma.catalog.leases import database_clock
 from analemma.catalog.port import TenantId
 from analemma.catalog.runs.queues import claim_next
 from analemma.catalog.runs.records import RunRow

@@ -13,10 +13,11 @@ from typing import Protocol
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
-from analemma.catalog.collecting.marks import SECOND_US, Collecting, DatabaseClock, LeaseLost, Pass, database_clock
+from analemma.catalog.collecting.marks import Pass, Run, read_snapshot, scan
 from analemma.catalog.collecting.sessions import Sessions
 from analemma.catalog.collecting.uploads import Audit, CollectingUploads, Failure
 from analemma.catalog.engine.db import Engine
+from analemma.catalog.leases import SECOND_US, DatabaseClock, LeaseLost, database_clock
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound
@@ -93,7 +94,8 @@ class Collector:
         database_clock: DatabaseClock = database_clock,
     ) -> None:
         self._store_id = store_id
-        self._catalog = Collecting(engine, clock=database_clock)
+        self._engine = engine
+        self._database_clock = database_clock
         self._upload_rows = CollectingUploads(engine, clock=database_clock)
         self._uploads = UploadCollector(
             self._upload_rows, objects, age_s=settings.gc_upload_age_s, delay_s=settings.gc_object_delay_s
@@ -169,7 +171,8 @@ class Collector:
                     raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
                 self._running = token
             self.sessions.abandon(self._settings.gc_session_idle_s)
-            begun = self._catalog.begin(self._holder, self._settings.gc_lease_s, store_id=self._store_id)
+            lease_s, clock = self._settings.gc_lease_s, self._database_clock
+            begun = Pass.take(self._engine, self._holder, lease_s, store_id=self._store_id, clock=clock)
             done.number = begun.number
             self._ran_at[tenant] = self._clock.monotonic()
             _Run(self, begun, done, plan=plan, expire=expire, force=force, progress=progress, stop=stop).act(tenants)
@@ -180,13 +183,14 @@ class Collector:
 
     def status(self, runs: int = 10) -> GcStatus:
         """Who collects now, what the last runs did, and what failed."""
-        lease = self._catalog.lease()
+        with self._engine.transaction() as tx:
+            lease, now_us = Pass.look(tx), self._database_clock(tx)
         waiting, dead = self._upload_rows.failure_counts()
         return GcStatus(
             newest=lease.number,
             holder=lease.holder,
-            lease_left_s=max(0, lease.until_us - lease.now_us) / SECOND_US if lease.holder else 0.0,
-            runs=tuple(self._catalog.runs(runs)),
+            lease_left_s=max(0, lease.until_us - now_us) / SECOND_US if lease.holder else 0.0,
+            runs=tuple(self._engine.rows(Run, "gc_runs", limit=runs)),
             sessions=self.sessions.count(),
             waiting_failures=waiting,
             dead_failures=dead,
@@ -215,7 +219,7 @@ class Collector:
 
     def is_due(self, interval_s: float, tenant: str | None = None) -> bool:
         """Whether no run has come to a tenant for so long, or to any one of all tenants."""
-        runs = self._catalog.runs(1)
+        runs = self._engine.rows(Run, "gc_runs", limit=1)
         since_us = self._upload_rows.now_us() - int(interval_s * SECOND_US)
         if not runs or runs[0].started_at_us <= since_us:
             return True
@@ -223,8 +227,9 @@ class Collector:
         if ran_at is not None and self._clock.monotonic() - ran_at < interval_s:
             # What stopped this run in a tenant, so that it does not count as a visit, need not be met every minute.
             return False
-        number = None if tenant is None else self._tenants(tenant)[0][0]
-        return self._catalog.oldest_visit(number) <= since_us
+        # Of all tenants, the one that was left longest.
+        number = -1 if tenant is None else self._tenants(tenant)[0][0]
+        return bool(self._engine.value("gc_oldest_visit", tenant=number) <= since_us)
 
     def tenants(self) -> list[str]:
         """The names of all tenants, oldest first."""
@@ -237,7 +242,7 @@ class Collector:
         return chosen
 
     def _tenants(self, name: str | None) -> list[tuple[TenantId, str]]:
-        tenants = self._catalog.tenants()
+        tenants = [(TenantId(row[0]), row[1]) for row in self._engine.all("gc_tenants")]
         if name is None:
             return tenants
         chosen = [each for each in tenants if each[1] == name]
@@ -269,7 +274,7 @@ class _Run:
         """`begun`: the pass; without one, everything is looked at and nothing is changed. `done` says what was done so
         far, however the run ends. `force`: whatever the brakes say."""
         self._collector = collector
-        self._catalog, self._upload_rows, self._uploads = collector._catalog, collector._upload_rows, collector._uploads
+        self._engine, self._upload_rows, self._uploads = collector._engine, collector._upload_rows, collector._uploads
         self._settings, self._clock = collector._settings, collector._clock
         self._pass = begun
         self._done = done
@@ -280,6 +285,8 @@ class _Run:
         self._stop = stop
         self._renewed = self._clock.monotonic()
         self._batch = BATCH
+        self._counts: dict[TenantId, tuple[int, int]] = {}
+        """Of each tenant that was gone through, how many blocks it has and how many of them are needed."""
         self._claims: dict[bytes, int] = {}
         """In a plan, the size of each upload that would be claimed."""
 
@@ -408,9 +415,13 @@ class _Run:
 
     def _survey(self, tenant: TenantId, name: str, expiring: Many[BlockId]) -> tuple[Survey, int, int]:
         """All blocks, sorted; how many roots there are, and which dooms are old enough for deletion."""
-        catalog, begun = self._catalog, self._pass
-        number = catalog.lease().number + 1 if begun is None else begun.number
-        seen = catalog.look(tenant, ROOTS) if begun is None else begun.snapshot(tenant, ROOTS)
+        engine, begun = self._engine, self._pass
+        if begun is None:
+            number = Pass.look(engine).number + 1
+            with engine.transaction() as tx:
+                seen = read_snapshot(tx, tenant, ROOTS)
+        else:
+            number, seen = begun.number, begun.snapshot(tenant, ROOTS)
         self._tick("snapshot", sum(map(len, seen.roots.values())))
         # A version that another table names is kept by that, whether or not it expires.
         gone: dict[str, Many[BlockId]] = {MANIFESTS.table: expiring}
@@ -419,11 +430,16 @@ class _Run:
         for count in marks.follow(roots, self._collector._open_tenant(name).blocks.read_uncached):
             self._tick("marking", count)
         # Dooms of earlier passes, of before the oldest open session began, and with a grace period at least that old.
-        limit = number if self._done.grace_s == 0 else min(number, catalog.grace_limit(self._done.grace_s))
+        limit, grace_s = number, self._done.grace_s
+        if grace_s:
+            limit = min(
+                limit, engine.value("gc_grace_limit", since=self._upload_rows.now_us() - int(grace_s * SECOND_US))
+            )
         if seen.oldest_session is not None:
             limit = min(limit, seen.oldest_session)  # guard: gc.session
         found = Survey()
-        for count in found.sort(catalog.scan_pages(tenant), catalog.scan_doomed_pages(tenant), marks, limit):
+        blocks, dooms = scan(engine, "scan_blocks", tenant), scan(engine, "scan_doomed", tenant)
+        for count in found.sort(([row[0] for row in page] for page in blocks), dooms, marks, limit):
             self._tick("scanning", count)
         self._tick("scanned", found.total)
         return found, len(roots), limit
@@ -431,16 +447,15 @@ class _Run:
     def _judge(self, tenant: TenantId, found: Survey, roots: int) -> str | None:
         """Why nothing should be collected, because the numbers look wrong, or None."""
         total, referenced, limits = found.total, found.referenced, self._settings
-        if total and not roots and self._catalog.unexplained_emptiness(tenant):
+        if total and not roots and self._engine.one("unexplained_emptiness", tenant=tenant):
             return f"there are {total} blocks and nothing that leads to any of them"
         unmarked = total - referenced
         if unmarked >= limits.gc_brake_blocks and unmarked > limits.gc_brake_unmarked * total:
             return f"nothing leads to {unmarked} of {total} blocks, more than {limits.gc_brake_unmarked:.0%}"
-        last = self._catalog.last_count(tenant)
-        if last is not None:
-            fewer = last[1] - referenced
-            if fewer >= limits.gc_brake_blocks and fewer > limits.gc_brake_drop * last[1]:
-                return f"only {referenced} blocks are needed, and {last[1]} were in the pass before"
+        for _, before in self._engine.all("gc_count", tenant=tenant):
+            fewer = before - referenced
+            if fewer >= limits.gc_brake_blocks and fewer > limits.gc_brake_drop * before:
+                return f"only {referenced} blocks are needed, and {before} were in the pass before"
         return None
 
     def _foresee(self, tenant: TenantId, done: TenantCollection, found: Survey) -> None:
@@ -449,12 +464,12 @@ class _Run:
         done.waiting, done.deletions = found.waiting, bytes(found.delete)
         emptied: dict[bytes, int] = {}
         for batch in batches(found.delete, BATCH):
-            for upload, count, size in self._catalog.deletion_facts(tenant, batch):
+            for upload, count, size in self._engine.all("deletion_facts", tenant=tenant, ids=batch):
                 done.bytes += size
                 if upload is not None:
                     emptied[upload] = emptied.get(upload, 0) + count
-        for upload, count in emptied.items():
-            if self._uploads.has_objects and self._catalog.blocks_in_upload(tenant, upload) == count:
+        for upload, count in emptied.items() if self._uploads.has_objects else ():
+            if self._engine.value("blocks_in_upload", tenant=tenant, upload=upload) == count:
                 self._claims[upload] = self._upload_rows.size(tenant, upload)
 
     def _act_on(self, begun: Pass, tenant: TenantId, done: TenantCollection, found: Survey, limit: int) -> None:
@@ -474,7 +489,7 @@ class _Run:
                 done.deleted += count
                 done.bytes += freed
             self._tick("deleting", done.deleted)
-        begun.count(tenant, found.total - done.deleted, found.referenced)
+        self._counts[tenant] = (found.total - done.deleted, found.referenced)
         if found.referenced or done.deleted == found.total:
             # Not while they are all that explains why nothing leads to blocks that are still there.
             begun.forget_leases(tenant, self._ago_us(RELEASED_LEASE_S))
@@ -521,4 +536,4 @@ class _Run:
         assert self._pass is not None
         sums = ("expired", "total", "referenced", "doomed", "cleared", "deleted", "bytes", "claimed", "objects")
         state = "finished" if reason is None else "aborted"
-        self._pass.finish(state, reason, {name: getattr(self._done, name) for name in sums})
+        self._pass.finish(state, reason, {name: getattr(self._done, name) for name in sums}, self._counts)

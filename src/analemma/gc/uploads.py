@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from analemma.blocks.packs import UPLOAD_ID_BYTES, pack_key
 from analemma.blocks.port import ObjectStore
-from analemma.catalog.collecting.marks import SECOND_US
 from analemma.catalog.collecting.uploads import CLAIM_BATCH, Candidate, Claimed, CollectingUploads, Taken
+from analemma.catalog.leases import SECOND_US
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit

@@ -36,8 +36,8 @@ from langgraph.store.base import (
 
 from analemma.app import App, open_app
 from analemma.canon.canonical_json import MAXIMUM_DEPTH, canonical_json, parse_json
-from analemma.catalog.collecting.marks import DatabaseClock, database_clock
 from analemma.catalog.langgraph.items import ItemChange, ItemReader, SqlItems, StoredItem
+from analemma.catalog.leases import DatabaseClock, database_clock
 from analemma.clock import moment
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
 from analemma.langgraph.search import Ranking, TextIndex, parse_filter

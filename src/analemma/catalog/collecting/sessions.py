@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NewType
 
-from analemma.catalog.collecting.marks import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.leases import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from analemma.catalog.collecting.marks import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.engine.db import Engine, Row, Transaction
+from analemma.catalog.leases import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.port import TenantId, UploadId
 from analemma.failpoints import declare, hit
 
@@ -198,7 +198,7 @@ class CollectingUploads:
                     object_key=upload.object_key,
                     size=upload.size,
                     reason=reason,
-                    **{"pass": number},
+                    number=number,
                 )
 
         self._engine.write(move)

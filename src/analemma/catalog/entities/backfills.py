@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from analemma.catalog.collecting.marks import database_clock
 from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.entities.views import AFTER_ALL_KEYS
+from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.admin import StoredEvent
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from analemma.catalog.collecting.marks import DatabaseClock, database_clock
 from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
+from analemma.catalog.leases import DatabaseClock, database_clock
 from analemma.catalog.port import TenantId
 from analemma.failpoints import declare, hit
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from analemma.catalog.collecting.marks import database_clock
 from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.outbox.lanes import EventStatus, LaneKey
 from analemma.catalog.port import OutboxEvent, TenantId

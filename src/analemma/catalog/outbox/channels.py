@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from analemma.catalog.collecting.marks import database_clock
 from analemma.catalog.engine.db import Engine, Statements, Transaction
+from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.claims import WORKER_DIED
 from analemma.catalog.outbox.lanes import ClaimedLane
 from analemma.catalog.port import TenantId

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from analemma.catalog.collecting.marks import database_clock
 from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.lanes import (
     ClaimedLane,
     EventRow,

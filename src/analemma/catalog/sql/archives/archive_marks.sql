@@ -12,11 +12,11 @@ RETURNING pass
 
 -- archive_gc_renew --
 -- No row touched means that another pass has begun.
-UPDATE archive_gc SET lease_until = :until WHERE tenant = :tenant AND pass = :pass AND holder IS NOT NULL  -- guard: unit.renewed
+UPDATE archive_gc SET lease_until = :until WHERE tenant = :tenant AND pass = :number AND holder IS NOT NULL  -- guard: unit.renewed
 
 -- archive_gc_finish --
 -- The pass is over; the number stays. One that did not go through leaves what was found before.
-UPDATE archive_gc SET holder = NULL, lease_until = 0, needed = coalesce(:needed, needed) WHERE tenant = :tenant AND pass = :pass  -- guard: unit.finished
+UPDATE archive_gc SET holder = NULL, lease_until = 0, needed = coalesce(:needed, needed) WHERE tenant = :tenant AND pass = :number  -- guard: unit.finished
 
 -- protected_units --
 -- A page of the workspaces that need archives, in the order in which object stores list their folders.
@@ -42,7 +42,7 @@ SELECT unit, first_orphan_detected, pass FROM archive_mark WHERE tenant = :tenan
 -- add_unlisted_marks --
 -- Archives that superseded ones are, or that workspaces had which are deleted, and that have no mark.
 INSERT INTO archive_mark (tenant, unit, first_orphan_detected, pass)
-SELECT archive_unit.tenant, archive_unit.workspace || '/' || archive_unit.op_id || '/', :now, :pass
+SELECT archive_unit.tenant, archive_unit.workspace || '/' || archive_unit.op_id || '/', :now, :number
 FROM archive_unit
 WHERE archive_unit.tenant = :tenant AND archive_unit.state = 'kept'
   AND NOT EXISTS (
@@ -64,7 +64,7 @@ SELECT pass FROM archive_gc WHERE tenant = :tenant AND holder IS NOT NULL FOR SH
 -- add_archive_marks --
 -- A mark stays what it was, unless it is from a time that has not come: then a clock was wrong.
 INSERT INTO archive_mark (tenant, unit, first_orphan_detected, pass)
-SELECT :tenant, wanted.unit, :now, :pass FROM rows(:units) AS wanted (unit text) WHERE true
+SELECT :tenant, wanted.unit, :now, :number FROM rows(:units) AS wanted (unit text) WHERE true
 ON CONFLICT (tenant, unit) DO UPDATE SET first_orphan_detected = excluded.first_orphan_detected, pass = excluded.pass
 WHERE archive_mark.first_orphan_detected > excluded.first_orphan_detected
 
@@ -75,7 +75,7 @@ DELETE FROM archive_mark WHERE tenant = :tenant AND unit = ANY (:units::text[])
 -- due_archive_marks --
 -- Those of the units whose mark is old enough, and an earlier pass's.
 SELECT unit FROM archive_mark
-WHERE tenant = :tenant AND unit = ANY (:units::text[]) AND first_orphan_detected <= :since AND pass < :pass
+WHERE tenant = :tenant AND unit = ANY (:units::text[]) AND first_orphan_detected <= :since AND pass < :number
 ORDER BY unit
 
 -- known_units --

@@ -1,36 +1,40 @@
--- gc_lease --
+-- gc --
 -- Who collects, and until when that is his alone.
 SELECT pass, holder, lease_until FROM gc
 
--- gc_take_lease --
+-- gc_take --
 -- A new pass, unless somebody else is at one. A lease that ends later than any lease could is from a clock that was wrong.
 UPDATE gc SET pass = pass + 1, holder = :holder, lease_until = :until
 WHERE holder IS NULL OR holder = :holder OR lease_until < :now OR lease_until > :longest  -- guard: gc.lease
 RETURNING pass
 
--- gc_renew_lease --
--- No row touched means that another pass has begun.
-UPDATE gc SET lease_until = :until WHERE pass = :pass AND holder = :holder  -- guard: gc.renewed
+-- gc_hold --
+-- Nobody takes the lease before this transaction ends.
+SELECT pass FROM gc FOR SHARE
 
--- gc_give_back_lease --
+-- gc_renew --
+-- No row touched means that another pass has begun.
+UPDATE gc SET lease_until = :until WHERE pass = :number AND holder IS NOT NULL  -- guard: gc.renewed
+
+-- gc_finish --
 -- The pass is over; the next one need not wait. The number stays.
-UPDATE gc SET holder = NULL, lease_until = 0 WHERE pass = :pass AND holder = :holder
+UPDATE gc SET holder = NULL, lease_until = 0 WHERE pass = :number
 
 -- gc_close_dead_runs --
 -- Passes whose collector died or lost the lease.
 UPDATE gc_run SET state = 'aborted', finished_at = :now, reason = 'it did not come to its end'
-WHERE state = 'running' AND pass < :pass
+WHERE state = 'running' AND pass < :number
 
 -- gc_begin_run --
 -- In the transaction that takes the lease.
-INSERT INTO gc_run (pass, holder, started_at, state) VALUES (:pass, :holder, :now, 'running')
+INSERT INTO gc_run (pass, holder, started_at, state) VALUES (:number, :holder, :now, 'running')
 
 -- gc_finish_run --
 -- What the pass did.
 UPDATE gc_run
 SET state = :state, finished_at = :now, reason = :reason, expired = :expired, total = :total, referenced = :referenced,
     doomed = :doomed, cleared = :cleared, deleted = :deleted, bytes = :bytes, claimed = :claimed, objects = :objects
-WHERE pass = :pass
+WHERE pass = :number
 
 -- gc_runs --
 -- Newest first.
@@ -56,7 +60,7 @@ WHERE :tenant IN (-1, tenant.id)
 
 -- gc_set_count --
 -- What the next pass is compared with.
-INSERT INTO gc_count (tenant, pass, total, referenced) VALUES (:tenant, :pass, :total, :referenced)
+INSERT INTO gc_count (tenant, pass, total, referenced) VALUES (:tenant, :number, :total, :referenced)
 ON CONFLICT (tenant) DO UPDATE SET pass = excluded.pass, total = excluded.total, referenced = excluded.referenced
 
 -- gc_tenants --
@@ -130,10 +134,6 @@ SELECT count(*) FROM session
 -- Microseconds since 1970-01-01Z; SQLite counts milliseconds.
 SELECT analemma_now()
 
--- gc_hold_lease --
--- Nobody takes the lease before this transaction ends.
-SELECT pass FROM gc FOR SHARE
-
 -- gc_clear_dooms [sqlite] --
 -- Blocks that are needed are not about to go.
 DELETE FROM doom
@@ -152,7 +152,7 @@ WHERE block.tenant = :tenant AND block.id = held.id AND block.doomed IS NOT NULL
 -- gc_doom [sqlite] --
 -- Blocks that nothing in the snapshot leads to, and that are there; those that are doomed already keep their number.
 INSERT INTO doom (tenant, id, pass)
-SELECT block.tenant, block.id, :pass
+SELECT block.tenant, block.id, :number
 FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
 ON CONFLICT (tenant, id) DO NOTHING
 
@@ -163,7 +163,7 @@ WITH held AS (
     WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND doomed IS NULL
     ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 )
-UPDATE block SET doomed = :pass FROM held
+UPDATE block SET doomed = :number FROM held
 WHERE block.tenant = :tenant AND block.id = held.id AND block.doomed IS NULL
 
 -- gc_delete [sqlite] --
