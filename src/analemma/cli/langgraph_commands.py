@@ -15,7 +15,7 @@ from analemma.cli.output import print_fields, print_json
 from analemma.errors import Unavailable
 
 if TYPE_CHECKING:
-    from analemma.langgraph.migrating import Progress
+    from analemma.langgraph.migrate import Progress
 
 commands = command_group("Threads of LangGraph.")
 
@@ -38,7 +38,7 @@ def migrate(
 
     The source is only read. It may be stopped at any time; run again, it copies what is missing."""
     try:
-        from analemma.langgraph.migrating import migrate_threads
+        from analemma.langgraph.migrate import migrate_threads
     except ModuleNotFoundError as exc:
         raise Unavailable(
             f"threads need the package {exc.name!r}, which is not installed", hint="pip install 'analemma[langgraph]'"

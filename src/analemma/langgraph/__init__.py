@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from analemma.errors import Unavailable
 
 if TYPE_CHECKING:
-    from analemma.langgraph.migrating import migrate_threads as migrate_threads
+    from analemma.langgraph.migrate import migrate_threads as migrate_threads
     from analemma.langgraph.saver import AnalemmaSaver as AnalemmaSaver
     from analemma.langgraph.saver import CheckpointSummary as CheckpointSummary
     from analemma.langgraph.store import AnalemmaStore as AnalemmaStore
@@ -20,7 +20,7 @@ _MODULES = {
     "AnalemmaSaver": "analemma.langgraph.saver",
     "CheckpointSummary": "analemma.langgraph.saver",
     "AnalemmaStore": "analemma.langgraph.store",
-    "migrate_threads": "analemma.langgraph.migrating",
+    "migrate_threads": "analemma.langgraph.migrate",
 }
 
 __all__ = ["AnalemmaSaver", "AnalemmaStore", "CheckpointSummary", "migrate_threads"]

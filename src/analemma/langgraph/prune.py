@@ -4,21 +4,21 @@ left as it is."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
-from analemma.canon.values import Wire
 from analemma.catalog.langgraph.threads import PAGE, CheckpointRow
 from analemma.catalog.port import BranchKey, Head, Version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.snapshots import COUNTERS, from_value, slot, to_value
-from analemma.langgraph.threads import Loads, Threads, back_to
+from analemma.langgraph.threads import Threads, back_to
 from analemma.state.committer import Proposal
 from analemma.state.records import ROLLED_BACK
 from analemma.state.removal import remove_at
@@ -48,19 +48,19 @@ class DropPlan:
         return self.head is not None and row.version <= self.head.version and row.id not in staying and self.goes(row)
 
 
-def keep_latest(threads: Threads, loads: Loads, thread: str) -> None:
+def keep_latest(threads: Threads, thread: str) -> None:
     """Remove every checkpoint but the newest of each namespace, and what the newest needs of its ancestors."""
     for branch in threads.rows.branches(thread):
-        _drop(threads, partial(_plan_latest, threads, loads, thread, branch))
+        _drop(threads, partial(_plan_latest, threads, thread, branch))
 
 
-def delete_for_runs(threads: Threads, loads: Loads, runs: Collection[str]) -> None:
+def delete_for_runs(threads: Threads, runs: Collection[str]) -> None:
     """Remove every checkpoint that these runs made, in all threads."""
     if not runs:
         return
     chosen = frozenset(runs)
     places = sorted({(row.thread, row.branch) for row in threads.rows.of_runs(sorted(chosen))})
-    planning = [partial(_plan_runs, threads, loads, thread, branch, chosen) for thread, branch in places]
+    planning = [partial(_plan_runs, threads, thread, branch, chosen) for thread, branch in places]
     # All of them before anything goes: what cannot be is refused as a whole.
     plans = [plan() for plan in planning]
     for again, plan in zip(planning, plans, strict=True):
@@ -86,34 +86,33 @@ def _tries(threads: Threads) -> Iterator[int]:
     return attempts(threads._clock, trouble, hint="stop its writers, and try again")
 
 
-def _look(threads: Threads, loads: Loads, thread: str, branch: str) -> tuple[Head | None, list[CheckpointRow]]:
+def _look(threads: Threads, thread: str, branch: str) -> tuple[Head | None, list[CheckpointRow]]:
     """Where a namespace stands, and all its checkpoints. In this order: what comes to be meanwhile is newer than
     the head."""
     head = threads._head_after_pending(threads.key(thread, branch))
-    threads.newest(thread, branch, loads)
+    threads.newest(thread, branch)
     return head, list(threads.rows.every(thread, branch))
 
 
-def _plan_latest(threads: Threads, loads: Loads, thread: str, branch: str) -> DropPlan:
-    head, rows = _look(threads, loads, thread, branch)
-    needed = {rows[0].checkpoint, *_needed(threads, loads, rows)} if rows else set()
+def _plan_latest(threads: Threads, thread: str, branch: str) -> DropPlan:
+    head, rows = _look(threads, thread, branch)
+    needed = {rows[0].checkpoint, *_needed(threads, rows)} if rows else set()
     kept = [row for row in rows if row.checkpoint in needed]
     gone = [row for row in rows if row.checkpoint not in needed]
     return DropPlan(threads.key(thread, branch), head, gone, kept, lambda row: True)
 
 
-def _plan_runs(threads: Threads, loads: Loads, thread: str, branch: str, runs: Collection[str]) -> DropPlan:
-    head, rows = _look(threads, loads, thread, branch)
+def _plan_runs(threads: Threads, thread: str, branch: str, runs: Collection[str]) -> DropPlan:
+    head, rows = _look(threads, thread, branch)
     gone = [row for row in rows if row.run in runs]
     kept = [row for row in rows if row.run not in runs]
-    _check_lines(threads, loads, thread, gone, kept, rows)
+    _check_lines(threads, thread, gone, kept, rows)
     goes = partial(_is_of_run, {row.manifest for row in gone}, runs)
     return DropPlan(threads.key(thread, branch), head, gone, kept, goes)
 
 
 def _check_lines(
     threads: Threads,
-    loads: Loads,
     thread: str,
     gone: Sequence[CheckpointRow],
     kept: Sequence[CheckpointRow],
@@ -123,12 +122,12 @@ def _check_lines(
     # Whose parent stays has what the parent has, and the parent is asked too: only who comes right after something
     # that goes can be the first to lose by it.
     heirs = [row for row in kept if row.parent in names]
-    channels = _delta_channels(threads, loads, rows) if heirs else []
+    channels = _delta_channels(threads, rows) if heirs else []
     if not channels:
         return
     for start in range(0, len(heirs), PAGE):
         page = heirs[start : start + PAGE]
-        for row, held in zip(page, threads.read_channels(page, channels, loads), strict=True):
+        for row, held in zip(page, threads.read_channels(page, channels), strict=True):
             if held.keys() >= set(channels):
                 continue
             raise Conflict(
@@ -140,24 +139,24 @@ def _check_lines(
             )
 
 
-def _needed(threads: Threads, loads: Loads, rows: Sequence[CheckpointRow]) -> set[str]:
+def _needed(threads: Threads, rows: Sequence[CheckpointRow]) -> set[str]:
     """The ancestors without which the newest checkpoint's delta channels could not be put together."""
     # Rows from before that was noted have it in their metadata.
-    told = [row if row.deltas is not None else row._replace(deltas=_deltas(threads, loads, row)) for row in rows]
+    told = [row if row.deltas is not None else row._replace(deltas=_deltas(threads, row)) for row in rows]
     return needed_by(told[:1], told, partial(held_channels, threads))
 
 
-def _deltas(threads: Threads, loads: Loads, row: CheckpointRow) -> str:
-    counters = loads((row.metadata_kind, row.metadata)).get(COUNTERS) or {}
+def _deltas(threads: Threads, row: CheckpointRow) -> str:
+    counters = threads.loads((row.metadata_kind, row.metadata)).get(COUNTERS) or {}
     return orjson.dumps(sorted(counters)).decode()
 
 
-def _delta_channels(threads: Threads, loads: Loads, rows: Sequence[CheckpointRow]) -> list[str]:
+def _delta_channels(threads: Threads, rows: Sequence[CheckpointRow]) -> list[str]:
     """The delta channels of a namespace. Which channels are such, metadata tells: not always that of the checkpoint
     itself, so all of the namespace are asked."""
     known: set[str] = set()
     for each in rows:
-        known.update((loads((each.metadata_kind, each.metadata)).get(COUNTERS) or {}).keys())
+        known.update((threads.loads((each.metadata_kind, each.metadata)).get(COUNTERS) or {}).keys())
     return sorted(known)
 
 
@@ -191,7 +190,9 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
             _remove_planned(threads, plan, planned)
             return True
         if doomed:
-            _leave_empty(threads, key, head)
+            # The branch has others that stay: what it ends with holds nothing.
+            nothing = threads._trees.assemble({})
+            _commit_on(threads, key, head, nothing, message="its checkpoints were removed")
             continue
         # Below the head: one that came to be since we looked is above it.
         versions = [
@@ -222,74 +223,49 @@ def _remove_planned(threads: Threads, plan: DropPlan, planned: Head) -> None:
 
 
 def _move_head(threads: Threads, key: BranchKey, head: Head, row: CheckpointRow) -> None:
-    """Make what a checkpoint holds the newest version of its branch again, and that version the checkpoint. Who
-    called looks again: nothing is done if the head is another by now."""
-    try:
-        manifest = threads._read_manifest(row.manifest)
-        try:
-            _commit_again(threads, key, head, row, manifest.version, Edited(manifest.root, ()), (row.manifest,))
-        except Expired:
-            # The version has expired, or is another thread's that is gone, so nothing can be taken over unread. Its
-            # row has kept all of it.
-            tree = _rebuilt(threads, row.manifest, manifest.root.id)
-            _commit_again(threads, key, head, row, manifest.version, tree, ())
-    except HeadMoved:
-        return
-    except (Conflict, Expired) as exc:
-        # The checkpoint is another version by now, or none.
-        raise _outdated(key) from exc
+    """Make what a checkpoint holds the newest version of its branch again, and that version the checkpoint."""
 
-
-def _commit_again(
-    threads: Threads,
-    key: BranchKey,
-    head: Head,
-    row: CheckpointRow,
-    version: int,
-    tree: Edited,
-    bases: tuple[BlockId, ...],
-) -> None:
-    def propose(head: Head | None) -> Proposal:
-        return Proposal(
+    def move(tree: Edited, *bases: BlockId) -> None:
+        _commit_on(
+            threads,
             key,
-            tree,
             head,
+            tree,
             bases=bases,
             # So that it goes when the run does.
             execution=row.run,
             message=back_to(row.checkpoint),
             kind=ROLLED_BACK,
-            facts={"version": version},
+            facts={"version": manifest.version},
             rows=lambda made: [threads.rows.point(row, made)],
         )
 
-    threads._commit(key, head.manifest, propose)
+    try:
+        manifest = threads._read_manifest(row.manifest)
+        try:
+            move(Edited(manifest.root, ()), row.manifest)
+        except Expired:
+            # The version has expired, or is another thread's that is gone, so nothing can be taken over unread. Its
+            # row has kept all of it.
+            move(_rebuilt(threads, row.manifest, manifest.root.id))
+    except (Conflict, Expired) as exc:
+        # The checkpoint is another version by now, or none.
+        raise _outdated(key) from exc
+
+
+def _commit_on(threads: Threads, key: BranchKey, head: Head, tree: Edited, **more: Any) -> None:
+    """Make a tree the newest version of a branch. Who called looks again: nothing is done if the head is another by
+    now."""
+    with suppress(HeadMoved):
+        threads._commit(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
 
 
 def _rebuilt(threads: Threads, manifest: BlockId, root: BlockId) -> Edited:
     """The state of a checkpoint with all its blocks."""
     snapshot = from_value(threads._guarded(manifest, lambda: threads._trees.read(root)))
-    wires: dict[str, Wire] = {}
-    blocks: list[Block] = []
-    for name, channel in snapshot.channels.items():
-        wires[name], made = threads._trees.pack(slot(channel))
-        blocks += made
-    whole = threads._trees.assemble(to_value(snapshot, wires))
-    return Edited(whole.root, (*blocks, *whole.blocks))
-
-
-def _leave_empty(threads: Threads, key: BranchKey, head: Head) -> None:
-    """Make a version that holds nothing the newest of a branch: its checkpoints go, and it has others that stay."""
-    nothing = threads._trees.assemble({})
-
-    def propose(head: Head | None) -> Proposal:
-        return Proposal(key, nothing, head, message="its checkpoints were removed")
-
-    try:
-        threads._commit(key, head.manifest, propose)
-    except HeadMoved:
-        # Who called looks again.
-        pass
+    packed = {name: threads._trees.pack(slot(channel)) for name, channel in snapshot.channels.items()}
+    whole = threads._trees.assemble(to_value(snapshot, {name: wire for name, (wire, _) in packed.items()}))
+    return Edited(whole.root, (*[block for _, blocks in packed.values() for block in blocks], *whole.blocks))
 
 
 def _is_of_run(manifests: Collection[BlockId], runs: Collection[str], row: Version) -> bool:

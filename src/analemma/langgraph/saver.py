@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -28,16 +27,26 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.app import App, open_app
+from analemma.canon.identity import BlockId
 from analemma.catalog.langgraph.pending_writes import INTERRUPT, RESUME
 from analemma.catalog.langgraph.threads import ANSWERED, CheckpointRow, Fence, Written
 from analemma.catalog.names import KEY_BYTES
 from analemma.clock import Entropy, SystemEntropy
 from analemma.errors import HeadMoved, Invalid
 from analemma.langgraph import prune
-from analemma.langgraph.fences import KEY, Fences, OnConflict
-from analemma.langgraph.places import Place, branch_of, checkpoint_of, config_of, place_of
-from analemma.langgraph.snapshots import COUNTERS, Serialized, Snapshot, loads_of, pack_write, unpack_write
-from analemma.langgraph.threads import NewCheckpoint, Serializer, Threads
+from analemma.langgraph.snapshots import COUNTERS, Snapshot, pack_write, unpack_write
+from analemma.langgraph.threads import (
+    KEY,
+    Fences,
+    NewCheckpoint,
+    OnConflict,
+    Place,
+    Threads,
+    branch_of,
+    checkpoint_of,
+    config_of,
+    place_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +118,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         self._opened = None if app is where else app
         try:
             chosen = app.default if tenant is None else app.tenant(tenant)
-            self._threads = Threads(app, chosen, owner, cache_bytes=cache_bytes)
+            self._threads = Threads(app, chosen, owner, self.serde, cache_bytes=cache_bytes)
             self._entropy = entropy or SystemEntropy()
             self._fences = Fences(on_conflict, self._threads.rows, SystemEntropy())
         except BaseException:
@@ -133,14 +142,15 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         checkpoint = self._named(place, config)
         for _ in range(3):
             if checkpoint is None:
-                row = self._threads.newest(place.thread, place.branch, self._loads)
+                row = self._threads.newest(place.thread, place.branch)
             else:
                 row = self._threads.rows.find(place.thread, place.branch, checkpoint)
-            # Before what is pending is read: who writes there later is no stranger.
-            self._fences.begin(config, place, None if row is None else row.checkpoint, chosen=checkpoint is not None)
+            writes = [] if row is None else self._threads.rows.writes(row.thread, row.branch, row.checkpoint)
+            read = None if row is None else row.checkpoint
+            self._fences.begin(config, place, read, writes, chosen=checkpoint is not None)
             if row is None:
                 return None
-            found = self._tuple(row)
+            found = self._tuple(row, writes)
             if found is not None:
                 return found
         return None
@@ -156,7 +166,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         """Checkpoints, newest first: of a namespace, of a thread, or of all threads; with these values in their
         metadata, and below the id of another."""
         for row, _ in self._rows(config, filter, before, limit):
-            found = self._tuple(row)
+            found = self._tuple(row, self._threads.rows.writes(row.thread, row.branch, row.checkpoint))
             if found is not None:
                 yield found
 
@@ -183,34 +193,33 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         names is its parent."""
         place = self._place(config)
         told = get_checkpoint_metadata(config, metadata)
-        if place.thread != place_of(config).thread:
-            told = self._branched(told, place_of(config))
+        branched = {} if place.thread == place_of(config).thread else {"branched_from": place_of(config).thread}
         rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
+        row = CheckpointRow(
+            *(place.thread, place.branch, str(checkpoint["id"]), place.namespace, self._named(place, config)),
+            BlockId(b""),
+            _name(told.get("run_id")),
+            *self._threads.dumps({**told, **branched}),
+            deltas=_deltas(told.get(COUNTERS)),
+        )
         new = NewCheckpoint(
-            place=place,
-            id=str(checkpoint["id"]),
-            parent=self._named(place, config),
-            checkpoint=self._dumps(rest),
-            metadata=self._dumps(told),
+            row,
+            checkpoint=self._threads.dumps(rest),
             versions=dict(checkpoint.get("channel_versions") or {}),
             values=checkpoint.get("channel_values") or {},
             changed=new_versions,
-            run=_name(told.get("run_id")),
             step=_step(told.get("step")),
             source=_name(told.get("source")),
-            deltas=_deltas(told.get(COUNTERS)),
         )
-        # Of LangGraph's own serializer a test proves it; a class that is derived from it may do anything.
-        by_items = type(self.serde) is JsonPlusSerializer
-        serializer = Serializer(self.serde.dumps_typed, self._loads, by_items)
         fence = self._fences.of(config, place)
         try:
-            self._threads.save(new, serializer, fence)
+            self._threads.save(new, fence)
         except HeadMoved as exc:
-            place = self._go_on(fence, place, exc)
-            told = self._branched(told, new.place)
-            self._threads.save(replace(new, place=place, metadata=self._dumps(told)), serializer)
-        return cast(RunnableConfig, config_of(place.thread, place.namespace, new.id))
+            own = self._go_on(fence, place, exc)
+            kind, data = self._threads.dumps({**told, "branched_from": place.thread})
+            self._threads.save(new._replace(row=row._replace(thread=own.thread, metadata_kind=kind, metadata=data)))
+            place = own
+        return cast(RunnableConfig, config_of(place.thread, place.namespace, row.checkpoint))
 
     def put_writes(
         self,
@@ -226,7 +235,12 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
             raise Invalid("the config names no checkpoint that was written on", hint="pass its checkpoint_id")
         stored = [
             pack_write(
-                checkpoint, str(task_id), WRITES_IDX_MAP.get(channel, number), task_path, channel, self._dumps(value)
+                checkpoint,
+                str(task_id),
+                WRITES_IDX_MAP.get(channel, number),
+                task_path,
+                channel,
+                self._threads.dumps(value),
             )
             for number, (channel, value) in enumerate(writes)
         ]
@@ -257,12 +271,12 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove what these runs stored; tagged and pinned versions stay in the workflow's history. Conflict, with
         nothing changed, if a checkpoint that stays has delta channels which could not be put together any more."""
-        prune.delete_for_runs(self._threads, self._loads, [str(run) for run in run_ids])
+        prune.delete_for_runs(self._threads, [str(run) for run in run_ids])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Give a new thread all checkpoints and writes of another: rows only, no state is copied. It becomes a workflow
         of its own with its first own checkpoint."""
-        self._threads.adopt(str(source_thread_id), self._loads)
+        self._threads.adopt(str(source_thread_id))
         self._threads.rows.copy(str(source_thread_id), str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
@@ -273,7 +287,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
                 self.delete_thread(thread)
         elif strategy == "keep_latest":
             for thread in thread_ids:
-                prune.keep_latest(self._threads, self._loads, str(thread))
+                prune.keep_latest(self._threads, str(thread))
         else:
             raise Invalid(f"there is no strategy {strategy!r}", hint="use 'keep_latest' or 'delete'")
 
@@ -293,14 +307,14 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         place = place_of(config)
         checkpoint = self._named(place, config)
         if checkpoint is None and channels:
-            row = self._threads.newest(place.thread, place.branch, self._loads)
+            row = self._threads.newest(place.thread, place.branch)
             checkpoint = None if row is None else row.checkpoint
-        lines = self._threads.lines(place.thread, place.branch, checkpoint, channels, self._loads)
+        lines = self._threads.lines(place.thread, place.branch, checkpoint, channels)
         found: dict[str, DeltaChannelHistory] = {}
         for name, line in lines.items():
             found[name] = {"writes": [self._pending(written) for written in line.writes]}
             if line.seed is not None:
-                found[name]["seed"] = self._loads((line.seed.kind, line.seed.data))
+                found[name]["seed"] = self._threads.loads((line.seed.kind, line.seed.data))
         return found
 
     async def alist(
@@ -335,7 +349,9 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
 
     def with_allowlist(self, extra_allowlist: Iterable[tuple[str, ...]]) -> AnalemmaSaver:
         """The same saver, on the same store, that also makes objects of these types."""
-        return cast(AnalemmaSaver, super().with_allowlist(tuple(extra_allowlist)))
+        twin = cast(AnalemmaSaver, super().with_allowlist(tuple(extra_allowlist)))
+        twin._threads = self._threads.using(twin.serde)
+        return twin
 
     def __copy__(self) -> AnalemmaSaver:
         twin = object.__new__(type(self))
@@ -343,10 +359,6 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         # Whoever opened the store closes it.
         twin._opened = None
         return twin
-
-    @property
-    def _loads(self) -> Callable[[tuple[str, bytes]], Any]:
-        return loads_of(self.serde)
 
     def _rows(
         self,
@@ -357,7 +369,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[tuple[CheckpointRow, CheckpointMetadata]]:
         """Rows that were asked for, with their metadata."""
         left = limit
-        for row in self._candidates(config, checkpoint_of(before), limit if not filter else None):
+        for row in self._candidates(config, checkpoint_of(before), None if filter else limit):
             if left is not None and left <= 0:
                 return
             metadata = self._metadata(row)
@@ -371,7 +383,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig | None, before: str | None, limit: int | None
     ) -> Iterator[CheckpointRow]:
         if config is None or (config.get("configurable") or {}).get("thread_id") is None:
-            self._threads.adopt(None, self._loads)
+            self._threads.adopt(None)
             yield from self._threads.rows.every(before=before, limit=limit)
             return
         place = place_of(config)
@@ -380,33 +392,30 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         checkpoint = self._named(place, config)
         if checkpoint is None:
             if branch is None:
-                self._threads.adopt(place.thread, self._loads)
+                self._threads.adopt(place.thread)
             else:
-                self._threads.newest(place.thread, branch, self._loads)
+                self._threads.newest(place.thread, branch)
             yield from self._threads.rows.every(place.thread, branch, before=before, limit=limit)
             return
-        for row in self._threads.rows.every(place.thread, branch, before=checkpoint, including=True):
+        # Nothing stands between an id and itself with this character behind it.
+        for row in self._threads.rows.every(place.thread, branch, before=f"{checkpoint}\x01"):
             if row.checkpoint != checkpoint:
                 return
             if before is None or row.checkpoint < before:
                 yield row
 
-    def _tuple(self, row: CheckpointRow) -> CheckpointTuple | None:
+    def _tuple(self, row: CheckpointRow, writes: Sequence[Written]) -> CheckpointTuple | None:
         """The checkpoint of a row; None if it was removed meanwhile."""
-        snapshot = self._threads.read_row(row, self._loads)
+        snapshot = self._threads.read_row(row)
         if snapshot is None:
             return None
-        writes = self._threads.rows.writes(row.thread, row.branch, row.checkpoint)
+        pending = [self._pending(written) for written in writes if written.place != ANSWERED]
         return CheckpointTuple(
-            _config(row),
-            self._checkpoint(row, snapshot),
-            self._metadata(row),
-            _parent_config(row),
-            [self._pending(written) for written in writes],
+            _config(row), self._checkpoint(row, snapshot), self._metadata(row), _parent_config(row), pending
         )
 
     def _checkpoint(self, row: CheckpointRow, snapshot: Snapshot) -> Checkpoint:
-        loads = self._loads
+        loads = self._threads.loads
         checkpoint: Checkpoint = loads(snapshot.checkpoint)
         # The row's: a version that was rolled back to is a checkpoint of its own, and has tasks of the same ids.
         checkpoint["id"] = row.alias or row.checkpoint
@@ -417,7 +426,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         return checkpoint
 
     def _metadata(self, row: CheckpointRow) -> CheckpointMetadata:
-        metadata: CheckpointMetadata = self._loads((row.metadata_kind, row.metadata))
+        metadata: CheckpointMetadata = self._threads.loads((row.metadata_kind, row.metadata))
         # What LangGraph says of a checkpoint that repeats another. The step is that one's: ids of tasks follow from it.
         return metadata if row.alias is None else {**metadata, "source": "fork"}
 
@@ -432,20 +441,13 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         log.warning("%s: the run goes on in a thread of its own, %r", exc.message, own.thread)
         return own
 
-    def _branched(self, metadata: CheckpointMetadata, place: Place) -> CheckpointMetadata:
-        return cast(CheckpointMetadata, {**metadata, "branched_from": place.thread})
-
     def _named(self, place: Place, config: RunnableConfig | None) -> str | None:
         """The checkpoint that a config names, if it does: by its id, or as it calls itself."""
         checkpoint = checkpoint_of(config)
         return None if checkpoint is None else self._threads.rows.resolve(place.thread, place.branch, checkpoint)
 
     def _pending(self, written: Written) -> PendingWrite:
-        return written.task, written.channel, self._loads(unpack_write(written))
-
-    def _dumps(self, value: Any) -> Serialized:
-        kind, data = self.serde.dumps_typed(value)
-        return Serialized(kind, bytes(data))
+        return written.task, written.channel, self._threads.loads(unpack_write(written))
 
 
 def _config(row: CheckpointRow) -> RunnableConfig:

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from langgraph.checkpoint.serde.base import SerializerProtocol
-
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.trees import Operation
 from analemma.canon.values import Stored, Wire
@@ -43,21 +41,6 @@ class Serialized(NamedTuple):
 
     kind: str
     data: bytes
-
-
-def loads_of(serde: SerializerProtocol) -> Callable[[tuple[str, bytes]], Any]:
-    """A serializer's `loads_typed` for what is stored: Corrupt where it cannot read that."""
-
-    def loads(typed: tuple[str, bytes]) -> Any:
-        try:
-            return serde.loads_typed(typed)
-        except (NotImplementedError, ValueError, EOFError) as exc:
-            raise Corrupt(
-                f"the serializer cannot read what is stored as {typed[0]!r}: {exc}",
-                hint="open the thread with the serializer that wrote it; if it is that, restore a backup",
-            ) from exc
-
-    return loads
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple, get_args
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.app import App, Tenant
 from analemma.canon.identity import BlockId
@@ -19,12 +25,20 @@ from analemma.canon.values import (
     read_special,
 )
 from analemma.catalog.langgraph.pending_writes import repeat
-from analemma.catalog.langgraph.threads import Ancestor, CheckpointRow, Fence, ThreadRows, Written, id_of_version
+from analemma.catalog.langgraph.threads import (
+    Ancestor,
+    CheckpointRow,
+    Fence,
+    ThreadRows,
+    Written,
+    following,
+    id_of_version,
+)
+from analemma.catalog.names import KEY_BYTES
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.clock import attempts
-from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, NotFound
-from analemma.langgraph.channels import Channel, Cut, Dumps, cut
-from analemma.langgraph.places import Place, branch_of
+from analemma.clock import Entropy, attempts
+from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
+from analemma.langgraph.channels import Channel, Cut, cut
 from analemma.langgraph.snapshots import (
     PIECES,
     NoCheckpoint,
@@ -43,45 +57,78 @@ from analemma.state.kernel import Kernel
 from analemma.state.records import COMMITTED, FORKED
 from analemma.state.removal import remove_workflow
 
-Loads = Callable[[tuple[str, bytes]], Any]
-"""A serializer's `loads_typed`."""
-
 REMEMBERED_CHECKPOINTS = 4096
 """Checkpoints of which it is remembered which version they are: most are the parent of the next."""
 FROM_VERSION = slice(19, None)
 """In the id of a checkpoint that was made of a version: what follows from the version."""
 REMEMBERED_WIRES = 256
 """Versions of which it is remembered where their channels are stored: a few hundred bytes each."""
+MAIN = "main"
+NAMED = "ns:"
+HASHED = "ns#"
+"""Of a namespace that is too long to name a branch, the branch has the hash. No namespace gives both."""
+OnConflict = Literal["raise", "branch", "last"]
+
+KEY = "__analemma_fence"
+"""Names that begin like this do not get into the metadata of checkpoints."""
+RUNTIME = "__pregel_runtime"
+TASK = "__pregel_task_id"
+"""What LangGraph has in the config of every run, and in that of a graph inside of a task."""
+REMEMBERED_RUNS = 4096
 
 
-class Serializer(NamedTuple):
-    """What is needed of a serializer."""
+class Place(NamedTuple):
+    """One namespace of one thread."""
 
-    dumps: Dumps
-    loads: Loads
-    by_items: bool
-    """Whether it is known to write a list or a dict as its items, one after the other."""
+    thread: str
+    namespace: str
+    branch: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewCheckpoint:
+def place_of(config: Mapping[str, Any]) -> Place:
+    """The place that a config names; Invalid if it names none."""
+    configurable = config.get("configurable") or {}
+    if configurable.get("thread_id") is None:
+        raise Invalid("the config names no thread", hint='pass {"configurable": {"thread_id": "..."}}')
+    namespace = str(configurable.get("checkpoint_ns") or "")
+    return Place(str(configurable["thread_id"]), namespace, branch_of(namespace))
+
+
+def checkpoint_of(config: Mapping[str, Any] | None) -> str | None:
+    """The checkpoint that a config names, if it does."""
+    configurable = (config or {}).get("configurable") or {}
+    checkpoint = configurable.get("checkpoint_id")
+    return str(checkpoint) if checkpoint else None
+
+
+def config_of(thread: str, namespace: str, checkpoint: str) -> dict[str, Any]:
+    """The config of one checkpoint."""
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": checkpoint}}
+
+
+def branch_of(namespace: str) -> str:
+    """The branch that stands for a namespace."""
+    if not namespace:
+        return MAIN
+    encoded = namespace.encode(errors="surrogatepass")
+    if len(encoded) + len(NAMED) > KEY_BYTES:
+        return HASHED + sha256(encoded).hexdigest()
+    return NAMED + namespace
+
+
+class NewCheckpoint(NamedTuple):
     """A checkpoint that is to be stored."""
 
-    place: Place
-    id: str
-    parent: str | None
+    row: CheckpointRow
+    """Its row, without the version that it will be."""
     checkpoint: Serialized
     """All of it but the values of its channels."""
-    metadata: Serialized
     versions: Mapping[str, Any]
     values: Mapping[str, Any]
     changed: Mapping[str, Any]
     """The channels that were written since the parent."""
-    run: str | None = None
     step: int | None = None
     source: str | None = None
-    deltas: str | None = None
-    """The channels that it does not hold whole, as a list in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,53 +152,76 @@ class Line:
 class Threads(Kernel):
     """The threads of one owner, in one tenant."""
 
-    def __init__(self, app: App, tenant: Tenant, owner: str, *, cache_bytes: int) -> None:
+    def __init__(self, app: App, tenant: Tenant, owner: str, serde: SerializerProtocol, *, cache_bytes: int) -> None:
         super().__init__(tenant.context, tenant.committer, tenant.checkpoints)
         self._engine = app.catalog.engine
+        self._serde = serde
         self.owner = owner
         self.rows = ThreadRows(app.catalog.engine, tenant.id, owner)
         self._snapshots: Recent[BlockId, Snapshot] = Recent(cache_bytes, lambda snapshot: snapshot.size)
         self._wires: Recent[BlockId, Mapping[str, Wire]] = Recent(REMEMBERED_WIRES)
         self._known: Recent[tuple[str, str, str], BlockId] = Recent(REMEMBERED_CHECKPOINTS)
 
-    def save(self, new: NewCheckpoint, serializer: Serializer, fence: Fence | None = None) -> None:
+    def using(self, serde: SerializerProtocol) -> Threads:
+        """The same threads, read and written by another serializer."""
+        twin = copy(self)
+        twin._serde = serde
+        return twin
+
+    def loads(self, typed: tuple[str, bytes]) -> Any:
+        """What the serializer makes of what is stored; Corrupt where it cannot read that."""
+        try:
+            return self._serde.loads_typed(typed)
+        except (NotImplementedError, ValueError, EOFError) as exc:
+            raise Corrupt(
+                f"the serializer cannot read what is stored as {typed[0]!r}: {exc}",
+                hint="open the thread with the serializer that wrote it; if it is that, restore a backup",
+            ) from exc
+
+    def dumps(self, value: Any) -> Serialized:
+        """What the serializer makes of a value."""
+        kind, data = self._serde.dumps_typed(value)
+        return Serialized(kind, bytes(data))
+
+    def save(self, new: NewCheckpoint, fence: Fence | None = None) -> None:
         """Store a checkpoint: its version, journal record, head and row become visible together. HeadMoved, and nothing
         is stored, if another run has passed the one that stores it."""
-        self.rows.check(new.place.thread, new.place.branch, new.id)
-        trouble = f"the parent of checkpoint {new.id} changes too fast"
+        row = new.row
+        self.rows.check(row.thread, row.branch, row.checkpoint)
+        trouble = f"the parent of checkpoint {row.checkpoint} changes too fast"
         for _ in attempts(self._clock, trouble, hint="try again"):
-            base = self._base(new, serializer.loads)
+            base = self._base(row)
             try:
-                return self._save_on(base, new, serializer, fence)
+                return self._save_on(base, new, fence)
             except HeadMoved:
                 raise
             except (Conflict, Expired) as exc:
-                if fence is not None and fence.holds(new.parent):
+                if fence is not None and fence.holds(row.parent):
                     self.rows.check_fence(fence)
                 if base is None:
                     raise
                 # The parent's version has expired, so that nothing of it can be taken over unread; or the parent was
                 # stored anew since we last saw it.
                 if isinstance(exc, Expired):
-                    return self._save_on(None, new, serializer, fence)
-                self._known.forget((new.place.thread, new.place.branch, new.parent or ""))
+                    return self._save_on(None, new, fence)
+                self._known.forget((row.thread, row.branch, row.parent or ""))
         return None
 
-    def read(self, manifest: BlockId, loads: Loads) -> Snapshot:
+    def read(self, manifest: BlockId) -> Snapshot:
         """What a version holds, verified if it was not at hand; Corrupt if that is no checkpoint."""
         root = self._read_manifest(manifest).root.id
         found = self._snapshots.get(root)
         if found is None:
             found = from_value(self._guarded(manifest, lambda: self._trees.read(root)))
-            told = loads(found.checkpoint)
+            told = self.loads(found.checkpoint)
             found = replace(found, versions=told.get("channel_versions") or {}, id=str(told.get("id")))
             self._snapshots.put(root, found)
         return found
 
-    def read_row(self, row: CheckpointRow, loads: Loads) -> Snapshot | None:
+    def read_row(self, row: CheckpointRow) -> Snapshot | None:
         """What a checkpoint holds; None if it was removed, or stored anew, since its row was read."""
         try:
-            snapshot = self.read(row.manifest, loads)
+            snapshot = self.read(row.manifest)
             self._check_name(row, snapshot.id)
             if snapshot.namespace != row.namespace:
                 raise _misnamed(row)
@@ -162,15 +232,8 @@ class Threads(Kernel):
                 return None
             raise
 
-    def read_stranger(self, manifest: BlockId, loads: Loads) -> tuple[Snapshot, int] | None:
-        """What the head holds that somebody else has left, and since when; None if that is no checkpoint."""
-        try:
-            return self.read(manifest, loads), self._read_manifest(manifest).created_at_us
-        except NoCheckpoint:
-            return None
-
     def read_channels(
-        self, rows: Sequence[CheckpointRow | Ancestor], channels: Sequence[str], loads: Loads
+        self, rows: Sequence[CheckpointRow | Ancestor], channels: Sequence[str]
     ) -> list[dict[str, Serialized]]:
         """Those of some channels that each of these checkpoints holds: only the blocks that lead to them are read, for
         all together."""
@@ -183,7 +246,7 @@ class Threads(Kernel):
         wires = source.run(locate(*each) for each in [*paths, *((root, ("checkpoint",)) for root in roots)])
         for row, wire in zip(rows, wires[len(wanted) :], strict=True):
             told: Any = MISSING if wire is MISSING else self._trees.unpack(wire)
-            self._check_name(row, "" if told is MISSING else str(loads(Serialized(*told)).get("id")))
+            self._check_name(row, "" if told is MISSING else str(self.loads(Serialized(*told)).get("id")))
         found: list[dict[str, Serialized]] = [{} for _ in roots]
         for (number, name), wire in zip(wanted, wires[: len(wanted)], strict=True):
             if wire is not MISSING:
@@ -205,55 +268,51 @@ class Threads(Kernel):
         ):
             raise _misnamed(row)
 
-    def newest(self, thread: str, branch: str, loads: Loads) -> CheckpointRow | None:
+    def newest(self, thread: str, branch: str) -> CheckpointRow | None:
         """The checkpoint with the greatest id of a namespace. A head that somebody else has left, by merging for
         example, becomes one first: before anything is read, copied or removed."""
-        found = self.rows.newest(thread, branch)
-        if found.stranger is None:
-            return found.row
-        left = self.read_stranger(found.stranger, loads)
-        if left is None:
-            return found.row
-        snapshot, created_at_us = left
+        row, stranger = self.rows.newest(thread, branch)
+        if stranger is None:
+            return row
+        try:
+            snapshot, created_at_us = self.read(stranger), self._read_manifest(stranger).created_at_us
+        except NoCheckpoint:
+            return row
         if branch_of(snapshot.namespace) != branch:
             # A branch of the workflow that is no namespace of the thread.
-            return found.row
-        made = id_of_version(found.stranger, created_at_us)
-        if found.row is not None and made <= found.row.checkpoint:
-            # Ids of another kind, or from a clock that is ahead.
-            made = f"{found.row.checkpoint}~{found.stranger.hex()[:8]}"
+            return row
         # The parent is not the checkpoint itself: what was taken in on top of that is not a part of this.
-        place = (thread, branch, made, snapshot.namespace, snapshot.parent)
-        row = CheckpointRow(*place, found.stranger, None, *snapshot.metadata)
-        self.rows.adopt(*repeat(self.rows, row, snapshot.id))
-        return self.rows.newest(thread, branch).row
+        place = (thread, branch, following(row, stranger, created_at_us), snapshot.namespace, snapshot.parent)
+        self.rows.adopt(*repeat(self.rows, CheckpointRow(*place, stranger, None, *snapshot.metadata), snapshot.id))
+        return self.rows.newest(thread, branch)[0]
 
-    def adopt(self, thread: str | None, loads: Loads) -> None:
+    def adopt(self, thread: str | None) -> None:
         """The same for every namespace of a thread, or of all threads."""
         for name, branch in self.rows.strangers(thread):
-            self.newest(name, branch, loads)
+            self.newest(name, branch)
 
-    def lines(
-        self, thread: str, branch: str, checkpoint: str | None, channels: Sequence[str], loads: Loads
-    ) -> dict[str, Line]:
+    def lines(self, thread: str, branch: str, checkpoint: str | None, channels: Sequence[str]) -> dict[str, Line]:
         """What these channels are made of at a checkpoint."""
         found = {name: Line() for name in channels}
-        open_channels = set(found)
+        wanted = sorted(found)
         for number, ancestors in enumerate(self.rows.ancestry(thread, branch, checkpoint)):
             # What was written on top of the checkpoint itself is no part of that, nor what it holds.
             page = ancestors if number else ancestors[1:]
-            if not open_channels:
-                break
-            seeds = self.read_channels(page, sorted(open_channels), loads)
-            wanted: dict[str, list[str]] = {}
-            for ancestor, stored in zip(page, seeds, strict=True):
-                if not open_channels:
-                    break
-                wanted[ancestor.checkpoint] = sorted(open_channels)
-                for name in open_channels & stored.keys():
-                    found[name].seed = stored[name]
-                    open_channels.discard(name)
-            self._collect(thread, branch, wanted, found)
+            if not wanted or not page:
+                continue
+            seeds = self.read_channels(page, wanted)
+            ends = {name: next((at for at, held in enumerate(seeds) if name in held), len(page)) for name in wanted}
+            asked = [each.checkpoint for each in page[: max(ends.values()) + 1]]
+            written: dict[str, list[Written]] = {}
+            for each in self.rows.writes_to(thread, branch, asked, wanted):
+                written.setdefault(each.checkpoint, []).append(each)
+            for at, name in enumerate(asked):
+                for each in reversed(written.get(name, [])):
+                    if at <= ends[each.channel]:
+                        found[each.channel].writes.append(each)
+            for name in wanted:
+                found[name].seed = seeds[ends[name]][name] if ends[name] < len(page) else None
+            wanted = [name for name in wanted if found[name].seed is None]
         for line in found.values():
             line.writes.reverse()
         return found
@@ -266,59 +325,73 @@ class Threads(Kernel):
         """The branch of a namespace."""
         return BranchKey(self.owner, thread, branch)
 
-    def _base(self, new: NewCheckpoint, loads: Loads) -> _Base | None:
-        if new.parent is None:
+    def _base(self, row: CheckpointRow) -> _Base | None:
+        if row.parent is None:
             return None
-        thread, branch = new.place.thread, new.place.branch
-        manifest = self._known.get((thread, branch, new.parent)) or self.rows.manifest(thread, branch, new.parent)
+        place = (row.thread, row.branch, row.parent)
+        manifest = self._known.get(place) or self.rows.manifest(*place)
         if manifest is None:
             return None
         try:
-            snapshot = self.read(manifest, loads)
-            self._check_name(Ancestor(new.parent, None, manifest), snapshot.id)
+            snapshot = self.read(manifest)
+            self._check_name(Ancestor(row.parent, None, manifest), snapshot.id)
             return _Base(manifest, self._read_manifest(manifest).root.id, snapshot)
         except (Expired, NotFound):
             # Removed since; what it held comes with the new one.
             return None
 
-    def _save_on(self, base: _Base | None, new: NewCheckpoint, serializer: Serializer, fence: Fence | None) -> None:
-        place = new.place
-        key = self.key(place.thread, place.branch)
-        channels, cuts = _channels(new, None if base is None else base.snapshot, serializer)
-        after = Snapshot(new.checkpoint, new.metadata, new.parent, place.namespace, new.versions, channels, new.id)
+    def _save_on(self, base: _Base | None, new: NewCheckpoint, fence: Fence | None) -> None:
+        row = new.row
+        key = self.key(row.thread, row.branch)
+        channels, cuts = self._channels(new, None if base is None else base.snapshot)
+        metadata = Serialized(row.metadata_kind, row.metadata)
+        after = Snapshot(new.checkpoint, metadata, row.parent, row.namespace, new.versions, channels, row.checkpoint)
         wires, blocks = self._pack(base, after, cuts)
         made = self._trees.assemble(to_value(after, wires))
-        root = made.root
-        tree = Edited(root, (*blocks, *made.blocks))
+        tree = Edited(made.root, (*blocks, *made.blocks))
         parent = None if base is None else base.manifest
 
         def rows(manifest: BlockId) -> list[RowChange]:
-            row = CheckpointRow(
-                place.thread, place.branch, new.id, place.namespace, new.parent, manifest, new.run, *new.metadata
-            )._replace(deltas=new.deltas)
-            return [self.rows.put(row, base=parent, fence=fence)]
+            return [self.rows.put(row._replace(manifest=manifest), base=parent, fence=fence)]
 
         def propose(head: Head | None) -> Proposal:
             # A branch that begins with a parent is that of a copy: its first version comes from another thread's.
-            forked = head is None and parent is not None
+            forked = parent if head is None else None
             return Proposal(
                 key,
                 tree,
                 head,
                 bases=() if parent is None else (parent,),
-                parent=parent if forked else None,
-                execution=new.run,
+                parent=forked,
+                execution=row.run,
                 segment=new.step,
                 message=new.source,
-                kind=FORKED if forked else COMMITTED,
-                facts={"from": parent.hex()} if forked and parent is not None else {},
+                kind=COMMITTED if forked is None else FORKED,
+                facts={} if forked is None else {"from": forked.hex()},
                 rows=rows,
             )
 
         outcome = self._commit(key, CURRENT_HEAD, propose)
-        self._known.put((place.thread, place.branch, new.id), outcome.receipt.manifest)
-        self._snapshots.put(root.id, after, instead_of=None if base is None else base.root)
-        self._wires.put(root.id, wires)
+        self._known.put((row.thread, row.branch, row.checkpoint), outcome.receipt.manifest)
+        self._snapshots.put(made.root.id, after, instead_of=None if base is None else base.root)
+        self._wires.put(made.root.id, wires)
+
+    def _channels(self, new: NewCheckpoint, before: Snapshot | None) -> tuple[dict[str, Channel], dict[str, Cut]]:
+        """Each channel in pieces. One that was not written since the parent is taken over as it is."""
+        channels: dict[str, Channel] = {}
+        cuts: dict[str, Cut] = {}
+        # Of LangGraph's own serializer a test proves it; a class that is derived from it may do anything.
+        by_items = type(self._serde) is JsonPlusSerializer
+        for name, value in new.values.items():
+            old = None if before is None else before.channels.get(name)
+            if old is not None and before is not None and name not in new.changed:
+                version = new.versions.get(name)
+                if version is not None and version == before.versions.get(name):
+                    channels[name] = old
+                    continue
+            cuts[name] = made = cut(value, self._serde.dumps_typed, old, by_items=by_items)
+            channels[name] = made.channel
+        return channels, cuts
 
     def _pack(
         self, base: _Base | None, after: Snapshot, cuts: Mapping[str, Cut]
@@ -342,18 +415,6 @@ class Threads(Kernel):
                 wires[name], made = [channel.kind, channel.shape, link_wire(edited.root)], edited.blocks
             blocks += made
         return wires, blocks
-
-    def _collect(self, thread: str, branch: str, wanted: dict[str, list[str]], found: dict[str, Line]) -> None:
-        """Add what was written on top of these checkpoints, nearest first, to the lines it belongs to: newest first."""
-        if not wanted:
-            return
-        written: dict[str, list[Written]] = {}
-        for each in self.rows.writes_to(thread, branch, list(wanted), sorted(found)):
-            written.setdefault(each.checkpoint, []).append(each)
-        for checkpoint, names in wanted.items():
-            for each in reversed(written.get(checkpoint, [])):
-                if each.channel in names:
-                    found[each.channel].writes.append(each)
 
     def _wires_of(self, root: BlockId) -> Mapping[str, Wire]:
         """The channels of a version in stored form."""
@@ -389,19 +450,60 @@ def _pieces_link(wire: Wire) -> Link | None:
     return read_special(wire[PIECES]).link
 
 
-def _channels(
-    new: NewCheckpoint, before: Snapshot | None, serializer: Serializer
-) -> tuple[dict[str, Channel], dict[str, Cut]]:
-    """Each channel in pieces. One that was not written since the parent is taken over as it is."""
-    channels: dict[str, Channel] = {}
-    cuts: dict[str, Cut] = {}
-    for name, value in new.values.items():
-        old = None if before is None else before.channels.get(name)
-        if old is not None and before is not None and name not in new.changed:
-            version = new.versions.get(name)
-            if version is not None and version == before.versions.get(name):
-                channels[name] = old
-                continue
-        cuts[name] = made = cut(value, serializer.dumps, old, by_items=serializer.by_items)
-        channels[name] = made.channel
-    return channels, cuts
+class Fences:
+    """Which run a call comes from. A run of a graph is known by what LangGraph puts into its config; what the run has
+    read is put beside it, since LangGraph hands the same config to `put` and `put_writes`.
+
+    Whoever calls a saver by hand, reads a state or edits it has no such config, and is never refused anything. Safe to
+    share between threads."""
+
+    def __init__(self, on_conflict: OnConflict, rows: ThreadRows, entropy: Entropy) -> None:
+        if on_conflict not in get_args(OnConflict):
+            raise Invalid(f"there is no on_conflict {on_conflict!r}", hint="use 'raise', 'branch' or 'last'")
+        self.on_conflict = on_conflict
+        self._rows = rows
+        self._entropy = entropy
+        self._lock = threading.Lock()
+        self._branched: Recent[str, set[str]] = Recent(REMEMBERED_RUNS)
+
+    def begin(
+        self, config: Mapping[str, Any], place: Place, read: str | None, writes: Iterable[Written], *, chosen: bool
+    ) -> None:
+        """A run has read a checkpoint, the newest or a chosen one, and what was written on top of it; or that there is
+        none."""
+        configurable = config["configurable"]
+        if self.on_conflict == "last" or RUNTIME not in configurable:
+            return
+        around = configurable.get(KEY) if configurable.get(TASK) else None
+        run = around.run if isinstance(around, Fence) else self._entropy.random_bytes(16).hex()
+        seen = frozenset(written.writer for written in writes if written.writer is not None)
+        configurable[KEY] = Fence(place.thread, place.branch, read or "", run, seen, chosen)
+
+    def of(self, config: Mapping[str, Any], place: Place) -> Fence | None:
+        """The fence of the run that stores something here, if it is one."""
+        found = (config.get("configurable") or {}).get(KEY)
+        if not isinstance(found, Fence) or (found.thread, found.branch) != (place.thread, place.branch):
+            return None
+        return found
+
+    def elsewhere(self, config: Mapping[str, Any], place: Place) -> Place:
+        """Where a run stands: in a thread of its own, once it was passed and goes on in one."""
+        found = (config.get("configurable") or {}).get(KEY)
+        if not isinstance(found, Fence) or self._branched.get(found.run) is None:
+            return place
+        return self._own_thread(Fence(place.thread, place.branch, "", found.run), place)
+
+    def branch_off(self, fence: Fence, place: Place) -> Place:
+        """Have a run that was passed go on in a thread of its own."""
+        if self._branched.get(fence.run) is None:
+            self._branched.put(fence.run, set())
+        return self._own_thread(fence, place)
+
+    def _own_thread(self, fence: Fence, place: Place) -> Place:
+        target = f"{fence.thread}~{fence.run[:8]}"
+        with self._lock:
+            copied = self._branched.get(fence.run)
+            if copied is not None and fence.branch not in copied:
+                self._rows.branch_off(fence, target)
+                copied.add(fence.branch)
+        return place._replace(thread=target)

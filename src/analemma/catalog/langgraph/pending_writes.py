@@ -18,7 +18,7 @@ from analemma.catalog.langgraph.threads import (
     CheckpointRow,
     ThreadRows,
     Written,
-    id_of_version,
+    following,
 )
 from analemma.catalog.port import BranchKey, RowChange
 
@@ -42,7 +42,8 @@ def carry(
     changes, waiting = _with_pending(rows, row, made_row)
     for each in _below(rows, row.thread, waiting):
         # Its own newest is further, once what it waited for has come.
-        if each.checkpoint != rows.newest_id(each.thread, each.branch):
+        newest, _ = rows.newest(each.thread, each.branch)
+        if newest is None or each.checkpoint != newest.checkpoint:
             changes += _with_pending(rows, each, _repeating(rows, each, each.manifest, None))[0]
     return changes
 
@@ -100,7 +101,7 @@ def _below(rows: ThreadRows, thread: str, waiting: Sequence[str]) -> list[Checkp
     """Where the graphs inside of waiting tasks wait themselves."""
     found: list[CheckpointRow] = []
     for branch in rows.branches(thread) if waiting else ():
-        newest = rows.newest(thread, branch).row
+        newest, _ = rows.newest(thread, branch)
         if newest is not None and any(f":{task}" in newest.namespace for task in waiting):
             checkpoint = rows.waiting(thread, branch)
             row = None if checkpoint is None else rows.find(thread, branch, checkpoint)
@@ -112,23 +113,19 @@ def _with_pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) 
     """The row of a checkpoint that repeats another, and those of what is pending; which tasks wait."""
     pending = _pending(rows, source, made)
     waiting = sorted({each.task for each in pending if each.channel in (INTERRUPT, ERROR)})
-    writes = [RowChange("add_write", rows.write_columns(made.thread, made.branch, each)) for each in pending]
-    return [rows.put(made, base=None), *writes], waiting
+    return [rows.put(made, base=None), *rows.put_pending(made.thread, made.branch, pending)], waiting
 
 
 def _pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) -> list[Written]:
     place = (source.thread, source.branch, source.checkpoint)
-    pending = pending_of(rows.writes(*place, all_of_them=True), continued=rows.is_continued(*place))
-    return [written._replace(checkpoint=made.checkpoint) for written in pending]
+    pending = pending_of(rows.writes(*place), continued=rows.is_continued(*place))
+    return [written._replace(checkpoint=made.checkpoint, writer=None) for written in pending]
 
 
 def _repeating(rows: ThreadRows, row: CheckpointRow, made: BlockId, at_us: int | None) -> CheckpointRow:
     """A row that repeats another as the newest of its namespace."""
-    newest = rows.newest_id(row.thread, row.branch) or ""
-    name = "" if at_us is None else id_of_version(made, at_us)
-    if name <= newest:
-        # Ids of another kind, or from a clock that is ahead.
-        name = f"{newest}~{made.hex()[:8]}"
+    newest, _ = rows.newest(row.thread, row.branch)
+    name = following(newest, made, at_us)
     return row._replace(checkpoint=name, manifest=made, run=None, alias=_alias(rows, row, row.alias or row.checkpoint))
 
 

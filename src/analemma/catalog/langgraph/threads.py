@@ -6,7 +6,6 @@ The row of a checkpoint is written in the transaction of its version's commit (`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId
@@ -53,6 +52,8 @@ class Written(NamedTuple):
     size: int
     digest: bytes
     body: bytes
+    writer: str | None = None
+    """The run that wrote it, if one did that is told of others."""
 
 
 class CheckpointRow(NamedTuple):
@@ -71,15 +72,6 @@ class CheckpointRow(NamedTuple):
     """What it calls itself, if it repeats another checkpoint: that one's id, with dashes behind it."""
     deltas: str | None = None
     """The channels that it does not hold whole, as a list in JSON; None: that is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """The checkpoint with the greatest id, if there is one."""
-
-    row: CheckpointRow | None
-    stranger: BlockId | None
-    """The branch's head, if it is no checkpoint: somebody has rolled back or saved without the saver."""
 
 
 class Ancestor(NamedTuple):
@@ -123,11 +115,11 @@ class ThreadRows:
         if no other run has passed the one that stores it."""
         self.check(row.thread, row.branch, row.checkpoint)
         check_texts((row.namespace, row.parent, row.run, row.metadata_kind))
-        columns = {**self._columns(row), "run": row.run, "base": base, "writer": None, "fence": None, "read": None}
-        if fence is not None:
-            columns["writer"] = fence.run
-            if fence.holds(row.parent):
-                columns |= {"fence": fence.run, "read": fence.read}
+        columns = {"tenant": self._tenant, "owner": self._owner, **row._asdict(), "base": base}
+        columns["writer"] = None if fence is None else fence.run
+        columns["fence"], columns["read"] = (
+            (None, None) if fence is None or not fence.holds(row.parent) else (fence.run, fence.read)
+        )
         return RowChange("put_checkpoint", columns, commit="commit_checkpoint")
 
     def adopt(self, row: CheckpointRow, pending: Sequence[Written]) -> None:
@@ -136,9 +128,8 @@ class ThreadRows:
         self.check(row.thread, row.branch, row.checkpoint)
 
         def adopt(tx: Transaction) -> None:
-            if tx.execute("adopt_version", **self._columns(row)) == 1:
-                for written in pending:
-                    tx.execute("add_write", **self.write_columns(row.thread, row.branch, written))
+            if tx.execute("adopt_version", tenant=self._tenant, owner=self._owner, **row._asdict()) == 1:
+                tx.execute_many("put_write", self._writes(row.thread, row.branch, pending))
 
         self._engine.write(adopt)
 
@@ -148,38 +139,21 @@ class ThreadRows:
         chosen = {"checkpoint": row.checkpoint, "expected": row.manifest, "manifest": manifest}
         return RowChange("point_checkpoint", {**key, **chosen})
 
-    def passed(self, fence: Fence, *, source: Statements | None = None) -> str | None:
-        """What another run has stored since this one has read, if it did."""
-        asked = {**self.key(fence.thread, fence.branch), "fence": fence.run}
-        source = source or self._engine
-        if fence.chosen and source.one("last_of_run", **asked, read="") is None:
-            # What it begins with may come after what was written on top of that.
-            return None
-        return source.row(str, "overtaken", **asked, read=fence.read)
-
-    def writers(self, thread: str, branch: str, checkpoint: str, *, source: Statements | None = None) -> frozenset[str]:
-        """The runs that wrote on top of a checkpoint."""
-        rows = (source or self._engine).all("writers", **self.key(thread, branch), checkpoint=checkpoint)
-        return frozenset([row[0] for row in rows])
-
     def branch_off(self, fence: Fence, target: str) -> None:
         """Give a run a thread of its own: what it has read and stored in a namespace, and none of what others have
         stored since."""
         place = self.key(fence.thread, fence.branch)
-        row = self._engine.one("last_of_run", **place, read=fence.read, fence=fence.run)
-        last = None if row is None else _checkpoint(row)
-        line = [] if last is None else self.line(last)
-        known = {None, fence.run, *fence.seen}
+        last = self._engine.row(CheckpointRow, "last_of_run", **place, read=fence.read, fence=fence.run)
+        if last is None:
+            return
+        line, known = self.line(last), {None, fence.run, *fence.seen}
 
         def branch_off(tx: Transaction) -> None:
-            if last is None:
-                return
-            chosen = {**place, "target": target}
-            tx.execute("copy_line", **chosen, checkpoints=[*line, last.checkpoint])
-            tx.execute("copy_line_writes", **chosen, checkpoints=line)
-            for *written, writer in tx.all("writes_of_writers", **place, checkpoint=last.checkpoint):
-                if writer in known:
-                    tx.execute("add_write", **self.write_columns(target, fence.branch, Written._make(written)))
+            written = tx.rows(Written, "writes", **place, checkpoint=last.checkpoint)
+            pending = [each._replace(writer=None) for each in written if each.writer in known]
+            tx.execute("copy_line", **place, target=target, checkpoints=[*line, last.checkpoint])
+            tx.execute("copy_line_writes", **place, target=target, checkpoints=line)
+            tx.execute_many("put_write", self._writes(target, fence.branch, pending))
 
         self._engine.write(branch_off)
 
@@ -191,8 +165,8 @@ class ThreadRows:
         """A checkpoint and those from which it comes, nearest first, by the page."""
         met: set[str] = set()
         while checkpoint is not None:
-            rows = self._engine.all("ancestors", **self.key(thread, branch), checkpoint=checkpoint, limit=PAGE)
-            page = [Ancestor(row[0], row[1], BlockId(row[2])) for row in rows]
+            asked = {**self.key(thread, branch), "checkpoint": checkpoint}
+            page = self._engine.rows(Ancestor, "ancestors", **asked, limit=PAGE)
             names = {each.checkpoint for each in page}
             if len(names) < len(page) or met & names:
                 raise Corrupt(
@@ -206,26 +180,27 @@ class ThreadRows:
     def check_fence(self, fence: Fence, checkpoint: str | None = None, *, source: Statements | None = None) -> None:
         """HeadMoved if another run has stored a checkpoint since this one has read, or has written on top of the same
         one."""
-        newest = self.passed(fence, source=source)
-        if newest is not None:
-            raise _passed(fence, f"another run has stored checkpoint {newest}")
+        source = source or self._engine
+        place = self.key(fence.thread, fence.branch)
+        # What a chosen checkpoint is built on by may come after what was written on top of that.
+        if not fence.chosen or source.one("last_of_run", **place, fence=fence.run, read="") is not None:
+            newest = source.row(str, "overtaken", **place, fence=fence.run, read=fence.read)
+            if newest is not None:
+                raise _passed(fence, f"another run has stored checkpoint {newest}")
         if checkpoint == fence.read:
-            others = self.writers(fence.thread, fence.branch, fence.read, source=source) - fence.seen - {fence.run}
-            if others:
+            writers = set(source.rows(str, "writers", **place, checkpoint=checkpoint))
+            if writers - fence.seen - {fence.run}:
                 raise _passed(fence, f"another run goes on from checkpoint {fence.read}, too")
 
     def strangers(self, thread: str | None) -> list[tuple[str, str]]:
         """The branches of a thread, or of all threads, whose head is no checkpoint."""
-        if thread is None:
-            rows = self._engine.all("strangers_of_all", tenant=self._tenant, owner=self._owner)
-        else:
-            rows = self._engine.all("strangers_of_thread", **self._thread(thread))
+        first, last = ("", LAST) if thread is None else (thread, thread)
+        rows = self._engine.all("strangers", tenant=self._tenant, owner=self._owner, first=first, last=last)
         return [(row[0], row[1]) for row in rows]
 
     def find(self, thread: str, branch: str, checkpoint: str) -> CheckpointRow | None:
         """One checkpoint."""
-        row = self._engine.one("checkpoint", **self.key(thread, branch), checkpoint=checkpoint)
-        return None if row is None else _checkpoint(row)
+        return self._engine.row(CheckpointRow, "checkpoint", **self.key(thread, branch), checkpoint=checkpoint)
 
     def manifest(self, thread: str, branch: str, checkpoint: str) -> BlockId | None:
         """Which version a checkpoint is."""
@@ -233,15 +208,13 @@ class ThreadRows:
 
     def of_version(self, thread: str, branch: str, manifest: BlockId) -> CheckpointRow | None:
         """The checkpoint that is this version."""
-        row = self._engine.one("checkpoint_of_version", **self.key(thread, branch), manifest=manifest)
-        return None if row is None else _checkpoint(row)
+        return self._engine.row(CheckpointRow, "checkpoint_of_version", **self.key(thread, branch), manifest=manifest)
 
     def resolve(self, thread: str, branch: str, checkpoint: str) -> str:
         """The id of the checkpoint that calls itself so."""
         if not checkpoint.endswith("-"):
             return checkpoint
-        row = self._engine.one("checkpoint_of_alias", **self.key(thread, branch), alias=checkpoint)
-        return checkpoint if row is None else str(row[0])
+        return self._engine.row(str, "checkpoint_of_alias", **self.key(thread, branch), alias=checkpoint) or checkpoint
 
     def aliases(self, thread: str, branch: str) -> list[str]:
         """What checkpoints call themselves that repeat others."""
@@ -253,20 +226,14 @@ class ThreadRows:
 
     def waiting(self, thread: str, branch: str) -> str | None:
         """The newest checkpoint on which a task waits, or failed."""
-        row = self._engine.one("waiting_checkpoint", **self.key(thread, branch))
-        return None if row is None else row[0]
+        found: str | None = self._engine.value("waiting_checkpoint", **self.key(thread, branch))
+        return found
 
-    def newest_id(self, thread: str, branch: str) -> str | None:
-        """The greatest id."""
-        row = self.newest(thread, branch).row
-        return None if row is None else row.checkpoint
-
-    def newest(self, thread: str, branch: str) -> Newest:
-        """The checkpoint with the greatest id."""
+    def newest(self, thread: str, branch: str) -> tuple[CheckpointRow | None, BlockId | None]:
+        """The checkpoint with the greatest id, if there is one; and the branch's head, if that is no checkpoint:
+        somebody has rolled back or saved without the saver."""
         ((*found, stranger),) = self._engine.all("newest_checkpoint", **self.key(thread, branch))
-        return Newest(
-            None if found[0] is None else _checkpoint(tuple(found)), None if stranger is None else BlockId(stranger)
-        )
+        return None if found[0] is None else CheckpointRow._make(found), stranger
 
     def every(
         self,
@@ -274,45 +241,35 @@ class ThreadRows:
         branch: str | None = None,
         *,
         before: str | None = None,
-        including: bool = False,
         limit: int | None = None,
     ) -> Iterator[CheckpointRow]:
         """Checkpoints of a namespace, of a thread or of all, newest first, read by the page; those with ids below
-        `before`, or also that one. Who wants no more than `limit` says so, and does not read more."""
-        asked: dict[str, Any] = {"tenant": self._tenant, "owner": self._owner, "before": before or LAST}
-        asked["limit"] = PAGE if limit is None else max(1, min(PAGE, limit))
+        `before`. Who wants no more than `limit` says so, and does not read more."""
+        size = PAGE if limit is None else max(1, min(PAGE, limit))
+        asked: dict[str, Any] = {"tenant": self._tenant, "owner": self._owner, "limit": size}
         # Places are (id, thread, branch); behind every thread and branch there is the next smaller id.
-        after = {"after_thread": "" if including else LAST, "after_branch": "" if including else LAST}
-        name = "checkpoints_of_all"
-        if thread is not None and branch is not None and not including:
-            name, after = "checkpoints_of_branch", {}
-            asked |= {"thread": thread, "branch": branch}
-        elif thread is not None:
-            name = "checkpoints_of_thread"
-            asked["thread"] = thread
-            del after["after_thread"]
+        name, within = "checkpoints_of_all", {}
+        if thread is not None:
+            name, within = "checkpoints_of_thread", {"thread": thread}
+            if branch is not None:
+                name, within = "checkpoints_of_branch", {"thread": thread, "branch": branch}
+        names = [each for each in ("thread", "branch") if each not in within]
+        after = {"before": before or LAST, **{f"after_{each}": LAST for each in names}}
         while True:
-            page = [_checkpoint(row) for row in self._engine.all(name, **asked, **after)]
-            yield from (row for row in page if branch is None or row.branch == branch)
-            if len(page) < asked["limit"]:
+            page = self._engine.rows(CheckpointRow, name, **asked, **within, **after)
+            yield from page
+            if len(page) < size:
                 return
-            asked["before"] = page[-1].checkpoint
-            after = {each: getattr(page[-1], each.removeprefix("after_")) for each in after}
+            after = {"before": page[-1].checkpoint, **{f"after_{each}": getattr(page[-1], each) for each in names}}
 
     def of_runs(self, runs: Sequence[str]) -> list[CheckpointRow]:
         """Every checkpoint that one of these runs made."""
-        wanted = list(runs)
-        rows = self._engine.all("checkpoints_of_runs", tenant=self._tenant, owner=self._owner, runs=wanted)
-        return [_checkpoint(row) for row in rows]
+        asked = {"tenant": self._tenant, "owner": self._owner, "runs": runs}
+        return self._engine.rows(CheckpointRow, "checkpoints_of_runs", **asked)
 
     def branches(self, thread: str) -> list[str]:
         """The branches of a thread that have checkpoints or writes."""
-        rows = self._engine.all("namespaces", tenant=self._tenant, owner=self._owner, thread=thread)
-        return sorted(row[0] for row in rows)
-
-    def exists(self, thread: str) -> bool:
-        """Whether there is anything of a thread."""
-        return self._engine.one("thread_exists", **self._thread(thread)) is not None
+        return sorted(row[0] for row in self._engine.all("namespaces", **self._thread(thread)))
 
     def add_writes(self, thread: str, branch: str, writes: Sequence[Written], fence: Fence | None = None) -> None:
         """Store what a task wrote, durably: each write once, but a report of the task takes the place of the one
@@ -321,40 +278,28 @@ class ThreadRows:
             self.check(thread, branch, written.checkpoint)
             check_part(written.task, "task id", ID_BYTES)
             check_texts((written.task_path, written.channel, written.kind))
-        key = (self._tenant, self._owner, thread, branch)
         writer = None if fence is None else fence.run
-        results = [(*key, *written, writer) for written in writes if written.place >= 0]
-        reports = [(*key, *written, writer) for written in writes if written.place < 0]
+        rows = self._writes(thread, branch, [written._replace(writer=writer) for written in writes])
 
         def store(tx: Transaction) -> None:
             if fence is not None and fence.holds(writes[0].checkpoint):
                 self.check_fence(fence, writes[0].checkpoint, source=tx)
-            if results:
-                tx.execute_many("add_write", results)
-            if reports:
-                tx.execute_many("put_write", reports)
+            tx.execute_many("put_write", rows)
 
         hit(BEFORE_WRITES)
         # Stored twice, they are stored once.
         send(lambda: self._engine.write(store))
         hit(AFTER_WRITES)
 
-    def writes(self, thread: str, branch: str, checkpoint: str, *, all_of_them: bool = False) -> list[Written]:
-        """What tasks wrote on top of a checkpoint, in the order in which that is applied; all of it, or what others
-        than this package are to see."""
-        rows = self._engine.all("writes", **self.key(thread, branch), checkpoint=checkpoint)
-        found = sorted(map(Written._make, rows), key=_order)
-        return found if all_of_them else [written for written in found if written.place != ANSWERED]
+    def writes(self, thread: str, branch: str, checkpoint: str) -> list[Written]:
+        """What tasks wrote on top of a checkpoint, in the order in which that is applied."""
+        rows = self._engine.rows(Written, "writes", **self.key(thread, branch), checkpoint=checkpoint)
+        return sorted(rows, key=_order)
 
     def writes_to(self, thread: str, branch: str, checkpoints: Sequence[str], channels: Sequence[str]) -> list[Written]:
         """The same for some channels, on top of several checkpoints, each in its own order."""
-        rows = self._engine.all(
-            "writes_to_channels",
-            **self.key(thread, branch),
-            checkpoints=list(checkpoints),
-            channels=list(channels),
-        )
-        return sorted(map(Written._make, rows), key=_order)
+        asked = {**self.key(thread, branch), "checkpoints": checkpoints, "channels": channels}
+        return sorted(self._engine.rows(Written, "writes_to_channels", **asked), key=_order)
 
     def copy(self, thread: str, target: str) -> None:
         """Give another thread the same checkpoints and writes; Conflict if it has anything already."""
@@ -376,12 +321,11 @@ class ThreadRows:
         """Remove checkpoints, unless they are other versions by now, with what was written on top of them."""
         # In the order of their keys, as everyone who holds several of them.
         ordered = sorted(rows, key=lambda row: (row.thread, row.branch, row.checkpoint))
-        chosen = [(self.key(row.thread, row.branch), row) for row in ordered]
+        chosen = [(self._tenant, self._owner, row.thread, row.branch, row.checkpoint, row.manifest) for row in ordered]
 
         def drop(tx: Transaction) -> None:
-            for key, row in chosen:
-                tx.execute("drop_checkpoint", **key, checkpoint=row.checkpoint, manifest=row.manifest)
-                tx.execute("drop_writes", **key, checkpoint=row.checkpoint)
+            tx.execute_many("drop_checkpoint", chosen)
+            tx.execute_many("drop_writes", [row[:-1] for row in chosen])
 
         hit(BEFORE_DROP)
         self._engine.write(drop)
@@ -409,18 +353,17 @@ class ThreadRows:
     def _thread(self, thread: str) -> dict[str, Any]:
         return {"tenant": self._tenant, "owner": self._owner, "thread": thread}
 
-    def write_columns(self, thread: str, branch: str, written: Written) -> dict[str, Any]:
-        """The row of one write."""
-        return {**self.key(thread, branch), **written._asdict(), "writer": None}
+    def put_pending(self, thread: str, branch: str, pending: Iterable[Written]) -> list[RowChange]:
+        """For a commit: what is pending on a checkpoint that repeats another."""
+        key = self.key(thread, branch)
+        return [RowChange("put_write", {**key, **written._asdict()}, None) for written in pending]
+
+    def _writes(self, thread: str, branch: str, writes: Iterable[Written]) -> list[tuple[Any, ...]]:
+        return [(self._tenant, self._owner, thread, branch, *written) for written in writes]
 
     def key(self, thread: str, branch: str) -> dict[str, Any]:
         """Where a namespace stands."""
         return {"tenant": self._tenant, "owner": self._owner, "thread": thread, "branch": branch}
-
-    def _columns(self, row: CheckpointRow) -> dict[str, Any]:
-        columns = {"tenant": self._tenant, "owner": self._owner, **row._asdict()}
-        del columns["run"]
-        return columns
 
 
 def _passed(fence: Fence, what: str) -> HeadMoved:
@@ -442,7 +385,11 @@ def id_of_version(manifest: BlockId, at_us: int) -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-_checkpoint = CheckpointRow._make
+def following(newest: CheckpointRow | None, made: BlockId, at_us: int | None) -> str:
+    """The id of a checkpoint that is made of a version and becomes the newest of its namespace."""
+    name = "" if at_us is None else id_of_version(made, at_us)
+    # Ids of another kind, or from a clock that is ahead.
+    return f"{newest.checkpoint}~{made.hex()[:8]}" if newest is not None and name <= newest.checkpoint else name
 
 
 def _order(written: Written) -> tuple[str, str, str, int]:

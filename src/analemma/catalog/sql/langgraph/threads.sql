@@ -45,7 +45,7 @@ WHERE newest.checkpoint <> :read AND coalesce(newest.writer, '') <> :fence  -- g
 -- A version that somebody else made the head of a thread's branch becomes a checkpoint; nothing happens if it is one already.
 INSERT INTO thread_checkpoint
     (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
-SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, NULL, :metadata_kind, :metadata,
+SELECT :tenant, :owner, :thread, :branch, :checkpoint, :namespace, :parent::text, :manifest, :run::text, :metadata_kind, :metadata,
        :alias::text, :deltas::text
 WHERE EXISTS (
     SELECT 1 FROM head
@@ -238,17 +238,8 @@ SELECT branch FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner A
 UNION
 SELECT branch FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 
--- add_write --
--- What a task wrote; whoever writes it again changes nothing.
-INSERT INTO thread_write
-    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body, writer)
-VALUES
-    (:tenant, :owner, :thread, :branch, :checkpoint, :task, :place, :task_path, :channel, :kind, :codec, :size, :digest,
-     :body, :writer)
-ON CONFLICT (tenant, owner, thread, branch, checkpoint, task, place) DO NOTHING
-
 -- put_write --
--- What a task reports of itself (an error, an interrupt, an answer to one); the last report counts.
+-- What a task wrote: whoever writes it again changes nothing. Of what it reports of itself (an error, an interrupt, an answer to one), the last report counts.
 INSERT INTO thread_write
     (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body, writer)
 VALUES
@@ -257,6 +248,7 @@ VALUES
 ON CONFLICT (tenant, owner, thread, branch, checkpoint, task, place) DO UPDATE
 SET task_path = excluded.task_path, channel = excluded.channel, kind = excluded.kind, codec = excluded.codec,
     size = excluded.size, digest = excluded.digest, body = excluded.body, writer = excluded.writer
+WHERE thread_write.place < 0
 
 -- writers --
 -- The runs that wrote on top of a checkpoint.
@@ -264,29 +256,15 @@ SELECT DISTINCT writer FROM thread_write
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
   AND writer IS NOT NULL
 
--- writes_of_writers --
--- What tasks wrote on top of one checkpoint, and which run.
+-- writes --
+-- What tasks wrote on top of one checkpoint.
 SELECT checkpoint, task, place, task_path, channel, kind, codec, size, digest, body, writer FROM thread_write
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
 
--- writes --
--- What tasks wrote on top of one checkpoint.
-SELECT checkpoint, task, place, task_path, channel, kind, codec, size, digest, body FROM thread_write
-WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
-
--- strangers_of_thread --
--- The branches of a thread whose head is no checkpoint: somebody else has moved it.
+-- strangers --
+-- The branches of some threads whose head is no checkpoint: somebody else has moved it.
 SELECT head.workflow, head.branch FROM head
-WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :thread AND NOT EXISTS (
-    SELECT 1 FROM thread_checkpoint AS known
-    WHERE known.manifest = head.manifest AND known.tenant = head.tenant AND known.owner = head.owner
-      AND known.thread = head.workflow AND known.branch = head.branch
-)
-
--- strangers_of_all --
--- The same for all threads.
-SELECT head.workflow, head.branch FROM head
-WHERE head.tenant = :tenant AND head.owner = :owner AND NOT EXISTS (
+WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow BETWEEN :first AND :last AND NOT EXISTS (
     SELECT 1 FROM thread_checkpoint AS known
     WHERE known.manifest = head.manifest AND known.tenant = head.tenant AND known.owner = head.owner
       AND known.thread = head.workflow AND known.branch = head.branch

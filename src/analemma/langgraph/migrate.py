@@ -18,9 +18,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from analemma.app import App
 from analemma.catalog.langgraph.foreign import ForeignPlace, ForeignThreads, open_foreign
 from analemma.errors import Corrupt, Invalid, Unavailable
-from analemma.langgraph.places import branch_of, config_of
 from analemma.langgraph.saver import OWNER, AnalemmaSaver
 from analemma.langgraph.snapshots import Serialized, pack_write
+from analemma.langgraph.threads import branch_of, config_of
 
 Progress = Callable[[int, int], None]
 """Told how many checkpoints are done, and of how many."""
