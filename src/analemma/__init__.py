@@ -1,12 +1,13 @@
 """Version control for live state.
 
 >>> import analemma
->>> with analemma.open("sqlite:///:memory:") as app:  # or a directory, or postgresql://...
-...     saved = app.kernel.save_state_delta({"goal": "Seoul"}, workflow_id="trip", owner_id="ann")
-...     app.kernel.load_latest_state(workflow_id="trip", owner_id="ann")
+>>> with analemma.open("sqlite:///:memory:") as store:  # or a directory, or postgresql://...
+...     trip = store.workflow("trip", owner="ann")
+...     saved = trip.save({"goal": "Seoul"})
+...     trip.load()
 {'goal': 'Seoul'}
 
-`open` gives a `Store`: its `kernel` saves, loads and compares states, `flows` runs workflows, `contracts` and
+`open` gives a `Store`: its workflows save, load and compare states, `flows` runs workflows, `contracts` and
 `tenant()` make views, `archives` keeps workspaces, `payloads` keeps large fields out of messages, `gc` collects.
 `analemma.aio` has the same as coroutines, `analemma.errors` all that is raised, `analemma.langgraph` a checkpointer for
 LangGraph.
@@ -73,6 +74,9 @@ if TYPE_CHECKING:
     from analemma.state.records import decode_receipt as decode_receipt
     from analemma.state.records import encode_receipt as encode_receipt
     from analemma.state.tickets import Ticket as Ticket
+    from analemma.store.workflow import Workflow as Workflow
+    from analemma.store.workflow import WorkflowTicket as WorkflowTicket
+    from analemma.store.workflow import WorkflowVersion as WorkflowVersion
 
 __version__ = "0.1.0"
 
@@ -114,6 +118,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.state.merge_values": ("by_key",),
     "analemma.state.records": ("Commit", "decode_receipt", "encode_receipt"),
     "analemma.state.tickets": ("Ticket",),
+    "analemma.store.workflow": ("Workflow", "WorkflowTicket", "WorkflowVersion"),
 }
 _MODULES = ("aio", "errors")
 

@@ -10,8 +10,9 @@ what will be needed. A backfill that runs has a thread until it is done: pause i
 >>> import analemma.aio
 >>> async def main():
 ...     async with analemma.aio.open("sqlite:///:memory:") as app:
-...         saved = await app.kernel.save_state_delta({"n": 1}, workflow_id="trip", owner_id="ann")
-...         return await app.kernel.load_state(saved.manifest_id)
+...         trip = app.workflow("trip", owner="ann")
+...         await trip.save({"n": 1})
+...         return await trip.load()
 >>> asyncio.run(main())
 {'n': 1}
 
@@ -45,11 +46,18 @@ if TYPE_CHECKING:
     from analemma.aio_faces import AppFace, AsyncEntity, AsyncView, ContractsFace, DeploysFace, FlowsFace, TenantFace
     from analemma.aio_faces import AsyncKernel as AsyncKernel
     from analemma.aio_faces import AsyncPayloads as AsyncPayloads
+    from analemma.aio_faces import AsyncWorkflow as AsyncWorkflow
+    from analemma.aio_faces import AsyncWorkflowTicket as AsyncWorkflowTicket
+    from analemma.aio_faces import AsyncWorkflowVersion as AsyncWorkflowVersion
     from analemma.contracts.contract_set import ContractSet
     from analemma.flows.runs import Run
     from analemma.pipeline.deploy_records import Deploy
 
-__all__ = ["AsyncApp", "AsyncKernel", "AsyncPayloads", "AsyncTenant", "Threads", "default_threads", "open"]
+__all__ = [
+    *("AsyncApp", "AsyncKernel", "AsyncPayloads", "AsyncTenant"),
+    *("AsyncWorkflow", "AsyncWorkflowTicket", "AsyncWorkflowVersion"),
+    *("Threads", "default_threads", "open"),
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,6 +68,8 @@ PARTS = (
     *("contracts", "deploys", "sinks", "fanouts", "backfills"),
 )
 """Attributes whose values have verbs, and a face of their own."""
+HANDLES = ("Workflow", "WorkflowVersion", "WorkflowTicket")
+"""Classes of what verbs give that has verbs again."""
 
 
 def default_threads() -> int:
@@ -109,9 +119,30 @@ def hop(verb: Callable[Concatenate[Target, P], T]) -> Callable[Concatenate[Async
 
     @functools.wraps(verb)
     async def awaited(self: Async[Target], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.run(functools.partial(verb, self._target, *args, **kwargs))
+        return await self._threads.run(_call(verb, self, args, kwargs))
 
     return awaited
+
+
+def enter(
+    verb: Callable[Concatenate[Target, P], T],
+) -> Callable[Concatenate[Async[Target], P], Coroutine[Any, Any, Any]]:
+    """The same of a verb that gives something with verbs: its face."""
+
+    @functools.wraps(verb)
+    async def awaited(self: Async[Target], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        found = await self._threads.run(_call(verb, self, args, kwargs))
+        return face(found, type(found).__name__, self._threads)
+
+    return awaited
+
+
+def _call(verb: Callable[..., T], of: Async[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], T]:
+    """A call of the part itself, with parts where faces were given."""
+    plain = [each._target if isinstance(each, Async) else each for each in (*args, *kwargs.values())]
+    return functools.partial(
+        verb, of._target, *plain[: len(args)], **dict(zip(kwargs, plain[len(args) :], strict=True))
+    )
 
 
 def stream(
@@ -199,13 +230,15 @@ def member(of: type, name: str) -> Any:
 def wrapper(verb: Callable[..., Any]) -> Callable[..., Any]:
     """What makes a verb one of the async face, by what it says that it gives."""
     gives = str(inspect.signature(verb).return_annotation).partition("[")[0]
+    if gives in HANDLES and verb.__module__ == "analemma.store.workflow":
+        return enter
     return stream if gives == "Iterator" else manage if gives == "AbstractContextManager" else hop
 
 
 @functools.cache
 def face_class(of: type, name: str) -> type[Async[Any]]:
     """The face of a class, which is called after the attribute where it is found."""
-    cls = OURS.get(name) or type(f"Async{name.capitalize()}", (Async,), {"__doc__": of.__doc__})
+    cls = OURS.get(name) or type(f"Async{name[0].upper()}{name[1:]}", (Async,), {"__doc__": of.__doc__})
     for each in sorted({*dir(of), *inspect.get_annotations(of)}):
         if each.startswith("_"):
             continue
@@ -220,6 +253,12 @@ def face_class(of: type, name: str) -> type[Async[Any]]:
 def face(part: Any, name: str, threads: Threads) -> Any:
     """The face of a part."""
     return face_class(part.__class__, name)(part, threads)
+
+
+def _workflow(of: App | Tenant, name: str, owner: str | None, threads: Threads) -> AsyncWorkflow:
+    """A handle whose verbs are coroutines. Not one itself: nothing is read."""
+    handle: AsyncWorkflow = face(of.workflow(name, owner=owner), "Workflow", threads)
+    return handle
 
 
 class AsyncContracts(ContractsFace):
@@ -262,6 +301,9 @@ class AsyncFlows(FlowsFace):
 class AsyncTenant(TenantFace):
     """One tenant's part of an open store."""
 
+    def workflow(self, name: str, *, owner: str | None = None) -> AsyncWorkflow:
+        return _workflow(self._target, name, owner, self._threads)
+
     def view(self, view_id: str, version: str | None = None) -> AsyncView:
         """One view, whose verbs are coroutines; whether there is such a view shows when it is asked."""
         from analemma.pipeline.querying import EntityView
@@ -300,6 +342,9 @@ class AsyncApp(AppFace):
         return self._app
 
     _target = sync
+
+    def workflow(self, name: str, *, owner: str | None = None) -> AsyncWorkflow:
+        return _workflow(self._target, name, owner, self._threads)
 
     async def tenant(self, name: str) -> AsyncTenant:
         """One tenant's part of the store, made if it is new."""
@@ -383,4 +428,9 @@ def __getattr__(name: str) -> Any:
         from analemma.payloads.payloads import Payloads
 
         return face_class(Payloads, "payloads")
+    if name.removeprefix("Async") in HANDLES:
+        from analemma.store import workflow
+
+        handle = name.removeprefix("Async")
+        return face_class(getattr(workflow, handle), handle)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

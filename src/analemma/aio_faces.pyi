@@ -6,6 +6,7 @@ from analemma.aio import Async, AsyncContracts, AsyncDeploys, AsyncFlows, AsyncT
 from analemma.app import Store
 from analemma.archives.archives import Archives
 from analemma.bag.bag import BagKernel, SmartStateBag
+from analemma.catalog.port import BranchKey, Version
 from analemma.flows.flows import Flows
 from analemma.flows.queueing import Queues
 from analemma.flows.scheduling import Schedules
@@ -18,9 +19,14 @@ from analemma.pipeline.fanouts import Fanouts
 from analemma.pipeline.querying import EntityView
 from analemma.pipeline.sinks import Sinks
 from analemma.slicing.entity_key import EntityKey
+from analemma.state.delta import DeltaUpdate
 from analemma.state.records import Commit
 from analemma.state.rollback import Rollback
+from analemma.state.tickets import Ticket
+from analemma.store.revisions import Revision
+from analemma.store.workflow import Why, Workflow, WorkflowTicket, WorkflowVersion
 from analemma.tenant import Tenant
+from collections.abc import Iterable, Mapping
 
 class AppFace(Async[Store]):
     adopt_objects = hop(Store.adopt_objects)
@@ -69,6 +75,46 @@ class AsyncEntity(Async[Entity]):
     ingest = hop(Entity.ingest)
     key: EntityKey
     slices = hop(Entity.slices)
+
+class AsyncWorkflow(Async[Workflow]):
+    async def at(self, revision: Revision) -> AsyncWorkflowVersion: ...
+    blame = hop(Workflow.blame)
+    async def branch(self, name: str, *, at: Revision | None = None, message: str | None = None) -> AsyncWorkflow: ...
+    branches = hop(Workflow.branches)
+    async def checkpoint(
+        self, changes: Mapping[str, Any] | DeltaUpdate, *, delete: Iterable[str] = (), key: str | None = None, message:
+        str | None = None, why: Why | None = None, metadata: Mapping[str, Any] | None = None, execution: str | None =
+        None, segment: int | None = None
+    ) -> AsyncWorkflowTicket: ...
+    diff = hop(Workflow.diff)
+    edit = manage(Workflow.edit)
+    get = hop(Workflow.get)
+    key: BranchKey
+    load = hop(Workflow.load)
+    log = stream(Workflow.log)
+    merge = hop(Workflow.merge)
+    rollback = hop(Workflow.rollback)
+    save = hop(Workflow.save)
+    tag = hop(Workflow.tag)
+    tags = hop(Workflow.tags)
+    untag = hop(Workflow.untag)
+    update = hop(Workflow.update)
+    verify = hop(Workflow.verify)
+    watch = stream(Workflow.watch)
+
+class AsyncWorkflowVersion(Async[WorkflowVersion]):
+    get = hop(WorkflowVersion.get)
+    load = hop(WorkflowVersion.load)
+    manifest_id: str
+    metadata: dict[str, Any] | None
+    row: Version
+    version: int
+    why: dict[str, Any] | None
+
+class AsyncWorkflowTicket(Async[WorkflowTicket]):
+    look = hop(WorkflowTicket.look)
+    ticket: Ticket
+    wait = hop(WorkflowTicket.wait)
 
 class AsyncArchives(Async[Archives]):
     adopt = hop(Archives.adopt)

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.versions import Versions
     from analemma.state.events import Sources, SourceWatch
     from analemma.state.object_ownership import ObjectOwner, ObjectOwnership
+    from analemma.store.workflow import Workflow
 
 OBJECTS_DIRECTORY = "objects"
 OBJECTS_IN_MEMORY = "memory://"
@@ -132,6 +133,11 @@ class Store:
     def default(self) -> Tenant:
         """The tenant that the settings name (`default` unless told otherwise)."""
         return self.tenant(self.settings.tenant)
+
+    def workflow(self, name: str, *, owner: str | None = None) -> Workflow:
+        """A handle on one workflow of the default tenant: `save()`, `load()`, `log()`, `diff()` and so on. Nothing is
+        read, and nothing begun. The owner is the one that the settings name, if not another."""
+        return self.default.workflow(name, owner=owner)
 
     @property
     def kernel(self) -> BagKernel:

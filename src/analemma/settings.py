@@ -98,6 +98,7 @@ class Settings:
         "Where large objects go. Unset: beside an embedded catalog, or into the database of a server.", None
     )
     tenant: str = text("The tenant to work in.", "default", 64)
+    owner: str | None = text("Whose workflows are meant where no owner is named.", None, 512)
     sqlite_synchronous: Literal["FULL", "NORMAL"] = choice(
         "`NORMAL` is faster, and may lose the last commits when the power fails.", "FULL", "NORMAL"
     )

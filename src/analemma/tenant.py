@@ -12,7 +12,9 @@ from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
 from analemma.context import Context
+from analemma.errors import Invalid
 from analemma.state.applying import Applier
+from analemma.state.arguments import MAIN, branch_key
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.committer import Committer
 from analemma.state.events import Announcer
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.tenant_pipeline import TenantPipeline
     from analemma.state.segments import Injection, Placed
     from analemma.state.verify import Report
+    from analemma.store.workflow import Workflow
 
 
 class Tenant:
@@ -80,6 +83,19 @@ class Tenant:
         from analemma.bag.bag import BagKernel
 
         return BagKernel(self.context, self.committer, self.checkpoints, self._place_segment)
+
+    def workflow(self, name: str, *, owner: str | None = None) -> Workflow:
+        """A handle on one workflow, with all that can be done with its versions. Nothing is read, and nothing begun.
+        The owner is the one that the settings name, if not another."""
+        from analemma.store.workflow import Workflow
+
+        return Workflow(self.kernel, branch_key(self._owner(owner), name, MAIN))
+
+    def _owner(self, named: str | None) -> str:
+        found = self.context.settings.owner if named is None else named
+        if found is None:
+            raise Invalid("no owner is named", hint="pass owner=..., or set ANALEMMA_OWNER")
+        return found
 
     def _place_segment(self, injection: Injection) -> Placed | None:
         from analemma.catalog.runs.runs import RunRows

@@ -42,6 +42,11 @@ async def _faces() -> list[tuple[object, object]]:
             (here.view(VIEW), there.view(VIEW)),
             (here.entity("BOOK", "1"), there.entity("BOOK", "1")),
         ]
+        trip, handle = here.workflow("trip", owner="ann"), there.workflow("trip", owner="ann")
+        handle.save({})
+        ticket = await trip.checkpoint({})
+        await ticket.wait()
+        found += [(trip, handle), (await trip.at(1), handle.at(1)), (ticket, handle.checkpoint({}))]
         for face, part in found:
             names = [name for name in dir(type(face)) if name in aio.PARTS]
             found += [(getattr(face, name), getattr(part, name)) for name in names]
@@ -65,13 +70,15 @@ def _lines(cls: type, of: type, imports: Imports) -> Iterator[str]:
             yield f"    {name}: {hints[name]}"
         elif verb is not None:
             overloads = typing.get_overloads(verb)
-            yield from (_overload(each, imports) for each in overloads)
-            if not overloads:
+            yield from ("    @overload\n" + _spelled(each, imports) for each in overloads)
+            if aio.wrapper(verb) is aio.enter:
+                yield _spelled(verb, imports, f"Async{inspect.signature(verb).return_annotation}")
+            elif not overloads:
                 yield f"    {name} = {aio.wrapper(verb).__name__}({of.__name__}.{name})"
     yield ""
 
 
-def _overload(verb: Callable[..., object], imports: Imports) -> str:
+def _spelled(verb: Callable[..., object], imports: Imports, gives: str | None = None) -> str:
     imports["typing"].add("overload")
     signature = inspect.signature(verb)
     # A verb of the kernel is a function, whose first parameter is the kernel.
@@ -79,9 +86,9 @@ def _overload(verb: Callable[..., object], imports: Imports) -> str:
     by_name = next((n for n, each in enumerate(signature.parameters.values()) if each.kind is each.KEYWORD_ONLY), None)
     if by_name is not None:
         parameters.insert(by_name, "*")
-    _need(" ".join([*parameters, signature.return_annotation]), verb, imports)
-    start, end = f"async def {verb.__name__}(", f") -> {signature.return_annotation}: ..."
-    return "    @overload\n" + _wrapped(start, parameters, end, "    ")
+    _need(" ".join([*parameters, gives or signature.return_annotation]), verb, imports)
+    start, end = f"async def {verb.__name__}(", f") -> {gives or signature.return_annotation}: ..."
+    return _wrapped(start, parameters, end, "    ")
 
 
 def _parameter(each: inspect.Parameter) -> str:

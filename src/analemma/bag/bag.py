@@ -24,7 +24,16 @@ from analemma.canon.trees import Edited, Operation, Trees
 from analemma.canon.values import Link, decode, link_wire
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
-from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_metadata, check_name, place
+from analemma.state.arguments import (
+    CURRENT_HEAD,
+    MAIN,
+    branch_key,
+    check_metadata,
+    check_name,
+    check_new_branch,
+    explained,
+    place,
+)
 from analemma.state.committer import Proposal, commit_of
 from analemma.state.delta import DeltaUpdate
 from analemma.state.kernel import Kernel
@@ -229,6 +238,7 @@ class BagKernel(Kernel):
         idempotency_key: str | None = None,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        why: Mapping[str, Any] | None = None,
         strategies: Mapping[str, Strategy] | None = None,
     ) -> Commit:
         """Make what the bag is now the next version of its branch; what it costs follows what was changed.
@@ -237,12 +247,13 @@ class BagKernel(Kernel):
         changes, neither the store nor the bag. With `rebase`, what others changed meanwhile stays, and the bag shows it
         afterwards. What both appended to a list stands, theirs first. Where both changed the same, also if they came to
         the same, `strategies` (as those of `merge`: ours is the branch, theirs the bag) decide, or Conflict is raised,
-        with `conflicts`. Every save makes a version, also one without changes. A bag that was made from a plain dict
-        needs `workflow_id` and `owner_id` at its first save, which begins the branch."""
+        with `conflicts`. `why` is that of `save_state_delta`. Every save makes a version, also one without changes. A
+        bag that was made from a plain dict needs `workflow_id` and `owner_id` at its first save, which begins the
+        branch."""
         if not isinstance(bag, SmartStateBag):
             raise Invalid(f"a {type(bag).__name__} is no bag", hint="load one with lazy=True, or make a SmartStateBag")
         key, chosen = self._bag_key(bag, owner_id, workflow_id, branch), _strategies(strategies, rebase)
-        asked = (execution_id, segment_id, idempotency_key, message, metadata)
+        asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
         commit = self._save_bag(bag, _Request(key, rebase, *asked, chosen))
         assert commit is not None
         return commit
@@ -275,13 +286,14 @@ class BagKernel(Kernel):
         idempotency_key: str | None = None,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        why: Mapping[str, Any] | None = None,
         strategies: Mapping[str, Strategy] | None = None,
     ) -> AbstractContextManager[SmartStateBag]:
         """`with k.session(...) as state:` gives the newest state as a bag, an empty one if the branch does not exist
         yet, and saves it at the end; an exception saves nothing. Afterwards the bag's `commit` is the commit, or None
-        if nothing was changed: then there is no new version. `rebase` and `strategies` are those of `save`."""
+        if nothing was changed: then there is no new version. `rebase`, `why` and `strategies` are those of `save`."""
         key, chosen = branch_key(owner_id, workflow_id, branch), _strategies(strategies, rebase)
-        asked = (execution_id, segment_id, idempotency_key, message, metadata)
+        asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
         return self._session(_Request(key, rebase, *asked, chosen))
 
     def update(
@@ -296,6 +308,7 @@ class BagKernel(Kernel):
         idempotency_key: str | None = None,
         message: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        why: Mapping[str, Any] | None = None,
     ) -> Commit | None:
         """Change the newest state by a function, and if somebody else was faster, do it again with what is newest then.
 
@@ -304,7 +317,8 @@ class BagKernel(Kernel):
         version. Under an `idempotency_key` that was used already the function is not called, and the commit is that of
         the first time; functions are not compared."""
         key = branch_key(owner_id, workflow_id, branch)
-        request = _Request(key, False, execution_id, segment_id, idempotency_key, message, metadata, is_update=True)
+        asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
+        request = _Request(key, False, *asked, is_update=True)
         fingerprint = _fingerprint(self, request, ["update"])
         for _ in self._attempts(key):
             known = None if idempotency_key is None else known_commit(self, key, idempotency_key, fingerprint)
@@ -457,6 +471,8 @@ class _Save:
 
     def _proposal(self, edited: Edited, head: Head | None) -> Proposal:
         request = self._request
+        if head is None:
+            check_new_branch(request.key.branch)
         base = None if head is None else self._kernel._read_manifest(head.manifest)
         return Proposal(
             request.key,

@@ -470,6 +470,11 @@ class KernelCatalog(Protocol):
     def manifest(self, tenant: TenantId, manifest: BlockId) -> Version | None:
         """The row of one manifest."""
 
+    def versions_between(
+        self, tenant: TenantId, low: BlockId, high: BlockId, *, owner: str | None = None, limit: int = 2
+    ) -> list[Version]:
+        """The first versions, of one owner or of all, whose ids are from `low` to `high`, in the order of their ids."""
+
     def history(
         self,
         tenant: TenantId,

@@ -182,6 +182,12 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         row = self.engine.one("manifest", tenant=tenant, id=manifest)
         return None if row is None else manifest_row(row)
 
+    def versions_between(
+        self, tenant: TenantId, low: BlockId, high: BlockId, *, owner: str | None = None, limit: int = 2
+    ) -> list[Version]:
+        rows = self.engine.all("versions_between", tenant=tenant, low=low, high=high, owner=owner, limit=limit)
+        return [manifest_row(row) for row in rows]
+
     def history(
         self,
         tenant: TenantId,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, get_args
@@ -12,6 +13,8 @@ from analemma.catalog.port import BranchKey, ExpiredRow, Verdict
 from analemma.errors import Conflict, Expired, Invalid
 
 MAIN = "main"
+WHY = "why"
+"""The key of a version's metadata that says where the version comes from."""
 LONGEST_MESSAGE = 65_536
 TEXT_LIMIT = 10_000
 """Longest message or reason of a record: the journal is kept for ever and read from the beginning."""
@@ -61,6 +64,35 @@ def check_metadata(metadata: Any) -> dict[str, Any]:
     if not isinstance(metadata, Mapping):
         raise Invalid(f"the metadata is of type {type(metadata).__name__}", hint="pass a dict")
     return dict(metadata)
+
+
+def explained(metadata: Mapping[str, Any] | None, why: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What is to be kept beside a version: the caller's own, and where the version comes from."""
+    if isinstance(metadata, Mapping) and WHY in metadata:
+        raise Invalid(f"the metadata has a key {WHY!r}, which is reserved", hint="pass why=... instead")
+    if why is None:
+        return metadata
+    if not isinstance(why, Mapping) or not why or not all(isinstance(name, str) for name in why):
+        raise Invalid("`why` is no dict of named facts", hint="such as why={'model': 'm-1', 'reason': 'asked for'}")
+    return {**({} if metadata is None else check_metadata(metadata)), WHY: dict(why)}
+
+
+# What a revision means besides a branch.
+_OTHER_REVISION = re.compile(r"[0-9]+|[0-9a-f]{64}|HEAD|.*[@~].*", re.DOTALL)
+
+
+def is_other_revision(name: str) -> bool:
+    """Whether the name of a branch would be taken for something else where a version is named."""
+    return _OTHER_REVISION.fullmatch(name) is not None
+
+
+def check_new_branch(name: str) -> None:
+    """Raise Invalid for such a name, of a branch that is new: those that there are keep theirs."""
+    if is_other_revision(name):
+        raise Invalid(
+            f"not a name for a branch: {name!r}",
+            hint="it would be taken for a version; use one that is no number, not HEAD, and has no '@' and no '~'",
+        )
 
 
 def check_segment(segment: Any) -> int:

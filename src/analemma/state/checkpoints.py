@@ -13,7 +13,10 @@ from analemma.state.arguments import (
     branch_key,
     check_message,
     check_name,
+    check_new_branch,
     check_segment,
+    explained,
+    is_other_revision,
     other_request,
 )
 from analemma.state.delta import DeltaUpdate, read_delta
@@ -40,6 +43,7 @@ def checkpoint_async(
     deleted: Iterable[str] = (),
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    why: Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
     wait_for_commit: bool = False,
     timeout: float = 30.0,
@@ -52,8 +56,9 @@ def checkpoint_async(
     of the delta, which stays pending; any other error that comes meanwhile has it too. A `context` decides that
     instead: `autonomous_loop` and `before_hitl` wait, `loop_completed` does not. What can be checked is checked
     now; a delta that turns out not to fit the state it meets fails, and whoever waits or asks for its ticket is
-    told why. A save on the branch comes after everything that was accepted before it."""
+    told why. A save on the branch comes after everything that was accepted before it. `why` is that of a save."""
     key = branch_key(owner_id, workflow_id, branch)
+    metadata = explained(metadata, why)
     waits = _waits(context, wait_for_commit)
     _check_timeout(timeout)
     update = read_delta(delta, deleted)
@@ -63,6 +68,8 @@ def checkpoint_async(
         check_segment(segment_id)
     if message is not None:
         check_message(message)
+    if is_other_revision(key.branch) and kernel._catalog.head(kernel._tenant, key) is None:
+        check_new_branch(key.branch)
     packed = pack_delta(
         update,
         kernel._trees.registry,

@@ -35,7 +35,7 @@ LARGEST_PAGE = 1000
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-class _Stretch(NamedTuple):
+class Stretch(NamedTuple):
     """Versions of one branch: all of them, or those below a number."""
 
     key: BranchKey
@@ -45,9 +45,9 @@ class _Stretch(NamedTuple):
         """Whether a version of the branch is in it."""
         return self.before is None or version < self.before
 
-    def below(self, version: int | None) -> _Stretch:
+    def below(self, version: int | None) -> Stretch:
         """What of it is below a version too."""
-        return _Stretch(self.key, min([each for each in (self.before, version) if each is not None], default=None))
+        return Stretch(self.key, min([each for each in (self.before, version) if each is not None], default=None))
 
 
 def history(
@@ -75,17 +75,9 @@ def history(
     branch itself."""
     if limit is not None and (type(limit) is not int or limit < 1):
         raise Invalid(f"a page of {limit!r} versions", hint="ask for at least one")
-    if decision is not None:
-        check_verdict(decision)
     key = branch_key(owner_id, workflow_id, branch)
-    filters = {
-        "execution": None if execution_id is None else check_name(execution_id, "execution"),
-        "segment": None if segment_id is None else check_segment(segment_id),
-        "since_us": _microseconds(since, "since"),
-        "until_us": _microseconds(until, "until"),
-        "decision": decision,
-    }
-    line: Iterator[_Stretch] = (
+    filters = _filters(execution_id, segment_id, since, until, decision)
+    line: Iterator[Stretch] = (
         _line_after_number(kernel, key, after)
         if not isinstance(after, str)
         else _line_after_manifest(kernel, key, after)
@@ -101,14 +93,54 @@ def history(
     return versions
 
 
+def walk(
+    kernel: Kernel,
+    key: BranchKey,
+    *,
+    execution_id: str | None = None,
+    segment_id: int | None = None,
+    since: dt.datetime | None = None,
+    until: dt.datetime | None = None,
+    decision: Verdict | None = None,
+) -> Iterator[Version]:
+    """The same versions, across forks, one after the other: whoever stops early has read no more than a page too many.
+    NotFound at once if there is no such branch."""
+    filters = _filters(execution_id, segment_id, since, until, decision)
+    kernel._head(key)
+    return _rows_of(kernel, line_of(kernel, key), PAGE, **filters)
+
+
+def _filters(
+    execution: str | None,
+    segment: int | None,
+    since: dt.datetime | None,
+    until: dt.datetime | None,
+    decision: Verdict | None,
+) -> dict[str, Any]:
+    """What a catalog is asked for, once it is known to make sense."""
+    if decision is not None:
+        check_verdict(decision)
+    return {
+        "execution": None if execution is None else check_name(execution, "execution"),
+        "segment": None if segment is None else check_segment(segment),
+        "since_us": _microseconds(since, "since"),
+        "until_us": _microseconds(until, "until"),
+        "decision": decision,
+    }
+
+
 def diff(
     kernel: Kernel, old_manifest_id: str, new_manifest_id: str, *, owner_id: str | None = None
 ) -> list[dict[str, Any]]:
     """How one version becomes another, as RFC 6902 operations; what they share is not read."""
     old, new = kernel._row(old_manifest_id, owner_id), kernel._row(new_manifest_id, owner_id)
+    return [patch_of(change) for change in changes_between(kernel, old, new)]
+
+
+def changes_between(kernel: Kernel, old: Version, new: Version) -> list[Operation]:
+    """The operations that turn the state of one version into that of another."""
     roots = [kernel._read_manifest(row.id).root.id for row in (old, new)]
-    changes = kernel._guarded(old.id, lambda: kernel._guarded(new.id, lambda: kernel._trees.diff(*roots)))
-    return [_patch(change) for change in changes]
+    return kernel._guarded(old.id, lambda: kernel._guarded(new.id, lambda: kernel._trees.diff(*roots)))
 
 
 def blame(kernel: Kernel, *, workflow_id: str, owner_id: str, path: str, branch: str = MAIN) -> Version:
@@ -120,7 +152,7 @@ def blame(kernel: Kernel, *, workflow_id: str, owner_id: str, path: str, branch:
     tokens = path_of(path)
     newest: Version | None = None
     digest: bytes | None = None
-    for row in _rows_of(kernel, _line(kernel, key), PAGE):
+    for row in _rows_of(kernel, line_of(kernel, key), PAGE):
         if newest is not None and newest.parent != row.id:
             return newest._replace(or_before=True)
         try:
@@ -138,38 +170,38 @@ def blame(kernel: Kernel, *, workflow_id: str, owner_id: str, path: str, branch:
     return newest._replace(or_before=newest.parent is not None)
 
 
-def _line(kernel: Kernel, key: BranchKey) -> Iterator[_Stretch]:
+def line_of(kernel: Kernel, key: BranchKey) -> Iterator[Stretch]:
     """What led to a branch: its own versions, those of the branch that it was forked from up to there, and so on,
     as far as that is known."""
     before = None
     while True:
-        yield _Stretch(key, before)
+        yield Stretch(key, before)
         start = kernel._catalog.branch_start(kernel._tenant, key)
         if start is None or start.parent is None:
             return
         # One that expired is no version any more, but still says where to look for those before it.
-        parent = _place_of(kernel, start.parent)
+        parent = place_of(kernel, start.parent)
         if parent is None:
             return
         key, before = parent.key, parent.version + 1
 
 
-def _line_after_number(kernel: Kernel, key: BranchKey, after: int | None) -> Iterator[_Stretch]:
+def _line_after_number(kernel: Kernel, key: BranchKey, after: int | None) -> Iterator[Stretch]:
     """The same, below a version of this number. Numbers fall from branch to branch of one workflow; in one that was
     forked they start again, so that they say nothing of what is behind that."""
     if after is not None:
         check_version(after)
     numbered = True
-    for stretch in _line(kernel, key):
+    for stretch in line_of(kernel, key):
         numbered = numbered and stretch.key.workflow == key.workflow
         yield stretch.below(after) if numbered else stretch
 
 
-def _line_after_manifest(kernel: Kernel, key: BranchKey, after: str) -> Iterator[_Stretch]:
+def _line_after_manifest(kernel: Kernel, key: BranchKey, after: str) -> Iterator[Stretch]:
     """The same, below a version, which may have expired meanwhile."""
-    found = _place_of(kernel, parse_block_id(after))
+    found = place_of(kernel, parse_block_id(after))
     begun = False
-    for stretch in _line(kernel, key):
+    for stretch in line_of(kernel, key):
         if begun:
             yield stretch
         elif found is not None and found.key == stretch.key and stretch.has(found.version):
@@ -183,11 +215,12 @@ def _line_after_manifest(kernel: Kernel, key: BranchKey, after: str) -> Iterator
         )
 
 
-def _place_of(kernel: Kernel, manifest: BlockId) -> Version | ExpiredRow | None:
+def place_of(kernel: Kernel, manifest: BlockId) -> Version | ExpiredRow | None:
+    """Where a version stands or, once it has expired, stood."""
     return kernel._catalog.manifest(kernel._tenant, manifest) or kernel._catalog.expired(kernel._tenant, manifest)
 
 
-def _rows_of(kernel: Kernel, line: Iterable[_Stretch], page: int, **filters: Any) -> Iterator[Version]:
+def _rows_of(kernel: Kernel, line: Iterable[Stretch], page: int, **filters: Any) -> Iterator[Version]:
     """The versions of these stretches, newest first; read by the page."""
     for key, before in line:
         while rows := kernel._catalog.history(kernel._tenant, key, before_version=before, limit=page, **filters):
@@ -212,7 +245,8 @@ def _microseconds(moment: dt.datetime | None, what: str) -> int | None:
     return (moment - EPOCH) // dt.timedelta(microseconds=1)
 
 
-def _patch(change: Operation) -> dict[str, Any]:
+def patch_of(change: Operation) -> dict[str, Any]:
+    """An operation as RFC 6902 writes it."""
     patch: dict[str, Any] = {"op": change.op, "path": format_pointer(change.path)}
     if change.op != "remove":
         patch["value"] = change.value

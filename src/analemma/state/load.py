@@ -31,13 +31,13 @@ def load_latest_state(
         rows = kernel._catalog.history(kernel._tenant, key, execution=execution, limit=1)
         if not rows:
             raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
-        return _read_state(kernel, rows[0].id)
-    return _read_state(kernel, kernel._head(key).manifest)
+        return read_state(kernel, rows[0].id)
+    return read_state(kernel, kernel._head(key).manifest)
 
 
 def load_state(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
     """The whole state of one version."""
-    return _read_state(kernel, kernel._row(manifest_id, owner_id).id)
+    return read_state(kernel, kernel._row(manifest_id, owner_id).id)
 
 
 def load_fields(
@@ -47,14 +47,19 @@ def load_fields(
     there are left out."""
     if isinstance(fields, str):
         raise Invalid("fields is one string", hint="pass a list of names or pointers")
-    row = kernel._row(manifest_id, owner_id)
+    return read_fields(kernel, kernel._row(manifest_id, owner_id).id, fields)
+
+
+def read_fields(kernel: Kernel, manifest: BlockId, fields: Sequence[str]) -> dict[str, Any]:
+    """Some fields of a version that is known to be there."""
     paths = {name: path_of(name) for name in fields}
-    root = kernel._read_manifest(row.id).root.id
-    found = kernel._guarded(row.id, lambda: kernel._trees.get_many(root, paths.values()))
+    root = kernel._read_manifest(manifest).root.id
+    found = kernel._guarded(manifest, lambda: kernel._trees.get_many(root, paths.values()))
     return {name: found[path] for name, path in paths.items() if path in found}
 
 
-def _read_state(kernel: Kernel, manifest: BlockId) -> dict[str, Any]:
+def read_state(kernel: Kernel, manifest: BlockId) -> dict[str, Any]:
+    """All of a version that is known to be there."""
     state = kernel._guarded(manifest, lambda: kernel._trees.read(kernel._read_manifest(manifest).root.id))
     if type(state) is not dict:
         raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())

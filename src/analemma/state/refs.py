@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
 
 TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]{0,127}")
-# What would be taken for a version or for a manifest where either may be typed.
-NUMBER_OR_ID = re.compile(r"[0-9]+|[0-9a-f]{64}")
+# What would be taken for something else where a version is named.
+OTHER_REVISION = re.compile(r"[0-9]+|[0-9a-f]{64}|HEAD")
 
 
 def tag(
@@ -121,10 +121,10 @@ def _tag_row(kernel: Kernel, owner: str, workflow: str, name: str) -> Tag:
 def check_tag(name: str) -> None:
     """Raise Invalid unless it can name a version, and only that."""
     check_unicode(name, "tag")
-    if TAG.fullmatch(name) is None or NUMBER_OR_ID.fullmatch(name) is not None:
+    if TAG.fullmatch(name) is None or OTHER_REVISION.fullmatch(name) is not None:
         raise Invalid(
             f"not a tag: {name!r}",
-            hint="use up to 128 letters, digits, '.', '_', '/', '+' and '-', not digits only, no manifest id",
+            hint="use up to 128 letters, digits, '.', '_', '/', '+' and '-', not digits only, no manifest id, not HEAD",
         )
 
 

@@ -10,7 +10,7 @@ from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
-from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, place
+from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_new_branch, place
 from analemma.state.committer import Proposal, commit_of
 from analemma.state.records import FORKED, ROLLED_BACK, Commit, manifest_links
 from analemma.state.refs import decision_of
@@ -77,8 +77,28 @@ def rollback_to_version(
     one; Corrupt, with nothing changed, if any of it is damaged. With `previous_manifest_id`, such as a preview's,
     the head must still be that manifest, or HeadMoved is raised and nothing changes."""
     key = branch_key(owner_id, workflow_id, branch)
+    return roll_back(
+        kernel,
+        key,
+        kernel._version_row(key, version),
+        preview=preview,
+        previous_manifest_id=previous_manifest_id,
+        deep=deep,
+    )
+
+
+def roll_back(
+    kernel: Kernel,
+    key: BranchKey,
+    target: Version,
+    *,
+    preview: bool = False,
+    previous_manifest_id: str | None = None,
+    deep: bool = False,
+) -> Commit | Rollback:
+    """The same to a version of any branch."""
+    version = target.version
     expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
-    target = kernel._version_row(key, version)
     # Not what the newest version has too: that is no worse afterwards, and there may be gigabytes of it.
     beside = None if deep else _roots_of(kernel, kernel._head(key).manifest)
     from analemma.state.verify import Verifier
@@ -88,7 +108,7 @@ def rollback_to_version(
         # Expired since we found it, perhaps: then that is what there is to say.
         kernel._row(target.id.hex(), None)
         raise Corrupt(
-            f"version {version} of {place(key)} cannot be rolled back to: {problems[0]}",
+            f"version {version} of {place(target.key)} cannot be rolled back to: {problems[0]}",
             hint="restore the block from a second copy, or roll back to another version",
             version=version,
         )
@@ -105,6 +125,7 @@ def rollback_to_version(
         changes = kernel.diff(head.manifest.hex(), target.id.hex())
         return Rollback(version, target.id.hex(), head.manifest.hex(), changes)
     manifest = kernel._read_manifest(target.id)
+    elsewhere = "" if target.key == key else f" of {place(target.key)}"
 
     def propose(head: Head | None) -> Proposal:
         return Proposal(
@@ -112,11 +133,11 @@ def rollback_to_version(
             Edited(manifest.root, ()),
             head,
             bases=(target.id,),
-            message=f"roll back to version {version}",
+            message=f"roll back to version {version}{elsewhere}",
             config=manifest.config,
             segments=manifest.segments,
             kind=ROLLED_BACK,
-            facts={"version": version},
+            facts={"version": version} if target.key == key else {"version": version, "from": target.manifest_id},
             rows=partial(_carried, kernel, target, key),
         )
 
@@ -156,6 +177,7 @@ def fork(
     manifest = kernel._read_manifest(source.id)
     if kernel._head_after_pending(key) is not None:
         raise _exists(key)
+    check_new_branch(key.branch)
     proposal = Proposal(
         key,
         Edited(manifest.root, ()),

@@ -20,6 +20,8 @@ from analemma.state.arguments import (
     branch_key,
     check_metadata,
     check_name,
+    check_new_branch,
+    explained,
     other_request,
 )
 from analemma.state.committer import Proposal, commit_of
@@ -44,6 +46,7 @@ def save_state_delta(
     idempotency_key: str | None = None,
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    why: Mapping[str, Any] | None = None,
 ) -> Commit:
     """Apply the delta and make the result the next version.
 
@@ -52,8 +55,10 @@ def save_state_delta(
     (None: the branch must not exist yet), or HeadMoved is raised and nothing changes; without it, the delta is
     applied to whatever is newest. The same `idempotency_key` gives the same commit, however often and from wherever
     it is asked for, for as long as keys are kept (`idempotency_keep_s` of the settings) or its version is; after
-    that it is a new request."""
+    that it is a new request. `why` says where the version comes from: `model`, `prompt`, `tool`, `code_revision`,
+    `actor`, `reason`, or what else is worth knowing. It is kept, and hashed, with the metadata."""
     key = branch_key(owner_id, workflow_id, branch)
+    metadata = explained(metadata, why)
     update = read_delta(delta, deleted)
     wire, blocks = (None, ()) if metadata is None else kernel._trees.pack(check_metadata(metadata))
     expected = _parse_previous(previous_manifest_id)
@@ -68,6 +73,8 @@ def save_state_delta(
             return known
 
     def propose(head: Head | None) -> Proposal:
+        if head is None:
+            check_new_branch(key.branch)
         base = None if head is None else kernel._read_manifest(head.manifest)
         tree = _apply(kernel, base, update)
         return Proposal(

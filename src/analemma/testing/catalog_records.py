@@ -88,6 +88,15 @@ class CatalogRecordsSuite:
         assert catalog.versions_after(tenant, KEY, after_version=2, limit=2) == rows[2:4]
         assert catalog.versions_after(tenant, KEY, after_version=5) == []
 
+    def test_versions_are_found_by_how_their_ids_begin(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+        rows = sorted((request.manifest for request in _line(catalog, tenant, 5)), key=lambda row: row.id)
+        lowest, highest = BlockId(bytes(32)), BlockId(b"\xff" * 32)
+        assert catalog.versions_between(tenant, lowest, highest, limit=4) == rows[:4]
+        assert catalog.versions_between(tenant, rows[1].id, rows[3].id, limit=4) == rows[1:4]
+        assert catalog.versions_between(tenant, lowest, highest, owner=KEY.owner, limit=9) == rows
+        assert catalog.versions_between(tenant, lowest, highest, owner="bob") == []
+        assert catalog.versions_between(catalog.tenant("other"), lowest, highest) == []
+
     def test_a_snapshot_shows_nothing_that_came_later(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         (first,) = _line(catalog, tenant, 1)
         with ThreadPoolExecutor(1) as pool, catalog.snapshot() as seen:

@@ -8,6 +8,13 @@ FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND
 SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
 FROM manifest WHERE tenant = :tenant AND id = :id
 
+-- versions_between --
+-- Versions, of one owner or of all, whose ids begin alike: those from one id to another.
+SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
+FROM manifest
+WHERE tenant = :tenant AND id BETWEEN :low AND :high AND (:owner::text IS NULL OR owner = :owner::text)
+ORDER BY id LIMIT :limit
+
 -- history --
 -- Versions of a branch, newest first.
 SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message

@@ -1,0 +1,1 @@
+"""Handles on what a store has, and the revisions by which versions are named."""
