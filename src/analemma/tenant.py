@@ -10,7 +10,7 @@ from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
 from analemma.canon.read import NodeCache
 from analemma.canon.trees import Trees
-from analemma.catalog.port import BranchKey, Head, TenantId, UploadId
+from analemma.catalog.port import BranchKey, Head
 from analemma.context import Context
 from analemma.errors import Invalid
 from analemma.state.applying import Applier
@@ -66,7 +66,6 @@ class Tenant:
             pack_threshold_bytes=app.settings.pack_threshold_bytes,
             clock=clock,
             entropy=entropy,
-            request_collection=self._request_collection,
         )
         self.trees = Trees(self.blocks.fetch, app.types, app.settings.unknown_types, NodeCache())
         self.context = Context(
@@ -344,8 +343,3 @@ class Tenant:
         from analemma.state.verify import Verifier
 
         return Verifier(self.context.catalog, self.id, self.blocks).branch(key)
-
-    def _request_collection(self, tenant: TenantId, uploads: Sequence[UploadId], reason: str) -> None:
-        from analemma.catalog.collecting.uploads import CollectingUploads
-
-        CollectingUploads(self.context.engine).enqueue(tenant, uploads, "commit", reason)

@@ -42,13 +42,8 @@ def claimed(store: Store, upload: bytes) -> int:
 
 
 def claimed_and_failed(store: Store, upload: bytes) -> int:
-    change(
-        store,
-        "INSERT INTO gc_failure (tenant, upload, kind, visible_at, created_at)"
-        " SELECT tenant, id, 'delete', 0, 0 FROM upload WHERE id = ?",
-        (upload,),
-    )
-    return claimed(store, upload)
+    sql = "UPDATE upload SET state = 'deleting', error = 'deleting it failed', due_at = 0 WHERE id = ?"
+    return change(store, sql, (upload,))
 
 
 def abandoned(store: Store, upload: bytes) -> int:
@@ -56,13 +51,11 @@ def abandoned(store: Store, upload: bytes) -> int:
 
 
 def given_up(store: Store, upload: bytes) -> int:
-    change(
-        store,
-        "INSERT INTO gc_failure (tenant, upload, kind, visible_at, created_at)"
-        " SELECT tenant, id, 'commit', 0, 0 FROM upload WHERE id = ?",
-        (upload,),
+    """Claimed by its commit, as if that had failed."""
+    sql = (
+        "UPDATE upload SET state = 'deleting', claimed_from = 'temp', reason = 'commit_failed', error = '', due_at = 0"
     )
-    return change(store, "UPDATE upload SET state = 'temp' WHERE id = ?", (upload,))
+    return change(store, f"{sql} WHERE id = ?", (upload,))
 
 
 def another_id(store: Store, upload: bytes) -> int:

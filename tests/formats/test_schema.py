@@ -143,3 +143,56 @@ def test_the_older_scripts_do_not_stand_for_the_baseline(store: Store) -> None:
     )
     with pytest.raises(Corrupt, match=f"migration {BASELINE} is not the one"):
         store.open()
+
+
+UPLOADS = {
+    # State, from which state it was claimed, kind and state of the request, attempts; whether a block lies in it.
+    "waits": ("temp", None, "commit", "waiting", 0, False),
+    "given_up": ("temp", None, "commit", "dead", 3, False),
+    "committed": ("ready", None, "commit", "waiting", 0, False),
+    "undeleted": ("deleting", "ready", "delete", "waiting", 1, False),
+    "needed": ("temp", None, "commit", "waiting", 0, True),
+}
+"""Uploads of which something had failed when the failures had a table of their own."""
+
+
+@BOTH
+def test_what_waited_in_the_queue_of_failures_waits_in_its_own_row(older: Store) -> None:
+    migrate_by_hand(older, BASELINE)
+    change(older, "INSERT INTO tenant (name) VALUES ('default')")
+    objects = Path(older.objects or Path(older.url) / "objects")
+    keys = {}
+    for number, (name, (state, origin, kind, request, attempts, needed)) in enumerate(UPLOADS.items(), 1):
+        upload = bytes([number]) * 16
+        keys[name] = f"packs/{upload.hex()[:2]}/{upload.hex()}"
+        (objects / keys[name]).parent.mkdir(parents=True)
+        (objects / keys[name]).write_bytes(b"pack")
+        add = "INSERT INTO upload (tenant, id, state, object_key, size, created_at, claimed_from)"
+        change(older, f"{add} VALUES (1, ?, ?, ?, 4, 1, ?)", [upload, state, keys[name], origin])
+        add = "INSERT INTO gc_failure (tenant, upload, kind, state, attempts, visible_at, created_at, error)"
+        change(older, f"{add} VALUES (1, ?, ?, ?, ?, 5, 2, ?)", [upload, kind, request, attempts, name])
+        if needed:
+            add = "INSERT INTO block (tenant, id, size, codec, upload, object_offset, object_length)"
+            change(older, f"{add} VALUES (1, ?, 1, 0, ?, 8, 1)", [bytes(32), upload])
+    with older.open() as app:
+        failures = {
+            each.error: (each.kind, each.state, each.attempts, each.visible_at_us) for each in app.gc.failures()
+        }
+        assert failures == {
+            "waits": ("commit", "waiting", 0, 5),
+            "given_up": ("commit", "dead", 3, 5),
+            "undeleted": ("delete", "waiting", 1, 5),
+        }
+        status = app.gc.status()
+        assert (status.waiting_failures, status.dead_failures) == (2, 1)
+        # Those that were dead for so long are tried again as well.
+        assert app.gc.work_failures() == 3 and app.gc.failures() == []
+        reasons = {entry.object_key: entry.reason for entry in app.gc.audit()}
+    assert reasons == {
+        keys["waits"]: "commit_failed",
+        keys["given_up"]: "commit_failed",
+        keys["undeleted"]: "unreferenced",
+    }
+    assert {name for name, key in keys.items() if (objects / key).exists()} == {"committed", "needed"}
+    left = "SELECT state FROM upload WHERE deleted_at IS NULL ORDER BY id"
+    assert select(older, left) == [("ready",), ("temp",)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -65,13 +65,10 @@ class BlockStore:
         pack_threshold_bytes: int,
         clock: Clock,
         entropy: Entropy,
-        request_collection: Callable[[TenantId, Sequence[UploadId], str], None] | None = None,
     ) -> None:
-        """`request_collection` is told of uploads whose commit failed, and why."""
         self._catalog = catalog
         self._tenant = tenant
         self._objects = objects
-        self._request_collection = request_collection
         self._cache = cache
         self._pack_threshold_bytes = pack_threshold_bytes
         self._clock = clock
@@ -173,9 +170,9 @@ class BlockStore:
     def give_up(self, uploads: Sequence[UploadId], error: Exception) -> None:
         """Have uploads collected whose commit failed. They would be found without this, a day later; so if it does not
         work, that is nothing to tell the caller, who has an error already."""
-        if uploads and self._request_collection is not None:
+        if uploads:
             try:
-                self._request_collection(self._tenant, uploads, str(error))
+                self._catalog.claim_failed(self._tenant, [(each, pack_key(each)) for each in uploads], str(error))
             except AnalemmaError:
                 pass
 

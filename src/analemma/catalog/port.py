@@ -517,6 +517,10 @@ class KernelCatalog(Protocol):
     def upload(self, tenant: TenantId, upload: UploadId) -> Upload | None:
         """The state of an intent."""
 
+    def claim_failed(self, tenant: TenantId, uploads: Sequence[tuple[UploadId, str]], error: str) -> None:
+        """Give the intents of a commit that failed to the collector, durably, each with its object's key; not those
+        that were committed after all."""
+
     def stats(self, tenant: TenantId | None = None) -> CatalogStats:
         """Counts and bytes of one tenant or of all."""
 

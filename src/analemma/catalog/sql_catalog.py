@@ -274,6 +274,11 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         row = self.engine.one("upload", tenant=tenant, id=upload)
         return None if row is None else Upload(upload, *row)
 
+    def claim_failed(self, tenant: TenantId, uploads: Sequence[tuple[UploadId, str]], error: str) -> None:
+        from analemma.catalog.collecting.uploads import claim_failed
+
+        claim_failed(self.engine, tenant, uploads, error)
+
     def stats(self, tenant: TenantId | None = None) -> CatalogStats:
         with self.engine.transaction() as tx:
             (blocks,) = tx.all("block_stats", tenant=tenant)

@@ -15,7 +15,7 @@ from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.collecting.marks import Pass, Run, read_snapshot, scan
 from analemma.catalog.collecting.sessions import Sessions
-from analemma.catalog.collecting.uploads import Audit, CollectingUploads, Failure
+from analemma.catalog.collecting.uploads import Audit, Failure, UploadRows
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.leases import SECOND_US, DatabaseClock, LeaseLost, database_clock
 from analemma.catalog.port import TenantId
@@ -44,6 +44,8 @@ LONGEST_S = 0.03
 """How long a transaction should take, about."""
 RELEASED_LEASE_S = 30 * 86_400
 """So long a pointer whose lease was released is told so; after that it names no lease."""
+MOST_FAILURES = 100_000
+"""So many are looked through for one."""
 MOST_PROBLEMS = 100
 """A report of more is read by nobody."""
 
@@ -96,7 +98,7 @@ class Collector:
         self._store_id = store_id
         self._engine = engine
         self._database_clock = database_clock
-        self._upload_rows = CollectingUploads(engine, clock=database_clock)
+        self._upload_rows = UploadRows(engine, clock=database_clock)
         self._uploads = UploadCollector(
             self._upload_rows, objects, age_s=settings.gc_upload_age_s, delay_s=settings.gc_object_delay_s
         )
@@ -170,7 +172,8 @@ class Collector:
                 if self._running is not None:
                     raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
                 self._running = token
-            self.sessions.abandon(self._settings.gc_session_idle_s)
+            if self._engine.value("session_count"):
+                self.sessions.abandon(self._settings.gc_session_idle_s)
             lease_s, clock = self._settings.gc_lease_s, self._database_clock
             begun = Pass.take(self._engine, self._holder, lease_s, store_id=self._store_id, clock=clock)
             done.number = begun.number
@@ -202,10 +205,12 @@ class Collector:
 
     def retry(self, failure: int | None = None) -> int:
         """Have a dead failure tried again, or all; how many."""
-        count = self._upload_rows.retry(failure)
-        if failure is not None and not count:
-            raise NotFound(f"there is no dead failure {failure}", hint="`analemma gc failures` lists them")
-        return count
+        if failure is None:
+            return self._upload_rows.retry()
+        for each in self._upload_rows.failures(MOST_FAILURES):
+            if each.id == failure and self._upload_rows.retry(each):
+                return 1
+        raise NotFound(f"there is no dead failure {failure}", hint="`analemma gc failures` lists them")
 
     def work_failures(self) -> int:
         """Try what failed and may be tried again now; how many are done with."""

@@ -71,7 +71,6 @@ NO_ROOTS: dict[str, str] = {
     "thread_write.body": "a task's own bytes",
     "removal.body": "tells of branches that are gone",
     "removal.hash": "a hash of the record",
-    "gc_failure.upload": "names an object",
     "gc_audit.upload": "names an object that is gone",
     "item_space.namespace": "the labels of a namespace",
     "item.value": "a value itself, as JSON",

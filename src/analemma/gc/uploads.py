@@ -5,11 +5,10 @@ as an orphan, so that the bucket's own rules may do it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
 
 from analemma.blocks.packs import UPLOAD_ID_BYTES, pack_key
 from analemma.blocks.port import ObjectStore
-from analemma.catalog.collecting.uploads import CLAIM_BATCH, Candidate, Claimed, CollectingUploads, Taken
+from analemma.catalog.collecting.uploads import CLAIM_BATCH, DEAD_LETTER_S, UploadRow, UploadRows
 from analemma.catalog.leases import SECOND_US
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
@@ -20,10 +19,6 @@ from analemma.state.object_ownership import NotOwner
 
 BEFORE_CLAIM = declare("gc.before_claim", "a pass has found uploads that nobody needs, and none of them is claimed")
 AFTER_OBJECT = declare("gc.after_object", "objects are deleted, and nothing says so yet")
-
-COMMIT_TIMEOUT = "commit_timeout"
-COMMIT_FAILED = "commit_failed"
-UNREFERENCED = "unreferenced"
 
 AGAIN_AFTER_S = 86_400
 """A request of a writer that was stalled may arrive after its object was deleted: so it is deleted again."""
@@ -40,10 +35,8 @@ Refuse = Callable[[str], None]
 class UploadCollector:
     """Works without the collector's lease: of two who claim or delete the same, both may."""
 
-    def __init__(
-        self, catalog: CollectingUploads, objects: ObjectStore | None, *, age_s: float, delay_s: float
-    ) -> None:
-        self._catalog = catalog
+    def __init__(self, rows: UploadRows, objects: ObjectStore | None, *, age_s: float, delay_s: float) -> None:
+        self._rows = rows
         self._objects = objects
         self._age_us = int(age_s * SECOND_US)
         self._delay_us = int(delay_s * SECOND_US)
@@ -52,44 +45,42 @@ class UploadCollector:
     def has_objects(self) -> bool:
         return self._objects is not None
 
-    def candidates(self, tenants: Sequence[TenantId], refuse: Refuse) -> Iterator[list[Candidate]]:
+    def candidates(self, tenants: Sequence[TenantId], refuse: Refuse) -> Iterator[list[UploadRow]]:
         """By the page: intents of these tenants whose commit has not come for so long, and their ready uploads in which
         no block lies."""
         if self._objects is None:
             return
         before, chosen = self._before_us(), set(tenants)
-        last: Candidate | None = None
-        while page := self._catalog.abandoned(before, last):
+        last: UploadRow | None = None
+        while page := self._rows.abandoned(before, last):
             yield [each for each in _sound(page, refuse) if each.tenant in chosen]
             last = page[-1]
         for tenant in tenants:
-            found, after = self._catalog.unreferenced(tenant, b"")
+            found, after = self._rows.unreferenced(tenant, b"")
             while after is not None:
                 for start in range(0, len(found), CLAIM_BATCH):
                     yield _sound(found[start : start + CLAIM_BATCH], refuse)
-                found, after = self._catalog.unreferenced(tenant, after)
+                found, after = self._rows.unreferenced(tenant, after)
 
-    def claim(self, candidates: Sequence[Candidate]) -> int:
+    def claim(self, candidates: Sequence[UploadRow]) -> int:
         """Claim those that still are what they were; how many."""
         if not candidates:
             return 0
         hit(BEFORE_CLAIM)
-        return len(self._catalog.claim(candidates, self._before_us()))
+        return self._rows.claim(candidates, self._before_us())
 
     def _before_us(self) -> int:
-        return self._catalog.now_us() - self._age_us
+        return self._rows.now_us() - self._age_us
 
     def delete(self, done: Collection, tick: Callable[[], None], refuse: Refuse) -> None:
         """Delete the objects of all claimed uploads, whoever claimed them. Unavailable if so many committed ones are
         not there that this must be the wrong place to look."""
         if self._objects is None:
             return
-        now = self._catalog.now_us()
+        now = self._rows.now_us()
         looked_for = missing = 0
-        after: Claimed | None = None
-        while page := self._catalog.claimed(
-            claimed_before_us=now - self._delay_us, deleted_before_us=now - AGAIN_AFTER_S * SECOND_US, after=after
-        ):
+        after: UploadRow | None = None
+        while page := self._rows.claimed(now - self._delay_us, now - AGAIN_AFTER_S * SECOND_US, after):
             after = page[-1]
             page = _sound(page, refuse)
             # Those that a commit made count, nobody has deleted as far as is known, and that are not there.
@@ -106,48 +97,39 @@ class UploadCollector:
             hit(AFTER_OBJECT)
             for upload in page:
                 if upload.id in failed:
-                    self._catalog.enqueue(upload.tenant, [upload.id], "delete", failed[upload.id])
+                    self._rows.fail(upload, failed[upload.id], taken=False)
                 else:
-                    self._note(upload, done.number, _reason(upload), now, missing=upload.id in absent)
+                    self._note(upload, done.number, now, missing=upload.id in absent)
                     if upload.deleted_at_us is None:
                         done.objects += 1
                         done.object_bytes += upload.size
             tick()
 
     def work_failures(self, number: int = 0, tick: Callable[[], None] = lambda: None) -> int:
-        """Try what is in the failure queue and may be tried now; how many requests are done with."""
+        """Delete the objects of uploads that failed and may be tried again now; how many are done with."""
         if self._objects is None:
             return 0
+        if self._rows.failure_counts()[1]:
+            # People had the time to look at them.
+            self._rows.retry(dead_for_s=DEAD_LETTER_S)
         settled = 0
-        while batch := self._catalog.take_failures():
-            for taken in batch:
+        while batch := self._rows.failed():
+            for upload in batch:
                 try:
-                    self._settle(self._objects, taken, number)
+                    if (problem := _contradiction(upload)) is not None:
+                        raise Corrupt(problem, hint="restore the row of this upload from a backup, then retry")
+                    _delete(self._objects, upload)
                 except NotOwner:
                     raise
                 except AnalemmaError as exc:
-                    self._catalog.fail_again(taken, str(exc))
+                    self._rows.fail(upload, str(exc), taken=True)
                 else:
-                    self._catalog.settle_failure(taken)
+                    self._note(upload, number, self._rows.now_us(), missing=False)
                     settled += 1
             tick()
-        self._catalog.forget_failures()
         return settled
 
-    def _settle(self, objects: ObjectStore, taken: Taken, number: int) -> None:
-        reason = None
-        if taken.kind == "commit":
-            # One that is ready was committed after all; one that is claimed was found by a pass, or by us before.
-            self._catalog.claim([Candidate(taken.tenant, taken.upload, "temp", pack_key(taken.upload), 0)])
-            reason = COMMIT_FAILED
-        upload = self._catalog.claimed_upload(taken.tenant, taken.upload)
-        if upload is not None:
-            if (problem := _contradiction(upload)) is not None:
-                raise Corrupt(problem, hint="restore the row of this upload from a backup, then retry")
-            _delete(objects, upload)
-            self._note(upload, number, reason or _reason(upload), self._catalog.now_us(), missing=False)
-
-    def _delete_objects(self, objects: ObjectStore, page: Sequence[Claimed]) -> dict[bytes, str]:
+    def _delete_objects(self, objects: ObjectStore, page: Sequence[UploadRow]) -> dict[bytes, str]:
         """Delete all of these; what went wrong with those that failed."""
         try:
             objects.delete_many([upload.object_key for upload in page])
@@ -164,15 +146,15 @@ class UploadCollector:
                 failed[upload.id] = str(exc)
         return failed
 
-    def _note(self, upload: Claimed, number: int, reason: str, now: int, *, missing: bool) -> None:
+    def _note(self, upload: UploadRow, number: int, now: int, *, missing: bool) -> None:
         # A writer that never committed may still be writing, and what was not there may be somewhere else: such rows
         # stay for a while.
         certain = upload.claimed_from == "ready" and not missing and upload.deleted_at_us is None
         old = upload.claimed_at_us <= now - FORGET_AFTER_S * SECOND_US
-        self._catalog.deleted(upload, number=number, reason=reason, forget=certain or old)
+        self._rows.deleted(upload, number=number, forget=certain or old)
 
 
-def _delete(objects: ObjectStore, upload: Claimed) -> None:
+def _delete(objects: ObjectStore, upload: UploadRow) -> None:
     try:
         objects.delete(upload.object_key)
     except AnalemmaError:
@@ -185,22 +167,16 @@ def _delete(objects: ObjectStore, upload: Claimed) -> None:
         raise
 
 
-_Row = TypeVar("_Row", Candidate, Claimed)
-
-
-def _sound(page: Sequence[_Row], refuse: Refuse) -> list[_Row]:
+def _sound(page: Sequence[UploadRow], refuse: Refuse) -> list[UploadRow]:
     """Those by whose rows something may be deleted."""
-    found: list[_Row] = []
-    for upload in page:
-        problem = _contradiction(upload)
-        if problem is None:
-            found.append(upload)
-        else:
+    problems = [_contradiction(upload) for upload in page]
+    for problem in problems:
+        if problem is not None:
             refuse(problem)
-    return found
+    return [upload for upload, problem in zip(page, problems, strict=True) if problem is None]
 
 
-def _contradiction(upload: Candidate | Claimed) -> str | None:
+def _contradiction(upload: UploadRow) -> str | None:
     """Why a row cannot be right that lets an object go: blocks are read by the upload's id, so that alone names the
     object, and blocks of any tenant keep it."""
     name = f"upload {upload.id.hex()} of tenant {upload.tenant}"
@@ -209,7 +185,3 @@ def _contradiction(upload: Candidate | Claimed) -> str | None:
     if upload.in_use:
         return f"{name} would let its object go, and blocks lie in it"
     return None
-
-
-def _reason(upload: Claimed) -> str:
-    return UNREFERENCED if upload.claimed_from == "ready" else COMMIT_TIMEOUT

@@ -11,7 +11,7 @@ import pytest
 
 import analemma
 from analemma import App, Settings
-from analemma.errors import Conflict, Denied, HeadMoved, Invalid
+from analemma.errors import Conflict, Denied, HeadMoved, Invalid, NotFound
 from analemma.testing import failpoints
 from analemma.testing.objects import FailingStore, Fault
 from tests.api.gc.collections import DAY_S, PLACE, later, text
@@ -175,18 +175,19 @@ def test_a_failed_commit_has_its_upload_collected_without_waiting_a_day(store: S
         assert [entry.reason for entry in app.gc.audit()] == ["commit_failed"]
 
 
-FAILED = (
-    "INSERT INTO gc_failure (tenant, upload, kind, state, attempts, visible_at, created_at, error)"
-    " SELECT tenant, id, 'commit', ?, ?, ?, 0, 'outcome unknown' FROM upload"
-)
+def give_up(store: Store, app: App, error: str) -> None:
+    """As a writer does whose commit has failed: or so it seems to him."""
+    uploads = [upload for (upload,) in select(store, "SELECT id FROM upload")]
+    app.default.blocks.give_up(uploads, Conflict(error))
 
 
 def test_a_request_for_an_upload_that_was_committed_after_all_deletes_nothing(store: Store) -> None:
     with store.open(**OFFLOAD) as app:
         app.kernel.save_state_delta({"large": text("fine")}, **PLACE)
         (key,) = objects_of(app)
-        assert change(store, FAILED, ["waiting", 0, 0]) == 1
-        assert app.gc.work_failures() == 1
+        give_up(store, app, "outcome unknown")
+        assert select(store, "SELECT state FROM upload") == [("ready",)] and app.gc.failures() == []
+        assert app.gc.work_failures() == 0
         assert objects_of(app) == {key} and app.gc.audit() == []
 
 
@@ -236,7 +237,7 @@ def test_an_object_that_cannot_be_deleted_is_tagged_so_that_the_bucket_does_it(k
         if kind == "pass":
             collector.run()
         else:
-            assert change(store, f"{FAILED} WHERE state = 'temp'", ["waiting", 0, 0]) == 1
+            give_up(store, app, "outcome unknown")
             assert collector.work_failures() == 0
         assert objects.tagged == {key: {"status": "orphan"}}
         # The bucket's rules come first, and the next attempt finds nothing to do.
@@ -258,21 +259,35 @@ def test_what_a_payload_uploaded_before_it_failed_is_collected_at_once(store: St
             app.payloads.dehydrate(state, return_delta=False, **place)
         (left,) = objects_of(app) - before
         upload = bytes.fromhex(left.rpartition("/")[2])
-        assert select(store, "SELECT state FROM upload WHERE id = ?", [upload]) == [("temp",)]
+        assert select(store, "SELECT state FROM upload WHERE id = ?", [upload]) == [("deleting",)]
         listings = requests(app)["list_objects"]
         assert app.gc.run().ok
         assert requests(app)["list_objects"] == listings and left not in objects_of(app)
         assert [entry.reason for entry in app.gc.audit() if entry.upload == upload] == ["commit_failed"]
 
 
-def test_dead_failures_are_forgotten_after_two_weeks(store: Store) -> None:
+def test_dead_failures_are_tried_again_after_two_weeks(store: Store) -> None:
     with store.open(**OFFLOAD) as app:
         leave_upload(app)
-        assert change(store, FAILED, ["dead", 3, later(0)(None)]) == 1
-        app.collector(database_clock=later(13 * DAY_S)).work_failures()
-        assert len(app.gc.failures()) == 1
-        app.collector(database_clock=later(15 * DAY_S)).work_failures()
-        assert app.gc.failures() == []
+        give_up(store, app, "outcome unknown")
+        assert change(store, "UPDATE upload SET attempts = 3") == 1
+        assert app.collector(database_clock=later(13 * DAY_S)).work_failures() == 0
+        assert [failure.state for failure in app.gc.failures()] == ["dead"] and len(objects_of(app)) == 1
+        assert app.collector(database_clock=later(15 * DAY_S)).work_failures() == 1
+        assert app.gc.failures() == [] and objects_of(app) == set()
+
+
+def test_one_dead_failure_is_tried_again_by_its_id(store: Store) -> None:
+    with store.open(**OFFLOAD) as app:
+        for _ in range(2):
+            leave_upload(app)
+        give_up(store, app, "outcome unknown")
+        assert change(store, "UPDATE upload SET attempts = 3") == 2
+        first, second = app.gc.failures()
+        assert app.gc.retry(first.id) == 1
+        with pytest.raises(NotFound, match=f"no dead failure {first.id}"):
+            app.gc.retry(first.id)
+        assert app.gc.work_failures() == 1 and app.gc.failures() == [second]
 
 
 def test_a_claim_needs_the_state_that_it_was_decided_for(migrated_url: str, tmp_path: Path) -> None:
