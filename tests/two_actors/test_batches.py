@@ -108,8 +108,8 @@ def test_what_somebody_compiled_meanwhile_is_not_replaced_by_a_page(store: Store
 
 
 def test_nobody_compiles_an_entity_of_a_page_before_that_is_committed(migrated_url: str, tmp_path: Path) -> None:
-    """Guard: a page on PostgreSQL locks what it compiles when it looks whether somebody else did. Whoever came between
-    would have an older version written over his."""
+    """Guard: a page on PostgreSQL holds what it compiles until it is committed. Whoever came between would have an older
+    version written over his."""
     store = Store(migrated_url, str(tmp_path / "objects"))
     with store.open() as app, store.open() as other:
         fill(app)
@@ -118,7 +118,10 @@ def test_nobody_compiles_an_entity_of_a_page_before_that_is_committed(migrated_u
             other.default.ingest("BOOK", "2", book("2", price=1))
             other.default.compile("BOOK", "2")
 
-        with failpoints.paused("fanout.checked", backfill(app)) as held, beside(change_price) as changing:
+        with (
+            failpoints.paused("backfill.before_advance", backfill(app)) as held,
+            beside(change_price) as changing,
+        ):
             wait_for_waiting(store.url, changing)
             assert held.go_on().counts.failed == 0
         assert prices(app) == [1200, 1200, 1, 1200]

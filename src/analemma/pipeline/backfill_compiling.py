@@ -10,12 +10,19 @@ from typing import Final, NamedTuple
 from analemma.blocks.store import Carried
 from analemma.catalog.engine.db import Statements, Transaction
 from analemma.catalog.entities.backfills import BackfillEntity, Counts, StoredEntry, raw_versions, stored_entries
-from analemma.catalog.entities.compile_batches import find_overtaken, read_starts, write_compiles
 from analemma.catalog.entities.entities import add_placeholders
-from analemma.catalog.entities.slices import CompileStart, CompileWrite
+from analemma.catalog.entities.slices import (
+    PAGE_WRITTEN,
+    CompileStart,
+    CompileWrite,
+    find_overtaken,
+    read_starts,
+    write_compiles,
+)
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Corrupt, NotFound, OutcomeUnknown, Timeout, Unavailable
+from analemma.failpoints import hit
 from analemma.pipeline.backfill_parts import TenantParts
 from analemma.pipeline.compile_inputs import Asking
 from analemma.pipeline.events import SHIP_REQUESTED
@@ -77,10 +84,6 @@ def items_of(source: Statements, entities: Sequence[BackfillEntity], versions: s
                 continue
             found.append(Item(entity, version, version == wanted[-1], parted or len(wanted) > 1))
     return found
-
-
-class Overtaken(Conflict):
-    """Somebody else compiled an entity, or what it joins, since it was read; nothing was written."""
 
 
 @dataclass(frozen=True)
@@ -175,17 +178,19 @@ class BatchCompiler:
         return Batch(items, writes, failed)
 
     def writing(self, batch: Batch, events: Sequence[OutboxEvent]) -> Callable[[Transaction], None]:
-        """What writes all of it, with these events, in a transaction; Overtaken by whoever was first."""
+        """What writes all of it, with these events, in a transaction; Overtaken, and nothing is written, if somebody
+        else compiled one of them meanwhile."""
         writes = list(batch.writes.values())
 
         def write(tx: Transaction) -> None:
-            # One whose versions have parted since has entries of both: it is compiled by itself.
-            overtaken = find_overtaken(tx, writes) | {each.number for each in writes if each.parted}
-            if overtaken:
-                raise Overtaken("compiled by somebody else meanwhile", number=min(overtaken))
             write_compiles(tx, self.parts.tenant, writes, events, now_us=self.parts.clock.now_us())
+            hit(PAGE_WRITTEN)
 
         return write
+
+    def before_overtaken(self, batch: Batch) -> Batch:
+        """Those of a batch that was overtaken that come before the first of whom that is so."""
+        return batch.before(min(find_overtaken(self.parts.engine, list(batch.writes.values()))))
 
     def give_up(self, error: Exception) -> None:
         """Have collected what was uploaded for nothing."""

@@ -23,6 +23,7 @@ from analemma.catalog.entities.backfills import (
     revive_event,
     scope_page,
 )
+from analemma.catalog.entities.slices import Overtaken
 from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.contract_set import ContractSet
@@ -32,7 +33,6 @@ from analemma.pipeline.backfill_compiling import (
     Batch,
     BatchCompiler,
     Item,
-    Overtaken,
     cursor_of,
     items_of,
     read_cursor,
@@ -197,8 +197,8 @@ class _Page:
                 advance, events = self._batch_advance(batch, contracts, ends)
                 try:
                     self._rows.write(advance, compiler.writing(batch, events))
-                except Overtaken as exc:
-                    batch, ends = batch.before(exc.number), False
+                except Overtaken:
+                    batch, ends = compiler.before_overtaken(batch), False
                     continue
                 self._moved(advance)
                 if batch.writes or events:

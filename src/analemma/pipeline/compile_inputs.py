@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from analemma.catalog.entities.entities import EntityPlace
-from analemma.catalog.entities.slices import CompileRow, CompileStart, FoundSlice, SliceRow, Slices, WantedSlice
+from analemma.catalog.entities.slices import CompileRow, CompileStart, FoundSlice, Seen, SliceRow, Slices, WantedSlice
 from analemma.contracts.models import Ruleset
 from analemma.pipeline.dependencies import parse_dependencies
 from analemma.pipeline.documents import DocumentReader, format_hash
@@ -16,13 +15,6 @@ from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.evaluate import Tombstone, TombstoneReason
 from analemma.slicing.incremental import CompileMode, Predecessor, SliceState
 from analemma.slicing.joining import Dependency, Lookup, SliceContent, wanted_slices
-
-
-class Seen(NamedTuple):
-    """An entity that was looked at, and by what one can tell later whether it is still the same."""
-
-    number: int
-    compile_seq: int
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,16 @@ from analemma.blocks.store import BlockStore, Carried
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.entities.backfills import StoredEntry, stored_entries
 from analemma.catalog.entities.entities import EntityPlace, add_placeholders
-from analemma.catalog.entities.slices import CompileRow, CompileStart, CompileWrite, EntryRow, SliceRow, Slices
-from analemma.catalog.entities.staged_index import NEWEST_ONLY, SERVED_ONLY
+from analemma.catalog.entities.slices import (
+    NEWEST_ONLY,
+    SERVED_ONLY,
+    CompileRow,
+    CompileStart,
+    CompileWrite,
+    EntryRow,
+    SliceRow,
+    Slices,
+)
 from analemma.catalog.port import BranchKey, OutboxEvent, TenantId
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import Ruleset
@@ -96,7 +104,7 @@ class CompileWriting:
             place=EntityPlace(key.type, key.id),
             number=start.number,
             expected=start.compile_seq,
-            joined=tuple(sorted({(each.number, each.compile_seq) for each in inputs.joined.values() if each})),
+            joined=tuple({each for each in inputs.joined.values() if each}),
             row=CompileRow(
                 version,
                 revision,

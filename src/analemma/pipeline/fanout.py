@@ -17,6 +17,7 @@ from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.dependants import DependantRow, dependants, dependencies_of, has_dependants
 from analemma.catalog.entities.entities import EntityPlace, EntityRow, find_entity
 from analemma.catalog.entities.fanouts import FanoutRow, FanoutStatus, ask_fanout, find_fanout, hold_fanout, move_fanout
+from analemma.catalog.entities.slices import Overtaken
 from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.outbox.lanes import settled_lane
 from analemma.catalog.port import OutboxEvent
@@ -166,13 +167,15 @@ class FanoutWorkflow:
         hit(BEFORE_TRANSACTION)
         try:
             for attempt in range(ATTEMPTS):
-                outcome = self._context.engine.write(lambda tx: self._write(tx, key, stride, page, within))
-                if isinstance(outcome, FanoutRow):
-                    hit(AFTER_COMMIT)
-                    self._tell(key, row, outcome)
-                    return outcome
-                self._context.clock.sleep(random.uniform(0, min(LONGEST_WAIT_S, 0.001 * 2 ** min(attempt, 10))))
-                self._compiler.evaluate_again(page, outcome)
+                try:
+                    moved = self._context.engine.write(lambda tx: self._write(tx, key, stride, page, within))
+                except Overtaken:
+                    self._context.clock.sleep(random.uniform(0, min(LONGEST_WAIT_S, 0.001 * 2 ** min(attempt, 10))))
+                    self._compiler.evaluate_again(page)
+                    continue
+                hit(AFTER_COMMIT)
+                self._tell(key, row, moved)
+                return moved
             raise Unavailable(f"those that follow {key} are being compiled all the time", hint="try again later")
         except AnalemmaError as exc:
             self._compiler.give_up(page, exc)
@@ -213,10 +216,8 @@ class FanoutWorkflow:
         )
         return found[:quota], len(found) <= quota
 
-    def _write(
-        self, tx: Transaction, key: EntityKey, stride: _Stride, page: Page, within: Settle | None
-    ) -> FanoutRow | frozenset[int]:
-        """One page; the fanout after it, or who was overtaken, and then nothing is written."""
+    def _write(self, tx: Transaction, key: EntityKey, stride: _Stride, page: Page, within: Settle | None) -> FanoutRow:
+        """One page; the fanout after it."""
         held = hold_fanout(tx, stride.row.entity)
         if held is None or held.step != stride.row.step or held.finished_at_us is not None:
             # Somebody else went on with it. What was compiled here is compiled there.
@@ -232,9 +233,7 @@ class FanoutWorkflow:
         ]
         if after.finished_at_us is None:
             events.append(self._continuing(key, after))
-        overtaken = self._compiler.write(tx, page, events, now_us=now_us, settling=settled_lane(within))
-        if overtaken:
-            return overtaken
+        self._compiler.write(tx, page, events, now_us=now_us, settling=settled_lane(within))
         move_fanout(tx, held, after)
         if within is not None:
             within(tx)

@@ -11,15 +11,25 @@ from dataclasses import dataclass, field
 
 from analemma.blocks.store import Carried
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.compile_batches import find_overtaken, read_starts, write_compiles
 from analemma.catalog.entities.dependants import DependantRow
 from analemma.catalog.entities.entities import EntityPlace, add_placeholders
-from analemma.catalog.entities.slices import CompileStart, CompileWrite, FoundSlice, Slices, WantedSlice
+from analemma.catalog.entities.slices import (
+    PAGE_WRITTEN,
+    CompileStart,
+    CompileWrite,
+    FoundSlice,
+    Slices,
+    WantedSlice,
+    find_overtaken,
+    read_starts,
+    write_compiles,
+)
 from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import OutboxEvent
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import AnalemmaError, Conflict, Corrupt, NotFound, OutcomeUnknown, Timeout, Unavailable
+from analemma.failpoints import hit
 from analemma.outbox.handlers import Settle
 from analemma.pipeline.compile_inputs import Asking, InputReader
 from analemma.pipeline.documents import DocumentReader
@@ -92,20 +102,19 @@ class PageCompiler:
         *,
         now_us: int,
         settling: LaneKey | None = None,
-    ) -> frozenset[int]:
-        """Write all of it, with these events; or nothing, and who was compiled by somebody else meanwhile."""
+    ) -> None:
+        """Write all of it, with these events; Overtaken, and the transaction must be undone, if somebody else compiled
+        one of them meanwhile."""
         writes = list(page.writes.values())
-        overtaken = find_overtaken(tx, writes)
-        if not overtaken:
-            write_compiles(tx, self._context.tenant, writes, events, now_us=now_us, settling=settling)
-        return frozenset(overtaken)
+        write_compiles(tx, self._context.tenant, writes, events, now_us=now_us, settling=settling)
+        hit(PAGE_WRITTEN)
 
-    def evaluate_again(self, page: Page, numbers: Iterable[int]) -> None:
+    def evaluate_again(self, page: Page) -> None:
         """Those that were overtaken, from what they are now, by the contracts of now: others may be why."""
-        chosen = [page.rows[number] for number in numbers]
-        for row in chosen:
-            del page.writes[row.number]
-        self._evaluate(page, self._fresh_contracts(), chosen)
+        overtaken = find_overtaken(self._context.engine, list(page.writes.values()))
+        for number in overtaken:
+            del page.writes[number]
+        self._evaluate(page, self._fresh_contracts(), [page.rows[number] for number in overtaken])
 
     def give_up(self, page: Page, error: Exception) -> None:
         """Have collected what was uploaded for nothing."""

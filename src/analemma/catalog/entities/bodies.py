@@ -26,8 +26,8 @@ def add_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow], up
     if found.blocks or found.uploads:
         try:
             tx.call("add_bodies", found)
-        except Refused as refused:
-            raise Conflict("an upload was collected meanwhile", hint="do it again") from refused
+        except Refused:
+            raise missing_upload() from None
 
 
 def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]) -> None:
@@ -35,6 +35,11 @@ def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]
     for row in _in_order(blocks):
         columns = {"size": row.size, "codec": row.codec, "body": row.body, "links": row.links}
         tx.execute("replace_block", tenant=tenant, id=row.id, **columns)
+
+
+def missing_upload() -> Conflict:
+    """The collector took an upload before the transaction that finishes it came."""
+    return Conflict("an upload was collected meanwhile", hint="do it again")
 
 
 def body_parameters(blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.staged_index import settle_entries
 from analemma.errors import Internal
 
 
@@ -59,9 +58,16 @@ def plan_cutover(tx: Transaction, entity: int, held: HeldEntity, version: int, j
 
 def cut_over(tx: Transaction, entity: int, held: HeldEntity, version: int) -> HeldEntity:
     """Serve a version from now on, as was planned; where the entity stands then."""
-    if tx.dialect == "postgres":
-        tx.execute("serve_version", entity=entity, version=version)
-    else:
-        tx.execute("move_served", entity=entity, version=version)
-        settle_entries(tx, entity)
+    tx.call("serve_versions", _Cutovers([_Served(entity, version)]))
     return held._replace(serving_version=version, ship_seq=held.ship_seq + 1)
+
+
+class _Served(NamedTuple):
+    number: int
+    version: int
+
+
+class _Cutovers(NamedTuple):
+    """What `serve_versions` takes."""
+
+    served: Sequence[_Served]

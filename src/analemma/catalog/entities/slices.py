@@ -1,25 +1,35 @@
-"""What versions were compiled to: reading what a compile needs, and writing what it made in one transaction."""
+"""What versions were compiled to: reading what a compile needs, and writing what compiles made in one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.entities.bodies import add_bodies, body_parameters
+from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
+from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.procedures import Refused
+from analemma.catalog.entities.bodies import missing_upload
 from analemma.catalog.entities.entities import EntityPlace
-from analemma.catalog.entities.staged_index import settle_entries, write_parted_entries
-from analemma.catalog.outbox.events import check_events, enqueue, event_parameters
-from analemma.catalog.outbox.lanes import LaneKey, settled_lane
+from analemma.catalog.outbox.events import LanePlan, PlacedEvent, check_events, in_lanes
+from analemma.catalog.outbox.lanes import LaneKey, Within, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
+from analemma.errors import Conflict
 from analemma.failpoints import declare, hit
 
 BEFORE_TRANSACTION = declare("compile.before_transaction", "slices are built and nothing is written")
-AFTER_BLOCKS = declare("compile.after_blocks", "the blocks of slices are written inside the transaction")
 BEFORE_COMMIT = declare("compile.before_commit", "slices, index entries and events are written, nothing is committed")
 AFTER_COMMIT = declare("compile.after_commit", "the compile is there, but the caller does not know")
+PAGE_WRITTEN = declare("fanout.after_blocks", "the compiles of a page are written inside the transaction")
+
+SHARED: Final = 0
+NEWEST_ONLY: Final = 1
+SERVED_ONLY: Final = 2
+"""What `waiting` is of an index entry while the newest compiled version of its entity is not the one that is served: it
+is one of both, or of only one of the two. Readers find the served one's; whoever looks for dependants finds all."""
 
 
 class StoredDocument(NamedTuple):
@@ -99,6 +109,13 @@ class EntryRow(NamedTuple):
     target: int | None
 
 
+class Seen(NamedTuple):
+    """An entity that was looked at, and by what one can tell later whether it is still the same."""
+
+    number: int
+    compile_seq: int
+
+
 @dataclass(frozen=True, slots=True)
 class CompileWrite:
     """Everything that one compile writes."""
@@ -107,8 +124,8 @@ class CompileWrite:
     number: int
     expected: int
     """The entity's compile_seq when it was read."""
-    joined: tuple[tuple[int, int], ...]
-    """Number and compile_seq of every entity that was looked up."""
+    joined: tuple[Seen, ...]
+    """Every entity that was looked up."""
     row: CompileRow
     mode: str
     newest: bool
@@ -138,6 +155,66 @@ class CompileWrite:
         """By which the entity is found, if the version is served; None: it is deleted, and is not found at all."""
         return None if self.is_delete else self.row.fingerprint
 
+    @property
+    def newest_version(self) -> int | None:
+        """The newest compiled version from now on, if that changes."""
+        return self.row.version if self.newest else None
+
+    @property
+    def served_version(self) -> int | None:
+        """What is served from now on, if that changes."""
+        return self.row.version if self.serves else None
+
+    @property
+    def own(self) -> int:
+        """What `waiting` is of its entries."""
+        return (NEWEST_ONLY if self.newest else SERVED_ONLY) if self.parted else SHARED
+
+    @property
+    def other(self) -> int:
+        """What `waiting` is of the entries that only the other of two versions has."""
+        return SERVED_ONLY if self.newest else NEWEST_ONLY
+
+    @property
+    def kept(self) -> str:
+        """Its entries as the statements compare them."""
+        return orjson.dumps([[each.type, each.value, each.target or 0] for each in self.entries or ()]).decode()
+
+
+class _Slice(NamedTuple):
+    entity: int
+    slice: SliceRow
+
+
+class _Entry(NamedTuple):
+    entity: int
+    entity_type: str
+    entry: EntryRow
+    own: int
+
+
+class _Compiles(NamedTuple):
+    """What `write_compiles` takes."""
+
+    tenant: TenantId
+    now: int
+    contracts_us: int | None
+    joined: Sequence[Seen]
+    compiles: Sequence[CompileWrite]
+    slices: Sequence[_Slice]
+    indexed: Sequence[CompileWrite]
+    parted: Sequence[CompileWrite]
+    entries: Sequence[_Entry]
+    served: Sequence[CompileWrite]
+    blocks: Sequence[BlockRow]
+    uploads: Sequence[UploadId]
+    lanes: Sequence[LanePlan]
+    events: Sequence[PlacedEvent]
+
+
+class Overtaken(Conflict):
+    """Something that a compile is made of has changed since it was read; nothing of it may be written."""
+
 
 class Slices:
     """One tenant's compiles, slices and index entries."""
@@ -151,7 +228,7 @@ class Slices:
         row = self._engine.one("compile_start", tenant=self._tenant, type=place.type, key=place.id, version=version)
         if row is None:
             return None
-        return compile_start(row)
+        return _start(row)
 
     def compiled(self, place: EntityPlace, version: int | None) -> tuple[int, CompileRow | None] | None:
         """The newest compile of a version, or of the one that is served, with the entity's number; None if there is no
@@ -193,142 +270,91 @@ class Slices:
             (kind, value, None if target is None else EntityPlace(target, key)) for kind, value, target, key in rows
         ]
 
-    def write(self, write: CompileWrite, *, now_us: int, within: Callable[[Transaction], None] | None = None) -> bool:
+    def write(self, write: CompileWrite, *, now_us: int, within: Within | None = None) -> bool:
         """Write it in one transaction; False, and nothing is written, if what it was made of has changed since."""
-        check_events(write.events)
+
+        def move(tx: Transaction) -> None:
+            write_compiles(tx, self._tenant, [write], now_us=now_us, settling=settled_lane(within))
+            if within is not None:
+                within(tx)
+            if tx.is_open:
+                hit(BEFORE_COMMIT)
+
         hit(BEFORE_TRANSACTION)
-        if self._engine.dialect == "postgres" and within is None and not write.parted:
-            written = self._send(write, now_us)
-        else:
-            written = self._engine.write(lambda tx: self._move(tx, write, now_us, within))
+        try:
+            if within is None:
+                # Sent again because its answer was lost, it finds the entity compiled, and whoever asked looks again.
+                send(lambda: self._engine.write(move, alone=True))
+            else:
+                self._engine.write(move)
+        except Overtaken:
+            return False
         hit(AFTER_COMMIT)
-        return written
-
-    def _send(self, write: CompileWrite, now_us: int) -> bool:
-        from analemma.catalog.engine.postgres.engine import retry_contention
-
-        # Sent again because its answer was lost, it finds the entity compiled, and whoever asked looks again.
-        return retry_contention(lambda: _in_one_statement(self._engine, self._tenant, write, now_us))
-
-    def _move(
-        self, tx: Transaction, write: CompileWrite, now_us: int, within: Callable[[Transaction], None] | None
-    ) -> bool:
-        plain = replace(write, entries=None) if write.parted else write
-        if tx.dialect == "postgres":
-            written = _in_one_statement(tx, self._tenant, plain, now_us, settled_lane(within))
-        else:
-            written = _in_steps(tx, self._tenant, plain, now_us)
-        if written and write.parted:
-            if write.entries is not None:
-                write_parted_entries(
-                    tx, self._tenant, write.place.type, write.number, write.entries, newest=write.newest
-                )
-            if write.serves:
-                settle_entries(tx, write.number)
-        if written and within is not None:
-            within(tx)
-        hit(BEFORE_COMMIT)
-        return written
+        return True
 
 
-def compile_start(row: Sequence[Any]) -> CompileStart:
-    """What a row of `compile_start` or `compile_starts` says."""
-    number, newest_raw, newest_compiled, compile_seq = row[:4]
-    document = None if row[4] is None else _document(row[5:9])
+def read_starts(source: Statements, tenant: TenantId, versions: Mapping[int, int]) -> dict[int, CompileStart]:
+    """What compiling a version of each of these entities, by number, begins with."""
+    if not versions:
+        return {}
+    rows = source.all("compile_starts", tenant=tenant, wanted=list(versions.items()))
+    return {row[0]: _start(row) for row in rows}
+
+
+def write_compiles(
+    tx: Transaction,
+    tenant: TenantId,
+    writes: Sequence[CompileWrite],
+    events: Sequence[OutboxEvent] = (),
+    *,
+    now_us: int,
+    settling: LaneKey | None = None,
+) -> None:
+    """Write compiles with their events, and some more; Overtaken, and the transaction must be undone, if something that
+    one of them was made of has changed since. A lane of which the transaction settles an event is locked with those of
+    the events."""
+    told = [*(event for write in writes for event in write.events), *events]
+    check_events(told)
+    indexed = [write for write in writes if write.entries is not None]
+    given = _Compiles(
+        tenant,
+        now_us,
+        min((write.contracts_us for write in writes if write.contracts_us is not None), default=None),
+        [*{seen for write in writes for seen in write.joined}],
+        writes,
+        [_Slice(write.number, each) for write in writes for each in write.slices],
+        indexed,
+        [write for write in indexed if write.parted],
+        [_Entry(write.number, write.place.type, each, write.own) for write in indexed for each in write.entries or ()],
+        [write for write in writes if write.parted and write.serves],
+        [*{block.id: block for write in writes for block in write.blocks}.values()],
+        sorted({upload for write in writes for upload in write.uploads}),
+        *in_lanes(told, settling),
+    )
+    try:
+        tx.call("write_compiles", given)
+    except Refused as refused:
+        if refused.refusal == "upload_gone":
+            raise missing_upload() from None
+        raise Overtaken("what was compiled has changed since it was read", hint="compile it again") from refused
+
+
+def find_overtaken(source: Statements, writes: Sequence[CompileWrite]) -> set[int]:
+    """Those of the entities of which something has changed since they were read."""
+    numbers = {number for write in writes for number in (write.number, *(seen.number for seen in write.joined))}
+    stand = {row[0]: row[1:] for row in source.all("compile_seqs", entities=sorted(numbers))}
+    loaded_us = source.value("contracts_generation")
+    return {
+        write.number
+        for write in writes
+        if stand.get(write.number) != (write.expected, write.expected_ship_seq)
+        or (write.contracts_us is not None and write.contracts_us < loaded_us)
+        or any(stand.get(seen.number, (None,))[0] != seen.compile_seq for seen in write.joined)
+    }
+
+
+def _start(row: Row) -> CompileStart:
+    document = None if row[4] is None else StoredDocument(*row[5:9])
     base = None if row[9] is None else CompileRow(*row[9:15])
-    return CompileStart(
-        number,
-        newest_raw,
-        newest_compiled,
-        compile_seq,
-        row[4],
-        document,
-        base,
-        None if base is None else _document(row[15:19]),
-        row[19],
-        row[20],
-    )
-
-
-def _in_one_statement(
-    source: Statements, tenant: TenantId, write: CompileWrite, now_us: int, settling: LaneKey | None = None
-) -> bool:
-    entries, row = write.entries or (), write.row
-    answer = source.value(
-        "compile",
-        tenant=tenant,
-        now=now_us,
-        entity=write.number,
-        entity_type=write.place.type,
-        expected=write.expected,
-        joined_ids=[number for number, _ in write.joined],
-        joined_seqs=[seq for _, seq in write.joined],
-        joined_count=len(write.joined),
-        newest=write.newest,
-        serves=write.serves,
-        ship_seq=write.ship_seq,
-        expected_ship_seq=write.expected_ship_seq,
-        contracts=write.contracts_us,
-        version=row.version,
-        revision=row.revision,
-        ruleset_id=row.ruleset_id,
-        ruleset_version=row.ruleset_version,
-        fingerprint=row.fingerprint,
-        rules=write.rules,
-        mode=write.mode,
-        dependencies=row.dependencies,
-        slice_types=[each.type for each in write.slices],
-        slice_versions=[each.version for each in write.slices],
-        slice_revisions=[each.revision for each in write.slices],
-        slice_hashes=[each.hash for each in write.slices],
-        slice_roots=[each.root for each in write.slices],
-        slice_tombstones=[each.tombstone for each in write.slices],
-        slice_details=[each.detail for each in write.slices],
-        replace_entries=write.entries is not None,
-        entry_types=[each.type for each in entries],
-        entry_values=[each.value for each in entries],
-        entry_targets=[each.target for each in entries],
-        **body_parameters(write.blocks, write.uploads),
-        **event_parameters(write.events, settling),
-    )
-    return bool(answer)
-
-
-def _in_steps(tx: Transaction, tenant: TenantId, write: CompileWrite, now_us: int) -> bool:
-    row = write.row
-    # guard: compile.joined.sqlite
-    if write.joined and tx.one("compiles_since", read=write.joined) is not None:
-        return False
-    moved = tx.execute(
-        "move_compiled",
-        id=write.number,
-        expected=write.expected,
-        newest=row.version if write.newest else None,
-        serving=row.version if write.serves else None,
-        version=row.version,
-        rules=write.rules,
-        expected_ship_seq=write.expected_ship_seq,
-        ship_seq=write.ship_seq,
-        contracts=write.contracts_us,
-    )
-    if moved != 1:
-        return False
-    enqueue(tx, tenant, write.events, now_us=now_us)
-    add_bodies(tx, tenant, write.blocks, write.uploads)
-    hit(AFTER_BLOCKS)
-    told: dict[str, Any] = {**row._asdict(), "mode": write.mode, "created_at": now_us}
-    tx.execute("add_compile", entity=write.number, **told)
-    if write.slices:
-        tx.execute_many("add_slice", [(write.number, *each) for each in write.slices])
-    if write.entries is not None:
-        entries = [[each.type, each.value, each.target or 0] for each in write.entries]
-        tx.execute("drop_index_entries", entity=write.number, entries=entries)
-        if write.entries:
-            tx.execute(
-                "add_index_entries", tenant=tenant, entity_type=write.place.type, entity=write.number, entries=entries
-            )
-    return True
-
-
-def _document(columns: Sequence[Any]) -> StoredDocument:
-    return StoredDocument(*columns)
+    base_document = None if base is None else StoredDocument(*row[15:19])
+    return CompileStart(row[0], row[1], row[2], row[3], row[4], document, base, base_document, row[19], row[20])

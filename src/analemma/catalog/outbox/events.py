@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.names import AGGREGATE_BYTES, check_part, check_texts
@@ -88,24 +88,3 @@ def lanes_in_order(events: Sequence[OutboxEvent], settling: LaneKey | None = Non
         )
         for key, found in sorted(lanes.items())
     ]
-
-
-def event_parameters(events: Sequence[OutboxEvent], settling: LaneKey | None = None) -> dict[str, Any]:
-    """Lanes and events as the columns of a PostgreSQL statement."""
-    lanes, placed = in_lanes(events, settling)
-    return {
-        "lane_types": [lane.aggregate_type for lane in lanes],
-        "lane_ids": [lane.aggregate_id for lane in lanes],
-        "lane_counts": [len(lane.events) for lane in lanes],
-        "lane_priorities": [lane.priority for lane in lanes],
-        "lane_channels": [lane.channel for lane in lanes],
-        "event_ids": [event.id for event, _ in placed],
-        "event_lane_types": [event.aggregate_type for event, _ in placed],
-        "event_lane_ids": [event.aggregate_id for event, _ in placed],
-        "event_places": [from_end for _, from_end in placed],
-        "event_types": [event.type for event, _ in placed],
-        "event_payloads": [event.payload for event, _ in placed],
-        "event_keys": [event.idempotency_key for event, _ in placed],
-        "event_priorities": [event.priority for event, _ in placed],
-        "event_traces": [event.trace for event, _ in placed],
-    }

@@ -47,14 +47,6 @@ WHERE entity = :entity AND version >= :since AND version <= :version GROUP BY ty
 SELECT outbox.status, outbox.processed_at, outbox.failure_reason, outbox.aggregatetype, outbox.aggregateid, outbox.seq, outbox.attempts
 FROM outbox WHERE outbox.tenant = :tenant AND outbox.id = :id
 
--- drop_left_entries --
--- Entries that only the version had that is no longer served.
-DELETE FROM index_entry WHERE entity = :entity AND waiting = 2
-
--- settle_entries --
--- The entries of the version that is served now.
-UPDATE index_entry SET waiting = 0 WHERE entity = :entity AND waiting = 1
-
 -- add_deploy --
 -- A new deploy with the states that it went through; no row back means that its idempotency key is taken.
 [postgres] WITH added AS (
@@ -81,54 +73,6 @@ WHERE deploy.number < :before AND (:tenant::integer IS NULL OR deploy.tenant = :
   AND (:state::text IS NULL OR deploy.state = :state) AND (:entity::bigint IS NULL OR deploy.entity = :entity)
   AND (:type::text IS NULL OR entity.type = :type)
 ORDER BY deploy.number DESC LIMIT :limit
-
--- keep_waiting_entries [sqlite] --
--- The entries that only the other version has now.
-UPDATE index_entry SET waiting = :other
-WHERE entity = :entity AND waiting = 0 AND (index_type, value, coalesce(target, 0)) NOT IN (
-    SELECT entry.type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
-)
-
--- share_waiting_entries [sqlite] --
--- The entries that both versions have now.
-UPDATE index_entry SET waiting = 0
-WHERE entity = :entity AND waiting = :other AND (index_type, value, coalesce(target, 0)) IN (
-    SELECT entry.type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
-)
-
--- drop_waiting_entries [sqlite] --
--- Entries that only this version had, and has no longer.
-DELETE FROM index_entry
-WHERE entity = :entity AND waiting = :own AND (index_type, value, coalesce(target, 0)) NOT IN (
-    SELECT entry.type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
-)
-
--- add_waiting_entries [sqlite] --
--- Entries that this version has and the other one has not.
-INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target, waiting)
-SELECT :tenant, :entity_type, entry.type, entry.value, :entity, nullif(entry.target, 0), :own
-FROM rows(:entries) AS entry (type text, value text, target bigint)
-WHERE true
-ON CONFLICT DO NOTHING
-
--- part_entries [postgres] --
--- The entries of one of two versions, the newest compiled one (`own` is 1, `other` 2) or the served one (the other way round): those of both
--- have 0 from now on, its own `own`, those of the other one only `other`. Each row is
--- touched by one of the steps only.
-WITH given AS MATERIALIZED (
-    SELECT entry.type AS index_type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
-), dropped AS (
-    DELETE FROM index_entry
-    WHERE entity = :entity AND waiting = :own
-      AND (index_type, value, coalesce(target, 0)) NOT IN (SELECT given.index_type, given.value, given.target FROM given)
-), marked AS (
-    UPDATE index_entry SET waiting = :other - waiting
-    WHERE entity = :entity AND waiting <> :own
-      AND (waiting = :other) = ((index_type, value, coalesce(target, 0)) IN (SELECT given.index_type, given.value, given.target FROM given))
-)
-INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target, waiting)
-SELECT :tenant, :entity_type, given.index_type, given.value, :entity, nullif(given.target, 0), :own FROM given
-ON CONFLICT DO NOTHING
 
 -- deploying_entities --
 -- Those of these entities that have deploys which wait for sinks.
@@ -265,29 +209,6 @@ WHERE (
 )
 [sqlite] ORDER BY kind.type
 [postgres] ORDER BY kind.type COLLATE "C"
-
--- move_served [sqlite] --
--- Another version is served: whoever read slices to join them has to read again.
-UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1, served_rules = (
-    SELECT compile.fingerprint FROM compile
-        JOIN raw ON raw.entity = compile.entity AND raw.version = compile.version AND raw.root IS NOT NULL
-    WHERE compile.entity = :entity AND compile.version = :version ORDER BY compile.revision DESC LIMIT 1
-)
-WHERE id = :entity
-
--- serve_version [postgres] --
--- Another version is served, with its entries only: whoever read slices to join them has to read again.
-WITH moved AS (
-    UPDATE entity SET serving_version = :version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1, served_rules = (
-        SELECT compile.fingerprint FROM compile
-            JOIN raw ON raw.entity = compile.entity AND raw.version = compile.version AND raw.root IS NOT NULL
-        WHERE compile.entity = :entity AND compile.version = :version ORDER BY compile.revision DESC LIMIT 1
-    )
-    WHERE id = :entity
-), left_over AS (
-    DELETE FROM index_entry WHERE entity = :entity AND waiting = 2
-)
-UPDATE index_entry SET waiting = 0 WHERE entity = :entity AND waiting = 1
 
 -- drop_deploys [sqlite] --
 -- Those that are over, and were over before: a retry that came between keeps one.

@@ -44,140 +44,6 @@ FROM rows(:wanted) WITH ORDINALITY AS wanted (type text, key text, slice_type te
 [postgres]         ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
 [postgres]     ) AS found ON true
 
--- compiles_since [sqlite] --
--- Those of these entities whose slices are not what they were.
-SELECT 1 FROM rows(:read) AS seen (id bigint, compile_seq bigint) JOIN entity ON entity.id = seen.id
-WHERE entity.compile_seq <> seen.compile_seq LIMIT 1
-
--- move_compiled [sqlite] --
--- Compare-and-set; no row touched means that the entity was compiled since, or that contracts were loaded since those that it goes by.
-UPDATE entity
-SET newest_compiled = coalesce(:newest, newest_compiled), serving_version = coalesce(:serving, serving_version),
-    served_rules = CASE WHEN :version = coalesce(:serving, serving_version) THEN :rules ELSE served_rules END,
-    compile_seq = compile_seq + 1, ship_seq = :ship_seq
-WHERE id = :id AND compile_seq = :expected AND ship_seq = :expected_ship_seq  -- guard: compile.moved.sqlite
-  AND NOT EXISTS (SELECT 1 FROM contract WHERE loaded_at > :contracts)  -- guard: compile.contracts.sqlite
-
--- add_compile [sqlite] --
--- One compile.
-INSERT INTO compile
-    (entity, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies, created_at)
-VALUES
-    (:entity, :version, :revision, :ruleset_id, :ruleset_version, :fingerprint, :mode, :dependencies, :created_at)
-
--- add_slice [sqlite] --
--- What a slice became.
-INSERT INTO slice (entity, type, version, revision, hash, root, tombstone, detail)
-VALUES (:entity, :type, :version, :revision, :hash, :root, :tombstone, :detail)
-
--- drop_index_entries [sqlite] --
--- Entries that an entity no longer has.
-DELETE FROM index_entry
-WHERE entity = :entity AND (index_type, value, coalesce(target, 0)) NOT IN (
-    SELECT entry.type, entry.value, entry.target FROM rows(:entries) AS entry (type text, value text, target bigint)
-)
-
--- add_index_entries [sqlite] --
--- Entries that an entity does not have yet.
-INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target)
-SELECT :tenant, :entity_type, entry.type, entry.value, :entity, nullif(entry.target, 0)
-FROM rows(:entries) AS entry (type text, value text, target bigint)
-WHERE true
-ON CONFLICT DO NOTHING
-
--- compile [postgres] --
--- Everything a compile writes, in one statement: nothing, if the entity or one that it joins was compiled since it was read, or if contracts
--- were loaded since those that it goes by. The order of the locks: what is joined by number, the entity, lanes, blocks, uploads. Joins go in no circle, so whoever holds an entity and
--- waits waits for one that is joined by nobody who waits for him.
-WITH joined AS MATERIALIZED (
-    SELECT id, compile_seq FROM entity WHERE id = ANY (:joined_ids::bigint[]) ORDER BY id FOR SHARE  -- guard: compile.joined.lock.postgres
-), moved AS (
-    UPDATE entity
-    SET newest_compiled = CASE WHEN :newest::boolean THEN :version ELSE newest_compiled END,
-        serving_version = CASE WHEN :serves::boolean THEN :version ELSE serving_version END,
-        served_rules = CASE WHEN :serves::boolean OR serving_version = :version THEN :rules::text ELSE served_rules END,
-        compile_seq = compile_seq + 1,
-        ship_seq = :ship_seq
-    WHERE id = :entity AND compile_seq = :expected AND ship_seq = :expected_ship_seq  -- guard: compile.moved.postgres
-      AND NOT EXISTS (SELECT FROM contract WHERE loaded_at > :contracts::bigint)  -- guard: compile.contracts.postgres
-      AND :joined_count = (  -- guard: compile.joined.postgres
-          SELECT count(*) FROM joined
-          JOIN unnest(:joined_ids::bigint[], :joined_seqs::bigint[]) AS seen (id, compile_seq) USING (id, compile_seq)
-      )
-    RETURNING id
-), lanes AS (
-    INSERT INTO lane (tenant, aggregatetype, aggregateid, next_seq, due_at, priority, channel)
-    SELECT :tenant, wanted.aggregatetype, wanted.aggregateid, wanted.count + 1,
-           least(:now, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), wanted.priority, wanted.channel
-    FROM moved CROSS JOIN unnest(
-        :lane_types::text[], :lane_ids::text[], :lane_counts::bigint[], :lane_priorities::bigint[], :lane_channels::text[]
-    ) AS wanted (aggregatetype, aggregateid, count, priority, channel)
-    ON CONFLICT (tenant, aggregatetype, aggregateid) DO UPDATE
-    SET next_seq = lane.next_seq + excluded.next_seq - 1,
-        due_at = greatest(least(lane.due_at, excluded.due_at), lane.retry_at),
-        -- What a channel delivers, and a compile or a fanout makes, is the newest state: a new one is worth another try.
-        parked = lane.parked AND lane.channel = '' AND lane.aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'),
-        priority = CASE WHEN lane.due_at IS NULL THEN excluded.priority ELSE least(lane.priority, excluded.priority) END
-    -- One without rows is only locked: the transaction settles an event of it.
-    WHERE excluded.next_seq > 1
-    RETURNING aggregatetype, aggregateid, next_seq
-), stored AS (
-    INSERT INTO block (tenant, id, size, codec, body, upload, object_offset, object_length, links)
-    SELECT :tenant, emitted.*
-    FROM moved CROSS JOIN unnest(
-        :block_ids::bytea[], :block_sizes::bigint[], :block_codecs::bigint[], :block_bodies::bytea[],
-        :block_uploads::bytea[], :block_offsets::bigint[], :block_lengths::bigint[], :block_links::bytea[]
-    ) AS emitted
-    WHERE (SELECT count(*) FROM lanes) >= 0
-    ON CONFLICT (tenant, id) DO UPDATE SET doomed = NULL WHERE block.doomed IS NOT NULL  -- guard: gc.spared.compile.postgres
-    RETURNING 1
-), placed AS MATERIALIZED (
-    SELECT id FROM moved WHERE (SELECT count(*) FROM stored) >= 0
-), added_compile AS (
-    INSERT INTO compile
-        (entity, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies, created_at)
-    SELECT id, :version, :revision, :ruleset_id, :ruleset_version, :fingerprint, :mode, :dependencies, :now FROM placed
-), added_slices AS (
-    INSERT INTO slice (entity, type, version, revision, hash, root, tombstone, detail)
-    SELECT placed.id, made.*
-    FROM placed CROSS JOIN unnest(
-        :slice_types::text[], :slice_versions::bigint[], :slice_revisions::bigint[], :slice_hashes::bytea[],
-        :slice_roots::bytea[], :slice_tombstones::text[], :slice_details::text[]
-    ) AS made
-), dropped_entries AS (
-    DELETE FROM index_entry
-    WHERE :replace_entries::boolean AND entity = (SELECT id FROM placed) AND NOT EXISTS (
-        SELECT FROM unnest(:entry_types::text[], :entry_values::text[], :entry_targets::bigint[]) AS stays (type, value, target)
-        WHERE stays.type = index_type AND stays.value = index_entry.value
-          AND stays.target IS NOT DISTINCT FROM index_entry.target
-    )
-), added_entries AS (
-    INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target)
-    SELECT :tenant, :entity_type, entry.type, entry.value, placed.id, entry.target
-    FROM placed CROSS JOIN unnest(
-        :entry_types::text[], :entry_values::text[], :entry_targets::bigint[]
-    ) AS entry (type, value, target)
-    ON CONFLICT DO NOTHING
-), added_events AS (
-    INSERT INTO outbox
-        (id, tenant, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, created_at, trace)
-    SELECT event.id, :tenant, event.aggregatetype, event.aggregateid, lanes.next_seq - event.from_end, event.type,
-           event.payload, event.idempotency_key, event.priority, :now, event.trace
-    FROM placed CROSS JOIN unnest(
-        :event_ids::text[], :event_lane_types::text[], :event_lane_ids::text[], :event_places::bigint[],
-        :event_types::text[], :event_payloads::bytea[], :event_keys::text[], :event_priorities::bigint[],
-        :event_traces::text[]
-    ) AS event (id, aggregatetype, aggregateid, from_end, type, payload, idempotency_key, priority, trace)
-    JOIN lanes USING (aggregatetype, aggregateid)
-), finished AS (
-    UPDATE upload SET state = 'ready'
-    WHERE tenant = :tenant AND id = ANY (:uploads::bytea[]) AND state = 'temp' AND EXISTS (SELECT FROM placed)
-    RETURNING 1
-)
-SELECT CASE WHEN NOT EXISTS (SELECT FROM moved) THEN false
-            WHEN (SELECT count(*) FROM finished) = :upload_count THEN true
-            ELSE analemma_abort('AN002', 'an upload is gone') END
-
 -- compile_start --
 -- What compiling a version begins with: the entity, the version (the newest, unless one is named), and the newest compile of it or else of
 -- the greatest version below it.
@@ -269,53 +135,109 @@ FROM rows(:wanted) AS wanted (id bigint, version bigint)
         WHERE raw.entity = wanted.id AND raw.version = base.version LIMIT 1
     ) AS before ON true
 
--- hold_joined --
--- Entities that are joined: others may look at them too, and nobody may compile them before this transaction is over.
-SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR SHARE  -- guard: batch.joined.lock.postgres
+-- compile_seqs --
+-- By what one can tell whether entities are as they were read.
+SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[])
 
--- hold_compiled --
--- Entities that are about to be compiled.
-SELECT id, compile_seq, ship_seq FROM entity WHERE id = ANY (:entities::bigint[]) ORDER BY id FOR NO KEY UPDATE  -- guard: batch.compiled.lock.postgres
+-- write_compiles --
+-- Everything that compiles write: nothing, if one of their entities or one that they join was compiled since it was read, or if contracts were
+-- loaded since those that they go by. The order of the locks: what is joined by number, entities by number, lanes, blocks, uploads. Those compiled
+-- in one go are of one type, and joins go in no circle: whoever holds an entity and waits waits for one that is joined by nobody who waits for him.
+(tenant bigint, now bigint, contracts_us bigint,
+ joined[] by number (number bigint, compile_seq bigint),
+ compiles[] by number (number bigint, expected bigint, expected_ship_seq bigint, ship_seq bigint, newest_version bigint, served_version bigint,
+                       rules text, row.version bigint, row.revision bigint, row.ruleset_id text, row.ruleset_version text, row.fingerprint text,
+                       mode text, row.dependencies text),
+ slices[] (entity bigint, slice.type text, slice.version bigint, slice.revision bigint, slice.hash bytea, slice.root bytea, slice.tombstone text,
+           slice.detail text))
 
--- write_compiles [postgres] --
--- The rows of many compiles, whose entities are held.
-WITH made AS MATERIALIZED (
-    SELECT * FROM unnest(
-        :entities::bigint[], :newest::bigint[], :serving::bigint[], :ship_seqs::bigint[], :versions::bigint[], :revisions::bigint[],
-        :ruleset_ids::text[], :ruleset_versions::text[], :fingerprints::text[], :modes::text[], :dependencies::text[], :rules::text[]
-    ) AS made (
-        entity, newest, serving, ship_seq, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies, rules
-    )
-), moved AS (
-    UPDATE entity
-    SET newest_compiled = coalesce(made.newest, entity.newest_compiled),
-        serving_version = coalesce(made.serving, entity.serving_version),
-        served_rules = CASE WHEN made.version = coalesce(made.serving, entity.serving_version) THEN made.rules ELSE entity.served_rules END,
-        compile_seq = entity.compile_seq + 1,
-        ship_seq = made.ship_seq
-    FROM made WHERE entity.id = made.entity
-), added_compiles AS (
-    INSERT INTO compile
-        (entity, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies, created_at)
-    SELECT entity, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies, :now FROM made
-)
+often one compiles, joined, slices, indexed, entries, lanes, events, blocks;
+
+-- Others may look at them too, and nobody may compile them before this is over.
+each joined:
+SELECT 1 FROM entity WHERE id = :joined.number AND compile_seq = :joined.compile_seq  -- guard: compile.joined
+FOR SHARE  -- guard: compile.joined.lock.postgres
+=> 1 or overtaken;
+
+each compiles:
+UPDATE entity
+SET newest_compiled = coalesce(:compiles.newest_version, newest_compiled), serving_version = coalesce(:compiles.served_version, serving_version),
+    served_rules = CASE WHEN :compiles.row.version = coalesce(:compiles.served_version, serving_version) THEN :compiles.rules ELSE served_rules END,
+    compile_seq = compile_seq + 1, ship_seq = :compiles.ship_seq
+WHERE id = :compiles.number AND compile_seq = :compiles.expected AND ship_seq = :compiles.expected_ship_seq  -- guard: compile.moved
+=> 1 or overtaken;
+
+-- Behind the locks: whoever joined these by newer contracts and was committed before is seen by them.
+SELECT 1 FROM contract WHERE loaded_at > :contracts_us LIMIT 1  -- guard: compile.contracts
+=> 0 or contracts_loaded;
+
+include add_events;
+include add_bodies;
+
+passes compile.after_blocks: the blocks of slices are written inside the transaction;
+
+each compiles:
+INSERT INTO compile (entity, version, revision, ruleset_id, ruleset_version, fingerprint, mode, dependencies, created_at)
+VALUES (:compiles.number, :compiles.row.version, :compiles.row.revision, :compiles.row.ruleset_id, :compiles.row.ruleset_version,
+        :compiles.row.fingerprint, :compiles.mode, :compiles.row.dependencies, :now);
+
+each slices:
 INSERT INTO slice (entity, type, version, revision, hash, root, tombstone, detail)
-SELECT * FROM unnest(
-    :slice_entities::bigint[], :slice_types::text[], :slice_versions::bigint[], :slice_revisions::bigint[],
-    :slice_hashes::bytea[], :slice_roots::bytea[], :slice_tombstones::text[], :slice_details::text[]
-) AS made
+VALUES (:slices.entity, :slices.slice.type, :slices.slice.version, :slices.slice.revision, :slices.slice.hash, :slices.slice.root,
+        :slices.slice.tombstone, :slices.slice.detail);
 
--- replace_index_entries [postgres] --
--- All entries of an entity, in place of those that it had.
-WITH dropped AS (
-    DELETE FROM index_entry
-    WHERE entity = :entity AND NOT EXISTS (
-        SELECT FROM unnest(:entry_types::text[], :entry_values::text[], :entry_targets::bigint[]) AS stays (type, value, target)
-        WHERE stays.type = index_type AND stays.value = index_entry.value
-          AND stays.target IS NOT DISTINCT FROM index_entry.target
-    )
+include replace_entries;
+include settle_entries;
+
+-- replace_entries [part] --
+-- All index entries of one version of each entity, in place of those that it had; what stays is not written anew. Where the newest compiled version
+-- and the served one are two, they are of one of them: those of both have 0, its own `own`, those of the other one only `other`.
+(tenant bigint,
+ indexed[] (number bigint, own bigint, kept text),
+ parted[] (number bigint, own bigint, other bigint, kept text),
+ entries[] (entity bigint, entity_type text, entry.type text, entry.value text, entry.target bigint, own bigint))
+
+each indexed:
+DELETE FROM index_entry
+WHERE entity = :indexed.number AND waiting = :indexed.own AND (index_type, value, coalesce(target, 0)) NOT IN (
+[sqlite]     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(:indexed.kept)
+[postgres]     SELECT entry ->> 0, entry ->> 1, (entry ->> 2)::bigint FROM json_array_elements(:indexed.kept::json) AS entry
+);
+
+each parted:
+UPDATE index_entry SET waiting = :parted.other - waiting
+WHERE entity = :parted.number AND waiting <> :parted.own AND (waiting = :parted.other) = ((index_type, value, coalesce(target, 0)) IN (
+[sqlite]     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(:parted.kept)
+[postgres]     SELECT entry ->> 0, entry ->> 1, (entry ->> 2)::bigint FROM json_array_elements(:parted.kept::json) AS entry
+));
+
+each entries:
+INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target, waiting)
+VALUES (:tenant, :entries.entity_type, :entries.entry.type, :entries.entry.value, :entries.entity, :entries.entry.target, :entries.own)
+ON CONFLICT DO NOTHING;
+
+-- settle_entries [part] --
+-- The newest compiled version is served from now on: its entries are the only ones.
+(served[] (number bigint))
+
+each served:
+DELETE FROM index_entry WHERE entity = :served.number AND waiting = 2;
+
+each served:
+UPDATE index_entry SET waiting = 0 WHERE entity = :served.number AND waiting = 1;
+
+-- serve_versions --
+-- Other versions are served, with their entries only: whoever read slices to join them has to read again.
+(served[] (number bigint, version bigint))
+
+often one served;
+
+each served:
+UPDATE entity SET serving_version = :served.version, compile_seq = compile_seq + 1, ship_seq = ship_seq + 1, served_rules = (
+    SELECT compile.fingerprint FROM compile
+        JOIN raw ON raw.entity = compile.entity AND raw.version = compile.version AND raw.root IS NOT NULL
+    WHERE compile.entity = :served.number AND compile.version = :served.version ORDER BY compile.revision DESC LIMIT 1
 )
-INSERT INTO index_entry (tenant, entity_type, index_type, value, entity, target)
-SELECT :tenant, :entity_type, entry.type, entry.value, :entity, entry.target
-FROM unnest(:entry_types::text[], :entry_values::text[], :entry_targets::bigint[]) AS entry (type, value, target)
-ON CONFLICT DO NOTHING
+WHERE id = :served.number;
+
+include settle_entries;
