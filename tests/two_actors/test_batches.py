@@ -108,8 +108,8 @@ def test_what_somebody_compiled_meanwhile_is_not_replaced_by_a_page(store: Store
 
 
 def test_nobody_compiles_an_entity_of_a_page_before_that_is_committed(migrated_url: str, tmp_path: Path) -> None:
-    """Guard: a page on PostgreSQL holds what it compiles until it is committed. Whoever came between would have an older
-    version written over his."""
+    """Guard: a page on PostgreSQL holds what it compiles until it is committed. Whoever came between would have an
+    older version written over his."""
     store = Store(migrated_url, str(tmp_path / "objects"))
     with store.open() as app, store.open() as other:
         fill(app)

@@ -23,7 +23,7 @@ from analemma.catalog.entities.backfills import (
     revive_event,
     scope_page,
 )
-from analemma.catalog.entities.slices import Overtaken
+from analemma.catalog.entities.entities import Overtaken
 from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.contract_set import ContractSet

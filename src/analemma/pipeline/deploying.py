@@ -16,6 +16,7 @@ from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.cutover import Cutover, HeldEntity, hold_entity, plan_cutover
 from analemma.catalog.entities.deploy_states import DeployState
 from analemma.catalog.entities.deploys import DeployRow, DeployRows, NewDeploy, advance, find_event, move
+from analemma.catalog.entities.entities import find_entity
 from analemma.catalog.entities.raws import Fate, Written
 from analemma.catalog.names import check_part
 from analemma.catalog.outbox.events import enqueue
@@ -230,9 +231,10 @@ class DeployWorkflow:
         def told(tx: Transaction, written: Written) -> None:
             if written.fate not in (Fate.CREATED, Fate.UNCHANGED):
                 return
-            assert written.number is not None
+            entity = find_entity(tx, self._context.tenant, prepared.raw.place)
+            assert entity is not None
             created = written.fate is Fate.CREATED
-            made = new._replace(entity=written.number, version=written.version, created=created)
+            made = new._replace(entity=entity.number, version=written.version, created=created)
             now_us = self._context.clock.now_us()
             number = self._rows.add(tx, made, states, now_us=now_us)
             if number is None:

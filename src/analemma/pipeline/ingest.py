@@ -10,7 +10,7 @@ from analemma.canon.nodes import Block
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.entities import EntityPlace
 from analemma.catalog.entities.raws import Fate, NewRaw, Raws, Told, Written
-from analemma.catalog.port import BlockRow, BranchKey, OutboxEvent
+from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef, EntitySchema, Status
@@ -95,7 +95,7 @@ class IngestWorkflow:
         events: Events,
     ) -> None:
         self._context = context
-        self._raws = Raws(context.engine, context.tenant)
+        self._raws = Raws(context.engine, context.tenant, context.clock)
         self._contracts = contracts
         self._known = known
         self._versions = versions
@@ -263,7 +263,7 @@ class IngestWorkflow:
         place = prepared[0].raw.place
         ready = self._context.blocks.prepare(list(blocks.values()), BranchKey(place.type, place.id, "raw"), None)
         rows = {row.id: row for row in ready.rows}
-        raws = [_with_blocks(each, rows) for each in prepared]
+        raws = [replace(each.raw, blocks=tuple(rows[block.id] for block in each.blocks)) for each in prepared]
         try:
             now_us = self._context.clock.now_us()
             answers = self._raws.write(raws, uploads=ready.uploads, now_us=now_us, within=within, told=told)
@@ -283,22 +283,6 @@ class IngestWorkflow:
         else:
             self._context.blocks.give_up(ready.uploads, Conflict("nothing of it is new"))
         return answers
-
-
-def _with_blocks(prepared: Prepared, rows: dict[Any, BlockRow]) -> NewRaw:
-    raw = prepared.raw
-    return NewRaw(
-        raw.place,
-        raw.hash,
-        raw.schema_id,
-        raw.schema_version,
-        raw.root,
-        raw.size,
-        raw.version,
-        raw.named,
-        raw.event,
-        tuple(rows[block.id] for block in prepared.blocks),
-    )
 
 
 def _result(key: EntityKey, prepared: Prepared, written: Written) -> IngestResult:

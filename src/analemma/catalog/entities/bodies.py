@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.engine.procedures import Refused
@@ -40,24 +40,6 @@ def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]
 def missing_upload() -> Conflict:
     """The collector took an upload before the transaction that finishes it came."""
     return Conflict("an upload was collected meanwhile", hint="do it again")
-
-
-def body_parameters(blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> dict[str, Any]:
-    """The same as columns of a PostgreSQL statement."""
-    rows = _in_order(blocks)
-    finished = sorted(set(uploads))
-    return {
-        "block_ids": [row.id for row in rows],
-        "block_sizes": [row.size for row in rows],
-        "block_codecs": [row.codec for row in rows],
-        "block_bodies": [row.body for row in rows],
-        "block_uploads": [row.upload for row in rows],
-        "block_offsets": [row.offset for row in rows],
-        "block_lengths": [row.length for row in rows],
-        "block_links": [row.links for row in rows],
-        "uploads": finished,
-        "upload_count": len(finished),
-    }
 
 
 def _in_order(blocks: Iterable[BlockRow]) -> list[BlockRow]:

@@ -7,9 +7,14 @@ from typing import NamedTuple
 
 from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.port import TenantId
+from analemma.errors import Conflict
 
 MAXIMUM_VERSION = (1 << 63) - 1
 """What a column of the catalog holds."""
+
+
+class Overtaken(Conflict):
+    """Something was written to an entity since it was read; nothing may be written of what was made of that."""
 
 
 class EntityPlace(NamedTuple):

@@ -1,39 +1,29 @@
-"""Versions of entities as they came. A new one is written with its blocks and its event in one transaction: one
-statement on PostgreSQL, where nothing stands in its way; otherwise step by step, with the entity held."""
+"""Versions of entities as they came. Where the entities stand is read without locks; what is new is written with its
+blocks and its event in one transaction, if they still stand there, and otherwise looked at again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
-from analemma.catalog.entities.bodies import add_bodies, body_parameters
-from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace
-from analemma.catalog.outbox.events import check_events, enqueue
-from analemma.catalog.outbox.lanes import LaneKey, settled_lane
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.procedures import Refused
+from analemma.catalog.entities.bodies import missing_upload
+from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace, Overtaken
+from analemma.catalog.outbox.events import LanePlan, PlacedEvent, check_events, in_lanes
+from analemma.catalog.outbox.lanes import Within, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
+from analemma.clock import Clock, attempts
 from analemma.failpoints import declare, hit
 
 BEFORE_TRANSACTION = declare("ingest.before_transaction", "a version's blocks are prepared and nothing is written")
-AFTER_BLOCKS = declare("ingest.after_blocks", "the blocks of a version are written inside the transaction")
+LOOKED = declare("ingest.looked", "it is known which versions are new, and nothing is written")
 BEFORE_COMMIT = declare("ingest.before_commit", "version, blocks and event are written, nothing is committed")
 AFTER_COMMIT = declare("ingest.after_commit", "the version is there, but the caller does not know")
-
-
-class RawRow(NamedTuple):
-    """A version of an entity as it came."""
-
-    version: int
-    hash: bytes
-    schema_id: str | None
-    schema_version: str | None
-    root: BlockId | None
-    """None: the entity was deleted."""
-    size: int
-    created_at_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +64,55 @@ class Written(NamedTuple):
 
     fate: Fate
     version: int
-    number: int | None = None
-    """The entity's; None if there is none."""
 
 
 Told = Callable[[Transaction, Sequence[Written]], None]
 """What is to happen together with it."""
 
 
+class _Known(NamedTuple):
+    """Where an entity stands."""
+
+    newest: int | None
+    newest_hash: bytes | None
+    there: bytes | None
+    """The hash of the version that was asked for, if it is there."""
+
+
+class _Held(NamedTuple):
+    """An entity that must stand where it was seen, and where it stands then; -1 if it has no version."""
+
+    place: EntityPlace
+    seen: int
+    newest: int | None
+    newest_hash: bytes | None
+
+
+class _Raw(NamedTuple):
+    item: NewRaw
+    version: int
+
+
+class _Raws(NamedTuple):
+    """What `add_raws` takes."""
+
+    tenant: TenantId
+    now: int
+    held: Sequence[_Held]
+    raws: Sequence[_Raw]
+    blocks: Sequence[BlockRow]
+    uploads: Sequence[UploadId]
+    lanes: Sequence[LanePlan]
+    events: Sequence[PlacedEvent]
+
+
 class Raws:
     """One tenant's versions."""
 
-    def __init__(self, engine: Engine, tenant: TenantId) -> None:
+    def __init__(self, engine: Engine, tenant: TenantId, clock: Clock) -> None:
         self._engine = engine
         self._tenant = tenant
-
-    def find(self, entity: int, version: int, *, source: Statements | None = None) -> RawRow | None:
-        """A version."""
-        row = (source or self._engine).one("raw_version", entity=entity, version=version)
-        return None if row is None else _raw(row)
+        self._clock = clock
 
     def write(
         self,
@@ -100,165 +120,105 @@ class Raws:
         *,
         uploads: Sequence[UploadId] = (),
         now_us: int,
-        within: Callable[[Transaction], None] | None = None,
+        within: Within | None = None,
         told: Told | None = None,
     ) -> list[Written]:
-        """Write them, each entity at most once; in the order given, what became of each. All in one transaction, except
-        those of a batch on PostgreSQL that have to be looked at first. `told` and `within` run in that transaction, at
-        its end; `told` hears what becomes of each, in the order of their keys."""
+        """Write them in one transaction, each entity at most once; in the order given, what became of each. `told` and
+        `within` run in that transaction, at its end; `told` hears what becomes of each, in the order of their keys."""
         hit(BEFORE_TRANSACTION)
         order = sorted(range(len(items)), key=lambda index: items[index].place)
         ordered = [items[index] for index in order]
-        found: list[Written | None] = [None] * len(items)
-        # Blocks may come to lie in an upload only in the transaction that finishes it: a batch with one is not divided.
-        at_once = within is None and told is None
-        if self._engine.dialect == "postgres" and at_once and not (uploads and len(items) > 1):
-            found = self._send(ordered, uploads, now_us)
-        left = [index for index, each in enumerate(found) if each is None]
-        if left:
-            rest = [ordered[index] for index in left]
-            answers = self._engine.write(lambda tx: self._in_transaction(tx, rest, uploads, now_us, within, told))
-            for index, answer in zip(left, answers, strict=True):
-                found[index] = answer
-        hit(AFTER_COMMIT)
-        answered = {index: answer for index, answer in zip(order, found, strict=True) if answer is not None}
-        return [answered[index] for index in range(len(items))]
+        for _ in attempts(self._clock, "the entities change too fast", hint="write to them from fewer places"):
+            try:
+                answers = self._attempt(ordered, uploads, now_us, within, told)
+            except Overtaken:
+                continue
+            hit(AFTER_COMMIT)
+            found = dict(zip(order, answers, strict=True))
+            return [found[index] for index in range(len(items))]
+        raise AssertionError("unreachable")
 
-    def _send(self, items: Sequence[NewRaw], uploads: Sequence[UploadId], now_us: int) -> list[Written | None]:
-        """Write what is newer than everything and has other content than the newest; None for what needs a look."""
-        from analemma.catalog.engine.postgres.engine import retry_contention
-
-        return retry_contention(lambda: self._in_one_statement(self._engine, items, uploads, now_us))
-
-    def _in_one_statement(
+    def _attempt(
         self,
-        source: Statements,
         items: Sequence[NewRaw],
         uploads: Sequence[UploadId],
         now_us: int,
-        settling: LaneKey | None = None,
-    ) -> list[Written | None]:
-        events = [item.event(item.version) for item in items]
-        check_events(events)
-        parameters = {
-            "tenant": self._tenant,
-            "now": now_us,
-            "trace": events[0].trace,
-            "settling_type": None if settling is None else settling.aggregate_type,
-            "settling_id": None if settling is None else settling.aggregate_id,
-            "types": [item.place.type for item in items],
-            "keys": [item.place.id for item in items],
-            "versions": [item.version for item in items],
-            "hashes": [item.hash for item in items],
-            "schema_ids": [item.schema_id for item in items],
-            "schema_versions": [item.schema_version for item in items],
-            "roots": [item.root for item in items],
-            "sizes": [item.size for item in items],
-            "lane_ids": [event.aggregate_id for event in events],
-            "event_ids": [event.id for event in events],
-            "payloads": [event.payload for event in events],
-            **body_parameters((block for item in items for block in item.blocks), uploads),
-        }
-        rows = source.all("ingest", **parameters)
-        return [_seen(item, row) for item, row in zip(items, rows, strict=True)]
-
-    def _in_transaction(
-        self,
-        tx: Transaction,
-        items: Sequence[NewRaw],
-        uploads: Sequence[UploadId],
-        now_us: int,
-        within: Callable[[Transaction], None] | None,
+        within: Within | None,
         told: Told | None,
     ) -> list[Written]:
-        answers: list[Written] = []
-        if tx.dialect == "postgres" and len(items) == 1 and (told is not None or within is not None):
-            # What the statement leaves for a look it did not touch.
-            sent = self._in_one_statement(tx, items, uploads, now_us, settled_lane(within))
-            answers = [each for each in sent if each is not None]
-        answers = answers or self._in_steps(tx, items, uploads, now_us, settled_lane(within))
-        if told is not None:
-            told(tx, answers)
-        if within is not None:
-            within(tx)
-        hit(BEFORE_COMMIT)
-        return answers
-
-    def _in_steps(
-        self,
-        tx: Transaction,
-        items: Sequence[NewRaw],
-        uploads: Sequence[UploadId],
-        now_us: int,
-        settling: LaneKey | None,
-    ) -> list[Written]:
-        answers: list[Written] = []
-        rows: list[tuple[Any, ...]] = []
-        moved: list[tuple[Any, ...]] = []
-        events: list[OutboxEvent] = []
-        blocks: list[BlockRow] = []
-        for item in items:
-            number, newest, answer = self._decide(tx, item)
-            answers.append(answer)
-            if answer.fate is not Fate.CREATED or number is None:
+        known = self._look((item.place, item.version) for item in items)
+        answers = [_decide(item, each) for item, each in zip(items, known, strict=True)]
+        hit(LOOKED)
+        is_alone = within is None and told is None
+        held: list[_Held] = []
+        new: list[_Raw] = []
+        for item, each, (fate, version) in zip(items, known, answers, strict=True):
+            seen = -1 if each.newest is None else each.newest
+            if fate is Fate.CREATED:
+                new.append(_Raw(item, version))
+            elif is_alone or fate is Fate.ABSENT:
                 continue
-            version = answer.version
-            rows.append((number, version, item.hash, item.schema_id, item.schema_version, item.root, item.size, now_us))
-            if newest is None or version > newest:
-                moved.append((version, item.hash, number))
-            events.append(item.event(version))
-            blocks += item.blocks
-        if rows:
-            tx.execute_many("move_newest_raw", moved)
-            enqueue(tx, self._tenant, events, now_us=now_us, settling=settling)
-            add_bodies(tx, self._tenant, blocks, uploads)
-            hit(AFTER_BLOCKS)
-            tx.execute_many("add_raw", rows)
+            moves = fate is Fate.CREATED and version > seen
+            held.append(_Held(item.place, seen, *((version, item.hash) if moves else (each.newest, each.newest_hash))))
+        events = [item.event(version) for item, version in new]
+        check_events(events)
+        given = _Raws(
+            self._tenant,
+            now_us,
+            held,
+            new,
+            [*{block.id: block for item, _ in new for block in item.blocks}.values()],
+            sorted(set(uploads)) if new else (),
+            *in_lanes(events, settled_lane(within) if new else None),
+        )
+
+        def move(tx: Transaction) -> bool:
+            if held:
+                _add(tx, given)
+            if told is not None:
+                told(tx, answers)
+            if within is not None:
+                within(tx)
+            if tx.is_open:
+                hit(BEFORE_COMMIT)
+            return True
+
+        if not is_alone:
+            self._engine.write(move)
+        elif new:
+            send(lambda: self._engine.write(move, alone=True), found=lambda: self._are_there(new) or None)
         return answers
 
-    def _decide(self, tx: Transaction, item: NewRaw) -> tuple[int | None, int | None, Written]:
-        """What to do with one of them, its entity held: the entity to write it to, if it is to be written, and the
-        newest version there."""
-        asked = {"tenant": self._tenant, "type": item.place.type, "key": item.place.id}
-        row = tx.one("hold_entity", **asked)
-        if row is None and item.root is not None:
-            tx.execute("add_entity", **asked)
-            row = tx.one("hold_entity", **asked)
-        if row is None or (row[1] is None and item.root is None):
-            return None, None, Written(Fate.ABSENT, 0)
-        number, newest, newest_hash = row
-        if newest is None:
-            return number, newest, Written(Fate.CREATED, item.version, number)
-        there = self.find(number, item.version, source=tx) if item.version <= newest else None
-        if item.named and item.version <= newest:
-            if there is None:
-                return number, newest, Written(Fate.CREATED, item.version, number)
-            fate = Fate.UNCHANGED if there.hash == item.hash else Fate.CONFLICT
-            return None, newest, Written(fate, item.version, number)
-        if there is not None and there.hash == item.hash:
-            # Sent again because its answer was lost, after somebody else had added a version.
-            return None, newest, Written(Fate.CREATED, item.version, number)
-        if newest_hash == item.hash:
-            return number, newest, Written(Fate.UNCHANGED, newest, number)
-        # Versions made elsewhere may be ahead of ours; a new one is the newest all the same.
-        version = max(item.version, newest + 1)
-        return number, newest, Written(Fate.CREATED if version <= MAXIMUM_VERSION else Fate.EXHAUSTED, version, number)
+    def _look(self, wanted: Iterable[tuple[EntityPlace, int]]) -> list[_Known]:
+        asked = [(place.type, place.id, version) for place, version in wanted]
+        return self._engine.rows(_Known, "known_raws", tenant=self._tenant, wanted=asked)
+
+    def _are_there(self, new: Sequence[_Raw]) -> bool:
+        """Whether what was sent, and not answered, has happened."""
+        known = self._look((item.place, version) for item, version in new)
+        return all(each.there == item.hash for each, (item, _) in zip(known, new, strict=True))
 
 
-def _seen(item: NewRaw, row: Row) -> Written | None:
-    """The answer of the one statement, if what it saw is enough for one."""
-    _, number, newest, newest_hash, _, known = row
-    if number is not None:
-        return Written(Fate.CREATED, item.version, number)
-    if newest is None or newest_hash != item.hash or (item.named and item.version < newest):
-        return None
-    # A statement that is sent again because its answer was lost finds what it wrote.
-    mine = not item.named and newest == item.version
-    return Written(Fate.CREATED if mine else Fate.UNCHANGED, newest, known)
+def _add(tx: Transaction, given: _Raws) -> None:
+    try:
+        tx.call("add_raws", given)
+    except Refused as refused:
+        if refused.refusal == "upload_gone":
+            raise missing_upload() from None
+        raise Overtaken("an entity got another version since it was looked at", hint="look again") from refused
 
 
-def _raw(row: Row) -> RawRow:
-    version, content_hash, schema_id, schema_version, root, size, created_at = row
-    return RawRow(
-        version, content_hash, schema_id, schema_version, None if root is None else BlockId(root), size, created_at
-    )
+def _decide(item: NewRaw, known: _Known) -> Written:
+    """What becomes of one of them, if its entity stands where it was seen."""
+    newest = known.newest
+    if newest is None:
+        return Written(Fate.ABSENT, 0) if item.root is None else Written(Fate.CREATED, item.version)
+    if item.named and item.version <= newest:
+        if known.there is None:
+            return Written(Fate.CREATED, item.version)
+        return Written(Fate.UNCHANGED if known.there == item.hash else Fate.CONFLICT, item.version)
+    if known.newest_hash == item.hash:
+        return Written(Fate.UNCHANGED, newest)
+    # Versions made elsewhere may be ahead of ours; a new one is the newest all the same.
+    version = max(item.version, newest + 1)
+    return Written(Fate.CREATED if version <= MAXIMUM_VERSION else Fate.EXHAUSTED, version)

@@ -13,11 +13,10 @@ from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
 from analemma.catalog.engine.lost_answers import send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.entities.bodies import missing_upload
-from analemma.catalog.entities.entities import EntityPlace
+from analemma.catalog.entities.entities import EntityPlace, Overtaken
 from analemma.catalog.outbox.events import LanePlan, PlacedEvent, check_events, in_lanes
 from analemma.catalog.outbox.lanes import LaneKey, Within, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
-from analemma.errors import Conflict
 from analemma.failpoints import declare, hit
 
 BEFORE_TRANSACTION = declare("compile.before_transaction", "slices are built and nothing is written")
@@ -210,10 +209,6 @@ class _Compiles(NamedTuple):
     uploads: Sequence[UploadId]
     lanes: Sequence[LanePlan]
     events: Sequence[PlacedEvent]
-
-
-class Overtaken(Conflict):
-    """Something that a compile is made of has changed since it was read; nothing of it may be written."""
 
 
 class Slices:
