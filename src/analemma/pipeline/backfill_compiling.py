@@ -10,13 +10,12 @@ from typing import Final, NamedTuple
 from analemma.blocks.store import Carried
 from analemma.catalog.engine.db import Statements, Transaction
 from analemma.catalog.entities.backfills import BackfillEntity, Counts, StoredEntry, raw_versions, stored_entries
-from analemma.catalog.entities.entities import add_placeholders
+from analemma.catalog.entities.entities import EntityPlace, add_placeholders
 from analemma.catalog.entities.slices import (
     PAGE_WRITTEN,
     CompileStart,
     CompileWrite,
     find_overtaken,
-    read_starts,
     write_compiles,
 )
 from analemma.catalog.port import OutboxEvent
@@ -204,15 +203,13 @@ class BatchCompiler:
 
     def _ask(self, items: Sequence[Item], failed: dict[int, Exception]) -> list[tuple[Item, CompileStart, Asking]]:
         parts, ruleset = self.parts, self.contracts.ruleset(self.entity_type)
-        versions = {item.entity.number: item.version for item in items}
-        starts = read_starts(parts.engine, parts.tenant, versions)
+        starts = parts.slices.starts([(EntityPlace(self.entity_type, item.entity.key), item.version) for item in items])
         try:
-            parts.documents.read_ahead([each.document for each in starts.values() if each.document is not None])
+            parts.documents.read_ahead([each.document for each in starts if each and each.document])
         except (Corrupt, NotFound):
             pass  # Whoever needs what is damaged finds out.
         asked = []
-        for item in items:
-            start = starts.get(item.entity.number)
+        for item, start in zip(items, starts, strict=True):
             try:
                 if start is None or start.version is None:
                     raise NotFound("the version is not there any more", hint="see how it was removed")

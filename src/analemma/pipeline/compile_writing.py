@@ -153,9 +153,10 @@ class CompileWriting:
     ) -> list[SliceRow]:
         """What the version that follows goes on having, now that rows come between it and where it had that from."""
         assert start.version is not None
-        following, own = self._slices.following(start.number, start.version)
+        following = self._slices.following(start.number, start.version)
         if following is None:
             return []
+        version, revision, own = following
         kept = []
         for each in written:
             if each.type in own:
@@ -165,7 +166,7 @@ class CompileWriting:
                 before = SliceRow(
                     each.type, 0, 0, None, None, TombstoneReason.NOT_IN_RULESET, "the version has no such slice"
                 )
-            kept.append(before._replace(version=following.version, revision=following.revision))
+            kept.append(before._replace(version=version, revision=revision))
         return kept
 
     def _numbered(self, entries: Sequence[IndexEntry], inputs: CompileInputs) -> tuple[EntryRow, ...]:

@@ -21,7 +21,6 @@ from analemma.catalog.entities.slices import (
     Slices,
     WantedSlice,
     find_overtaken,
-    read_starts,
     write_compiles,
 )
 from analemma.catalog.outbox.lanes import LaneKey
@@ -170,12 +169,11 @@ class PageCompiler:
     def _ask(
         self, page: Page, contracts: ContractSet, rows: Sequence[DependantRow]
     ) -> list[tuple[DependantRow, CompileStart, Asking]]:
-        versions = {row.number: row.newest_compiled for row in rows if row.newest_compiled is not None}
-        starts = read_starts(self._context.engine, self._context.tenant, versions)
-        self._read_ahead(starts.values())
+        rows = [row for row in rows if row.newest_compiled is not None]
+        starts = self._slices.starts([(row.place, row.newest_compiled) for row in rows])
+        self._read_ahead(start for start in starts if start is not None)
         asked: list[tuple[DependantRow, CompileStart, Asking]] = []
-        for row in rows:
-            start = starts.get(row.number)
+        for row, start in zip(rows, starts, strict=True):
             if start is None or start.version is None:
                 continue
             if start.newest_compiled != start.version or start.serving_version != start.version:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
+from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.engine.lost_answers import send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.entities.bodies import missing_upload
@@ -60,14 +60,14 @@ class CompileStart:
     newest_raw: int | None
     newest_compiled: int | None
     compile_seq: int
+    serving_version: int | None
+    ship_seq: int
     version: int | None
     """None: there is no such version."""
     document: StoredDocument | None
     base: CompileRow | None
     """The newest compile of the version itself, or else of the greatest compiled version below it."""
     base_document: StoredDocument | None
-    serving_version: int | None = None
-    ship_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +218,20 @@ class Slices:
         self._engine = engine
         self._tenant = tenant
 
+    def starts(self, wanted: Sequence[tuple[EntityPlace, int | None]]) -> list[CompileStart | None]:
+        """What compiling each of these versions, or the newest, begins with; None if there is no such entity."""
+        found: list[CompileStart | None] = [None] * len(wanted)
+        asked = [(place.type, place.id, version) for place, version in wanted]
+        for at, *row in self._engine.all("compile_starts", tenant=self._tenant, wanted=asked) if wanted else ():
+            document = None if row[6] is None else StoredDocument(*row[7:11])
+            base = None if row[11] is None else CompileRow(*row[11:17])
+            base_document = None if base is None else StoredDocument(*row[17:21])
+            found[at] = CompileStart(*(*row[:7], document, base, base_document))
+        return found
+
     def start(self, place: EntityPlace, version: int | None) -> CompileStart | None:
-        """What compiling a version, or the newest, begins with; None if there is no such entity."""
-        row = self._engine.one("compile_start", tenant=self._tenant, type=place.type, key=place.id, version=version)
-        if row is None:
-            return None
-        return _start(row)
+        """The same for one."""
+        return self.starts([(place, version)])[0]
 
     def compiled(self, place: EntityPlace, version: int | None) -> tuple[int, CompileRow | None] | None:
         """The newest compile of a version, or of the one that is served, with the entity's number; None if there is no
@@ -245,25 +253,15 @@ class Slices:
             found[at] = FoundSlice(number, compile_seq or 0, there)
         return found
 
-    def following(self, number: int, version: int) -> tuple[CompileRow | None, set[str]]:
-        """The first compile of the version that follows among those compiled, and the slices that it wrote."""
-        row = self._engine.one("next_compile", entity=number, version=version)
-        if row is None:
-            return None, set()
-        own = self._engine.all("own_slices", entity=number, version=row[0], revision=row[1])
-        return CompileRow(row[0], row[1], "", "", "", row[2]), {each[0] for each in own}
+    def following(self, number: int, version: int) -> tuple[int, int, set[str]] | None:
+        """Version and revision of the first compile of the version that follows among those compiled, and the slices
+        that it wrote."""
+        rows = self._engine.all("next_compile", entity=number, version=version)
+        return (rows[0][0], rows[0][1], {row[2] for row in rows}) if rows else None
 
     def newest_revision(self, number: int, version: int) -> int:
         """The newest revision of a version of which there are slices; 0: there are none."""
-        row = self._engine.one("newest_slice_revision", entity=number, version=version)
-        return 0 if row is None else row[0] or 0
-
-    def entries(self, number: int) -> list[tuple[str, str, EntityPlace | None]]:
-        """Everything that an entity can be found by."""
-        rows = self._engine.all("index_entries_of", entity=number)
-        return [
-            (kind, value, None if target is None else EntityPlace(target, key)) for kind, value, target, key in rows
-        ]
+        return self._engine.value("newest_slice_revision", entity=number, version=version) or 0
 
     def write(self, write: CompileWrite, *, now_us: int, within: Within | None = None) -> bool:
         """Write it in one transaction; False, and nothing is written, if what it was made of has changed since."""
@@ -286,14 +284,6 @@ class Slices:
             return False
         hit(AFTER_COMMIT)
         return True
-
-
-def read_starts(source: Statements, tenant: TenantId, versions: Mapping[int, int]) -> dict[int, CompileStart]:
-    """What compiling a version of each of these entities, by number, begins with."""
-    if not versions:
-        return {}
-    rows = source.all("compile_starts", tenant=tenant, wanted=list(versions.items()))
-    return {row[0]: _start(row) for row in rows}
 
 
 def write_compiles(
@@ -346,10 +336,3 @@ def find_overtaken(source: Statements, writes: Sequence[CompileWrite]) -> set[in
         or (write.contracts_us is not None and write.contracts_us < loaded_us)
         or any(stand.get(seen.number, (None,))[0] != seen.compile_seq for seen in write.joined)
     }
-
-
-def _start(row: Row) -> CompileStart:
-    document = None if row[4] is None else StoredDocument(*row[5:9])
-    base = None if row[9] is None else CompileRow(*row[9:15])
-    base_document = None if base is None else StoredDocument(*row[15:19])
-    return CompileStart(row[0], row[1], row[2], row[3], row[4], document, base, base_document, row[19], row[20])

@@ -1,23 +1,12 @@
 -- next_compile --
--- The first compile of the version that follows, among those compiled.
-SELECT version, revision, dependencies FROM compile
-WHERE entity = :entity AND version > :version
-ORDER BY version, revision LIMIT 1
-
--- own_slices --
--- Which slices were written by exactly this compile.
-SELECT type FROM slice WHERE entity = :entity AND version = :version AND revision = :revision
+-- The first compile of the version that follows, among those compiled, and which slices were written by exactly that: one row each, at least one.
+SELECT next.version, next.revision, slice.type
+FROM (SELECT version, revision FROM compile WHERE entity = :entity AND version > :version ORDER BY version, revision LIMIT 1) AS next
+    LEFT JOIN slice ON slice.entity = :entity AND slice.version = next.version AND slice.revision = next.revision
 
 -- newest_slice_revision --
 -- The newest revision of a version of which there are slices, whatever compiles there are.
 SELECT max(revision) FROM slice WHERE entity = :entity AND version = :version
-
--- index_entries_of --
--- Everything that an entity can be found by.
-SELECT entry.index_type, entry.value, target.type, target.key
-FROM index_entry AS entry LEFT JOIN entity AS target ON target.id = entry.target
-WHERE entry.entity = :entity AND entry.waiting <> 1
-ORDER BY entry.index_type, entry.value, target.type, target.key
 
 -- wanted_slices --
 -- The slices of these types as they are served, or (with a version) as they were then.
@@ -44,96 +33,52 @@ FROM rows(:wanted) WITH ORDINALITY AS wanted (type text, key text, slice_type te
 [postgres]         ORDER BY slice.version DESC, slice.revision DESC LIMIT 1
 [postgres]     ) AS found ON true
 
--- compile_start --
--- What compiling a version begins with: the entity, the version (the newest, unless one is named), and the newest compile of it or else of
--- the greatest version below it.
-SELECT entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq,
+-- slices_start --
+-- What reading slices begins with: the entity, and the newest compile of the version that is served, or of the one that is named.
+SELECT entity.id, entity.newest_raw, compile.version, compile.revision, compile.ruleset_id, compile.ruleset_version,
+       compile.fingerprint, compile.dependencies
+FROM entity
+    LEFT JOIN compile ON compile.entity = entity.id AND compile.version = coalesce(:version::bigint, entity.serving_version)
+        AND compile.revision = (
+            SELECT max(latest.revision) FROM compile AS latest
+            WHERE latest.entity = entity.id AND latest.version = coalesce(:version::bigint, entity.serving_version)
+        )
+WHERE entity.tenant = :tenant AND entity.type = :type AND entity.key = :key
+
+-- compile_starts --
+-- What compiling versions of entities (the newest, unless one is named) begins with: each entity, the version, and the newest compile of it or else
+-- of the greatest version below it. The cross join keeps SQLite from going through all entities of the tenant for each.
+SELECT wanted.place - 1, entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq, entity.serving_version, entity.ship_seq,
        chosen.version, chosen.hash, chosen.schema_id, chosen.schema_version, chosen.root,
        base.version, base.revision, base.ruleset_id, base.ruleset_version, base.fingerprint, base.dependencies,
-       before.hash, before.schema_id, before.schema_version, before.root,
-       entity.serving_version, entity.ship_seq
-FROM entity
-    LEFT JOIN raw AS chosen
-        ON chosen.entity = entity.id AND chosen.version = coalesce(:version::bigint, entity.newest_raw)
+       before.hash, before.schema_id, before.schema_version, before.root
+FROM rows(:wanted) WITH ORDINALITY AS wanted (type text, key text, version bigint, place)
+[sqlite]     CROSS JOIN entity ON entity.tenant = :tenant AND entity.type = wanted.type AND entity.key = wanted.key
+[sqlite]     LEFT JOIN raw AS chosen ON chosen.entity = entity.id AND chosen.version = coalesce(wanted.version, entity.newest_raw)
 [sqlite]     LEFT JOIN compile AS base
 [sqlite]         ON base.entity = entity.id AND (base.version, base.revision) = (
 [sqlite]             SELECT latest.version, latest.revision FROM compile AS latest
 [sqlite]             WHERE latest.entity = entity.id AND latest.version <= chosen.version
 [sqlite]             ORDER BY latest.version DESC, latest.revision DESC LIMIT 1
 [sqlite]         )
+[sqlite]     LEFT JOIN raw AS before ON before.entity = entity.id AND before.version = base.version
+[postgres]     JOIN LATERAL (
+[postgres]         SELECT * FROM entity
+[postgres]         WHERE entity.tenant = :tenant AND entity.type = wanted.type AND entity.key = wanted.key LIMIT 1
+[postgres]     ) AS entity ON true
+[postgres]     LEFT JOIN LATERAL (
+[postgres]         SELECT version, hash, schema_id, schema_version, root FROM raw
+[postgres]         WHERE raw.entity = entity.id AND raw.version = coalesce(wanted.version, entity.newest_raw) LIMIT 1
+[postgres]     ) AS chosen ON true
 [postgres]     LEFT JOIN LATERAL (
 [postgres]         SELECT version, revision, ruleset_id, ruleset_version, fingerprint, dependencies FROM compile
 [postgres]         WHERE compile.entity = entity.id AND compile.version <= chosen.version
 [postgres]         ORDER BY compile.version DESC, compile.revision DESC LIMIT 1
 [postgres]     ) AS base ON true
-    LEFT JOIN raw AS before ON before.entity = entity.id AND before.version = base.version
-WHERE entity.tenant = :tenant AND entity.type = :type AND entity.key = :key
-
--- slices_start [sqlite] --
--- What reading slices begins with: the entity, and the newest compile of the version that is served, or of the one that is named.
-SELECT entity.id, entity.newest_raw, compile.version, compile.revision, compile.ruleset_id, compile.ruleset_version,
-       compile.fingerprint, compile.dependencies
-FROM entity
-    LEFT JOIN compile ON compile.entity = entity.id AND (compile.version, compile.revision) = (
-        SELECT latest.version, latest.revision FROM compile AS latest
-        WHERE latest.entity = entity.id AND latest.version = coalesce(:version, entity.serving_version)
-        ORDER BY latest.revision DESC LIMIT 1
-    )
-WHERE entity.tenant = :tenant AND entity.type = :type AND entity.key = :key
-
--- slices_start [postgres] --
--- What reading slices begins with: the entity, and the newest compile of the version that is served, or of the one that is named.
-SELECT entity.id, entity.newest_raw, found.version, found.revision, found.ruleset_id, found.ruleset_version,
-       found.fingerprint, found.dependencies
-FROM entity
-    LEFT JOIN LATERAL (
-        SELECT version, revision, ruleset_id, ruleset_version, fingerprint, dependencies FROM compile
-        WHERE compile.entity = entity.id AND compile.version = coalesce(:version::bigint, entity.serving_version)
-        ORDER BY compile.revision DESC LIMIT 1
-    ) AS found ON true
-WHERE entity.tenant = :tenant AND entity.type = :type AND entity.key = :key
-
--- compile_starts [sqlite] --
--- What compiling a version of each of some entities begins with: as compile_start, for many.
--- The cross join keeps SQLite from going through all entities of the tenant for each.
-SELECT entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq,
-       chosen.version, chosen.hash, chosen.schema_id, chosen.schema_version, chosen.root,
-       base.version, base.revision, base.ruleset_id, base.ruleset_version, base.fingerprint, base.dependencies,
-       before.hash, before.schema_id, before.schema_version, before.root,
-       entity.serving_version, entity.ship_seq
-FROM rows(:wanted) AS wanted (id bigint, version bigint)
-    CROSS JOIN entity ON entity.id = wanted.id AND +entity.tenant = :tenant
-    LEFT JOIN raw AS chosen ON chosen.entity = entity.id AND chosen.version = wanted.version
-    LEFT JOIN compile AS base
-        ON base.entity = entity.id AND (base.version, base.revision) = (
-            SELECT latest.version, latest.revision FROM compile AS latest
-            WHERE latest.entity = entity.id AND latest.version <= chosen.version
-            ORDER BY latest.version DESC, latest.revision DESC LIMIT 1
-        )
-    LEFT JOIN raw AS before ON before.entity = entity.id AND before.version = base.version
-
--- compile_starts [postgres] --
--- What compiling a version of each of some entities begins with: as compile_start, for many.
-SELECT entity.id, entity.newest_raw, entity.newest_compiled, entity.compile_seq,
-       chosen.version, chosen.hash, chosen.schema_id, chosen.schema_version, chosen.root,
-       base.version, base.revision, base.ruleset_id, base.ruleset_version, base.fingerprint, base.dependencies,
-       before.hash, before.schema_id, before.schema_version, before.root,
-       entity.serving_version, entity.ship_seq
-FROM rows(:wanted) AS wanted (id bigint, version bigint)
-    JOIN LATERAL (SELECT * FROM entity WHERE entity.id = wanted.id AND entity.tenant = :tenant LIMIT 1) AS entity ON true
-    LEFT JOIN LATERAL (
-        SELECT version, hash, schema_id, schema_version, root FROM raw
-        WHERE raw.entity = wanted.id AND raw.version = wanted.version LIMIT 1
-    ) AS chosen ON true
-    LEFT JOIN LATERAL (
-        SELECT version, revision, ruleset_id, ruleset_version, fingerprint, dependencies FROM compile
-        WHERE compile.entity = wanted.id AND compile.version <= chosen.version
-        ORDER BY compile.version DESC, compile.revision DESC LIMIT 1
-    ) AS base ON true
-    LEFT JOIN LATERAL (
-        SELECT hash, schema_id, schema_version, root FROM raw
-        WHERE raw.entity = wanted.id AND raw.version = base.version LIMIT 1
-    ) AS before ON true
+[postgres]     LEFT JOIN LATERAL (
+[postgres]         SELECT hash, schema_id, schema_version, root FROM raw
+[postgres]         WHERE raw.entity = entity.id AND raw.version = base.version LIMIT 1
+[postgres]     ) AS before ON true
 
 -- compile_seqs --
 -- By what one can tell whether entities are as they were read.
