@@ -116,8 +116,7 @@ def _copy(reader: BaseCheckpointSaver[Any], saver: AnalemmaSaver, place: Foreign
 
 def _copy_writes(foreign: ForeignThreads, saver: AnalemmaSaver, place: ForeignPlace, checkpoint: str) -> int:
     writes = [
-        pack_write(checkpoint, each.task, each.place, each.task_path, each.channel, Serialized(each.kind, each.data))
-        for each in foreign.writes(place, checkpoint)
+        pack_write(checkpoint, *at, Serialized(kind, data)) for *at, kind, data in foreign.writes(place, checkpoint)
     ]
     if writes:
         saver._threads.rows.add_writes(place.thread, branch_of(place.namespace), writes)

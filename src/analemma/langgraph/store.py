@@ -265,34 +265,31 @@ class Sweeper:
     def __init__(self, sweep: Callable[[], int]) -> None:
         self._sweep = sweep
         self._lock = threading.Lock()
-        self._running: tuple[threading.Thread, threading.Event, Future[None]] | None = None
+        self._thread = threading.Thread()
+        self._stop = threading.Event()
+        self._ended: Future[None] = Future()
 
     def start(self, interval_s: float) -> Future[None]:
         """Done when the thread has ended; cancelling it ends the thread. One that runs already goes on as it is."""
         if not 0 < interval_s < threading.TIMEOUT_MAX:
             raise Invalid(f"not an interval: {interval_s} seconds", hint="give minutes, more than zero")
         with self._lock:
-            if self._running is not None and self._running[0].is_alive():
-                return self._running[2]
-            stop = threading.Event()
-            ended: Future[None] = Future()
-            ended.add_done_callback(lambda future: stop.set())
-            thread = threading.Thread(
-                target=self._run, args=(interval_s, stop, ended), name="analemma-store-sweeper", daemon=True
-            )
-            self._running = (thread, stop, ended)
-            thread.start()
-            return ended
+            if not self._thread.is_alive():
+                self._stop, self._ended = stop, ended = threading.Event(), Future[None]()
+                ended.add_done_callback(lambda future: stop.set())
+                self._thread = threading.Thread(
+                    target=self._run, args=(interval_s, stop, ended), name="analemma-store-sweeper", daemon=True
+                )
+                self._thread.start()
+            return self._ended
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """Whether the thread has ended within the time given."""
         with self._lock:
-            if self._running is None:
-                return True
-            thread, stop, _ = self._running
-            stop.set()
-            thread.join(timeout_s)
-            return not thread.is_alive()
+            self._stop.set()
+            if self._thread.is_alive():
+                self._thread.join(timeout_s)
+            return not self._thread.is_alive()
 
     def _run(self, interval_s: float, stop: threading.Event, ended: Future[None]) -> None:
         while not stop.wait(interval_s):

@@ -26,17 +26,6 @@ class ForeignPlace(NamedTuple):
     checkpoints: int
 
 
-class ForeignWrite(NamedTuple):
-    """One write of a task, serialized as it is stored."""
-
-    task: str
-    place: int
-    task_path: str
-    channel: str
-    kind: str
-    data: bytes
-
-
 class ForeignThreads:
     """The threads of one such database. Close it, or use it as a context manager."""
 
@@ -72,14 +61,11 @@ class ForeignThreads:
         rows = self._rows("foreign_checkpoints", thread=place.thread, namespace=place.namespace)
         return [row[0] for row in rows]
 
-    def writes(self, at: ForeignPlace, checkpoint: str) -> list[ForeignWrite]:
-        """What tasks wrote on top of a checkpoint."""
+    def writes(self, at: ForeignPlace, checkpoint: str) -> list[tuple[Any, ...]]:
+        """What tasks wrote on top of a checkpoint: task, place, path, channel, the format, and the bytes."""
         rows = self._rows(self._writes, thread=at.thread, namespace=at.namespace, checkpoint=checkpoint)
         # Rows of very old savers have no format.
-        return [
-            ForeignWrite(task, place, path, channel, kind or "msgpack", bytes(data or b""))
-            for task, place, path, channel, kind, data in rows
-        ]
+        return [(*place, kind or "msgpack", bytes(data or b"")) for *place, kind, data in rows]
 
     def _rows(self, name: str, **parameters: str) -> list[tuple[Any, ...]]:
         statement = _load(self.dialect)[name]

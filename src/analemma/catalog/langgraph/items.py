@@ -94,50 +94,34 @@ class ItemReader:
         count = 0
         for space, namespace, newest in self._spaces(prefix):
             if small and count + newest > size:
-                page = self._all_of(small)
+                page = self._page("items_of_spaces", small, spaces=list(small))
                 small, count, size = {}, 0, _size_after(page)
                 yield page
             if newest > size:
                 after = 0
-                while page := self._page_of(space, namespace, after, size):
+                while page := self._page("items_of_space", {space: namespace}, space=space, after=after, limit=size):
                     after, size = page[-1].place, _size_after(page)
                     yield page
             else:
                 small[space] = namespace
                 count += newest
         if small:
-            yield self._all_of(small)
+            yield self._page("items_of_spaces", small, spaces=list(small))
 
     def vectors(self, items: Sequence[StoredItem]) -> dict[tuple[int, int], tuple[int, bytes]]:
         """For those items of a page that were indexed, by space and place: how many dimensions, and the doubles."""
-        spaces = {item.space for item in items}
-        if len(spaces) == 1:
-            rows = self._source.all(
-                "vectors_of_space",
-                tenant=self._tenant,
-                space=items[0].space,
-                first=items[0].place,
-                last=items[-1].place,
-            )
-        else:
-            rows = self._source.all("vectors_of_spaces", tenant=self._tenant, spaces=sorted(spaces))
+        places = [item.place for item in items]
+        asked = {"tenant": self._tenant, "spaces": sorted({item.space for item in items})}
+        rows = self._source.all("vectors_of_spaces", **asked, first=min(places), last=max(places))
         return {(space, place): (dimensions, vectors) for space, place, dimensions, vectors in rows}
 
     def namespaces(self, prefix: bytes) -> Iterator[bytes]:
         """The namespace and those below it that have items, in their order."""
         low, high = _range(prefix)
+        asked = {"tenant": self._tenant, "low": low, "high": high, "now": self._floor(), "limit": SPACE_PAGE}
         after = b""
-        while rows := self._source.all(
-            "item_namespaces",
-            tenant=self._tenant,
-            low=low,
-            high=high,
-            after=after,
-            now=self._floor(),
-            limit=SPACE_PAGE,
-        ):
-            for (namespace,) in rows:
-                yield namespace
+        while rows := self._source.all("item_namespaces", **asked, after=after):
+            yield from [row[0] for row in rows]
             after = rows[-1][0]
 
     def refresh(self, items: Sequence[StoredItem]) -> None:
@@ -149,22 +133,15 @@ class ItemReader:
 
     def _spaces(self, prefix: bytes) -> Iterator[Row]:
         low, high = _range(prefix)
+        asked = {"tenant": self._tenant, "low": low, "high": high, "limit": SPACE_PAGE}
         after = 0
-        while rows := self._source.all(
-            "spaces_below", tenant=self._tenant, low=low, high=high, after=after, limit=SPACE_PAGE
-        ):
+        while rows := self._source.all("spaces_below", **asked, after=after):
             yield from rows
             after = rows[-1][0]
 
-    def _all_of(self, spaces: dict[int, bytes]) -> list[StoredItem]:
-        rows = self._source.all("items_of_spaces", tenant=self._tenant, spaces=list(spaces), now=self._floor())
-        return [_item(row, spaces[row[0]]) for row in rows]
-
-    def _page_of(self, space: int, namespace: bytes, after: int, size: int) -> list[StoredItem]:
-        rows = self._source.all(
-            "items_of_space", tenant=self._tenant, space=space, after=after, now=self._floor(), limit=size
-        )
-        return [_item(row, namespace) for row in rows]
+    def _page(self, name: str, namespaces: dict[int, bytes], **asked: Any) -> list[StoredItem]:
+        rows = self._source.all(name, tenant=self._tenant, now=self._floor(), **asked)
+        return [StoredItem(space, place, namespaces[space], *rest) for space, place, *rest in rows]
 
 
 class SqlItems:
@@ -227,19 +204,16 @@ class SqlItems:
         for change in changes:
             counts[change.namespace] += change.value is not None
         entered = [namespace for namespace, count in counts.items() if count]
-        numbers: dict[bytes, int] = {}
-        if len(entered) > 1:
-            rows = tx.all("space_numbers", count=len(entered))
-            numbers = {namespace: row[0] for namespace, row in zip(entered, rows, strict=True)}
+        # Which locks come first is not which namespaces do, so the numbers of several are taken before.
+        taken = tx.all("space_numbers", count=len(entered)) if len(entered) > 1 else [(None,)]
+        numbers = {namespace: row[0] for namespace, row in zip(entered, taken, strict=False)}
         held: dict[bytes, tuple[int, int]] = {}
         for namespace, count in sorted(counts.items()):
-            asked: dict[str, Any] = {"tenant": self._tenant, "namespace": namespace}
-            if not count:
-                row = tx.one("hold_space", **asked)
-            elif namespace in numbers:
-                row = tx.one("enter_space_as", **asked, count=count, id=numbers[namespace])
+            asked = {"tenant": self._tenant, "namespace": namespace}
+            if count:
+                row = tx.one("enter_space", **asked, count=count, id=numbers[namespace])
             else:
-                row = tx.one("enter_space", **asked, count=count)
+                row = tx.one("hold_space", **asked)
             if row is not None:
                 held[namespace] = (row[0], row[1] - count)
         return held
@@ -301,8 +275,3 @@ def _size_after(page: Sequence[StoredItem]) -> int:
         return FIRST_PAGE
     held = sum([len(item.value) for item in page])
     return max(1, min(PAGE_ITEMS, PAGE_BYTES * len(page) // (held + 1)))
-
-
-def _item(row: Row, namespace: bytes) -> StoredItem:
-    space, place, *rest = row
-    return StoredItem(space, place, namespace, *rest)

@@ -16,11 +16,6 @@ SELECT space, place, key, value, created_at, updated_at, expires_at FROM item
 WHERE tenant = :tenant AND space = :space AND place > :after AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY place LIMIT :limit
 
--- vectors_of_space --
--- The vectors of the items of one namespace between two places.
-SELECT space, place, dimensions, vectors FROM item
-WHERE tenant = :tenant AND space = :space AND place BETWEEN :first AND :last AND vectors IS NOT NULL
-
 -- item_namespaces --
 -- Namespaces in a range that have an item which has not expired, in their order. Not EXISTS: a plan made while there are
 -- no items would read all of them.
@@ -34,14 +29,10 @@ WHERE tenant = :tenant AND namespace >= :low AND namespace > :after AND namespac
 ORDER BY namespace LIMIT :limit
 
 -- enter_space --
--- Holds a namespace, made if it is new, and takes places for items in it.
-INSERT INTO item_space (tenant, namespace, newest) VALUES (:tenant, :namespace, :count)
-ON CONFLICT (tenant, namespace) DO UPDATE SET newest = item_space.newest + excluded.newest
-RETURNING id, newest
-
--- enter_space_as --
--- The same, with a number taken before: which locks come first is not which namespaces do.
-INSERT INTO item_space (id, tenant, namespace, newest) VALUES (:id, :tenant, :namespace, :count)
+-- Holds a namespace, made if it is new, and takes places for items in it. Its number may have been taken before.
+INSERT INTO item_space (id, tenant, namespace, newest)
+[sqlite] VALUES (:id, :tenant, :namespace, :count)
+[postgres] VALUES (coalesce(:id, nextval(pg_get_serial_sequence('item_space', 'id'))), :tenant, :namespace, :count)
 ON CONFLICT (tenant, namespace) DO UPDATE SET newest = item_space.newest + excluded.newest
 RETURNING id, newest
 
@@ -97,9 +88,9 @@ WHERE tenant = :tenant AND space = ANY (:spaces::bigint[]) AND (expires_at IS NU
 ORDER BY space, place
 
 -- vectors_of_spaces --
--- All vectors of small namespaces.
+-- The vectors of the items of some namespaces between two places.
 SELECT space, place, dimensions, vectors FROM item
-WHERE tenant = :tenant AND space = ANY (:spaces::bigint[]) AND vectors IS NOT NULL
+WHERE tenant = :tenant AND space = ANY (:spaces::bigint[]) AND place BETWEEN :first AND :last AND vectors IS NOT NULL
 
 -- space_numbers [sqlite] --
 -- Numbers for namespaces that may be new. There is one writer, so nobody else takes them.
