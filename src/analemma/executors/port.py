@@ -3,7 +3,6 @@ One port over all of them, and what a user may name instead."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import signal
@@ -23,8 +22,10 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
+from multiprocessing import get_context, parent_process
 from typing import Any, Final, TypeVar
 
 from analemma.errors import Internal, Invalid, Unavailable
@@ -152,121 +153,81 @@ class CallExecutor(ABC):
         most = self.slots * AHEAD if ahead is None else ahead
         if most < 1 or attempts < 1:
             raise Invalid(f"{most} calls at a time, {attempts} attempts", hint="give 1 or more of each")
-        return _Run(self, source, most, attempts, poll_s, min(ask_s, workerless_s), workerless_s).outcomes()
+        return self._outcomes(source, most, attempts, poll_s, min(ask_s, workerless_s), workerless_s)
 
-
-@dataclass
-class _Run:
-    """One run."""
-
-    executor: CallExecutor
-    source: Source
-    most: int
-    attempts: int
-    poll_s: float
-    ask_s: float
-    workerless_s: float
-
-    def __post_init__(self) -> None:
-        self.running: dict[Future[Any], tuple[Call, int]] = {}
-        self.again: deque[tuple[Call, int]] = deque()
-        self.asked = time.monotonic()
-        self.workerless_since: float | None = None
-
-    def outcomes(self) -> Iterator[Outcome]:
+    def _outcomes(
+        self, source: Source, most: int, attempts: int, poll_s: float, ask_s: float, workerless_s: float
+    ) -> Iterator[Outcome]:
+        guard = (guarded,) if self.apart else ()
+        running: dict[Future[Any], Outcome] = {}
+        again: deque[Outcome] = deque()
+        asked: float = time.monotonic()
+        workerless_since: float | None = None
         try:
             while True:
-                answer = self._fill()
-                if self.running:
-                    yield from self._collect()
-                elif self.again:
+                found: Call | Next = Next.LATER
+                while len(running) < most:
+                    if not again:
+                        found = source()
+                        if isinstance(found, Next):
+                            break
+                        again.append(Outcome(found))
+                    call = again[0].call
+                    try:
+                        running[self.submit(*guard, call.function, *call.arguments)] = again.popleft()
+                    except Exception as exc:
+                        if not self.lost(exc):
+                            raise
+                        # Nobody has it: it did not cost an attempt, and reviving either helps or raises.
+                        self.revive()
+                if not running:
+                    if found is Next.OVER:
+                        return
+                    time.sleep(poll_s)
                     continue
-                elif answer is Next.OVER:
-                    return
-                else:
-                    time.sleep(self.poll_s)
+                done, _ = wait(running, timeout=poll_s, return_when=FIRST_COMPLETED)
+                now = time.monotonic()
+                if done:
+                    workerless_since = None
+                elif now - asked >= ask_s:
+                    # A call that takes long and one that nobody runs look alike, until one asks.
+                    missing, asked = self.missing(), time.monotonic()
+                    workerless_since = None if missing is None else workerless_since or now
+                    if workerless_since is not None and asked - workerless_since >= workerless_s:
+                        hint = "see why its workers end, or start others; then go on: what has ended is not done again"
+                        raise Unavailable(f"{missing} for {workerless_s:g} s", hint=hint)
+                some_died = False
+                for future in done:
+                    outcome, died = self._settled(future, running.pop(future))
+                    some_died |= died
+                    if died and outcome.attempts < attempts:
+                        again.append(Outcome(outcome.call, attempts=outcome.attempts + 1))
+                    else:
+                        yield replace(outcome, error=_given_up(outcome)) if died else outcome
+                if some_died:
+                    self.revive()
         finally:
-            for future in self.running:
-                self.executor.abandon(future)
-            wait([future for future in self.running if not future.cancelled()], timeout=LEAVE_S)
+            for future in running:
+                self.abandon(future)
+            wait([future for future in running if not future.cancelled()], timeout=LEAVE_S)
 
-    def _fill(self) -> Next:
-        """Hand out as much as there is room for; what the source said last."""
-        while len(self.running) < self.most:
-            if self.again:
-                call, attempt = self.again.popleft()
-            else:
-                found = self.source()
-                if isinstance(found, Next):
-                    return found
-                call, attempt = found, 1
-            try:
-                self.running[self._submit(call)] = call, attempt
-            except Exception as exc:
-                if not self.executor.lost(exc):
-                    raise
-                # Nobody has it: it did not cost an attempt, and reviving either helps or raises.
-                self.again.appendleft((call, attempt))
-                self.executor.revive()
-        return Next.LATER
-
-    def _submit(self, call: Call) -> Future[Any]:
-        guard = (guarded,) if self.executor.apart else ()
-        return self.executor.submit(*guard, call.function, *call.arguments)
-
-    def _collect(self) -> Iterator[Outcome]:
-        done, _ = wait(self.running, timeout=self.poll_s, return_when=FIRST_COMPLETED)
-        if done:
-            self.workerless_since = None
-        else:
-            self._ask_for_workers()
-        lost = False
-        for future in done:
-            call, attempt = self.running.pop(future)
-            result, error, died = self._settled(future)
-            if not died:
-                yield Outcome(call, result, error, attempt)
-                continue
-            lost = True
-            if attempt < self.attempts:
-                self.again.append((call, attempt + 1))
-                continue
-            gone = Unavailable(
-                f"its worker died {attempt} times: {type(error).__name__}: {error}",
-                hint='see what the workers said: memory, or a program without `if __name__ == "__main__":`',
-            )
-            yield Outcome(call, None, gone, attempt)
-        if lost:
-            self.executor.revive()
-
-    def _ask_for_workers(self) -> None:
-        """A call that takes long and one that nobody runs look alike, until one asks."""
-        now = time.monotonic()
-        if now - self.asked < self.ask_s:
-            return
-        missing = self.executor.missing()
-        self.asked = time.monotonic()
-        if missing is None:
-            self.workerless_since = None
-            return
-        if self.workerless_since is None:
-            self.workerless_since = now
-        if self.asked - self.workerless_since >= self.workerless_s:
-            raise Unavailable(
-                f"{missing} for {self.workerless_s:g} s",
-                hint="see why its workers end, or start others; then go on: what has ended is not done again",
-            )
-
-    def _settled(self, future: Future[Any]) -> tuple[Any, BaseException | None, bool]:
-        """The result, the error, and whether it was the worker's death."""
+    def _settled(self, future: Future[Any], begun: Outcome) -> tuple[Outcome, bool]:
+        """How a call ended, and whether that was its worker's death."""
         if future.cancelled():
             # By somebody else: it is as lost as one whose worker died.
-            return None, CancelledError("the call was cancelled where it was to run"), True
+            return replace(begun, error=CancelledError("the call was cancelled where it was to run")), True
         error = future.exception()
         if error is not None:
-            return None, error, self.executor.lost(error)
+            return replace(begun, error=error), self.lost(error)
         result = future.result()
-        return (None, result.error, False) if isinstance(result, Raised) else (result, None, False)
+        return replace(begun, **({"error": result.error} if isinstance(result, Raised) else {"result": result})), False
+
+
+def _given_up(outcome: Outcome) -> Unavailable:
+    return Unavailable(
+        f"its worker died {outcome.attempts} times: {type(outcome.error).__name__}: {outcome.error}",
+        hint='see what the workers said: memory, or a program without `if __name__ == "__main__":`',
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,75 +259,54 @@ def default_processes() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class ThreadCalls(CallExecutor):
-    """Threads of this process: the right thing while the database does most of the work."""
+class PoolCalls(CallExecutor):
+    """Calls in an executor of the standard library: one that is made here, or the caller's, which is left open. Only a
+    ThreadPoolExecutor is known to run calls here; of all others it is assumed that they do not."""
 
-    apart = False
-    kind = "threads"
-
-    def __init__(self, slots: int) -> None:
-        self.name, self.slots = f"{self.kind}:{slots}", slots
-        self._pool = self._begin()
-
-    def _begin(self) -> Executor:
-        return ThreadPoolExecutor(self.slots, thread_name_prefix="analemma-call")
+    def __init__(self, name: str, slots: int, pool: Executor, make: Callable[[], Executor] | None = None) -> None:
+        """`make` makes another such pool, when all of a pool's processes are gone with one that died."""
+        self.name, self.slots, self._pool, self._make = name, slots, pool, make
+        self.apart = not isinstance(pool, ThreadPoolExecutor)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         return self._pool.submit(function, *arguments)
 
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-class ProcessCalls(ThreadCalls):
-    """Processes of this machine. When one dies the pool is broken; another takes its place."""
-
-    apart = True
-    kind = "processes"
-
-    def _begin(self) -> Executor:
-        # A fork would copy open databases and locks that threads hold.
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self.slots, mp_context=context, initializer=_begin_process)
-
     def lost(self, error: BaseException) -> bool:
         return isinstance(error, BrokenExecutor)
 
     def revive(self) -> None:
+        if self._make is None:
+            raise Unavailable(
+                f"the {self.name} that was given is broken: one of its workers died",
+                hint="give `processes:N` instead: a pool that we make, we can make again",
+            )
         # Everything that was handed to a broken pool has failed, so nothing is taken from anybody.
         self.close()
-        self._pool = self._begin()
+        self._pool = self._make()
+
+    def close(self) -> None:
+        if self._make is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-class GivenCalls(CallExecutor):
-    """An executor that belongs to the caller, and is left open. Only a ThreadPoolExecutor is known to run calls here;
-    of all others it is assumed that they do not."""
+def thread_calls(slots: int) -> CallExecutor:
+    """Threads of this process: the right thing while the database does most of the work."""
+    make = partial(ThreadPoolExecutor, slots, "analemma-call")
+    return PoolCalls(f"threads:{slots}", slots, make(), make)
 
-    def __init__(self, executor: Executor, slots: int | None = None) -> None:
-        found = getattr(executor, "_max_workers", None) if slots is None else slots
-        self.slots = found if isinstance(found, int) and found > 0 else default_processes()
-        self.name = type(executor).__name__
-        self.apart = not isinstance(executor, ThreadPoolExecutor)
-        self._executor = executor
 
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        return self._executor.submit(function, *arguments)
-
-    def lost(self, error: BaseException) -> bool:
-        return isinstance(error, BrokenExecutor)
-
-    def revive(self) -> None:
-        raise Unavailable(
-            f"the {self.name} that was given is broken: one of its workers died",
-            hint="give `processes:N` instead: a pool that we make, we can make again",
-        )
+def process_calls(slots: int) -> CallExecutor:
+    """Processes of this machine."""
+    # A fork would copy open databases and locks that threads hold.
+    make = partial(ProcessPoolExecutor, slots, get_context("spawn"), _begin_process)
+    return PoolCalls(f"processes:{slots}", slots, make(), make)
 
 
 def _begin_process() -> None:
     """Ctrl-C is for the one who waits; and a worker whose parent is gone has nobody to work for, though nothing else
     would tell it so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
+    parent = parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent,), name="analemma-parent", daemon=True).start()
 
@@ -411,7 +351,9 @@ def resolve_executor(given: Given = None) -> CallExecutor:
     if isinstance(given, CallExecutor):
         return given
     if isinstance(given, Executor):
-        return GivenCalls(given)
+        found = getattr(given, "_max_workers", None)
+        slots = found if isinstance(found, int) and found > 0 else default_processes()
+        return PoolCalls(type(given).__name__, slots, given)
     if _is_dask_client(given):
         from analemma.executors.clusters import DaskCalls
 
@@ -420,7 +362,7 @@ def resolve_executor(given: Given = None) -> CallExecutor:
     if not isinstance(given, str):
         raise Invalid(f"{type(given).__name__} runs no calls", hint=_HINT)
     kind, colon, rest = given.partition(":")
-    local = {"threads": (ThreadCalls, THREADS), "processes": (ProcessCalls, default_processes())}
+    local = {"threads": (thread_calls, THREADS), "processes": (process_calls, default_processes())}
     if kind in local:
         pool, usual = local[kind]
         return pool(_count(given, rest) if colon else usual)

@@ -116,7 +116,8 @@ def _copy(reader: BaseCheckpointSaver[Any], saver: AnalemmaSaver, place: Foreign
 
 def _copy_writes(foreign: ForeignThreads, saver: AnalemmaSaver, place: ForeignPlace, checkpoint: str) -> int:
     writes = [
-        pack_write(checkpoint, *at, Serialized(kind, data)) for *at, kind, data in foreign.writes(place, checkpoint)
+        pack_write(checkpoint, task, number, path, channel, Serialized(kind, data))
+        for task, number, path, channel, kind, data in foreign.writes(place, checkpoint)
     ]
     if writes:
         saver._threads.rows.add_writes(place.thread, branch_of(place.namespace), writes)
