@@ -172,7 +172,8 @@ def test_a_log_says_that_there_is_more(here: CommandLine) -> None:
     whole = here.run("log", "-w", "trip", "--limit", "3")
     assert (len(whole.stdout.splitlines()), whole.stderr) == (3, "")
     assert here.answer("log", "-w", "trip", "--limit", "3")["after"] is None
-    here.error("invalid", "log", "-w", "trip", "--after", "yesterday")
+    here.error("not_found", "log", "-w", "trip", "--after", "yesterday")
+    here.error("invalid", "log", "-w", "trip", "--after", "@{yesterday}")
     here.error("invalid", "log", "-w", "trip", "--after", "0")
 
 

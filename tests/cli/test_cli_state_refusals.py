@@ -31,7 +31,7 @@ SENSELESS: list[tuple[list[str], str | None]] = [
     (["--set", "/no/where=1"], None),
     (["--file", "missing.json"], "cannot read missing.json: No such file or directory"),
     (["--file", "-"], "standard input: not JSON: Expecting value at character 1"),
-    (["--set", "n=1", "--previous", "1"], "not a block id: '1'"),
+    (["--set", "n=1", "--previous", "HEAD~x"], None),
     ([], "nothing to change"),
 ]
 

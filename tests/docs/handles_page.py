@@ -19,7 +19,7 @@ handles do is done by them, and they can do more (forks into other workflows, pi
 
 ## Revisions
 
-Wherever a version is expected, a revision names it:
+Wherever a version is expected, by a verb here or by a [command](commands.md), a revision names it:
 
 | revision | means |
 |---|---|
@@ -43,7 +43,8 @@ and verbs that take the name of a branch take them.
 
 `why` is what is worth knowing about how a version came to be: any fields, and best by these names: `model`, `prompt`
 (its hash), `tool`, `code_revision`, `actor`, `reason`. It is the key `why` of the version's metadata, so it is part
-of the version's id and cannot be changed later; nobody else may use that key.
+of the version's id and cannot be changed later; nobody else may use that key. `analemma save --why model=m-1` says it,
+`analemma log`, `show` and `blame` print it.
 
 This page is written by `python -m tests.docs.handles_page docs/reference/handles.md`.
 """

@@ -61,7 +61,7 @@ def fork(
 @on_store(commands, "analemma merge -u ./store -o ann -w trip idea --into main --strategy deep_merge")
 def merge(
     store: StoreOptions,
-    source: Annotated[str, typer.Argument(help="The branch, or manifest id, to merge in.", metavar="SOURCE")],
+    source: Annotated[str, typer.Argument(help="The branch, or another revision, to merge in.", metavar="SOURCE")],
     owner: Owner,
     workflow: Workflow,
     into: Annotated[str, typer.Option("--into", help="The branch that gets the changes.", metavar="NAME")] = MAIN,
@@ -85,13 +85,14 @@ def merge(
 ) -> None:
     """Bring what one branch changed into another."""
     from analemma.cli.rendering import changes_fields, commit_fields, on_one_line, print_changes, to_json
+    from analemma.cli.selecting import merge_source
 
     default: Any = strategy
     with store.open(any_type=True) as app:
         merged = app.kernel.merge(
             workflow_id=workflow,
             owner_id=owner,
-            source=source,
+            source=merge_source(app, source, owner=owner, workflow=workflow, branch=into),
             into=into,
             strategy=default,
             strategies=_chosen(strategy_for or []),

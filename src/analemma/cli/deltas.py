@@ -1,4 +1,4 @@
-"""Reads what `save` is to change from the command line: `--set` and `--file`."""
+"""Reads what `save` is to change, and why, from the command line: `--set`, `--file` and `--why`."""
 
 from __future__ import annotations
 
@@ -28,3 +28,19 @@ def read_changes(assignments: Sequence[str], file: str | None) -> dict[str, Any]
         seen.add(name)
         delta[name] = parse_json(text, f"--set {name}", hint=f"""text needs quotes: --set '{name}="text"'""")
     return delta
+
+
+def read_why(facts: Sequence[str]) -> dict[str, str] | None:
+    """Where a version comes from; None if nothing is said of it.
+
+    >>> read_why(["model=m-1", "reason=a=b"])
+    {'model': 'm-1', 'reason': 'a=b'}
+    """
+    told: dict[str, str] = {}
+    for fact in facts:
+        name, equals, text = fact.partition("=")
+        if not equals or not name or name in told:
+            trouble = "it is said twice" if name in told else "there is no '='" if not equals else "it has no name"
+            raise Invalid(f"--why {fact}: {trouble}", hint="write --why NAME=TEXT, once for each name")
+        told[name] = text
+    return told or None

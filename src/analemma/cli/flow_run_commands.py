@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from analemma.cli.exit_codes import CODES, OK
-from analemma.cli.options import LARGEST_NUMBER, MAIN, Branch, Owner, StoreOptions, Workflow, on_store
+from analemma.cli.options import MAIN, Branch, Owner, StoreOptions, Workflow, on_store
 from analemma.cli.output import print_fields, print_json, print_line
 from analemma.cli.wording import in_cli_words
 from analemma.errors import Invalid
@@ -210,8 +210,7 @@ def rerun_flow(
         typer.Option("--from-segment", help="Before this segment last ran: its number or id.", metavar="N|ID"),
     ] = None,
     from_version: Annotated[
-        int | None,
-        typer.Option("--from-version", help="From this version.", metavar="N", min=1, max=LARGEST_NUMBER),
+        str | None, typer.Option("--from-version", help="From this version of its branch.", metavar="REVISION")
     ] = None,
     fork: Annotated[
         bool, typer.Option("--fork", help="Leave the run as it is: another goes on, on a branch of its own.")
@@ -231,7 +230,7 @@ def rerun_flow(
         run = app.flows.rerun(
             execution,
             from_segment=_segment(from_segment),
-            from_version=from_version,
+            from_version=None if from_version is None else _number_in_run(app, execution, from_version),
             fork=branch or fork,
             executor=executor,
             wait=not no_wait,
@@ -331,6 +330,13 @@ def _telling(store: StoreOptions) -> Callable[[str, str, RunError | None], None]
             print_line(f"{segment}: {status.lower()}" + ("" if error is None else f", {error.message}"), flush=True)
 
     return told
+
+
+def _number_in_run(app: App, execution: str, named: str) -> int:
+    from analemma.cli.selecting import version_number
+
+    run = app.flows.get(execution)
+    return version_number(app, named, owner=run.owner_id, workflow=run.workflow_id, branch=run.branch)
 
 
 def _print_run(store: StoreOptions, run: Run, *, segments: bool = False, left_to_worker: bool = False) -> int:

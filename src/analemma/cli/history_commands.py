@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from analemma.cli.options import (
-    LARGEST_NUMBER,
     MAIN,
     VERSION_HELP,
     Branch,
@@ -65,20 +64,24 @@ def log(
         str | None,
         typer.Option(
             "--after",
-            help="Go on after this version, towards older ones: its number in the workflow, or its manifest id.",
-            metavar="VERSION",
+            help="Go on after this version, towards older ones.",
+            metavar="REVISION",
         ),
     ] = None,
 ) -> None:
     """List the versions of a branch, newest first, and on into those that it was forked from."""
     from analemma.cli.moments import read_moment
-    from analemma.cli.rendering import fields_of, history_line, history_place
+    from analemma.cli.rendering import fields_of, history_line, history_place, why_fields, why_line
+    from analemma.cli.selecting import expected_id
+    from analemma.store.provenance import read_whys
 
     wanted: Any = decision
     number = int(after) if after is not None and len(after) < 20 and after.isascii() and after.isdigit() else None
     begin = None if since is None else read_moment(since, "--since")
     end = None if until is None else read_moment(until, "--until")
-    with store.open() as app:
+    with store.open(any_type=True) as app:
+        if after is not None and number is None:
+            after = expected_id(app, after, owner=owner, workflow=workflow, branch=branch)
         versions = app.kernel.history(
             workflow_id=workflow,
             owner_id=owner,
@@ -92,6 +95,7 @@ def log(
             after=after if number is None else number,
             forks=True,
         )
+        whys = read_whys(app.kernel, versions[:limit])
     further: int | str | None = None
     if len(versions) > limit:
         versions.pop()
@@ -99,7 +103,8 @@ def log(
         numbered = (after is None or number is not None) and {each.workflow_id for each in versions} == {workflow}
         further = versions[-1].version if numbered else versions[-1].manifest_id
     if store.json:
-        print_json({"versions": [fields_of(version) for version in versions], "after": further})
+        shown = [fields_of(version) | why_fields(whys.get(version.id)) for version in versions]
+        print_json({"versions": shown, "after": further})
         return
     place = (workflow, branch)
     for version in versions:
@@ -107,6 +112,8 @@ def log(
             place = (version.workflow_id, version.branch)
             print_line(f"forked from {history_place(version)}")
         print_line(history_line(version))
+        if version.id in whys:
+            print_line(f"        why: {why_line(whys[version.id])}")
     if further is not None:
         print(f"there are more: add --after {further}", file=sys.stderr)
 
@@ -144,16 +151,20 @@ def blame(
     branch: Branch = MAIN,
 ) -> None:
     """Show the version that last changed what stands at a path; "or before" if versions before it have expired."""
-    from analemma.cli.rendering import fields_of
+    from analemma.cli.rendering import fields_of, why_fields, why_line
+    from analemma.store.provenance import read_whys
 
-    with store.open() as app:
+    with store.open(any_type=True) as app:
         found = app.kernel.blame(workflow_id=workflow, owner_id=owner, path=path, branch=branch)
+        why = read_whys(app.kernel, [found]).get(found.id)
     fields = fields_of(found)
     if store.json:
-        print_json({"path": path, "version": fields})
+        print_json({"path": path, "version": fields | why_fields(why)})
         return
     if fields.pop("or_before"):
         fields["version"] = f"{found.version} or before"
+    if why is not None:
+        fields["why"] = why_line(why)
     print_fields({name: value for name, value in fields.items() if value is not None})
 
 
@@ -163,8 +174,7 @@ def rollback(
     owner: Owner,
     workflow: Workflow,
     version: Annotated[
-        int | None,
-        typer.Argument(help="The version to go back to.", metavar="[VERSION]", min=1, max=LARGEST_NUMBER),
+        str | None, typer.Argument(help="The version to go back to, by a revision.", metavar="[REVISION]")
     ] = None,
     to_last_safe: Annotated[
         bool, typer.Option("--to-last-safe", help="Go back to the newest approved version.")
@@ -173,7 +183,7 @@ def rollback(
     preview: Preview = False,
     previous: Annotated[
         str | None,
-        typer.Option("--previous", help="Only if this is still the newest version.", metavar="MANIFEST"),
+        typer.Option("--previous", help="Only if this is still the newest version.", metavar="REVISION"),
     ] = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Verify all of that version first, not only what would change.")
@@ -185,16 +195,22 @@ def rollback(
         raise Invalid("it is not clear what to go back to", hint="give a version, or --to-last-safe")
     if store.json and not yes and not preview:
         raise Invalid("rollback asks first, which it cannot with --json", hint="add --yes or --preview")
+    from analemma.catalog.port import BranchKey
     from analemma.cli.rendering import changes_fields, commit_fields, print_changes
+    from analemma.cli.selecting import expected_id
+    from analemma.state.rollback import plan_rollback, roll_back
+    from analemma.store.revisions import find_own_version
 
-    place: dict[str, Any] = {"workflow_id": workflow, "owner_id": owner, "branch": branch}
-    looking: dict[str, Any] = {**place, "previous_manifest_id": previous, "deep": deep}
+    key = BranchKey(owner, workflow, branch)
     with store.open(any_type=True) as app:
         kernel = app.kernel
+        if previous is not None:
+            previous = expected_id(app, previous, owner=owner, workflow=workflow, branch=branch)
         if version is None:
-            planned = kernel.rollback_to_last_safe(**looking, preview=True)
+            target = kernel.last_safe_manifest(workflow_id=workflow, owner_id=owner, branch=branch)
         else:
-            planned = kernel.rollback_to_version(**looking, version=version, preview=True)
+            target = find_own_version(kernel, version, key)
+        planned = plan_rollback(kernel, key, target, previous_manifest_id=previous, deep=deep)
         changes = changes_fields(planned.changes)
         if not store.json:
             print_changes(planned.changes)
@@ -207,8 +223,7 @@ def rollback(
             print("nothing was changed")
             return
         # What was shown is what happens: not something else because someone saved meanwhile.
-        expected = planned.previous_manifest_id
-        commit = kernel.rollback_to_version(**place, version=planned.version, previous_manifest_id=expected)
+        commit = roll_back(kernel, key, target, previous_manifest_id=planned.previous_manifest_id)
     if store.json:
         print_json({"commit": commit_fields(commit), "changes": changes})
     else:
@@ -222,10 +237,8 @@ def watch(
     workflow: Workflow,
     branch: Branch = MAIN,
     since: Annotated[
-        int | None,
-        typer.Option(
-            "--since", help="Begin after this version, not after the newest.", metavar="N", min=0, max=LARGEST_NUMBER
-        ),
+        str | None,
+        typer.Option("--since", help="Begin after this version, not after the newest.", metavar="REVISION"),
     ] = None,
     timeout: Annotated[
         float | None,
@@ -236,9 +249,12 @@ def watch(
 ) -> None:
     """Print every new version as it is committed; with --json, one JSON document a line."""
     from analemma.cli.rendering import fields_of, history_line
+    from analemma.cli.selecting import version_number
 
     with store.open() as app:
+        place = {"owner": owner, "workflow": workflow, "branch": branch}
+        after = None if since is None else version_number(app, since, **place)
         for version in app.kernel.watch(
-            workflow_id=workflow, owner_id=owner, branch=branch, since=since, timeout_s=timeout
+            workflow_id=workflow, owner_id=owner, branch=branch, since=after, timeout_s=timeout
         ):
             print_line(json_text({"version": fields_of(version)}) if store.json else history_line(version), flush=True)

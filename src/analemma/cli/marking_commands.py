@@ -23,7 +23,7 @@ from analemma.errors import Invalid
 
 commands = typer.Typer()
 
-OptionalVersion = Annotated[str | None, typer.Argument(help=VERSION_HELP, metavar="[MANIFEST]")]
+OptionalVersion = Annotated[str | None, typer.Argument(help=VERSION_HELP, metavar="[REVISION]")]
 
 
 @on_store(commands, "analemma tag -u ./store -o ann -w trip before-booking 3")
@@ -42,7 +42,7 @@ def tag(
     if delete and (name is None or version is not None):
         raise Invalid("it is not said which tag to remove", hint="give its name alone")
     if name is not None and version is None and not delete:
-        raise Invalid("it is not said what to tag", hint="give a manifest id or a version number after the name")
+        raise Invalid("it is not said what to tag", hint="name a version after the tag, such as HEAD")
     from analemma.cli.rendering import fields_of
     from analemma.cli.selecting import find_version
 
@@ -75,7 +75,7 @@ def pin(
 ) -> None:
     """Keep a version from expiring, or list the pinned ones."""
     if remove and version is None:
-        raise Invalid("it is not said which pin to remove", hint="give a manifest id or a version number")
+        raise Invalid("it is not said which pin to remove", hint="name a version")
     from analemma.cli.rendering import fields_of
     from analemma.cli.selecting import find_version
 

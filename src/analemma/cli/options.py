@@ -39,7 +39,8 @@ TenantName = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
-_OWNER: dict[str, Any] = {"envvar": "ANALEMMA_OWNER", "metavar": "NAME"}
+OWNER_VARIABLE = "ANALEMMA_OWNER"
+_OWNER: dict[str, Any] = {"envvar": OWNER_VARIABLE, "metavar": "NAME"}
 Owner = Annotated[str, typer.Option("--owner", "-o", help="Whose workflow it is.", **_OWNER)]
 OwnerOrAny = Annotated[
     str | None,
@@ -48,7 +49,7 @@ OwnerOrAny = Annotated[
 Workflow = Annotated[str, typer.Option("--workflow", "-w", help="The workflow.", metavar="NAME")]
 WorkflowOfNumber = Annotated[
     str | None,
-    typer.Option("--workflow", "-w", help="The workflow that version numbers and tags are of.", metavar="NAME"),
+    typer.Option("--workflow", "-w", help="The workflow whose versions are named.", metavar="NAME"),
 ]
 Branch = Annotated[str, typer.Option("--branch", "-b", help="The branch.", metavar="NAME")]
 Execution = Annotated[str | None, typer.Option("--execution", help="The execution.", metavar="NAME")]
@@ -60,10 +61,12 @@ Message = Annotated[str | None, typer.Option("--message", "-m", help="Why, for t
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Preview = Annotated[bool, typer.Option("--preview", help="Only show what would change.")]
 
-VERSION_HELP = "A manifest id; together with --workflow also a version number or a tag."
-NamedVersion = Annotated[str, typer.Argument(help=VERSION_HELP, metavar="MANIFEST")]
+VERSION_HELP = (
+    "An id or its first digits; with --workflow also HEAD, HEAD~2, a number, a tag, a branch, draft@3, @{2026-11-01}."
+)
+NamedVersion = Annotated[str, typer.Argument(help=VERSION_HELP, metavar="REVISION")]
 NamedOrNewest = Annotated[
-    str | None, typer.Argument(help=f"{VERSION_HELP} Left out: the newest version.", metavar="[MANIFEST]")
+    str | None, typer.Argument(help=f"{VERSION_HELP} Left out: the newest version.", metavar="[REVISION]")
 ]
 
 

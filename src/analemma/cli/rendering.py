@@ -103,6 +103,16 @@ def history_line(version: Version) -> str:
     return f"{version.version:>6}  {when}  {version.manifest_id}  {version.message or ''}".rstrip()
 
 
+def why_fields(why: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Where a version comes from, for programs; nothing if it says nothing."""
+    return {} if why is None else {"why": to_json(why)}
+
+
+def why_line(why: Mapping[str, Any]) -> str:
+    """The same for people."""
+    return ", ".join(f"{name}={value if isinstance(value, str) else on_one_line(value)}" for name, value in why.items())
+
+
 def history_place(version: Version) -> str:
     """Where a version was committed, for people."""
     return f"{version.owner_id}/{version.workflow_id} on {version.branch}"

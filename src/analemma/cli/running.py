@@ -7,14 +7,17 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import typer
 
 from analemma.cli.application import application
 from analemma.cli.exit_codes import BROKEN_PIPE, INTERRUPTED, OK, exit_code
+from analemma.cli.options import OWNER_VARIABLE
 from analemma.cli.output import print_error, printable
 from analemma.errors import AnalemmaError, Internal, Invalid
+from analemma.settings import Settings
 
 DEBUG_VARIABLE = "ANALEMMA_DEBUG"
 """Set, a failure also shows where it happened."""
@@ -26,6 +29,7 @@ _USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 def run(arguments: Sequence[str]) -> int:
     """Run a command line; returns its exit code."""
     _log_briefly()
+    _name_owner()
     try:
         result = application(args=list(arguments), prog_name="analemma", standalone_mode=False)
         sys.stdout.flush()
@@ -47,6 +51,14 @@ def run(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         print_error(error, as_json="--json" in arguments)
         return exit_code(error)
+
+
+def _name_owner() -> None:
+    """Have the owner that a file of settings names where the variable would, which commands look at."""
+    if not os.environ.get(OWNER_VARIABLE):
+        # What is wrong with settings is told by who opens the store.
+        with suppress(AnalemmaError):
+            os.environ[OWNER_VARIABLE] = Settings().owner or ""
 
 
 class _Brief(logging.Handler):

@@ -52,12 +52,13 @@ def create_manifest(
         typer.Option("--segments", help="The segments, a JSON list of objects; - reads it from stdin.", metavar="FILE"),
     ],
     parent: Annotated[
-        str | None, typer.Option("--parent", help="Only if this is still the newest version.", metavar="MANIFEST")
+        str | None, typer.Option("--parent", help="Only if this is still the newest version.", metavar="REVISION")
     ] = None,
     branch: Branch = MAIN,
 ) -> None:
     """Make a version that carries a configuration and segments; later versions inherit them."""
     from analemma.cli.json_input import STANDARD_INPUT, read_json, read_object, source_of
+    from analemma.cli.selecting import expected_id
 
     if config == segments == STANDARD_INPUT:
         raise Invalid("both the configuration and the segments are to come from stdin", hint="name a file for one")
@@ -66,6 +67,8 @@ def create_manifest(
     if not isinstance(listed, list):
         raise Invalid(f"{source_of(segments)}: not a JSON list", hint="give the segments as one list of objects")
     with store.open(new_tenant=True) as app:
+        if parent is not None:
+            parent = expected_id(app, parent, owner=owner, workflow=workflow, branch=branch)
         pointer = app.kernel.create_manifest(workflow, configuration, listed, parent, owner_id=owner, branch=branch)
     _print_pointer(store, pointer)
 

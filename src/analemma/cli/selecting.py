@@ -1,10 +1,9 @@
-"""Which version a command means: a manifest id, a version number of a branch, a tag, or the newest."""
+"""Which version a command means: what a revision names, or the newest."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analemma.cli.options import LARGEST_NUMBER
 from analemma.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -15,22 +14,10 @@ ID_DIGITS = 64
 
 
 def find_version(app: App, named: str, *, owner: str | None, workflow: str | None, branch: str) -> Version:
-    """The version of this manifest id, of this number on the branch, or with this tag in the workflow."""
-    if len(named) < 20 and named.isascii() and named.isdigit():
-        return numbered_version(app, int(named), owner=owner, workflow=workflow, branch=branch)
-    from analemma.canon.identity import parse_block_id
-    from analemma.state.arguments import expired
+    """The version that a revision names."""
+    from analemma.store import revisions
 
-    if owner is not None and workflow is not None and len(named) != ID_DIGITS:
-        named = _tagged_manifest(app, named, owner=owner, workflow=workflow)
-    manifest = parse_block_id(named)
-    row = app.catalog.manifest(app.default.id, manifest)
-    gone = app.catalog.expired(app.default.id, manifest) if row is None else None
-    if gone is not None and owner in (None, gone.key.owner):
-        raise expired(gone)
-    if row is None or (owner is not None and row.key.owner != owner):
-        raise NotFound(f"there is no manifest {named}", hint="`analemma log` lists them", manifest=named)
-    return row
+    return revisions.find_version(app.kernel, named, owner=owner, workflow=workflow, branch=branch)
 
 
 def find_or_newest(app: App, named: str | None, *, owner: str | None, workflow: str | None, branch: str) -> Version:
@@ -42,36 +29,30 @@ def find_or_newest(app: App, named: str | None, *, owner: str | None, workflow: 
     return newest_version(app, owner=owner, workflow=workflow, branch=branch)
 
 
-def _tagged_manifest(app: App, name: str, *, owner: str, workflow: str) -> str:
-    tag = app.catalog.tag(app.default.id, owner, workflow, name)
-    if tag is None:
-        raise NotFound(f"workflow {owner}/{workflow} has no tag {name!r}", hint="`analemma tag` lists them", tag=name)
-    return tag.manifest.hex()
+def expected_id(app: App, named: str, *, owner: str, workflow: str, branch: str) -> str:
+    """The manifest that must still be the newest, whether or not there is one of this id."""
+    if len(named) == ID_DIGITS:
+        return named
+    return find_version(app, named, owner=owner, workflow=workflow, branch=branch).manifest_id
 
 
-def numbered_version(app: App, number: int, *, owner: str | None, workflow: str | None, branch: str) -> Version:
-    """The version of this number on the branch."""
-    if owner is None or workflow is None:
-        raise Invalid(
-            f"{number} is a version number, and it is not said of which workflow",
-            hint="add --workflow and --owner, or give a manifest id",
-        )
-    newest = newest_version(app, owner=owner, workflow=workflow, branch=branch)
-    after = min(number, LARGEST_NUMBER) + 1
-    page = app.kernel.history(workflow_id=workflow, owner_id=owner, branch=branch, after=after, limit=1)
-    if page and page[0].version == number:
-        return page[0]
+def merge_source(app: App, named: str, *, owner: str, workflow: str, branch: str) -> str:
+    """What is to be merged, as the kernel takes it: a branch, or else the manifest that a revision names."""
     from analemma.catalog.port import BranchKey
-    from analemma.state.arguments import expired
 
-    gone = app.catalog.expired_version(app.default.id, BranchKey(owner, workflow, branch), after - 1)
-    if gone is not None:
-        raise expired(gone)
-    raise NotFound(
-        f"workflow {owner}/{workflow} has no version {number}",
-        hint=f"the newest on branch {branch} is {newest.version}",
-        version=number,
-    )
+    if app.catalog.head_and_pending(app.default.id, BranchKey(owner, workflow, named)) != (None, False):
+        return named
+    return expected_id(app, named, owner=owner, workflow=workflow, branch=branch)
+
+
+def version_number(app: App, named: str, *, owner: str, workflow: str, branch: str) -> int:
+    """A number as it is given, or that of the version that a revision names, which must be on the branch itself."""
+    if len(named) < 17 and named.isascii() and named.isdigit():
+        return int(named)
+    found = find_version(app, named, owner=owner, workflow=workflow, branch=branch)
+    if (found.workflow_id, found.branch) != (workflow, branch):
+        raise Invalid(f"{named} is on branch {found.branch} of {found.workflow_id}", hint=f"name one on {branch}")
+    return found.version
 
 
 def newest_version(app: App, *, owner: str, workflow: str, branch: str, execution: str | None = None) -> Version:

@@ -11,6 +11,7 @@ from analemma.cli.exit_codes import CODES, OK
 from analemma.cli.options import (
     LARGEST_NUMBER,
     MAIN,
+    VERSION_HELP,
     Branch,
     Execution,
     Message,
@@ -58,7 +59,7 @@ def save(
         typer.Option(
             "--previous",
             help="Save only if this is still the newest version; `none`: only if there is none yet.",
-            metavar="MANIFEST",
+            metavar="REVISION",
         ),
     ] = None,
     idempotency_key: Annotated[
@@ -68,19 +69,31 @@ def save(
     metadata: Annotated[
         str | None, typer.Option("--metadata", help="A JSON object to keep with the version.", metavar="JSON")
     ] = None,
+    why: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--why",
+            help="Where the version comes from, such as model, prompt, tool, code_revision, actor, reason; repeatable.",
+            metavar="NAME=TEXT",
+        ),
+    ] = None,
 ) -> None:
     """Save changes as the next version."""
-    from analemma.cli.deltas import read_changes
+    from analemma.cli.deltas import read_changes, read_why
     from analemma.cli.json_input import parse_object
     from analemma.cli.rendering import commit_fields
+    from analemma.cli.selecting import expected_id
     from analemma.state.arguments import CURRENT_HEAD
 
     delta = read_changes(assignments or [], file)
     if not delta and not delete:
         raise Invalid("nothing to change", hint="give --set NAME=JSON, --file FILE or --delete NAME")
     kept = None if metadata is None else parse_object(metadata, "--metadata", hint="give one JSON object")
-    expected = CURRENT_HEAD if previous is None else None if previous == NO_VERSION else previous
+    told = read_why(why or [])
     with store.open(new_tenant=True) as app:
+        if previous is not None and previous != NO_VERSION:
+            previous = expected_id(app, previous, owner=owner, workflow=workflow, branch=branch)
+        expected = CURRENT_HEAD if previous is None else None if previous == NO_VERSION else previous
         commit = app.kernel.save_state_delta(
             delta,
             workflow_id=workflow,
@@ -93,6 +106,7 @@ def save(
             idempotency_key=idempotency_key,
             message=message,
             metadata=kept,
+            why=told,
         )
     if store.json:
         print_json({"commit": commit_fields(commit)})
@@ -111,7 +125,7 @@ def save(
 def load(
     store: StoreOptions,
     manifest: Annotated[
-        str | None, typer.Argument(help="A manifest id. Left out: the newest version.", metavar="[MANIFEST]")
+        str | None, typer.Argument(help=f"{VERSION_HELP} Left out: the newest version.", metavar="[REVISION]")
     ] = None,
     version: Annotated[
         int | None,
@@ -127,7 +141,7 @@ def load(
 ) -> None:
     """Print the state of a version, as JSON."""
     if sum(given is not None for given in (manifest, version, execution)) > 1:
-        raise Invalid("more than one version is named", hint="give MANIFEST, --version or --execution")
+        raise Invalid("more than one version is named", hint="give REVISION, --version or --execution")
     from analemma.cli.rendering import fields_of, to_json
     from analemma.cli.selecting import find_version, newest_version
 
@@ -161,8 +175,9 @@ def show(
 ) -> None:
     """Show what a version is: when, on what, why, how large."""
     from analemma.canon.identity import parse_block_id
-    from analemma.cli.rendering import fields_of, on_one_line, to_json
+    from analemma.cli.rendering import fields_of, on_one_line, to_json, why_fields, why_line
     from analemma.cli.selecting import find_version
+    from analemma.store.provenance import why_of
 
     with store.open(any_type=True) as app:
         found = find_version(app, version, owner=owner, workflow=workflow, branch=branch)
@@ -173,9 +188,13 @@ def show(
     blocks = {"config": manifest.config, "segments": manifest.segments}
     linked = {name: None if block is None else block.hex() for name, block in blocks.items()}
     if store.json:
-        print_json({"version": {**fields, **size, **linked, "metadata": to_json(metadata)}})
+        shown = {**fields, **size, **linked, "metadata": to_json(metadata), **why_fields(why_of(metadata))}
+        print_json({"version": shown})
         return
     known = {name: value for name, value in {**fields, **linked}.items() if value is not None}
+    if (why := why_of(metadata)) is not None:
+        known["why"] = why_line(why)
+        metadata = {name: value for name, value in metadata.items() if value is not why} or None
     if metadata is not None:
         known["metadata"] = on_one_line(metadata)
     print_fields({**known, "fields": size["fields"], "state size": bytes_for_people(size["state_bytes"])})
@@ -209,7 +228,7 @@ def cat(
 def verify(
     store: StoreOptions,
     manifest: Annotated[
-        str | None, typer.Argument(help="A manifest id. Left out: the whole branch.", metavar="[MANIFEST]")
+        str | None, typer.Argument(help=f"{VERSION_HELP} Left out: the whole branch.", metavar="[REVISION]")
     ] = None,
     receipt: Annotated[
         str | None,

@@ -16,6 +16,8 @@ WORDS: Final = {
     "queues.list() has those that have": "analemma queue list has those that have",
     "with unknown='happened' or unknown='did not'; then this run": "with --unknown happened or --unknown did-not; then "
     "this run",
+    "give owner and workflow, or an id": "give --owner and --workflow, or an id",
+    "give more of it, or owner and workflow": "give more of it, or --owner and --workflow",
     "runs() lists them": "analemma runs lists them",
     "archives.list() lists them": "analemma workspace list lists them",
     "or pass mock={'NODE': answer}": 'or say --mock FILE, with {"NODE": answer} in it',

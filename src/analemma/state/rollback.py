@@ -77,55 +77,39 @@ def rollback_to_version(
     one; Corrupt, with nothing changed, if any of it is damaged. With `previous_manifest_id`, such as a preview's,
     the head must still be that manifest, or HeadMoved is raised and nothing changes."""
     key = branch_key(owner_id, workflow_id, branch)
-    return roll_back(
-        kernel,
-        key,
-        kernel._version_row(key, version),
-        preview=preview,
-        previous_manifest_id=previous_manifest_id,
-        deep=deep,
-    )
+    target = kernel._version_row(key, version)
+    if preview:
+        return plan_rollback(kernel, key, target, previous_manifest_id=previous_manifest_id, deep=deep)
+    return roll_back(kernel, key, target, previous_manifest_id=previous_manifest_id, deep=deep)
+
+
+def plan_rollback(
+    kernel: Kernel, key: BranchKey, target: Version, *, previous_manifest_id: str | None, deep: bool
+) -> Rollback:
+    """What going back to a version, of any branch, would change."""
+    expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
+    _check_whole(kernel, key, target, deep=deep)
+    head = kernel._head(key)
+    if previous_manifest_id not in (None, head.manifest.hex()):
+        raise HeadMoved(
+            f"{place(key)} has moved on: it is at version {head.version}",
+            hint="reload and retry",
+            key=key,
+            expected=expected,
+            found=head,
+        )
+    changes = kernel.diff(head.manifest.hex(), target.id.hex())
+    return Rollback(target.version, target.id.hex(), head.manifest.hex(), changes)
 
 
 def roll_back(
-    kernel: Kernel,
-    key: BranchKey,
-    target: Version,
-    *,
-    preview: bool = False,
-    previous_manifest_id: str | None = None,
-    deep: bool = False,
-) -> Commit | Rollback:
-    """The same to a version of any branch."""
-    version = target.version
+    kernel: Kernel, key: BranchKey, target: Version, *, previous_manifest_id: str | None, deep: bool = False
+) -> Commit:
+    """Make the state of a version, of any branch, the newest of a branch."""
     expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
-    # Not what the newest version has too: that is no worse afterwards, and there may be gigabytes of it.
-    beside = None if deep else _roots_of(kernel, kernel._head(key).manifest)
-    from analemma.state.verify import Verifier
-
-    problems = Verifier(kernel._catalog, kernel._tenant, kernel._blocks).version(target.id, beside=beside).problems
-    if problems:
-        # Expired since we found it, perhaps: then that is what there is to say.
-        kernel._row(target.id.hex(), None)
-        raise Corrupt(
-            f"version {version} of {place(target.key)} cannot be rolled back to: {problems[0]}",
-            hint="restore the block from a second copy, or roll back to another version",
-            version=version,
-        )
-    if preview:
-        head = kernel._head(key)
-        if previous_manifest_id not in (None, head.manifest.hex()):
-            raise HeadMoved(
-                f"{place(key)} has moved on: it is at version {head.version}",
-                hint="reload and retry",
-                key=key,
-                expected=expected,
-                found=head,
-            )
-        changes = kernel.diff(head.manifest.hex(), target.id.hex())
-        return Rollback(version, target.id.hex(), head.manifest.hex(), changes)
+    _check_whole(kernel, key, target, deep=deep)
     manifest = kernel._read_manifest(target.id)
-    elsewhere = "" if target.key == key else f" of {place(target.key)}"
+    version, elsewhere = target.version, "" if target.key == key else f" of {place(target.key)}"
 
     def propose(head: Head | None) -> Proposal:
         return Proposal(
@@ -142,6 +126,23 @@ def roll_back(
         )
 
     return commit_of(kernel._commit(key, expected, propose))
+
+
+def _check_whole(kernel: Kernel, key: BranchKey, target: Version, *, deep: bool) -> None:
+    """Raise Corrupt if a version is damaged: only where it differs from the newest of the branch, unless `deep`, as
+    what that has too is no worse afterwards, and there may be gigabytes of it."""
+    beside = None if deep else _roots_of(kernel, kernel._head(key).manifest)
+    from analemma.state.verify import Verifier
+
+    problems = Verifier(kernel._catalog, kernel._tenant, kernel._blocks).version(target.id, beside=beside).problems
+    if problems:
+        # Expired since we found it, perhaps: then that is what there is to say.
+        kernel._row(target.id.hex(), None)
+        raise Corrupt(
+            f"version {target.version} of {place(target.key)} cannot be rolled back to: {problems[0]}",
+            hint="restore the block from a second copy, or roll back to another version",
+            version=target.version,
+        )
 
 
 def _carried(kernel: Kernel, source: Version, key: BranchKey, made: BlockId) -> list[RowChange]:

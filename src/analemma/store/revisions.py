@@ -61,6 +61,14 @@ def find_version(
     return _before(kernel, found, sum(int(steps or "1") for steps in behind[0].split("~")[1:]))
 
 
+def find_own_version(kernel: Kernel, revision: Revision, key: BranchKey) -> Version:
+    """The same, of the workflow itself and no other; on whatever branch."""
+    found = find_version(kernel, revision, owner=key.owner, workflow=key.workflow, branch=key.branch)
+    if found.key.workflow != key.workflow:
+        raise Invalid(f"{found.manifest_id} is a version of {place(found.key)}", hint="name one of this workflow")
+    return found
+
+
 def _find(kernel: Kernel, text: str, key: BranchKey | None, owner: str | None) -> Version:
     if len(text) == ID_DIGITS and _PREFIX.fullmatch(text):
         return kernel._row(text, owner)

@@ -13,12 +13,13 @@ from analemma.canon.trees import Operation
 from analemma.catalog.port import Branch, BranchKey, Tag, Verdict, Version
 from analemma.errors import Invalid, NotFound
 from analemma.state import history
-from analemma.state.arguments import CURRENT_HEAD, MAIN, WHY, CurrentHead, branch_key, place
+from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, branch_key, place
 from analemma.state.delta import DeltaUpdate, apply_update, read_delta
 from analemma.state.load import read_fields, read_state
 from analemma.state.records import Commit, Receipt
 from analemma.state.rollback import roll_back
-from analemma.store.revisions import HEAD, Revision, find_version
+from analemma.store.provenance import read_metadata, why_of
+from analemma.store.revisions import HEAD, Revision, find_own_version, find_version
 
 if TYPE_CHECKING:
     from analemma.bag.bag import BagKernel, SmartStateBag
@@ -296,9 +297,7 @@ class Workflow:
     def rollback(self, to: Revision, *, expect: Revision | None = None, deep: bool = False) -> Commit:
         """Make the state of an earlier version the newest again, as a new version; with `expect`, only on that one."""
         expected = None if expect is None else self._id(expect)
-        made = roll_back(self._kernel, self.key, self._own(to), previous_manifest_id=expected, deep=deep)
-        assert isinstance(made, Commit)
-        return made
+        return roll_back(self._kernel, self.key, self._own(to), previous_manifest_id=expected, deep=deep)
 
     def tag(self, name: str, at: Revision = HEAD, *, message: str | None = None, force: bool = False) -> Tag:
         """Name a version, which then never expires. A name that is on another is moved only with `force`."""
@@ -322,10 +321,7 @@ class Workflow:
         return named if isinstance(named, str) else self._find(revision).manifest_id
 
     def _own(self, revision: Revision) -> Version:
-        found = self._find(revision)
-        if found.key.workflow != self.key.workflow:
-            raise Invalid(f"{found.manifest_id} is a version of {place(found.key)}", hint="name one of this workflow")
-        return found
+        return find_own_version(self._kernel, revision, self.key)
 
     def _check_branch(self) -> None:
         """A save begins a workflow, but no branch: one whose name was mistyped would go unnoticed."""
@@ -350,9 +346,8 @@ class WorkflowVersion:
         self.row = row
         self.manifest_id = row.manifest_id
         self.version = row.version
-        packed = kernel._read_manifest(row.id).metadata
-        self.metadata = kernel._guarded(row.id, lambda: kernel._trees.unpack(packed))
-        self.why = (self.metadata or {}).get(WHY)
+        self.metadata = read_metadata(kernel, row.id)
+        self.why = why_of(self.metadata)
 
     def __repr__(self) -> str:
         return f"<version {self.version} of {place(self.row.key)}>"
