@@ -11,6 +11,7 @@ from typing import NamedTuple
 from analemma.blocks.cache import Lru
 from analemma.blocks.codec import MAX_BLOCK_BYTES, compress, decode_blocks
 from analemma.blocks.packs import (
+    Pack,
     PackEntry,
     StoredBlock,
     build_pack,
@@ -209,7 +210,9 @@ class BlockStore:
         packed = [row for row in rows if row.id not in present]
         if sum([len(row.body or b"") for row in packed]) <= self._pack_threshold_bytes:
             return Prepared(tuple(rows), (), ())
-        upload, entries, object_key = self._upload(packed, key, execution)
+        pack = build_pack(StoredBlock(row.id, row.codec, row.body or b"", row.size) for row in packed)
+        upload, object_key = self.store_pack(pack, key, execution)
+        entries = {entry.id: entry for entry in pack.entries}
         rows = [
             row._replace(body=None, upload=upload, offset=entries[row.id].offset, length=entries[row.id].length)
             if row.id in entries
@@ -218,35 +221,28 @@ class BlockStore:
         ]
         return Prepared(tuple(rows), (upload,), (object_key,))
 
-    def _upload(
-        self, rows: Sequence[BlockRow], key: BranchKey, execution: str | None
-    ) -> tuple[UploadId, dict[BlockId, PackEntry], str]:
+    def store_pack(
+        self, pack: Pack, key: BranchKey | None = None, execution: str | None = None
+    ) -> tuple[UploadId, str]:
+        """Put a pack into the object store, where it counts for nothing until a commit finishes its upload; of which
+        workflow it is said to be. The upload, and the object's key."""
         assert self._objects is not None
-        pack = build_pack(StoredBlock(row.id, row.codec, row.body or b"", row.size) for row in rows)
         upload = UploadId(self._entropy.random_bytes(16))
         now_us = self._clock.now_us()
-        intent = Upload(
-            id=upload,
-            state="temp",
-            object_key=pack_key(upload),
-            size=len(pack.data),
-            created_at_us=now_us,
-            owner=key.owner,
-            workflow=key.workflow,
-            execution=execution,
-        )
+        owner, workflow = (None, None) if key is None else (key.owner, key.workflow)
+        intent = Upload(upload, "temp", pack_key(upload), len(pack.data), now_us, owner, workflow, execution)
         try:
             object_key = upload_pack(
                 self._objects,
                 upload,
                 pack,
                 open_intent=lambda: self._catalog.open_upload(self._tenant, intent),
-                metadata=object_metadata(pack, workflow_id=key.workflow, execution_id=execution, created_at_us=now_us),
+                metadata=object_metadata(pack, workflow_id=workflow, execution_id=execution, created_at_us=now_us),
             )
         except AnalemmaError as exc:
             self.give_up([upload], exc)
             raise
-        return upload, {entry.id: entry for entry in pack.entries}, object_key
+        return upload, object_key
 
     def _read(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
         found: dict[BlockId, bytes] = {}

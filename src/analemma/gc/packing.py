@@ -20,17 +20,14 @@ from analemma.blocks.packs import (
     PackEntry,
     PackWriter,
     StoredBlock,
-    object_metadata,
     pack_key,
     read_entries,
-    upload_pack,
     verify_pack,
 )
 from analemma.blocks.port import ObjectStore
 from analemma.canon.identity import BlockId
-from analemma.catalog.collecting.packs import ColdMark, Origin, PackingCatalog, PackMove, PackUsage, SqlPacking
-from analemma.catalog.port import BlockRow, KernelCatalog, TenantId, Upload, UploadId
-from analemma.clock import Clock, Entropy
+from analemma.catalog.collecting.packs import ColdMark, PackMove, PackRows, PackUsage
+from analemma.catalog.port import BlockRow, UploadId
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.failpoints import declare, hit
@@ -79,8 +76,8 @@ class Packing:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._catalog, self._tenant, self._settings = context.catalog, context.tenant, context.settings
-        self._packing = SqlPacking(context.engine)
+        self._settings = context.settings
+        self._rows = PackRows(context.engine, context.tenant)
 
     def pack(
         self, *, older_than_s: float | None = None, dry_run: bool = False, progress: Progress | None = None
@@ -94,14 +91,14 @@ class Packing:
         """
         mover = self._mover(progress)
         mark = self._mark(self._settings.pack_after_s if older_than_s is None else older_than_s)
-        blocks, size = (0, 0) if mark is None else self._packing.count_cold_blocks(self._tenant, mark)
+        blocks, size = (0, 0) if mark is None else self._rows.count_cold_blocks(*mark)
         if mark is None or not blocks or size < self._settings.pack_least_bytes:
             return PackingReport(waiting_bytes=size, dry_run=dry_run)
         if dry_run:
             packs = -(-size // self._settings.pack_target_bytes)
             return PackingReport(blocks=blocks, bytes=size, packs=packs, dry_run=True)
-        for row in self._cold(mark, mover):
-            mover.add(row, row.body or b"", origin=None)
+        for row in self._cold(*mark, mover):
+            mover.add(row, row.body or b"")
         waiting_bytes = mover.flush(self._settings.pack_least_bytes)
         return replace(mover.report, waiting_bytes=waiting_bytes)
 
@@ -115,7 +112,7 @@ class Packing:
         if not 0 <= threshold < 1:
             raise Invalid(f"{threshold} is no share of dead bytes", hint="give a number from 0 to below 1")
         # One in which nothing lies is the collector's.
-        chosen = [usage for usage in self._packs() if usage.blocks > 0 and _wasted(usage) > threshold]
+        chosen = [usage for usage in self._rows.pack_usage() if usage.blocks > 0 and _wasted(usage) > threshold]
         if dry_run:
             live_bytes = sum(usage.live_bytes for usage in chosen)
             return PackingReport(
@@ -128,17 +125,17 @@ class Packing:
             )
         for usage in chosen:
             for row, stored in self._contents(usage.upload, mover):
-                mover.add(row, stored, origin=Origin(usage.upload, row.offset or 0))
+                mover.add(row, stored)
         mover.flush()
         for usage in chosen:
-            if self._packing.pack_contents(self._tenant, usage.upload)[0] == 0:
+            if self._rows.pack_contents(usage.upload)[0] == 0:
                 mover.count(emptied=1, freed_bytes=usage.size)
         return mover.report
 
     def vacuum(self) -> tuple[int, int]:
         """Make an SQLite file as small as what is in it; its bytes before and after. Nobody can write meanwhile, and it
         takes twice that space for a while."""
-        return self._packing.vacuum()
+        return self._rows.vacuum()
 
     def _mover(self, progress: Progress | None) -> _Mover:
         if self._context.objects is None:
@@ -146,30 +143,20 @@ class Packing:
                 "this store has no object store, so there is nowhere for packs to be",
                 hint="open it with objects=..., --objects or ANALEMMA_OBJECTS",
             )
-        return _Mover(
-            self._catalog,
-            self._packing,
-            self._context.objects,
-            self._tenant,
-            target_bytes=self._settings.pack_target_bytes,
-            clock=self._context.clock,
-            entropy=self._context.entropy,
-            progress=progress,
-        )
+        return _Mover(self._context, self._rows, self._context.objects, progress)
 
-    def _mark(self, older_than_s: float) -> ColdMark | None:
+    def _mark(self, older_than_s: float) -> tuple[ColdMark] | None:
         if not 0 <= older_than_s <= 1e10:
             raise Invalid(f"{older_than_s} is no number of seconds ago", hint="give 0 or more")
         until_us = None if older_than_s == 0 else self._context.clock.now_us() - round(older_than_s * 1_000_000)
-        return self._packing.cold_mark(self._tenant, until_us)
+        return self._rows.cold_mark(until_us)
 
     def _cold(self, mark: ColdMark, mover: _Mover) -> Iterator[BlockRow]:
         """Blocks in rows that are not newer than the mark, checked. What is damaged stays."""
-        page = self._packing.cold_blocks(self._tenant, mark)
-        while True:
-            for batch in _in_batches(page.blocks, lambda block: block.length):
-                rows = self._catalog.read_blocks(self._tenant, [block.id for block in batch])
-                inline = [rows[block.id] for block in batch if block.id in rows and rows[block.id].body is not None]
+        for page in self._rows.cold_blocks(mark):
+            for batch in _in_batches(page, lambda row: int(row[1])):
+                rows = self._context.catalog.read_blocks(self._context.tenant, [row[0] for row in batch])
+                inline = [rows[row[0]] for row in batch if row[0] in rows and rows[row[0]].body is not None]
                 if len(inline) < len(batch):
                     mover.count(left=len(batch) - len(inline))
                 for row in inline:
@@ -179,26 +166,15 @@ class Packing:
                         mover.complain(str(exc))
                     else:
                         yield row
-            if page.end is None:
-                return
-            page = self._packing.cold_blocks(self._tenant, mark, after=page.end)
-
-    def _packs(self) -> Iterator[PackUsage]:
-        after: UploadId | None = None
-        while page := self._packing.pack_usage(self._tenant, after=after):
-            yield from page
-            after = page[-1].upload
 
     def _contents(self, upload: UploadId, mover: _Mover) -> Iterator[Read]:
         """What lies in a pack, checked. What cannot be read stays, and so does the pack."""
-        after = -1
-        while rows := self._packing.packed_blocks(self._tenant, upload, after=after):
-            after = rows[-1].offset or 0
-            for near in _near(rows):
+        for rows in self._rows.packed_blocks(upload):
+            for near in _in_batches(rows, lambda row: row.length or 0, MAX_READ_BYTES // 2):
                 try:
                     yield from mover.read(upload, near)
                 except NotFound as exc:
-                    if self._packing.pack_contents(self._tenant, upload)[0] == 0:
+                    if self._rows.pack_contents(upload)[0] == 0:
                         # Others have moved everything meanwhile, and the collector was here.
                         mover.count(left=len(near))
                     else:
@@ -206,43 +182,18 @@ class Packing:
                     return
 
 
-class _Filling:
-    """A pack in the making."""
-
-    def __init__(self) -> None:
-        self.writer = PackWriter()
-        self.moves: dict[BlockId, PackMove] = {}
-
-    @property
-    def size(self) -> int:
-        return self.writer.size - len(HEADER)
-
-
 class _Mover:
     """Takes blocks one after the other, moves them by the pack, and keeps the report of the run so far."""
 
-    def __init__(
-        self,
-        catalog: KernelCatalog,
-        packing: PackingCatalog,
-        objects: ObjectStore,
-        tenant: TenantId,
-        *,
-        target_bytes: int,
-        clock: Clock,
-        entropy: Entropy,
-        progress: Progress | None,
-    ) -> None:
-        self._catalog = catalog
-        self._packing = packing
+    def __init__(self, context: Context, rows: PackRows, objects: ObjectStore, progress: Progress | None) -> None:
+        self._context = context
+        self._rows = rows
         self._objects = objects
-        self._tenant = tenant
-        self._target_bytes = target_bytes
-        self._clock = clock
-        self._entropy = entropy
         self._progress = progress
         self.report = PackingReport()
-        self._filling = {True: _Filling(), False: _Filling()}
+        self._packs: dict[bool, tuple[PackWriter, dict[BlockId, PackMove]]] = {}
+        """Those in the making, by whether their blocks link to others: whoever walks trees reads these and no
+        others."""
 
     def count(self, **counts: int) -> None:
         """Add to the report, and tell whoever follows."""
@@ -255,24 +206,24 @@ class _Mover:
         """Something is damaged or gone."""
         self.report = replace(self.report, problems=(*self.report.problems, problem))
 
-    def add(self, row: BlockRow, stored: bytes, *, origin: Origin | None) -> None:
-        """Move this block, whose bytes were checked against its id, with others of its kind. Those that link to others
-        have packs of their own: whoever walks trees reads these and no others."""
+    def add(self, row: BlockRow, stored: bytes) -> None:
+        """Move this block, whose bytes were checked against its id, with others of its kind."""
         branching = row.links is not None
-        filling = self._filling[branching]
-        entry = filling.writer.add(StoredBlock(row.id, row.codec, stored, row.size))
-        filling.moves[entry.id] = PackMove(entry.id, entry.codec, entry.offset, entry.length, origin)
-        if filling.writer.size >= self._target_bytes or len(filling.moves) >= MOST_BLOCKS:
+        writer, moves = self._packs.setdefault(branching, (PackWriter(), {}))
+        entry = writer.add(StoredBlock(row.id, row.codec, stored, row.size))
+        moves[entry.id] = PackMove(entry.offset, entry.length, entry.id, entry.codec, row.upload, row.offset)
+        if writer.size >= self._context.settings.pack_target_bytes or len(moves) >= MOST_BLOCKS:
             self._move(branching)
 
     def flush(self, least_bytes: int = 0) -> int:
         """Move what waits, if it is no less than this; the bytes that still wait."""
         waiting = 0
-        for branching, filling in self._filling.items():
-            if filling.moves and filling.size >= least_bytes:
+        for branching, (writer, _) in list(self._packs.items()):
+            size = writer.size - len(HEADER)
+            if size >= least_bytes:
                 self._move(branching)
             else:
-                waiting += filling.size
+                waiting += size
         return waiting
 
     def read(self, upload: UploadId, rows: Sequence[BlockRow]) -> list[Read]:
@@ -291,31 +242,18 @@ class _Mover:
         return [(row, stored[row.id]) for row in rows]
 
     def _move(self, branching: bool) -> None:
-        filling, self._filling[branching] = self._filling[branching], _Filling()
-        pack, moves, size = filling.writer.finish(), list(filling.moves.values()), filling.size
-        del filling  # It holds a copy of the pack.
-        upload = self._store(pack)
-        # One in which less than half would count from the beginning, because others move the same blocks, is not worth
-        # having: it is left to the collector, and the few blocks to the next run.
-        moved = self._packing.move_into_pack(self._tenant, upload, moves, at_least=(len(moves) + 1) // 2)
-        if 0 < moved < len(moves):
-            _, size = self._packing.pack_contents(self._tenant, upload)
-        self.count(blocks=moved, bytes=size if moved else 0, packs=1, left=len(moves) - moved)
-
-    def _store(self, pack: Pack) -> UploadId:
-        upload = UploadId(self._entropy.random_bytes(16))
-        now_us = self._clock.now_us()
-        intent = Upload(id=upload, state="temp", object_key=pack_key(upload), size=len(pack.data), created_at_us=now_us)
-        key = upload_pack(
-            self._objects,
-            upload,
-            pack,
-            open_intent=lambda: self._catalog.open_upload(self._tenant, intent),
-            metadata=object_metadata(pack, workflow_id=None, execution_id=None, created_at_us=now_us),
-        )
+        writer, moves = self._packs.pop(branching)
+        pack, size = writer.finish(), writer.size - len(HEADER)
+        del writer  # It holds a copy of the pack.
+        upload, key = self._context.blocks.store_pack(pack)
         self._check(key, pack)
         hit(AFTER_CHECK)
-        return upload
+        # One in which less than half would count from the beginning, because others move the same blocks, is not worth
+        # having: it is left to the collector, and the few blocks to the next run.
+        moved = self._rows.move_into_pack(upload, list(moves.values()), at_least=(len(moves) + 1) // 2)
+        if 0 < moved < len(moves):
+            _, size = self._rows.pack_contents(upload)
+        self.count(blocks=moved, bytes=size if moved else 0, packs=1, left=len(moves) - moved)
 
     def _check(self, key: str, pack: Pack) -> None:
         """Read it back as a reader would: soon these are the only bytes there are."""
@@ -326,7 +264,7 @@ class _Mover:
             )
         view = memoryview(data)
         for entries in _in_batches(pack.entries, lambda entry: entry.length):
-            decode_blocks([_stored(entry, view) for entry in entries])
+            decode_blocks([(each.id, each.codec, bytes(view[each.offset : each.end]), each.size) for each in entries])
 
 
 def _wasted(usage: PackUsage) -> float:
@@ -334,32 +272,17 @@ def _wasted(usage: PackUsage) -> float:
     return max(0.0, 1 - (usage.live_bytes + usage.blocks * _ENTRY_BYTES) / max(1, usage.size))
 
 
-def _in_batches(items: Iterable[Item], length: Callable[[Item], int]) -> Iterator[list[Item]]:
+def _in_batches(
+    items: Iterable[Item], length: Callable[[Item], int], most_bytes: int = BATCH_BYTES
+) -> Iterator[list[Item]]:
     """The items in order, some at a time: few enough for memory, and for one statement."""
     batch: list[Item] = []
     size = 0
     for item in items:
-        if batch and (size + length(item) > BATCH_BYTES or len(batch) >= BATCH_BLOCKS):
+        if batch and (size + length(item) > most_bytes or len(batch) >= BATCH_BLOCKS):
             yield batch
             batch, size = [], 0
         batch.append(item)
         size += length(item)
-    if batch:
-        yield batch
-
-
-def _stored(entry: PackEntry, data: memoryview) -> tuple[BlockId, int, bytes, int]:
-    return entry.id, entry.codec, bytes(data[entry.offset : entry.end]), entry.size
-
-
-def _near(rows: Sequence[BlockRow]) -> Iterator[list[BlockRow]]:
-    """Rows that lie close enough together to be read in one go."""
-    batch: list[BlockRow] = []
-    for row in rows:
-        end = (row.offset or 0) + (row.length or 0)
-        if batch and (end - (batch[0].offset or 0) > MAX_READ_BYTES // 2 or len(batch) >= BATCH_BLOCKS):
-            yield batch
-            batch = []
-        batch.append(row)
     if batch:
         yield batch

@@ -73,35 +73,21 @@ ORDER BY -age(xmin), id
 SELECT id FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) ORDER BY id FOR NO KEY UPDATE
 
 -- move_into_pack [sqlite] --
--- From its row, if it is still there in the same form; its doom is the collector's.
+-- From its row, or from a pack, if it still lies in the same form where its bytes were read; its doom is the collector's.
 UPDATE block
 SET body = NULL, upload = :upload, object_offset = :object_offset, object_length = :object_length
-WHERE tenant = :tenant AND id = :id AND body IS NOT NULL AND codec = :codec
+WHERE tenant = :tenant AND id = :id AND codec = :codec
+  AND upload IS :from_upload AND object_offset IS :from_offset  -- guard: pack.moved.sqlite
 
 -- move_into_pack [postgres] --
--- From their rows, those that are still there in the same form; `doomed` is the collector's.
+-- From their rows, or from packs, those that still lie in the same form where their bytes were read; `doomed` is the collector's.
 UPDATE block
-SET body = NULL, upload = :upload, object_offset = moving.object_offset, object_length = moving.object_length
-FROM unnest(:ids::bytea[], :codecs::bigint[], :offsets::bigint[], :lengths::bigint[])
-    AS moving (id, codec, object_offset, object_length)
-WHERE block.tenant = :tenant AND block.id = moving.id AND block.body IS NOT NULL AND block.codec = moving.codec
-
--- move_between_packs [sqlite] --
--- From one pack to another, if it still lies where its bytes were read; its doom is the collector's.
-UPDATE block
-SET upload = :upload, object_offset = :object_offset, object_length = :object_length
-WHERE tenant = :tenant AND id = :id AND upload = :from_upload AND object_offset = :from_offset AND codec = :codec  -- guard: pack.moved.sqlite
-
--- move_between_packs [postgres] --
--- From one pack to another, those that still lie where their bytes were read; `doomed` is the collector's.
-UPDATE block
-SET upload = :upload, object_offset = moving.object_offset, object_length = moving.object_length
-FROM unnest(
-    :ids::bytea[], :codecs::bigint[], :offsets::bigint[], :lengths::bigint[],
-    :from_uploads::bytea[], :from_offsets::bigint[]
-) AS moving (id, codec, object_offset, object_length, from_upload, from_offset)
-WHERE block.tenant = :tenant AND block.id = moving.id AND block.codec = moving.codec
-  AND block.upload = moving.from_upload AND block.object_offset = moving.from_offset
+SET body = NULL, upload = :upload, object_offset = move.object_offset, object_length = move.object_length
+FROM rows(:moves) AS move (
+    object_offset bigint, object_length bigint, id bytea, codec bigint, from_upload bytea, from_offset bigint
+)
+WHERE block.tenant = :tenant AND block.id = move.id AND block.codec = move.codec
+  AND block.upload IS NOT DISTINCT FROM move.from_upload AND block.object_offset IS NOT DISTINCT FROM move.from_offset
 
 -- database_bytes [sqlite] --
 -- The size of the file, and what of it is free for new rows.
