@@ -15,7 +15,7 @@ from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.collecting.marks import Pass, Run, read_snapshot, scan
 from analemma.catalog.collecting.sessions import Sessions
-from analemma.catalog.collecting.uploads import Audit, Failure, UploadRows
+from analemma.catalog.collecting.uploads import Audit, Failure, count_failures, find_failures, retry
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.leases import SECOND_US, DatabaseClock, LeaseLost, database_clock
 from analemma.catalog.port import TenantId
@@ -27,8 +27,9 @@ from analemma.gc.mark import Marks, Survey, batches
 from analemma.gc.roots import MANIFESTS, ROOTS
 from analemma.gc.uploads import UploadCollector
 from analemma.settings import Settings
+from analemma.state.kernel import Kernel
 from analemma.state.object_ownership import ObjectOwnership
-from analemma.state.retention import BranchExpiry, ExpiryPlan
+from analemma.state.retention import ExpiryPlan, expire_branches
 
 BEFORE_FINISH = declare("gc.before_finish", "a pass is done, and nothing says so")
 
@@ -53,22 +54,6 @@ Progress = Callable[[str, int], None]
 """Hears what is being done, and how far."""
 
 
-class Expiring(Protocol):
-    """What a collection asks of a tenant's kernel."""
-
-    def expire_all(self, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]: ...
-
-    def expire(
-        self,
-        *,
-        workflow_id: str,
-        owner_id: str,
-        branch: str = ...,
-        dry_run: bool = False,
-        now_us: int | None = None,
-    ) -> ExpiryPlan: ...
-
-
 class TenantPart(Protocol):
     """What a collection asks of a tenant."""
 
@@ -76,7 +61,7 @@ class TenantPart(Protocol):
     def blocks(self) -> BlockStore: ...
 
     @property
-    def kernel(self) -> Expiring: ...
+    def kernel(self) -> Kernel: ...
 
 
 class Collector:
@@ -98,9 +83,8 @@ class Collector:
         self._store_id = store_id
         self._engine = engine
         self._database_clock = database_clock
-        self._upload_rows = UploadRows(engine, clock=database_clock)
         self._uploads = UploadCollector(
-            self._upload_rows, objects, age_s=settings.gc_upload_age_s, delay_s=settings.gc_object_delay_s
+            engine, database_clock, objects, age_s=settings.gc_upload_age_s, delay_s=settings.gc_object_delay_s
         )
         self._ownership = ownership
         """Whose the objects are; None if nobody else can have them."""
@@ -133,7 +117,7 @@ class Collector:
             refused=owner.detail if owner is not None and owner.state == "other" else None,
         )
         _Run(self, None, made, expire=expire, progress=progress).go(tenants)
-        made.made_at_us = self._upload_rows.now_us()
+        made.made_at_us = self._database_clock(self._engine)
         made.complain_of_plan()
         return made
 
@@ -188,7 +172,7 @@ class Collector:
         """Who collects now, what the last runs did, and what failed."""
         with self._engine.transaction() as tx:
             lease, now_us = Pass.look(tx), self._database_clock(tx)
-        waiting, dead = self._upload_rows.failure_counts()
+        waiting, dead = count_failures(self._engine)
         return GcStatus(
             newest=lease.number,
             holder=lease.holder,
@@ -201,31 +185,30 @@ class Collector:
 
     def failures(self, limit: int = 100) -> list[Failure]:
         """Uploads that could not be collected: those that will be tried again, and those that will not."""
-        return self._upload_rows.failures(limit)
+        return find_failures(self._engine, limit)
 
     def retry(self, failure: int | None = None) -> int:
         """Have a dead failure tried again, or all; how many."""
-        if failure is None:
-            return self._upload_rows.retry()
-        for each in self._upload_rows.failures(MOST_FAILURES):
-            if each.id == failure and self._upload_rows.retry(each):
-                return 1
+        dead = [each for each in self.failures(MOST_FAILURES) if each.state == "dead" and failure in (None, each.id)]
+        if dead or failure is None:
+            chosen = None if failure is None else dead[0]
+            return self._engine.write(lambda tx: retry(tx, self._database_clock(tx), chosen))
         raise NotFound(f"there is no dead failure {failure}", hint="`analemma gc failures` lists them")
 
     def work_failures(self) -> int:
         """Try what failed and may be tried again now; how many are done with."""
-        if self._ownership is not None and self._upload_rows.failure_counts()[0]:
+        if self._ownership is not None and count_failures(self._engine)[0]:
             self._ownership.check()
         return self._uploads.work_failures()
 
     def audit(self, limit: int = 100) -> list[Audit]:
         """The objects that were deleted, newest first."""
-        return self._upload_rows.audit(limit)
+        return self._engine.rows(Audit, "audit", limit=limit)
 
     def is_due(self, interval_s: float, tenant: str | None = None) -> bool:
         """Whether no run has come to a tenant for so long, or to any one of all tenants."""
         runs = self._engine.rows(Run, "gc_runs", limit=1)
-        since_us = self._upload_rows.now_us() - int(interval_s * SECOND_US)
+        since_us = self._database_clock(self._engine) - int(interval_s * SECOND_US)
         if not runs or runs[0].started_at_us <= since_us:
             return True
         ran_at = self._ran_at.get(tenant)
@@ -279,7 +262,7 @@ class _Run:
         """`begun`: the pass; without one, everything is looked at and nothing is changed. `done` says what was done so
         far, however the run ends. `force`: whatever the brakes say."""
         self._collector = collector
-        self._engine, self._upload_rows, self._uploads = collector._engine, collector._upload_rows, collector._uploads
+        self._engine, self._uploads = collector._engine, collector._uploads
         self._settings, self._clock = collector._settings, collector._clock
         self._pass = begun
         self._done = done
@@ -299,7 +282,7 @@ class _Run:
         """Do everything that is to be done, note it, and give the lease back."""
         done, collector = self._done, self._collector
         try:
-            if not self._uploads.has_objects and self._upload_rows.any():
+            if not self._uploads.has_objects and self._engine.value("has_uploads"):
                 raise Invalid(
                     "this store has objects by now, and was opened without them", hint="open it again, and name them"
                 )
@@ -372,29 +355,18 @@ class _Run:
     def _expire_versions(self, done: TenantCollection) -> set[BlockId]:
         """Let versions expire that retention lets go; in a plan, those that would."""
         # By the database's clock: one program whose own is ahead would let everybody's versions expire.
-        now_us = self._upload_rows.now_us()
+        now_us = self._now_us()
         kernel = self._collector._open_tenant(done.tenant).kernel
-        branches = kernel.expire_all(dry_run=self._pass is None, now_us=now_us)
-        self._tick("expiring", len(branches))
         found: set[BlockId] = set()
-        for each in branches:
-            if self._pass is not None:
-                done.expired += each.expired
-                if each.problem is not None:
-                    place = f"{each.owner_id}/{each.workflow_id} on {each.branch}"
-                    self._done.complaints.append((f"{done.tenant}: {place}: {each.problem}", Conflict.kind))
-            elif each.problem is None:
-                plan = kernel.expire(
-                    workflow_id=each.workflow_id,
-                    owner_id=each.owner_id,
-                    branch=each.branch,
-                    dry_run=True,
-                    now_us=now_us,
-                )
+        for key, plan in expire_branches(kernel, dry_run=self._pass is None, now_us=now_us):
+            if isinstance(plan, ExpiryPlan):
+                done.expired += len(plan.expired)
                 found.update(BlockId(bytes.fromhex(version.manifest_id)) for version in plan.expired)
-        if self._pass is None:
-            done.expired = len(found)
-        return found
+            elif self._pass is not None:
+                place = f"{key.owner}/{key.workflow} on {key.branch}"
+                self._done.complaints.append((f"{done.tenant}: {place}: {plan}", Conflict.kind))
+            self._tick("expiring", done.expired)
+        return found if self._pass is None else set()
 
     def _collect_blocks(self, tenant: TenantId, done: TenantCollection, expiring: Many[BlockId]) -> None:
         """Mark from a snapshot, sort all blocks, and act on them."""
@@ -437,9 +409,7 @@ class _Run:
         # Dooms of earlier passes, of before the oldest open session began, and with a grace period at least that old.
         limit, grace_s = number, self._done.grace_s
         if grace_s:
-            limit = min(
-                limit, engine.value("gc_grace_limit", since=self._upload_rows.now_us() - int(grace_s * SECOND_US))
-            )
+            limit = min(limit, engine.value("gc_grace_limit", since=self._now_us() - int(grace_s * SECOND_US)))
         if seen.oldest_session is not None:
             limit = min(limit, seen.oldest_session)  # guard: gc.session
         found = Survey()
@@ -475,7 +445,7 @@ class _Run:
                     emptied[upload] = emptied.get(upload, 0) + count
         for upload, count in emptied.items() if self._uploads.has_objects else ():
             if self._engine.value("blocks_in_upload", tenant=tenant, upload=upload) == count:
-                self._claims[upload] = self._upload_rows.size(tenant, upload)
+                self._claims[upload] = self._engine.all("upload", tenant=tenant, id=upload)[0][2]
 
     def _act_on(self, begun: Pass, tenant: TenantId, done: TenantCollection, found: Survey, limit: int) -> None:
         only = None
@@ -525,7 +495,10 @@ class _Run:
             self._done.complaints.append((f"{problem}: nothing was deleted by it", Corrupt.kind))
 
     def _ago_us(self, seconds: float) -> int:
-        return self._upload_rows.now_us() - round(seconds * SECOND_US)
+        return self._now_us() - round(seconds * SECOND_US)
+
+    def _now_us(self) -> int:
+        return self._collector._database_clock(self._engine)
 
     def _tick(self, stage: str, count: int) -> None:
         if self._progress is not None:

@@ -8,8 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from analemma.blocks.packs import UPLOAD_ID_BYTES, pack_key
 from analemma.blocks.port import ObjectStore
-from analemma.catalog.collecting.uploads import CLAIM_BATCH, DEAD_LETTER_S, UploadRow, UploadRows
-from analemma.catalog.leases import SECOND_US
+from analemma.catalog.collecting.uploads import (
+    DEAD_LETTER_S,
+    MOST_ATTEMPTS,
+    UploadRow,
+    claim,
+    count_failures,
+    note_deleted,
+    retry,
+    try_again,
+)
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.leases import SECOND_US, DatabaseClock
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit
@@ -18,8 +28,12 @@ from analemma.gc.lifecycle import ORPHAN_TAG
 from analemma.state.object_ownership import NotOwner
 
 BEFORE_CLAIM = declare("gc.before_claim", "a pass has found uploads that nobody needs, and none of them is claimed")
+AFTER_CLAIM = declare("gc.after_claim", "uploads are claimed durably, and their objects are still there")
 AFTER_OBJECT = declare("gc.after_object", "objects are deleted, and nothing says so yet")
 
+PAGE = 1000
+CLAIM_BATCH = 100
+FAILURE_BATCH = 10
 AGAIN_AFTER_S = 86_400
 """A request of a writer that was stalled may arrive after its object was deleted: so it is deleted again."""
 FORGET_AFTER_S = 7 * 86_400
@@ -35,8 +49,11 @@ Refuse = Callable[[str], None]
 class UploadCollector:
     """Works without the collector's lease: of two who claim or delete the same, both may."""
 
-    def __init__(self, rows: UploadRows, objects: ObjectStore | None, *, age_s: float, delay_s: float) -> None:
-        self._rows = rows
+    def __init__(
+        self, engine: Engine, clock: DatabaseClock, objects: ObjectStore | None, *, age_s: float, delay_s: float
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
         self._objects = objects
         self._age_us = int(age_s * SECOND_US)
         self._delay_us = int(delay_s * SECOND_US)
@@ -50,39 +67,48 @@ class UploadCollector:
         no block lies."""
         if self._objects is None:
             return
-        before, chosen = self._before_us(), set(tenants)
-        last: UploadRow | None = None
-        while page := self._rows.abandoned(before, last):
+        chosen = set(tenants)
+        for page in self._pages("abandoned_uploads", before=self._before_us()):
             yield [each for each in _sound(page, refuse) if each.tenant in chosen]
-            last = page[-1]
         for tenant in tenants:
-            found, after = self._rows.unreferenced(tenant, b"")
-            while after is not None:
+            after = b""
+            while rows := self._engine.all("ready_uploads", tenant=tenant, after=after, limit=PAGE):
+                after = rows[-1][1]
+                found = [UploadRow(*row[:-1]) for row in rows if not row[-1]]
                 for start in range(0, len(found), CLAIM_BATCH):
                     yield _sound(found[start : start + CLAIM_BATCH], refuse)
-                found, after = self._rows.unreferenced(tenant, after)
+
+    def _pages(self, statement: str, **which: int) -> Iterator[list[UploadRow]]:
+        tenant, upload = -1, b""
+        while page := self._engine.rows(
+            UploadRow, statement, limit=CLAIM_BATCH, after_tenant=tenant, after_id=upload, **which
+        ):
+            tenant, upload = page[-1][:2]
+            yield page
 
     def claim(self, candidates: Sequence[UploadRow]) -> int:
         """Claim those that still are what they were; how many."""
         if not candidates:
             return 0
         hit(BEFORE_CLAIM)
-        return self._rows.claim(candidates, self._before_us())
+        claimed = claim(self._engine, candidates, before_us=self._before_us(), clock=self._clock)
+        if claimed:
+            hit(AFTER_CLAIM)
+        return claimed
 
     def _before_us(self) -> int:
-        return self._rows.now_us() - self._age_us
+        return self._clock(self._engine) - self._age_us
 
     def delete(self, done: Collection, tick: Callable[[], None], refuse: Refuse) -> None:
         """Delete the objects of all claimed uploads, whoever claimed them. Unavailable if so many committed ones are
         not there that this must be the wrong place to look."""
         if self._objects is None:
             return
-        now = self._rows.now_us()
+        now = self._clock(self._engine)
         looked_for = missing = 0
-        after: UploadRow | None = None
-        while page := self._rows.claimed(now - self._delay_us, now - AGAIN_AFTER_S * SECOND_US, after):
-            after = page[-1]
-            page = _sound(page, refuse)
+        since = {"claimed_before": now - self._delay_us, "deleted_before": now - AGAIN_AFTER_S * SECOND_US}
+        for claimed in self._pages("claimed_uploads", **since):
+            page = _sound(claimed, refuse)
             # Those that a commit made count, nobody has deleted as far as is known, and that are not there.
             committed = [each for each in page if each.claimed_from == "ready" and each.deleted_at_us is None]
             absent = {each.id for each in committed if self._objects.head(each.object_key) is None}
@@ -97,7 +123,7 @@ class UploadCollector:
             hit(AFTER_OBJECT)
             for upload in page:
                 if upload.id in failed:
-                    self._rows.fail(upload, failed[upload.id], taken=False)
+                    self._fail(upload, failed[upload.id])
                 else:
                     self._note(upload, done.number, now, missing=upload.id in absent)
                     if upload.deleted_at_us is None:
@@ -109,11 +135,11 @@ class UploadCollector:
         """Delete the objects of uploads that failed and may be tried again now; how many are done with."""
         if self._objects is None:
             return 0
-        if self._rows.failure_counts()[1]:
+        if count_failures(self._engine)[1]:
             # People had the time to look at them.
-            self._rows.retry(dead_for_s=DEAD_LETTER_S)
+            self._engine.write(lambda tx: retry(tx, self._clock(tx), dead_for_s=DEAD_LETTER_S))
         settled = 0
-        while batch := self._rows.failed():
+        while batch := self._take_failed():
             for upload in batch:
                 try:
                     if (problem := _contradiction(upload)) is not None:
@@ -122,12 +148,24 @@ class UploadCollector:
                 except NotOwner:
                     raise
                 except AnalemmaError as exc:
-                    self._rows.fail(upload, str(exc), taken=True)
+                    self._fail(upload, str(exc), counted=True)
                 else:
-                    self._note(upload, number, self._rows.now_us(), missing=False)
+                    self._note(upload, number, self._clock(self._engine), missing=False)
                     settled += 1
             tick()
         return settled
+
+    def _take_failed(self) -> list[UploadRow]:
+        """A batch of the uploads that failed and may be tried again now, which are ours for a while."""
+        which = {"most": MOST_ATTEMPTS, "limit": FAILURE_BATCH, "now": self._clock(self._engine)}
+        if not (found := self._engine.rows(UploadRow, "failed_uploads", **which)):
+            return []
+        return self._engine.write(
+            lambda tx: [each for each in sorted(found) if try_again(tx, self._clock(tx), each, None)]
+        )
+
+    def _fail(self, upload: UploadRow, error: str, *, counted: bool = False) -> None:
+        self._engine.write(lambda tx: try_again(tx, self._clock(tx), upload, error, counted=counted))
 
     def _delete_objects(self, objects: ObjectStore, page: Sequence[UploadRow]) -> dict[bytes, str]:
         """Delete all of these; what went wrong with those that failed."""
@@ -151,7 +189,7 @@ class UploadCollector:
         # stay for a while.
         certain = upload.claimed_from == "ready" and not missing and upload.deleted_at_us is None
         old = upload.claimed_at_us <= now - FORGET_AFTER_S * SECOND_US
-        self._rows.deleted(upload, number=number, forget=certain or old)
+        self._engine.write(lambda tx: note_deleted(tx, self._clock(tx), upload, number=number, forget=certain or old))
 
 
 def _delete(objects: ObjectStore, upload: UploadRow) -> None:

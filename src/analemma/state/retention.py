@@ -14,7 +14,7 @@ from analemma.canon.read import MISSING, Nodes, locate
 from analemma.catalog.langgraph.threads import CheckpointRow
 from analemma.catalog.port import BranchKey, ExpiringVersion, RetentionPolicy, Version
 from analemma.clock import attempts
-from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, place
 from analemma.state.records import EXPIRED, Note
 
@@ -142,19 +142,27 @@ def expire(
 def expire_all(kernel: Kernel, *, dry_run: bool = False, now_us: int | None = None) -> list[BranchExpiry]:
     """Do `expire` on every branch of every workflow of the tenant that has a policy, or whose owner has one; tells
     of the branches where something expired or could not. To be run again and again, by whoever keeps the store."""
+    found = [
+        BranchExpiry(key.owner, key.workflow, key.branch, 0, str(done))
+        if isinstance(done, AnalemmaError)
+        else BranchExpiry(key.owner, key.workflow, key.branch, len(done.expired))
+        for key, done in expire_branches(kernel, dry_run=dry_run, now_us=now_us)
+    ]
+    return [each for each in found if each.expired or each.problem]
+
+
+def expire_branches(
+    kernel: Kernel, *, dry_run: bool, now_us: int | None
+) -> Iterator[tuple[BranchKey, ExpiryPlan | AnalemmaError]]:
+    """The same branch by branch: what expired there, or why it went no further."""
     if now_us is not None:
         _check_time(now_us)
-    done = [_expire_quietly(kernel, key, dry_run, now_us) for key in _branches_with_rules(kernel)]
-    return [each for each in done if each.expired or each.problem]
-
-
-def _expire_quietly(kernel: Kernel, key: BranchKey, dry_run: bool, now_us: int | None) -> BranchExpiry:
-    place_of = {"workflow_id": key.workflow, "owner_id": key.owner, "branch": key.branch}
-    try:
-        plan = kernel.expire(**place_of, dry_run=dry_run, now_us=now_us)
-        return BranchExpiry(**place_of, expired=len(plan.expired))
-    except (Conflict, Corrupt, Expired, NotFound) as exc:
-        return BranchExpiry(**place_of, expired=0, problem=str(exc))
+    for key in _branches_with_rules(kernel):
+        place = {"workflow_id": key.workflow, "owner_id": key.owner, "branch": key.branch}
+        try:
+            yield key, kernel.expire(**place, dry_run=dry_run, now_us=now_us)
+        except (Conflict, Corrupt, Expired, NotFound) as exc:
+            yield key, exc
 
 
 def _branches_with_rules(kernel: Kernel) -> Iterator[BranchKey]:

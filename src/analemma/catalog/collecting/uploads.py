@@ -5,22 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.leases import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.port import TenantId, UploadId
-from analemma.failpoints import declare, hit
-
-AFTER_CLAIM = declare("gc.after_claim", "uploads are claimed durably, and their objects are still there")
 
 COMMIT_TIMEOUT = "commit_timeout"
 COMMIT_FAILED = "commit_failed"
 UNREFERENCED = "unreferenced"
 
-PAGE = 1000
-CLAIM_BATCH = 100
-FAILURE_BATCH = 10
 AGAIN_AFTER_S = 300
 MOST_ATTEMPTS = 3
 DEAD_LETTER_S = 14 * 86_400
@@ -92,153 +86,95 @@ class Failure:
 def claim_failed(engine: Engine, tenant: TenantId, uploads: Sequence[tuple[UploadId, str]], error: str) -> None:
     """Claim the intents of a commit that failed, each with its object's key. If its answer was only lost, and it did
     happen, they are ready, and stay."""
-    rows = [
-        UploadRow(tenant, upload, key, 0, "temp", False, claimed_for=COMMIT_FAILED) for upload, key in sorted(uploads)
+    failed = [
+        UploadRow(tenant, each, key, 0, "temp", False, claimed_for=COMMIT_FAILED) for each, key in sorted(uploads)
     ]
-    # Durable, as every claim is before its object is deleted.
-    engine.write(lambda tx: [_claim(tx, row, ANY_AGE, database_clock(tx), error) for row in rows], durable=True)
+    claim(engine, failed, error=error)
 
 
-class UploadRows:
-    """Nothing here needs the collector's lease: nothing undoes a claim."""
+def claim(
+    engine: Engine,
+    rows: Sequence[UploadRow],
+    *,
+    before_us: int = ANY_AGE,
+    error: str | None = None,
+    clock: DatabaseClock = database_clock,
+) -> int:
+    """Claim uploads, durably, as all are before their objects are deleted: intents that are older than that, and ready
+    ones; how many were still what they were, with no block in them. `error`: of the commit that failed."""
 
-    def __init__(self, engine: Engine, *, clock: DatabaseClock = database_clock) -> None:
-        self._engine = engine
-        self._clock = clock
-
-    def now_us(self) -> int:
-        """The time that ages go by."""
-        return self._clock(self._engine)
-
-    def any(self) -> bool:
-        """Whether rows name objects."""
-        return bool(self._engine.value("has_uploads"))
-
-    def size(self, tenant: TenantId, upload: bytes) -> int:
-        """How large an upload's object is; 0 if there is no such upload."""
-        row = self._engine.one("upload", tenant=tenant, id=upload)
-        return 0 if row is None else int(row[2])
-
-    def abandoned(self, before_us: int, after: UploadRow | None) -> list[UploadRow]:
-        """A page of the intents that are older than that and whose commit has not come."""
-        return self._page("abandoned_uploads", after, before=before_us)
-
-    def unreferenced(self, tenant: TenantId, after: bytes) -> tuple[list[UploadRow], bytes | None]:
-        """Those of a page of ready uploads in which no block of this tenant lies, and where the next page begins."""
-        rows = self._engine.all("ready_uploads", tenant=tenant, after=after, limit=PAGE)
-        return [UploadRow(*row[:-1]) for row in rows if not row[-1]], rows[-1][1] if rows else None
-
-    def claimed(self, claimed_before_us: int, deleted_before_us: int, after: UploadRow | None) -> list[UploadRow]:
-        """A page of the uploads whose objects are to be deleted, for the first time or once more."""
-        return self._page("claimed_uploads", after, claimed_before=claimed_before_us, deleted_before=deleted_before_us)
-
-    def _page(self, statement: str, after: UploadRow | None, **which: Any) -> list[UploadRow]:
-        place = {"after_tenant": after.tenant, "after_id": after.id} if after else {"after_tenant": -1, "after_id": b""}
-        return self._engine.rows(UploadRow, statement, limit=CLAIM_BATCH, **place, **which)
-
-    def claim(self, rows: Sequence[UploadRow], before_us: int) -> int:
-        """Claim uploads, durably: intents that are older than that, and ready ones; how many were still what they were,
-        with no block in them."""
-
-        def move(tx: Transaction) -> int:
-            now = self._clock(tx)
-            # One statement for each: every one of them looks at the database as it is then.
-            return sum([_claim(tx, each, before_us if each.abandoned else ANY_AGE, now, None) for each in rows])
-
-        claimed = self._engine.write(move, durable=True)
-        if claimed:
-            hit(AFTER_CLAIM)
-        return claimed
-
-    def failed(self) -> list[UploadRow]:
-        """A batch of the uploads that failed and may be tried again now; each is ours for a while, however we end."""
-        which = {"most": MOST_ATTEMPTS, "limit": FAILURE_BATCH}
-        if not (found := self._engine.rows(UploadRow, "failed_uploads", now=self.now_us(), **which)):
-            return []
-
-        def move(tx: Transaction) -> list[UploadRow]:
-            return [each for each in sorted(found) if self._tried(tx, each, each.attempts, None)]
-
-        return self._engine.write(move)
-
-    def fail(self, upload: UploadRow, error: str, *, taken: bool) -> None:
-        """Its object could not be deleted: wait for the next attempt, if there is one. `taken`: this one was counted
-        when it began."""
-        self._engine.write(lambda tx: self._tried(tx, upload, upload.attempts + taken, error))
-
-    def _tried(self, tx: Transaction, upload: UploadRow, attempts: int, error: str | None) -> bool:
-        return bool(
-            tx.execute(
-                "try_upload",
-                tenant=upload.tenant,
-                id=upload.id,
-                attempts=attempts,
-                tried=upload.attempts + 1,
-                due=self._clock(tx) + AGAIN_AFTER_S * SECOND_US,
-                error=error and error[:LONGEST_ERROR],
-            )
+    def move(tx: Transaction) -> int:
+        now = clock(tx)
+        # One statement for each: every one of them looks at the database as it is then.
+        return sum(
+            [
+                tx.execute(
+                    "claim_upload",
+                    tenant=each.tenant,
+                    id=each.id,
+                    state=each.claimed_from,
+                    object_key=each.object_key,
+                    before=before_us if each.abandoned else ANY_AGE,
+                    now=now,
+                    reason=each.reason,
+                    error=error and error[:LONGEST_ERROR],
+                )
+                for each in rows
+            ]
         )
 
-    def deleted(self, upload: UploadRow, *, number: int, forget: bool) -> None:
-        """Write down that the object is gone; with `forget` the row goes too."""
-
-        def move(tx: Transaction) -> None:
-            now, which = self._clock(tx), {"tenant": upload.tenant, "id": upload.id}
-            if forget:
-                noted = tx.execute("forget_upload", **which)
-            else:
-                noted = tx.execute("note_deleted_object", **which, now=now)
-            if noted and upload.deleted_at_us is None:
-                tx.execute(
-                    "add_audit",
-                    number=number,
-                    now=now,
-                    tenant=upload.tenant,
-                    upload=upload.id,
-                    object_key=upload.object_key,
-                    size=upload.size,
-                    reason=upload.reason,
-                )
-
-        self._engine.write(move)
-
-    def audit(self, limit: int) -> list[Audit]:
-        """The objects that were deleted, newest first."""
-        return self._engine.rows(Audit, "audit", limit=limit)
-
-    def failures(self, limit: int) -> list[Failure]:
-        """What waits and what is dead, oldest first."""
-        return self._engine.rows(_failure, "failures", limit=limit)
-
-    def failure_counts(self) -> tuple[int, int]:
-        """How many wait, and how many are dead."""
-        ((waiting, dead),) = self._engine.all("failure_counts", most=MOST_ATTEMPTS)
-        return int(waiting), int(dead)
-
-    def retry(self, failure: Failure | None = None, *, dead_for_s: int = 0) -> int:
-        """Give what is dead, for so long at least, all its attempts again: one failure, or every one; how many."""
-        which = {"tenant": -1, "id": b""} if failure is None else {"tenant": failure.tenant, "id": failure.upload}
-
-        def move(tx: Transaction) -> int:
-            now = self._clock(tx)
-            before = now - dead_for_s * SECOND_US if dead_for_s else ANY_AGE
-            return tx.execute("retry_uploads", now=now, before=before, most=MOST_ATTEMPTS, **which)
-
-        return self._engine.write(move)
+    return engine.write(move, durable=True)
 
 
-def _claim(tx: Transaction, each: UploadRow, before_us: int, now_us: int, error: str | None) -> int:
-    return tx.execute(
-        "claim_upload",
-        tenant=each.tenant,
-        id=each.id,
-        state=each.claimed_from,
-        object_key=each.object_key,
-        before=before_us,
-        now=now_us,
-        reason=each.reason,
-        error=error and error[:LONGEST_ERROR],
+def find_failures(source: Statements, limit: int) -> list[Failure]:
+    """What waits and what is dead, oldest first."""
+    return source.rows(_failure, "failures", limit=limit)
+
+
+def count_failures(source: Statements) -> tuple[int, int]:
+    """How many wait, and how many are dead."""
+    ((waiting, dead),) = source.all("failure_counts", most=MOST_ATTEMPTS)
+    return int(waiting), int(dead)
+
+
+def retry(tx: Transaction, now_us: int, failure: Failure | None = None, *, dead_for_s: int | None = None) -> int:
+    """Give what is dead, for so long at least, all its attempts again: one failure, or every one; how many."""
+    which = {"tenant": -1, "id": b""} if failure is None else {"tenant": failure.tenant, "id": failure.upload}
+    before = ANY_AGE if dead_for_s is None else now_us - dead_for_s * SECOND_US
+    return tx.execute("retry_uploads", now=now_us, before=before, most=MOST_ATTEMPTS, **which)
+
+
+def try_again(tx: Transaction, now_us: int, upload: UploadRow, error: str | None, *, counted: bool = False) -> bool:
+    """Count an attempt to delete its object, unless it is `counted` already: until the next one may begin it is ours,
+    however we end. Afterwards, `error` says why it did not work. False if somebody else was faster."""
+    return bool(
+        tx.execute(
+            "try_upload",
+            tenant=upload.tenant,
+            id=upload.id,
+            attempts=upload.attempts + counted,
+            tried=upload.attempts + 1,
+            due=now_us + AGAIN_AFTER_S * SECOND_US,
+            error=error and error[:LONGEST_ERROR],
+        )
     )
+
+
+def note_deleted(tx: Transaction, now_us: int, upload: UploadRow, *, number: int, forget: bool) -> None:
+    """Write down that the object is gone; with `forget` the row goes too."""
+    which = {"tenant": upload.tenant, "id": upload.id}
+    noted = tx.execute("forget_upload", **which) if forget else tx.execute("note_deleted_object", **which, now=now_us)
+    if noted and upload.deleted_at_us is None:
+        tx.execute(
+            "add_audit",
+            number=number,
+            now=now_us,
+            tenant=upload.tenant,
+            upload=upload.id,
+            object_key=upload.object_key,
+            size=upload.size,
+            reason=upload.reason,
+        )
 
 
 def _failure(
