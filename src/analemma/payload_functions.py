@@ -5,35 +5,38 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from analemma.app import App, open_app
 
 if TYPE_CHECKING:
     from analemma.payloads.payloads import Payloads
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
-class _SharedApps:
-    """One open store per place and process, for handlers: a function that is called again finds it open."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._apps: dict[str | None, App] = {}
+class Kept(Generic[Key, Value]):
+    """What this process has made and keeps open, for whoever comes next; a forked child makes its own."""
 
-    def get(self, url: str | None) -> App:
+    def __init__(self, make: Callable[[Key], Value]) -> None:
+        self._make = make
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def get(self, key: Key) -> Value:
+        """What is kept under a key, made when it is first asked for."""
         with self._lock:
-            if url not in self._apps:
-                self._apps[url] = open_app(url, create=False)
-            return self._apps[url]
+            if key not in self._kept:
+                self._kept[key] = self._make(key)
+            return self._kept[key]
 
-    def forget(self) -> None:
-        """In a forked child, which opens its own."""
+    def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._apps = {}
+        self._kept: dict[Key, Value] = {}
 
 
-_SHARED = _SharedApps()
-os.register_at_fork(after_in_child=_SHARED.forget)
+_SHARED: Kept[str | None, App] = Kept(lambda url: open_app(url, create=False))
 
 
 @overload

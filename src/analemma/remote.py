@@ -4,11 +4,8 @@ once, and keeps it open."""
 from __future__ import annotations
 
 import json
-import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from analemma.app import App, open_app
 from analemma.catalog.entities.backfills import Backfills
@@ -16,15 +13,13 @@ from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
 from analemma.flows.tasks import BatchAnswer
+from analemma.payload_functions import Kept
 from analemma.pipeline.backfill import BackfillJobs, Remote
 from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
 from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
 from analemma.pipeline.backfill_parts import TenantParts, tenant_parts
 from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall
 from analemma.settings import Settings
-
-if TYPE_CHECKING:
-    from analemma.flows.flows import Flows
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,59 +48,38 @@ def store_place(app: App) -> StorePlace:
     return StorePlace(url, objects, json.dumps(vars(app.settings)))
 
 
-class _Opened:
-    """The stores that this process has open, and what works on their tenants."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._apps: dict[StorePlace, App] = {}
-        self._parts: dict[tuple[StorePlace, str], TenantParts] = {}
-
-    def parts(self, place: StorePlace, tenant: str) -> TenantParts:
-        """One tenant of a store."""
-        with self._lock:
-            app = self._app(place)
-            if (place, tenant) not in self._parts:
-                self._parts[place, tenant] = tenant_parts(app.tenant(tenant).context, app.contracts)
-            return self._parts[place, tenant]
-
-    def flows(self, place: StorePlace, tenant: str) -> Flows:
-        """The runs of one tenant of a store."""
-        with self._lock:
-            return self._app(place).tenant(tenant).flows
-
-    def _app(self, place: StorePlace) -> App:
-        if self._process != os.getpid():
-            # Open databases do not survive a fork.
-            self._process, self._apps, self._parts = os.getpid(), {}, {}
-        if place not in self._apps:
-            settings = Settings(**json.loads(place.settings))
-            self._apps[place] = open_app(place.url, objects=place.objects, settings=settings, create=False)
-        return self._apps[place]
+def _open_place(place: StorePlace) -> App:
+    settings = Settings(**json.loads(place.settings))
+    return open_app(place.url, objects=place.objects, settings=settings, create=False)
 
 
-_OPENED = _Opened()
+def _open_parts(at: tuple[StorePlace, str]) -> TenantParts:
+    app = _STORES.get(at[0])
+    return tenant_parts(app.tenant(at[1]).context, app.contracts)
+
+
+_STORES: Kept[StorePlace, App] = Kept(_open_place)
+_PARTS: Kept[tuple[StorePlace, str], TenantParts] = Kept(_open_parts)
 
 
 def run_page(place: StorePlace, tenant: str, call: PageCall) -> PageAnswer:
     """A page of a backfill, in whatever process this is."""
-    return PageWorker(_OPENED.parts(place, tenant)).run(call)
+    return PageWorker(_PARTS.get((place, tenant))).run(call)
 
 
 def dry_page(place: StorePlace, tenant: str, call: DryCall) -> DryAnswer:
     """A page of a dry run."""
-    return DryRunner(_OPENED.parts(place, tenant)).page(call)
+    return DryRunner(_PARTS.get((place, tenant))).page(call)
 
 
 def verify_page(place: StorePlace, tenant: str, call: VerifyCall) -> VerifyAnswer:
     """A page to verify."""
-    return PageVerifier(_OPENED.parts(place, tenant)).page(call)
+    return PageVerifier(_PARTS.get((place, tenant))).page(call)
 
 
 def run_flow_tasks(place: StorePlace, tenant: str, call: BatchCall) -> BatchAnswer:
     """Tasks of a group of a run."""
-    return run_batch_call(_OPENED.flows(place, tenant)._parts, call)
+    return run_batch_call(_STORES.get(place).tenant(tenant).flows._parts, call)
 
 
 def flows_elsewhere(app: App) -> Elsewhere:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from analemma.bag.changes import Changes, form_of
-from analemma.bag.tracked import Base, NotLoaded, Place, Tracked, held_elsewhere, never_changes
+from analemma.bag.tracked import Base, NotLoaded, Place, Tracked, held_elsewhere, never_changes, stored_at
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import ListShell, TrackedList, new_place
 from analemma.canon.align import Gap
@@ -224,18 +224,16 @@ class _Settler:
     def _take(self, parent: Tracked, watch_key: Any, storage: Any, at: Any, depth: int) -> Any:
         """A value that was put into the parent, as it is to stand there from now on."""
         held = held_elsewhere(storage, at)
-        value = (list if isinstance(storage, list) else dict).__getitem__(storage, at)
+        value = stored_at(storage, at)
         if type(value) is NotLoaded or never_changes(value):
             return value
         if isinstance(value, Tracked) and value._base is self._base:
             self._attached.add(id(value))
-            parent._attach(value, watch_key if isinstance(parent, dict) else id(value))
+            _attach(parent, value, watch_key)
             self._reach(value)
             return value
         if not held and type(value) in (dict, list):
-            adopted = self._adopt(value, depth)
-            parent._attach(adopted, watch_key if isinstance(parent, dict) else id(adopted))
-            return adopted
+            return _attach(parent, self._adopt(value, depth), watch_key)
         self._watching.append((parent, watch_key, value))
         return value
 
@@ -244,9 +242,7 @@ class _Settler:
         every save would go on comparing everything that ever was put in by a variable."""
         if _is_plain(storage, at) and not held_elsewhere(storage, at):
             kind: Any = list if isinstance(storage, list) else dict
-            adopted = self._adopt(kind.__getitem__(storage, at), depth)
-            parent._attach(adopted, watch_key if isinstance(parent, dict) else id(adopted))
-            kind.__setitem__(storage, at, adopted)
+            kind.__setitem__(storage, at, _attach(parent, self._adopt(stored_at(storage, at), depth), watch_key))
             del parent._watched[watch_key]
 
     def _adopt(self, value: Any, depth: int) -> Tracked:
@@ -288,6 +284,12 @@ class _Settler:
                     self._watching += [(parent, place, item) for place in parent._places_of(item, key)]
 
 
+def _attach(parent: Tracked, child: Tracked, key: Any) -> Tracked:
+    """Have a dict or list be told of a child's changes from now on; the child."""
+    parent._attach(child, key if isinstance(parent, dict) else id(child))
+    return child
+
+
 def _forget_parents(item: Tracked) -> None:
     """Tell only those of changes in which it still stands: what is moved about would tell more and more."""
     item._parents = [
@@ -299,18 +301,13 @@ def _forget_parents(item: Tracked) -> None:
 
 def _is_plain(storage: Any, at: Any) -> bool:
     """Whether a plain dict or list stands there."""
-    if isinstance(storage, list):
-        return type(list.__getitem__(storage, at)) in (dict, list)
-    return type(dict.get(storage, at)) in (dict, list)
+    there = isinstance(storage, list) or dict.__contains__(storage, at)
+    return there and type(stored_at(storage, at)) in (dict, list)
 
 
 def _nobody_holds(storage: Any, at: Any) -> bool:
     """Whether what stands there, and everything in it, is held by nobody else: then it can be forgotten."""
-    if held_elsewhere(storage, at):
-        return never_changes((list if isinstance(storage, list) else dict).__getitem__(storage, at))
-    value = (list if isinstance(storage, list) else dict).__getitem__(storage, at)
-    if type(value) is dict:
-        return all(_nobody_holds(value, key) for key in value)
-    if type(value) is list:
-        return all(_nobody_holds(value, place) for place in range(len(value)))
-    return never_changes(value)
+    held, value = held_elsewhere(storage, at), stored_at(storage, at)
+    if held or type(value) not in (dict, list):
+        return never_changes(value)
+    return all(_nobody_holds(value, key) for key in (value if type(value) is dict else range(len(value))))

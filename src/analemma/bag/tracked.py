@@ -147,6 +147,11 @@ _ALONE_IN_LIST = _count_in_list([[]], 0)
 _ALONE_IN_DICT = _count_in_dict({"": []}, "")
 
 
+def stored_at(container: Any, key: Any) -> Any:
+    """What stands in the own storage of a list or dict."""
+    return _list_item(container, key) if isinstance(container, list) else _dict_item(container, key)
+
+
 def held_elsewhere(container: Any, key: Any) -> bool:
     """Whether anybody but this list or dict may hold what stands there: then it can change unseen."""
     if isinstance(container, list):
@@ -296,16 +301,26 @@ class Tracked(StandIn):
     def _resolve_all(self) -> None:
         """Put values in the place of all placeholders of the own storage."""
         self._load_shallow()
-        waiting = self._waiting()
-        if waiting:
-            values = open_values(self._base, [placeholder.wire for _, placeholder in waiting], self._depth + 1)
-            for (key, placeholder), value in zip(waiting, values, strict=True):
-                self._put_loaded(key, placeholder, value)
+        self._resolve_these(self._waiting())
 
-    def _resolve(self, key: Any, placeholder: NotLoaded) -> Any:
-        value = open_values(self._base, [placeholder.wire], self._depth + 1)[0]
-        self._put_loaded(key, placeholder, value)
-        return value
+    def _resolve_these(self, waiting: Sequence[tuple[Any, NotLoaded]]) -> list[Any]:
+        """Put values in the place of some placeholders."""
+        if not waiting:
+            return []
+        values = open_values(self._base, [placeholder.wire for _, placeholder in waiting], self._depth + 1)
+        for (key, placeholder), value in zip(waiting, values, strict=True):
+            self._put_loaded(key, placeholder, value)
+        return values
+
+    def _open_shell(self) -> bool:
+        """Whether it stays a shell although it is read from: what is small is read as a whole."""
+        shell = self._shell
+        if shell is not None and shell.small is None:
+            wire = self._known_wire()
+            shell.small = self._base.read(lambda parts: parts.is_small(wire))
+            if shell.small:
+                self._load_shallow()
+        return self._shell is not None
 
     def load(self) -> Any:
         """Read everything below into memory, in few batched reads; gives itself back.
@@ -318,6 +333,14 @@ class Tracked(StandIn):
         """A copy of plain dicts and lists, detached from the store."""
         load_whole([self])
         return plain_copy(self, [])
+
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    def __repr__(self) -> str:
+        self.load()
+        return super().__repr__()
 
 
 def open_values(base: Base, wires: Sequence[Wire], depth: int) -> list[Any]:

@@ -91,24 +91,14 @@ class TrackedDict(Tracked, dict[str, Any]):
                 return found
         return dict.get(self, key, MISSING)
 
-    def _open_shell(self) -> bool:
-        """Whether it stays a shell although it is read from: what is small is read as a whole."""
-        shell = self._shell
-        if shell is not None and shell.small is None:
-            wire = self._known_wire()
-            shell.small = self._base.read(lambda parts: parts.is_small(wire))
-            if shell.small:
-                self._load_shallow()
-        return self._shell is not None
-
     def _value(self, key: Any) -> Any:
         value = self._peek(key)
-        return self._resolve(key, value) if type(value) is NotLoaded else value
+        return self._resolve_these([(key, value)])[0] if type(value) is NotLoaded else value
 
     def __getitem__(self, key: str) -> Any:
         value = self._peek(key) if self._shell is not None else _item(self, key)
         if type(value) is NotLoaded:
-            return self._resolve(key, value)
+            return self._resolve_these([(key, value)])[0]
         if value is MISSING:
             raise KeyError(key)
         return value
@@ -162,15 +152,7 @@ class TrackedDict(Tracked, dict[str, Any]):
             other.load()
         return dict.__eq__(self, other)
 
-    def __ne__(self, other: object) -> bool:
-        equal = self.__eq__(other)
-        return equal if equal is NotImplemented else not equal
-
     __hash__ = None
-
-    def __repr__(self) -> str:
-        self.load()
-        return dict.__repr__(self)
 
     def __or__(self, other: Any) -> Any:
         return dict(self) | other if isinstance(other, dict) else NotImplemented

@@ -16,7 +16,7 @@ from operator import index as as_index
 from operator import is_not
 from typing import Any, SupportsIndex
 
-from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, open_values, shallow
+from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, shallow
 from analemma.canon.align import Gap, align
 from analemma.canon.edit import Runs
 from analemma.canon.read import Content
@@ -122,17 +122,9 @@ class TrackedList(Tracked, list[Any]):
 
     def _few(self, indexes: range) -> bool:
         """Whether these items can be worked on without reading the others."""
-        shell = self._shell
-        if shell is None:
-            return False
-        if len(indexes) > FEW:
+        if self._shell is not None and len(indexes) > FEW:
             self._load_shallow()
-        elif shell.small is None:
-            wire = self._known_wire()
-            shell.small = self._base.read(lambda parts: parts.is_small(wire))
-            if shell.small:
-                self._load_shallow()
-        return self._shell is not None
+        return self._open_shell()
 
     def _shell_items(self, indexes: range) -> list[Any]:
         shell = self._shell
@@ -144,21 +136,16 @@ class TrackedList(Tracked, list[Any]):
         if unread:
             wire = self._known_wire()
             found = self._base.read(lambda parts: parts.items(wire, unread))
-            for index, part in zip(unread, found, strict=True):
-                read[index] = shallow(part, index)
-            waiting = [item for item in read.values() if type(item) is NotLoaded]
-            for item, value in zip(
-                waiting, open_values(self._base, [item.wire for item in waiting], self._depth + 1), strict=True
-            ):
-                self._put_loaded(None, item, value)
-        items = []
-        for run, offset in places:
-            place = run[offset]
-            if isinstance(run, range):
-                items.append(shell.overlay[place] if place in shell.overlay else read[place])
-            else:
-                items.append(place)
-        return items
+            read = {index: shallow(part, index) for index, part in zip(unread, found, strict=True)}
+            self._resolve_these([(None, item) for item in read.values() if type(item) is NotLoaded])
+        return [
+            run[offset]
+            if isinstance(run, list)
+            else shell.overlay[run[offset]]
+            if run[offset] in shell.overlay
+            else read[run[offset]]
+            for run, offset in places
+        ]
 
     def __getitem__(self, index: Any) -> Any:
         if self._shell is not None:
@@ -168,19 +155,13 @@ class TrackedList(Tracked, list[Any]):
                 return items if isinstance(index, slice) else items[0]
         if isinstance(index, slice):
             if NotLoaded in set(map(type, _item(self, index))):
-                self._resolve_some(range(*index.indices(list.__len__(self))))
+                places = range(*index.indices(list.__len__(self)))
+                self._resolve_these([(at, item) for at in places if type(item := _item(self, at)) is NotLoaded])
             return _item(self, index)
         item = _item(self, index)
         if type(item) is NotLoaded:
-            length = list.__len__(self)
-            return self._resolve(as_index(index) % length, item)
+            return self._resolve_these([(as_index(index) % list.__len__(self), item)])[0]
         return item
-
-    def _resolve_some(self, places: range) -> None:
-        waiting = [(place, item) for place in places if type(item := _item(self, place)) is NotLoaded]
-        values = open_values(self._base, [item.wire for _, item in waiting], self._depth + 1)
-        for (place, item), value in zip(waiting, values, strict=True):
-            self._put_loaded(place, item, value)
 
     def _range(self, index: Any) -> range:
         length = len(self)
@@ -241,10 +222,6 @@ class TrackedList(Tracked, list[Any]):
             return self is other
         return self._compare(other, list.__eq__)  # type: ignore[no-any-return]
 
-    def __ne__(self, other: object) -> bool:
-        equal = self.__eq__(other)
-        return equal if equal is NotImplemented else not equal
-
     def __lt__(self, other: Any) -> bool:
         return self._compare(other, list.__lt__)  # type: ignore[no-any-return]
 
@@ -258,10 +235,6 @@ class TrackedList(Tracked, list[Any]):
         return self._compare(other, list.__ge__)  # type: ignore[no-any-return]
 
     __hash__ = None
-
-    def __repr__(self) -> str:
-        self.load()
-        return list.__repr__(self)
 
     def __add__(self, other: Any) -> Any:
         return list(self) + (list(other) if isinstance(other, TrackedList) else other)
