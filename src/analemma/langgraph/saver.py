@@ -20,7 +20,6 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    PendingWrite,
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -34,7 +33,7 @@ from analemma.catalog.names import KEY_BYTES
 from analemma.clock import Entropy, SystemEntropy
 from analemma.errors import HeadMoved, Invalid
 from analemma.langgraph import prune
-from analemma.langgraph.snapshots import COUNTERS, Snapshot, pack_write, unpack_write
+from analemma.langgraph.snapshots import COUNTERS, Snapshot, pack_write
 from analemma.langgraph.threads import (
     KEY,
     Fences,
@@ -309,13 +308,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         if checkpoint is None and channels:
             row = self._threads.newest(place.thread, place.branch)
             checkpoint = None if row is None else row.checkpoint
-        lines = self._threads.lines(place.thread, place.branch, checkpoint, channels)
-        found: dict[str, DeltaChannelHistory] = {}
-        for name, line in lines.items():
-            found[name] = {"writes": [self._pending(written) for written in line.writes]}
-            if line.seed is not None:
-                found[name]["seed"] = self._threads.loads((line.seed.kind, line.seed.data))
-        return found
+        return self._threads.lines(place.thread, place.branch, checkpoint, channels)
 
     async def alist(
         self,
@@ -368,16 +361,11 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         limit: int | None,
     ) -> Iterator[tuple[CheckpointRow, CheckpointMetadata]]:
         """Rows that were asked for, with their metadata."""
-        left = limit
-        for row in self._candidates(config, checkpoint_of(before), None if filter else limit):
-            if left is not None and left <= 0:
-                return
-            metadata = self._metadata(row)
-            if filter and not all(metadata.get(name) == value for name, value in filter.items()):
-                continue
-            if left is not None:
-                left -= 1
-            yield row, metadata
+        rows = self._candidates(config, checkpoint_of(before), None if filter else limit)
+        wanted = (filter or {}).items()
+        told = ((row, self._metadata(row)) for row in rows)
+        matching = (each for each in told if all(each[1].get(name) == value for name, value in wanted))
+        return islice(matching, limit if limit is None else max(limit, 0))
 
     def _candidates(
         self, config: RunnableConfig | None, before: str | None, limit: int | None
@@ -409,7 +397,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         snapshot = self._threads.read_row(row)
         if snapshot is None:
             return None
-        pending = [self._pending(written) for written in writes if written.place != ANSWERED]
+        pending = [self._threads.pending(written) for written in writes if written.place != ANSWERED]
         return CheckpointTuple(
             _config(row), self._checkpoint(row, snapshot), self._metadata(row), _parent_config(row), pending
         )
@@ -445,9 +433,6 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         """The checkpoint that a config names, if it does: by its id, or as it calls itself."""
         checkpoint = checkpoint_of(config)
         return None if checkpoint is None else self._threads.rows.resolve(place.thread, place.branch, checkpoint)
-
-    def _pending(self, written: Written) -> PendingWrite:
-        return written.task, written.channel, self._threads.loads(unpack_write(written))
 
 
 def _config(row: CheckpointRow) -> RunnableConfig:

@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
+from analemma.canon.identity import BlockId
 from analemma.canon.trees import Operation
 from analemma.canon.values import Stored, Wire
 from analemma.catalog.langgraph.threads import Written
@@ -28,6 +29,7 @@ PIECES = 2
 """Where the pieces stand in a channel's list: behind the serializer's format and the shape."""
 COUNTERS = "counters_since_delta_snapshot"
 """In a checkpoint's metadata: the delta channels that it does not hold whole."""
+NOWHERE = BlockId(b"")
 DEEPEST = 2
 """A channel holds a list of pieces in a list."""
 
@@ -57,6 +59,10 @@ class Snapshot:
     channels: Mapping[str, Channel]
     id: str = ""
     """Of the checkpoint, as it says itself."""
+    root: BlockId = NOWHERE
+    """The tree that it is read from."""
+    wires: Mapping[str, Wire] | None = None
+    """The channels in stored form, once that is known."""
 
     @property
     def size(self) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Literal, NamedTuple, get_args
 
+from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
@@ -50,6 +51,7 @@ from analemma.langgraph.snapshots import (
     splice_operations,
     to_channel,
     to_value,
+    unpack_write,
 )
 from analemma.state.arguments import CURRENT_HEAD
 from analemma.state.committer import Proposal
@@ -61,8 +63,6 @@ REMEMBERED_CHECKPOINTS = 4096
 """Checkpoints of which it is remembered which version they are: most are the parent of the next."""
 FROM_VERSION = slice(19, None)
 """In the id of a checkpoint that was made of a version: what follows from the version."""
-REMEMBERED_WIRES = 256
-"""Versions of which it is remembered where their channels are stored: a few hundred bytes each."""
 MAIN = "main"
 NAMED = "ns:"
 HASHED = "ns#"
@@ -131,24 +131,6 @@ class NewCheckpoint(NamedTuple):
     source: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """The parent of a checkpoint: the version that it is, and what that holds."""
-
-    manifest: BlockId
-    root: BlockId
-    snapshot: Snapshot
-
-
-@dataclass(slots=True)
-class Line:
-    """What one delta channel is made of: a stored value, if any ancestor has one, and what was written since, oldest
-    first."""
-
-    writes: list[Written] = field(default_factory=list)
-    seed: Serialized | None = None
-
-
 class Threads(Kernel):
     """The threads of one owner, in one tenant."""
 
@@ -159,7 +141,6 @@ class Threads(Kernel):
         self.owner = owner
         self.rows = ThreadRows(app.catalog.engine, tenant.id, owner)
         self._snapshots: Recent[BlockId, Snapshot] = Recent(cache_bytes, lambda snapshot: snapshot.size)
-        self._wires: Recent[BlockId, Mapping[str, Wire]] = Recent(REMEMBERED_WIRES)
         self._known: Recent[tuple[str, str, str], BlockId] = Recent(REMEMBERED_CHECKPOINTS)
 
     def using(self, serde: SerializerProtocol) -> Threads:
@@ -214,7 +195,7 @@ class Threads(Kernel):
         if found is None:
             found = from_value(self._guarded(manifest, lambda: self._trees.read(root)))
             told = self.loads(found.checkpoint)
-            found = replace(found, versions=told.get("channel_versions") or {}, id=str(told.get("id")))
+            found = replace(found, versions=told.get("channel_versions") or {}, id=str(told.get("id")), root=root)
             self._snapshots.put(root, found)
         return found
 
@@ -291,9 +272,12 @@ class Threads(Kernel):
         for name, branch in self.rows.strangers(thread):
             self.newest(name, branch)
 
-    def lines(self, thread: str, branch: str, checkpoint: str | None, channels: Sequence[str]) -> dict[str, Line]:
-        """What these channels are made of at a checkpoint."""
-        found = {name: Line() for name in channels}
+    def lines(
+        self, thread: str, branch: str, checkpoint: str | None, channels: Sequence[str]
+    ) -> dict[str, DeltaChannelHistory]:
+        """What these channels are made of at a checkpoint: a stored value, if an ancestor has one, and what was written
+        since, oldest first."""
+        found: dict[str, DeltaChannelHistory] = {name: {"writes": []} for name in channels}
         wanted = sorted(found)
         for number, ancestors in enumerate(self.rows.ancestry(thread, branch, checkpoint)):
             # What was written on top of the checkpoint itself is no part of that, nor what it holds.
@@ -306,16 +290,21 @@ class Threads(Kernel):
             written: dict[str, list[Written]] = {}
             for each in self.rows.writes_to(thread, branch, asked, wanted):
                 written.setdefault(each.checkpoint, []).append(each)
-            for at, name in enumerate(asked):
-                for each in reversed(written.get(name, [])):
+            for at, ancestor in enumerate(asked):
+                for each in reversed(written.get(ancestor, [])):
                     if at <= ends[each.channel]:
-                        found[each.channel].writes.append(each)
+                        found[each.channel]["writes"].append(self.pending(each))
             for name in wanted:
-                found[name].seed = seeds[ends[name]][name] if ends[name] < len(page) else None
-            wanted = [name for name in wanted if found[name].seed is None]
+                if ends[name] < len(page):
+                    found[name]["seed"] = self.loads(seeds[ends[name]][name])
+            wanted = [name for name in wanted if "seed" not in found[name]]
         for line in found.values():
-            line.writes.reverse()
+            line["writes"].reverse()
         return found
+
+    def pending(self, written: Written) -> PendingWrite:
+        """A write, as LangGraph takes it."""
+        return written.task, written.channel, self.loads(unpack_write(written))
 
     def remove(self, thread: str) -> None:
         """Remove a thread with everything that it has, tagged and pinned or not, in one transaction."""
@@ -325,7 +314,8 @@ class Threads(Kernel):
         """The branch of a namespace."""
         return BranchKey(self.owner, thread, branch)
 
-    def _base(self, row: CheckpointRow) -> _Base | None:
+    def _base(self, row: CheckpointRow) -> tuple[BlockId, Snapshot] | None:
+        """The version that the parent of a checkpoint is, and what that holds."""
         if row.parent is None:
             return None
         place = (row.thread, row.branch, row.parent)
@@ -335,21 +325,21 @@ class Threads(Kernel):
         try:
             snapshot = self.read(manifest)
             self._check_name(Ancestor(row.parent, None, manifest), snapshot.id)
-            return _Base(manifest, self._read_manifest(manifest).root.id, snapshot)
+            return manifest, snapshot
         except (Expired, NotFound):
             # Removed since; what it held comes with the new one.
             return None
 
-    def _save_on(self, base: _Base | None, new: NewCheckpoint, fence: Fence | None) -> None:
+    def _save_on(self, base: tuple[BlockId, Snapshot] | None, new: NewCheckpoint, fence: Fence | None) -> None:
         row = new.row
         key = self.key(row.thread, row.branch)
-        channels, cuts = self._channels(new, None if base is None else base.snapshot)
+        parent, before = (None, None) if base is None else base
+        channels, cuts = self._channels(new, before)
+        wires, blocks = self._pack(before, channels, cuts)
         metadata = Serialized(row.metadata_kind, row.metadata)
         after = Snapshot(new.checkpoint, metadata, row.parent, row.namespace, new.versions, channels, row.checkpoint)
-        wires, blocks = self._pack(base, after, cuts)
         made = self._trees.assemble(to_value(after, wires))
         tree = Edited(made.root, (*blocks, *made.blocks))
-        parent = None if base is None else base.manifest
 
         def rows(manifest: BlockId) -> list[RowChange]:
             return [self.rows.put(row._replace(manifest=manifest), base=parent, fence=fence)]
@@ -373,8 +363,8 @@ class Threads(Kernel):
 
         outcome = self._commit(key, CURRENT_HEAD, propose)
         self._known.put((row.thread, row.branch, row.checkpoint), outcome.receipt.manifest)
-        self._snapshots.put(made.root.id, after, instead_of=None if base is None else base.root)
-        self._wires.put(made.root.id, wires)
+        after = replace(after, root=made.root.id, wires=wires)
+        self._snapshots.put(after.root, after, instead_of=None if before is None else before.root)
 
     def _channels(self, new: NewCheckpoint, before: Snapshot | None) -> tuple[dict[str, Channel], dict[str, Cut]]:
         """Each channel in pieces. One that was not written since the parent is taken over as it is."""
@@ -394,15 +384,14 @@ class Threads(Kernel):
         return channels, cuts
 
     def _pack(
-        self, base: _Base | None, after: Snapshot, cuts: Mapping[str, Cut]
+        self, before: Snapshot | None, channels: Mapping[str, Channel], cuts: Mapping[str, Cut]
     ) -> tuple[dict[str, Wire], list[Block]]:
         """Each channel in stored form, and the blocks that the parent's do not have."""
-        before = {} if base is None else base.snapshot.channels
-        known = {} if base is None else self._wires_of(base.root)
+        known = {} if before is None else self._wires_of(before)
         wires: dict[str, Wire] = {}
         blocks: list[Block] = []
-        for name, channel in after.channels.items():
-            old = before.get(name)
+        for name, channel in channels.items():
+            old = None if before is None else before.channels.get(name)
             if old is not None and channel is old:
                 wires[name] = known[name]
                 continue
@@ -416,16 +405,16 @@ class Threads(Kernel):
             blocks += made
         return wires, blocks
 
-    def _wires_of(self, root: BlockId) -> Mapping[str, Wire]:
+    def _wires_of(self, snapshot: Snapshot) -> Mapping[str, Wire]:
         """The channels of a version in stored form."""
-        found = self._wires.get(root)
-        if found is None:
+        if snapshot.wires is None:
             parts = Parts(self._trees)
-            content = parts.contents([parts.at(root, ("channels",))])[0]
+            content = parts.contents([parts.at(snapshot.root, ("channels",))])[0]
             assert type(content) is dict
-            found = content
-            self._wires.put(root, found)
-        return found
+            snapshot = replace(snapshot, wires=content)
+            self._snapshots.put(snapshot.root, snapshot)
+        assert snapshot.wires is not None
+        return snapshot.wires
 
 
 def back_to(checkpoint: str) -> str:
