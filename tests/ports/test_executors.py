@@ -96,6 +96,29 @@ def test_calls_that_nobody_is_there_to_run_end_with_an_error_that_says_what_to_d
     assert [future.cancelled() for future, *_ in executor.waiting] == [True]
 
 
+class BreaksFirst(CallExecutor):
+    """Finds its pool broken when it is given the first call."""
+
+    name, slots, apart, broken = "breaks first", 1, False, True
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if self.broken:
+            raise RuntimeError("the pool is broken")
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments))
+        return future
+
+    def lost(self, error: BaseException) -> bool:
+        return isinstance(error, RuntimeError)
+
+    def revive(self) -> None:
+        self.broken = False
+
+
+def test_a_call_that_finds_its_pool_broken_is_handed_to_the_next() -> None:
+    assert list(BreaksFirst().map(abs, [-1, -2])) == [(-1, 1), (-2, 2)]
+
+
 def test_workers_that_come_late_are_waited_for() -> None:
     executor = Nobody(until=3)
     assert list(executor.map(abs, [-1], poll_s=0.001, workerless_s=3600, ask_s=0.001)) == [(-1, 1)]

@@ -174,7 +174,8 @@ class CallExecutor(ABC):
                         again.append(Outcome(found))
                     call = again[0].call
                     try:
-                        running[self.submit(*guard, call.function, *call.arguments)] = again.popleft()
+                        future = self.submit(*guard, call.function, *call.arguments)
+                        running[future] = again.popleft()
                     except Exception as exc:
                         if not self.lost(exc):
                             raise
