@@ -251,6 +251,7 @@ def run_postgres(*, commits: int, rounds: int) -> list[Row]:
             single = catalog_round(mine, _first(mine, Line(tenant, BranchKey("ann", "single"))))
             line = _first(bare, Line(tenant, BranchKey("ann", "single")))
             with bare.engine.pool.connect() as connection:
+                connection.execute("SET search_path TO analemma")
                 floor = postgres_floor(connection, line.requests)
                 return [
                     compare(

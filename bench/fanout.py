@@ -18,6 +18,7 @@ from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.contracts.loading import load_contracts
 from bench.harness import Row, temporary_folder
 from bench.pipeline import BOOKSHOP, TENANT, Insert, Query, book
+from tests.raw_rows import connect
 from tests.servers import PostgresServer, postgres_missing
 
 GOAL = 0.5
@@ -134,9 +135,9 @@ def _on_postgres(server: PostgresServer, folder: Path, books: int, rounds: int) 
     ours, each, pages = server.create_database(), server.create_database(), server.create_database()
     with (
         analemma.open(ours, objects=objects, migrate=True) as app,
-        psycopg.connect(ours, autocommit=True) as reading,
-        psycopg.connect(each, autocommit=True) as of_each,
-        psycopg.connect(pages, autocommit=True) as of_pages,
+        connect(ours, autocommit=True) as reading,
+        connect(each, autocommit=True) as of_each,
+        connect(pages, autocommit=True) as of_pages,
     ):
 
         def query(sql: str, parameters: Sequence[Any]) -> tuple[list[str], list[tuple[Any, ...]]]:

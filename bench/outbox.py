@@ -21,6 +21,7 @@ from analemma.settings import Settings
 from bench.contenders import pgqueuer_jobs, procrastinate_jobs
 from bench.contenders.base import missing
 from bench.harness import Row, temporary_folder
+from tests.raw_rows import connect
 from tests.servers import PostgresServer, postgres_missing
 
 CONCURRENCY = 2
@@ -149,7 +150,7 @@ class Floor:
     leases, and no telling who has what."""
 
     def __init__(self, url: str) -> None:
-        self._connection = psycopg.connect(url)
+        self._connection = connect(url)
         self._connection.execute("CREATE TABLE floor (LIKE outbox INCLUDING ALL)")
         self._connection.execute("CREATE INDEX floor_pending ON floor (seq) WHERE status = 'PENDING'")
         self._connection.commit()

@@ -20,6 +20,7 @@ from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from bench.commits import Round, compare
 from bench.harness import Row, alternate, temporary_folder
 from bench.workload import prose
+from tests.raw_rows import connect
 from tests.servers import PostgresServer, postgres_missing
 
 BOOKSHOP = Path(__file__).parent.parent / "examples" / "bookshop" / "contracts.yaml"
@@ -76,8 +77,8 @@ def _on_postgres(server: PostgresServer, folder: Path, entities: int, rounds: in
     with (
         analemma.open(ours, objects=objects, migrate=True) as app,
         analemma.open(floor, objects=objects, migrate=True) as bare,
-        psycopg.connect(ours, autocommit=True) as reading,
-        psycopg.connect(floor, autocommit=True) as writing,
+        connect(ours, autocommit=True) as reading,
+        connect(floor, autocommit=True) as writing,
     ):
         bare.tenant(TENANT)
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import psycopg
 import pytest
 from hypothesis import settings
 
+from tests.raw_rows import connect
 from tests.servers import PostgresServer, memory_folder, postgres_missing
 from tests.stores import Store
 
@@ -90,7 +90,7 @@ def migrated_url(
 
 def _migrated_copy(server: PostgresServer, template: str) -> str:
     url = server.create_database(template)
-    with psycopg.connect(url) as connection:
+    with connect(url) as connection:
         connection.execute("UPDATE store SET id = replace(gen_random_uuid()::text, '-', '')")
     return url
 

@@ -16,6 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.raw_rows import connect
+
 _TRIGGERS = """
 CREATE FUNCTION tell_lock() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -26,15 +28,15 @@ END $$;
 DO $$
 DECLARE name text;
 BEGIN
-    FOR name IN SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace LOOP
+    FOR name IN SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'analemma'::regnamespace LOOP
         EXECUTE format('CREATE TRIGGER aaa_tell BEFORE INSERT OR UPDATE OR DELETE ON %I FOR EACH ROW'
             ' EXECUTE FUNCTION tell_lock()', name);
     END LOOP;
 END $$;
 """
 _LOCKS = re.compile(r"\bFOR\s+(?:NO\s+KEY\s+|KEY\s+)?(?:UPDATE|SHARE)\b", re.IGNORECASE)
-_CHANGES = re.compile(r"\b(?:INSERT\s+INTO|UPDATE\s+\w+\s+(?:AS\s+\w+\s+)?SET|DELETE\s+FROM)\b", re.IGNORECASE)
-_TABLES = re.compile(r"\b(?:FROM|JOIN)\s+(\w+)", re.IGNORECASE)
+_CHANGES = re.compile(r"""\b(?:INSERT\s+INTO|UPDATE\s+[\w".]+\s+(?:AS\s+\w+\s+)?SET|DELETE\s+FROM)\b""", re.IGNORECASE)
+_TABLES = re.compile(r'\b(?:FROM|JOIN)\s+(?:"\w+"\.)?(\w+)', re.IGNORECASE)
 
 SHARED = frozenset({"block", "branch", "entity", "head", "idempotency", "lane", "sink_state", "upload", "workflow"})
 """Tables to which two may add the same row."""
@@ -84,14 +86,14 @@ class LockRecorder:
 @contextmanager
 def recorded(url: str) -> Iterator[LockRecorder]:
     """Record what is locked through connections of this process that are made from here on."""
-    with psycopg.connect(url) as admin:
+    with connect(url) as admin:
         admin.execute(_TRIGGERS)
         named = admin.execute("SELECT relname FROM pg_class WHERE relkind = 'r'").fetchall()
     recorder = LockRecorder(frozenset(row[0] for row in named))
-    connect, execute = psycopg.Connection.connect, psycopg.Connection.execute
+    make, execute = psycopg.Connection.connect, psycopg.Connection.execute
 
     def connected(*arguments: Any, **options: Any) -> Any:
-        connection = connect(*arguments, **options)
+        connection = make(*arguments, **options)
 
         def hear(notice: psycopg.errors.Diagnostic) -> None:
             told = (notice.message_primary or "").split()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import psycopg
+from tests.raw_rows import connect
 
 LONGEST_S = 60
 
@@ -29,7 +29,7 @@ def wait_for_waiting(url: str, *others: threading.Thread) -> None:
 def deadlocks(url: str) -> int:
     """How many this database has seen. A session reports when it ends: close the stores first."""
     _poll(url, _ALONE, lambda: 1)
-    with psycopg.connect(url) as connection:
+    with connect(url) as connection:
         row = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone()
         assert row is not None
         return int(row[0])
@@ -57,7 +57,7 @@ def beside(function: Callable[[], object]) -> Iterator[threading.Thread]:
 
 def _poll(url: str, question: str, count: Callable[[], int]) -> None:
     end = time.monotonic() + LONGEST_S
-    with psycopg.connect(url, autocommit=True) as connection:
+    with connect(url, autocommit=True) as connection:
         while connection.execute(question, (count(),)).fetchone() != (True,):
             assert time.monotonic() < end, question
             time.sleep(0.005)

@@ -13,6 +13,12 @@ import psycopg
 from tests.stores import Store
 
 
+def connect(url: str, **options: Any) -> psycopg.Connection[Any]:
+    """A connection past the package, on which the tables of a store need no schema before their names."""
+    url, _, schema = url.partition("&schema=")
+    return psycopg.connect(url, options=f"-c search_path={schema or 'analemma,public'}", **options)
+
+
 def is_sqlite(store: Store) -> bool:
     return not store.url.startswith("postgres")
 
@@ -22,7 +28,7 @@ def select(store: Store, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any
     if is_sqlite(store):
         with closing(sqlite3.connect(Path(store.url) / "catalog.db")) as database:
             return database.execute(sql, values).fetchall()
-    with psycopg.connect(store.url) as connection:
+    with connect(store.url) as connection:
         return connection.execute(sql.replace("?", "%s").encode(), values).fetchall()
 
 
@@ -32,7 +38,7 @@ def change(store: Store, sql: str, values: Sequence[Any] = ()) -> int:
         with closing(sqlite3.connect(Path(store.url) / "catalog.db")) as database, database:
             database.execute("PRAGMA ignore_check_constraints = ON")
             return database.execute(sql, values).rowcount
-    with psycopg.connect(store.url) as connection:
+    with connect(store.url) as connection:
         connection.execute("SET session_replication_role = replica")
         return connection.execute(sql.replace("?", "%s").encode(), values).rowcount
 
@@ -45,7 +51,7 @@ def change_all(store: Store, statements: Sequence[tuple[str, Sequence[Any]]]) ->
             for sql, values in statements:
                 database.execute(sql, values)
         return
-    with psycopg.connect(store.url) as connection:
+    with connect(store.url) as connection:
         connection.execute("SET session_replication_role = replica")
         for sql, values in statements:
             connection.execute(sql.replace("?", "%s").encode(), values)
@@ -53,11 +59,8 @@ def change_all(store: Store, statements: Sequence[tuple[str, Sequence[Any]]]) ->
 
 def table(store: Store, name: str) -> list[dict[str, Any]]:
     """All rows of a table, by the names of its columns."""
-    connection: Any
-    if is_sqlite(store):
-        connection = closing(sqlite3.connect(Path(store.url) / "catalog.db"))
-    else:
-        connection = psycopg.connect(store.url)
+    file = Path(store.url) / "catalog.db"
+    connection: Any = closing(sqlite3.connect(file)) if is_sqlite(store) else connect(store.url)
     with connection as database:
         found = database.execute(f"SELECT * FROM {name}")  # noqa: S608
         names = [column[0] for column in found.description]

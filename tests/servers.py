@@ -96,10 +96,10 @@ class PostgresServer:
     def schema_of(self, url: str) -> str:
         """All that a dump has of a database but its rows."""
         with tempfile.NamedTemporaryFile() as dump:
-            self._run("pg_dump", "--schema-only", f"--file={dump.name}", url)
+            self._run("pg_dump", "--schema-only", f"--file={dump.name}", url.replace("&schema=public", ""))
             lines = Path(dump.name).read_text().splitlines()
-        # A restricted one begins and ends with a key of its own.
-        return "\n".join(line for line in lines if not line.startswith("\\"))
+        # A restricted one begins and ends with a key of its own; and functions that are older name no schema.
+        return "\n".join(line for line in lines if not line.startswith("\\")).replace('"public".', "")
 
     def promote(self) -> None:
         """Make a server of its own of a standby, once it has all that its original has."""

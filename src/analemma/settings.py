@@ -93,7 +93,7 @@ class Settings:
     'shop'
     """
 
-    url: str | None = text("The store: a directory, `sqlite:///path` or `postgresql://...`.", None)
+    url: str | None = text("The store: a directory, `sqlite:///path` or `postgresql://...[?schema=NAME]`.", None)
     objects: str | None = text(
         "Where large objects go. Unset: beside an embedded catalog, or into the database of a server.", None
     )

@@ -10,11 +10,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from analemma.testing import failpoints
 from tests.cli.command_line import user_of
+from tests.raw_rows import connect
 from tests.sink_servers import Answer, LocalServer
 from tests.stores import Store
 
@@ -116,7 +116,7 @@ def closing_server(server: LocalServer) -> Iterator[LocalServer]:
 def change(store: Store, statement: str, *values: Any) -> list[tuple[Any, ...]]:
     """Run a statement on the store's own database; `?` stands for values."""
     if store.url.startswith("postgresql:"):
-        with psycopg.connect(store.url, autocommit=True) as connection:
+        with connect(store.url, autocommit=True) as connection:
             found = connection.execute(statement.replace("?", "%s"), values)
             return found.fetchall() if found.description else []
     with closing(sqlite3.connect(Path(store.url) / "catalog.db", isolation_level=None)) as connection:

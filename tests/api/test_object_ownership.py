@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
 from analemma.errors import Denied, Invalid
 from tests.depth import some
-from tests.raw_rows import change, select
+from tests.raw_rows import change, connect, select
 from tests.servers import PostgresServer
 from tests.stores import Store
 
@@ -261,7 +260,7 @@ def test_a_restart_a_new_name_and_a_promoted_replica_ask_for_nothing(tmp_path: P
             save(app, 1)
             app.gc.run(grace_s=0)
         server.restart()
-        with psycopg.connect(server.url, autocommit=True) as connection:
+        with connect(server.url, autocommit=True) as connection:
             connection.execute("ALTER DATABASE test_1 RENAME TO renamed")
         renamed = Store(server.url.replace("/postgres?", "/renamed?"), store.objects)
         with renamed.open(**EAGER) as app:
@@ -298,12 +297,13 @@ def test_a_dump_that_is_restored_in_the_place_of_its_original_is_asked_to_adopt(
 def test_a_role_that_may_not_ask_for_the_systems_identifier_still_collects(
     production: Store, postgres_server: PostgresServer
 ) -> None:
-    with psycopg.connect(production.url, autocommit=True) as connection:
+    with connect(production.url, autocommit=True) as connection:
         connection.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
         connection.execute("DROP ROLE IF EXISTS plain")
         connection.execute("CREATE ROLE plain LOGIN")
-        connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO plain")
-        connection.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO plain")
+        connection.execute("GRANT USAGE ON SCHEMA analemma TO plain")
+        connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA analemma TO plain")
+        connection.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA analemma TO plain")
     plain = Store(production.url.replace("//postgres:@", "//plain:@"), production.objects)
     with plain.open(**EAGER) as app:
         assert collect(app) == 1
@@ -313,7 +313,7 @@ def test_a_role_that_may_not_ask_for_the_systems_identifier_still_collects(
     with copy.open(**EAGER) as app, pytest.raises(Denied):
         app.gc.run(grace_s=0)
     postgres_server.drop_database(copy.url)
-    with psycopg.connect(production.url, autocommit=True) as connection:
+    with connect(production.url, autocommit=True) as connection:
         connection.execute("DROP OWNED BY plain")
         connection.execute("DROP ROLE plain")
 

@@ -103,7 +103,7 @@ def test_a_database_of_any_age_comes_to_the_schema_of_a_new_one(
     older: Store, last: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server = None if is_sqlite(older) else request.getfixturevalue("postgres_server")
-    new = Store(str(tmp_path / "new") if server is None else server.create_database())
+    new = Store(str(tmp_path / "new") if server is None else f"{server.create_database()}&schema=public")
     new.open().close()
     migrate_by_hand(older, last)
     older.open().close()
@@ -115,7 +115,7 @@ def test_a_database_of_any_age_comes_to_the_schema_of_a_new_one(
         app.kernel.save_state_delta({"n": 1}, **AT)
         assert app.kernel.load_latest_state(**AT) == {"n": 1}
     if server is not None:
-        server.drop_database(new.url)
+        server.drop_database(new.url.partition("&schema=")[0])
 
 
 @BOTH

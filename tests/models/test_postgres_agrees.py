@@ -12,6 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import psycopg
 import pytest
 
+from tests.raw_rows import connect
+
 pytestmark = pytest.mark.deep("it asks the server, and no code of ours")
 
 BLOCK, UPLOAD, MANIFEST = b"b" * 32, b"u" * 16, b"m" * 32
@@ -30,8 +32,8 @@ class Pair:
     """Two connections, and a third that watches them."""
 
     def __init__(self, url: str) -> None:
-        self.first, self.second = psycopg.connect(url), psycopg.connect(url)
-        self.watcher = psycopg.connect(url, autocommit=True)
+        self.first, self.second = connect(url), connect(url)
+        self.watcher = connect(url, autocommit=True)
         self._pool = ThreadPoolExecutor(1)
 
     def start_waiting(self, statement: str, *parameters: object) -> Future[int]:

@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from analemma import BlockId
 from analemma.testing.catalogs import KernelCatalogSuite
 from tests.ports.entry_points.catalog import KernelCatalog, SqliteEngine, TenantId, UploadId, open_catalog
+from tests.raw_rows import connect
 
 
 class SqliteBackdoor(KernelCatalogSuite):
@@ -68,7 +68,7 @@ class TestPostgres(KernelCatalogSuite):
         catalog.close()
 
     def rows(self, query: str, *values: Any) -> list[Any]:
-        with psycopg.connect(self.url) as connection:
+        with connect(self.url) as connection:
             cursor = connection.execute(query.encode(), values)
             return cursor.fetchall() if cursor.description else []
 

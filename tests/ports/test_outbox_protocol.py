@@ -11,14 +11,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from analemma import App
 from analemma.errors import Invalid, Unavailable
 from analemma.testing import failpoints
 from tests.outbox_events import AGGREGATE, KIND, event, produce
-from tests.raw_rows import change, select
+from tests.raw_rows import change, connect, select
 from tests.stores import Store
 
 CONTRACTS = Path(__file__).parents[2] / "examples/bookshop/contracts.yaml"
@@ -178,7 +177,7 @@ def test_each_event_is_handled_by_one_of_many_workers(store: Store) -> None:
 def test_a_lane_that_is_being_written_to_holds_up_no_other(migrated_url: str) -> None:
     """One writes at a time on SQLite: there is nothing to hold up."""
     store = Store(migrated_url)
-    with store.open() as app, closing(psycopg.connect(migrated_url)) as producer:
+    with store.open() as app, closing(connect(migrated_url)) as producer:
         produce(app, [event("a"), event("b")])
         producer.execute("UPDATE lane SET next_seq = next_seq WHERE aggregateid = 'a'")
         handled = Handled()

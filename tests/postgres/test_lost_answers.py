@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import psycopg
 import pytest
 
 from analemma import App
 from analemma.errors import HeadMoved, OutcomeUnknown, Timeout, Unavailable
 from analemma.testing import failpoints
 from tests.postgres.postgres_proxy import LossyProxy
+from tests.raw_rows import connect
 from tests.stores import Store
 
 AT: dict[str, Any] = {"workflow_id": "w", "owner_id": "ann"}
@@ -65,7 +65,7 @@ def disconnect_everyone(url: str) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
-    with psycopg.connect(url) as connection:
+    with connect(url) as connection:
         connection.execute(query)
 
 
@@ -105,7 +105,7 @@ def test_a_commit_that_cannot_be_read_back_has_an_unknown_outcome(app: App, prox
 def test_a_commit_that_times_out_while_it_is_settled_has_an_unknown_outcome(
     migrated_url: str, app: App, proxy: LossyProxy, distant: App
 ) -> None:
-    with psycopg.connect(migrated_url, autocommit=True) as connection:
+    with connect(migrated_url, autocommit=True) as connection:
         # The first attempt takes until we let it go on, and whoever waits for it is soon told to give up.
         connection.execute("SELECT pg_advisory_lock(1)")
         connection.execute(
@@ -151,11 +151,12 @@ def test_a_transaction_that_broke_before_its_commit_changed_nothing_and_is_done_
 
 
 def test_what_the_server_asks_to_try_again_is_tried_again(migrated_url: str, app: App) -> None:
-    with psycopg.connect(migrated_url, autocommit=True) as connection:
+    with connect(migrated_url, autocommit=True) as connection:
         connection.execute("CREATE SEQUENCE tries")
         connection.execute(
             "CREATE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            " IF nextval('tries') IN (1, 3) THEN RAISE EXCEPTION USING ERRCODE = '40001'; END IF; RETURN new; END $$"
+            " IF nextval('analemma.tries') IN (1, 3) THEN"
+            " RAISE EXCEPTION USING ERRCODE = '40001'; END IF; RETURN new; END $$"
         )
         connection.execute("CREATE TRIGGER collide BEFORE INSERT ON journal FOR EACH ROW EXECUTE FUNCTION collide()")
         assert save(app, 2) == 2
@@ -165,7 +166,7 @@ def test_what_the_server_asks_to_try_again_is_tried_again(migrated_url: str, app
 
 
 def test_a_statement_that_takes_too_long_is_cut_off(migrated_url: str, app: App) -> None:
-    with Store(migrated_url).open(statement_timeout_s=0.2) as hasty, psycopg.connect(migrated_url) as connection:
+    with Store(migrated_url).open(statement_timeout_s=0.2) as hasty, connect(migrated_url) as connection:
         connection.execute("SELECT 1 FROM head FOR UPDATE")
         with pytest.raises(Timeout):
             save(hasty, 2)
@@ -184,7 +185,7 @@ def test_an_exhausted_pool_says_so(migrated_url: str, app: App) -> None:
 def test_more_threads_than_connections_take_turns(migrated_url: str, app: App) -> None:
     with Store(migrated_url).open(postgres_pool_max=2) as narrow, ThreadPoolExecutor(12) as pool:
         found = list(pool.map(lambda _: narrow.kernel.load_latest_state(**AT), range(120)))
-        with psycopg.connect(migrated_url) as connection:
+        with connect(migrated_url) as connection:
             row = connection.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
                 " AND backend_type = 'client backend'"

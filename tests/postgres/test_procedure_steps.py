@@ -14,6 +14,7 @@ from analemma.errors import Unavailable
 from analemma.testing import failpoints
 from tests.depth import some
 from tests.postgres_locks import beside, wait_for_waiting
+from tests.raw_rows import connect
 from tests.stores import Store
 
 AT: dict[str, Any] = {"workflow_id": "w", "owner_id": "ann"}
@@ -70,7 +71,7 @@ VERBS: list[tuple[str, Verb, Callable[[App], int]]] = [
 
 @contextmanager
 def held(url: str, step: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(url, autocommit=True) as connection:
+    with connect(url, autocommit=True) as connection:
         connection.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [step])
         yield connection
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import psycopg
-
+from tests.raw_rows import connect
 from tests.stores import Store
 
 
 def test_names_are_ordered_by_their_bytes_whatever_the_language_of_the_database(postgres_url: str) -> None:
     with Store(postgres_url).open():
         pass
-    with psycopg.connect(postgres_url) as connection:
+    with connect(postgres_url) as connection:
         rows = connection.execute(
             "SELECT attrelid::regclass::text, attname, collname FROM pg_attribute JOIN pg_collation c"
             " ON c.oid = attcollation WHERE attrelid IN ('thread_checkpoint'::regclass, 'thread_write'::regclass)"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psycopg
 import pytest
 
 import analemma
 from analemma.errors import Conflict, Expired
 from analemma.testing import failpoints
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import change, select
+from tests.raw_rows import change, connect, select
 from tests.stores import Store
 
 AT_ONCE = {"gc_object_delay_s": 0}
@@ -110,7 +109,7 @@ def test_an_archive_that_somebody_gets_back_before_the_collector_is_left(migrate
     """Guard: whether a workspace needs the archive is looked at when it is locked. The mark may be gone by then, which
     on PostgreSQL a transaction that read it before does not see; here both wait, one behind the other."""
     store = Store(migrated_url, str(tmp_path / "objects"))
-    with store.open(**AT_ONCE) as app, store.open(**AT_ONCE) as other, psycopg.connect(store.url) as holder:
+    with store.open(**AT_ONCE) as app, store.open(**AT_ONCE) as other, connect(store.url) as holder:
         delete(app, tmp_path)
         holder.execute("SELECT FROM workspace FOR UPDATE")
         claimed: list[int] = []
@@ -127,7 +126,7 @@ def test_an_archive_is_left_whose_workspace_is_made_while_it_is_claimed(migrated
     """Guard: where there is no workspace to lock, it is looked for again once the archive's own row is locked, which
     whoever makes a workspace of an archive does first."""
     store = Store(migrated_url, str(tmp_path / "objects"))
-    with store.open(**AT_ONCE) as app, psycopg.connect(store.url) as holder:
+    with store.open(**AT_ONCE) as app, connect(store.url) as holder:
         archive(app, tmp_path)
         holder.execute("CREATE TEMPORARY TABLE kept AS SELECT * FROM workspace")
         holder.execute("DELETE FROM workspace")

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
 from analemma.errors import Expired
 from analemma.testing import failpoints
 from tests.postgres_locks import beside, wait_for_waiting
+from tests.raw_rows import connect
 from tests.stores import Store
 
 PLACE: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
@@ -94,7 +94,7 @@ def test_a_commit_sees_that_its_base_expired_after_it_had_begun(server: Store, v
             with pytest.raises(Expired):
                 verb(app, old)
 
-        with psycopg.connect(server.url) as holder:
+        with connect(server.url) as holder:
             holder.execute(blocker.encode())
             with beside(refused) as committing:
                 wait_for_waiting(server.url, committing)
@@ -107,7 +107,7 @@ def test_what_a_commit_builds_on_does_not_expire_while_it_goes_on(server: Store)
     """Guard: a commit on PostgreSQL locks its bases; here it waits, behind that, for somebody who makes a workflow."""
     with server.open() as app, server.open() as other:
         old = prepare(app)
-        with psycopg.connect(server.url) as holder:
+        with connect(server.url) as holder:
             holder.execute(COPY)
             with beside(lambda: fork(app, old)) as committing:
                 wait_for_waiting(server.url, committing)
@@ -123,7 +123,7 @@ def test_a_version_that_is_kept_while_it_expires_stays(server: Store) -> None:
     them. Whoever marks a version by a verb has the branch besides; another program may not."""
     with server.open() as app:
         prepare(app)
-        with psycopg.connect(server.url) as holder:
+        with connect(server.url) as holder:
             holder.execute(PIN)
             with beside(lambda: app.kernel.expire(**PLACE, branch="draft")) as expiring:
                 wait_for_waiting(server.url, expiring)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from analemma.langgraph import AnalemmaSaver
 from analemma.testing import failpoints
 from tests.postgres_locks import beside, deadlocks, wait_for_waiting
+from tests.raw_rows import connect
 from tests.stores import Store
 
 CONTRACTS = Path(__file__).parents[2] / "examples/agent_runs/contracts.yaml"
@@ -53,7 +53,7 @@ def test_a_branch_begun_while_its_thread_is_deleted_is_never_without_its_workflo
             held.go_on()
         assert not app.kernel.list_workflows(owner_id="lg").items
         assert list(saver.list({"configurable": {"thread_id": "T"}})) == []
-        with psycopg.connect(server.url) as connection:
+        with connect(server.url) as connection:
             assert connection.execute("SELECT branch FROM head").fetchall() == []
 
 
@@ -62,7 +62,7 @@ def test_a_thread_that_is_copied_while_it_is_pruned_keeps_nobody_waiting_in_a_ci
         saver = AnalemmaSaver(app, owner="lg")
         for number in range(5):
             put(saver, f"{number:04}")
-        with psycopg.connect(server.url) as holder:
+        with connect(server.url) as holder:
             holder.execute("SELECT FROM thread_checkpoint WHERE checkpoint = '0001' FOR UPDATE")
             with beside(lambda: saver.copy_thread("T", "U")) as copy, beside(lambda: saver.prune(["T"])) as prune:
                 wait_for_waiting(server.url, copy, prune)
@@ -76,7 +76,7 @@ def test_a_thread_that_is_copied_while_it_is_deleted_keeps_nobody_waiting_in_a_c
         saver = AnalemmaSaver(app, owner="lg")
         for number in reversed(range(5)):
             put(saver, f"{number:04}")
-        with psycopg.connect(server.url) as holder:
+        with connect(server.url) as holder:
             # Of a table that is known to be small, rows are read as they lie, which is not in the order of their keys.
             holder.execute("ANALYZE thread_checkpoint")
             holder.execute("SELECT FROM thread_checkpoint WHERE checkpoint = '0002' FOR UPDATE")

@@ -9,13 +9,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
 from analemma.testing import failpoints
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import change, select
+from tests.raw_rows import change, connect, select
 from tests.stores import Store
 
 PLACE: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
@@ -151,7 +150,7 @@ def test_no_task_of_a_group_is_recorded_by_whoever_lost_the_run(store: Store) ->
 def test_a_run_that_is_resumed_while_it_is_forgotten_stays(migrated_url: str, tmp_path: Path) -> None:
     """Guard: a run is forgotten only if it is over when its row is locked, and not when it was looked for."""
     store = Store(migrated_url, str(tmp_path / "objects"))
-    with store.open() as app, psycopg.connect(store.url) as holder:
+    with store.open() as app, connect(store.url) as holder:
         done = app.flows.run(trip(lambda state, ctx: None), {}, **PLACE)
         holder.execute("UPDATE run SET status = 'RUNNING', ended_at = NULL")
         with beside(lambda: app.flows.forget(0)) as forgetting:
@@ -208,7 +207,7 @@ def test_whoever_is_about_to_lose_the_run_waits_to_hear_of_it(migrated_url: str,
         return {"plan": ctx.reading("look", act) if verb == "note" else ctx.once("pay", act)}
 
     store = Store(migrated_url, str(tmp_path / "objects"))
-    with store.open() as app, psycopg.connect(store.url) as holder:
+    with store.open() as app, connect(store.url) as holder:
         with beside(lambda: lose(app, step)) as running:
             wait_for_waiting(store.url, running)
             holder.commit()

@@ -10,13 +10,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
 from analemma.testing import failpoints
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import change, is_sqlite, select
+from tests.raw_rows import change, connect, is_sqlite, select
 from tests.stores import Store
 
 LONGEST_S = 60
@@ -150,7 +149,7 @@ def test_a_run_that_two_take_at_once_is_one_workers(migrated_url: str, tmp_path:
     """Guard: on PostgreSQL a worker locks what it takes while it looks, and passes over what another has locked."""
     mail, store = Mail(), Store(migrated_url, str(tmp_path / "objects"))
     mail.may_go_on.set()
-    with two_workers(store, mail) as (app, other), psycopg.connect(store.url) as between:
+    with two_workers(store, mail) as (app, other), connect(store.url) as between:
         run = mail.start(app, "a", queue)
         if begun:
             with failpoints.call("run.after_claim", die):
@@ -170,7 +169,7 @@ def test_a_queue_is_not_forgotten_while_a_run_is_started_in_it(migrated_url: str
     """Guard: on PostgreSQL whoever forgets queues that have no runs waits for those who are starting one."""
     mail, store = Mail(), Store(migrated_url, str(tmp_path / "objects"))
     mail.may_go_on.set()
-    with two_workers(store, mail) as (app, other), psycopg.connect(store.url) as between:
+    with two_workers(store, mail) as (app, other), connect(store.url) as between:
         mail.start(app, "a")
         mail.start(app, "w", queue="other")
         change(store, "DELETE FROM run WHERE workflow = 'a'")

@@ -6,11 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 import analemma
 from analemma.langgraph import AnalemmaSaver
 from tests.lock_recorder import recorded
+from tests.raw_rows import connect
 from tests.stores import Store
 
 CONTRACTS = Path(__file__).parents[2] / "examples/agent_runs/contracts.yaml"
@@ -94,7 +93,7 @@ def test_everyday_verbs_lock_rows_in_the_written_order(migrated_url: str, tmp_pa
 def test_the_recorder_finds_two_who_lock_in_opposite_orders(migrated_url: str) -> None:
     with recorded(migrated_url) as recorder:
         for first, second in (("tag", "pin"), ("pin", "tag")):
-            with psycopg.connect(migrated_url, autocommit=True) as connection:
+            with connect(migrated_url, autocommit=True) as connection:
                 connection.execute("BEGIN")
                 connection.execute(f"SELECT FROM {first} FOR UPDATE".encode())
                 connection.execute(f"SELECT FROM {second} FOR KEY SHARE".encode())
@@ -103,7 +102,7 @@ def test_the_recorder_finds_two_who_lock_in_opposite_orders(migrated_url: str) -
 
 
 def test_the_recorder_sees_the_order_inside_one_statement(migrated_url: str) -> None:
-    with recorded(migrated_url) as recorder, psycopg.connect(migrated_url, autocommit=True) as connection:
+    with recorded(migrated_url) as recorder, connect(migrated_url, autocommit=True) as connection:
         connection.execute("INSERT INTO tenant (name) VALUES ('a'), ('b')")
         connection.execute(
             "WITH one AS (UPDATE tenant SET name = 'c' WHERE name = 'a' RETURNING 1)"

@@ -11,14 +11,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
 from analemma.errors import Conflict
 from analemma.testing import failpoints
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import change, is_sqlite, select
+from tests.raw_rows import change, connect, is_sqlite, select
 from tests.stores import Store
 
 PLACE: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
@@ -236,7 +235,7 @@ def test_an_end_at_the_moment_at_which_somebody_begins_to_wait_for_it_is_not_ove
 
     flow = analemma.Flow("trip")
     flow.subflow("book", flow_of(book, "hotel"), outputs={"booked": "booked"})
-    with store.open() as app, store.open() as other, psycopg.connect(store.url) as between:
+    with store.open() as app, store.open() as other, connect(store.url) as between:
         for each in (app, other):
             each.flows.register(flow)
         run = app.flows.start(flow, {}, **PLACE)

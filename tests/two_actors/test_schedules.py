@@ -13,14 +13,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
 from analemma.errors import Conflict, Invalid
 from analemma.testing import failpoints
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import change, is_sqlite, select
+from tests.raw_rows import change, connect, is_sqlite, select
 from tests.stores import Store
 
 DAY_S = 86_400
@@ -198,7 +197,7 @@ def between(store: Store) -> Iterator[tuple[Callable[[str], object], Callable[[t
 
             yield database.execute, end_file
         return
-    with psycopg.connect(store.url) as connection:
+    with connect(store.url) as connection:
 
         def end(other: threading.Thread) -> None:
             wait_for_waiting(store.url, other)

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -22,7 +21,7 @@ from analemma.testing import failpoints
 from tests.actors import Actor
 from tests.postgres.postgres_proxy import LossyProxy
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import change, select
+from tests.raw_rows import change, connect, select
 from tests.stores import Store
 
 LOST = "was taken over"
@@ -301,7 +300,7 @@ def test_whoever_loses_a_purge_at_its_very_end_drops_nothing(migrated_url: str, 
             late.go_on()
         told.append(str(refused.value))
 
-    with place.store.open() as app, psycopg.connect(migrated_url) as another:
+    with place.store.open() as app, connect(migrated_url) as another:
         place.create(app)
         with failpoints.paused("remove.after_objects", lambda: app.archives.purge("home")) as late:
             another.execute("UPDATE workspace SET fence = fence + 1")
@@ -328,7 +327,7 @@ def test_whoever_lost_an_operation_does_not_keep_it_with_heartbeats(place: Place
 def test_of_two_that_begin_at_the_same_moment_one_does(migrated_url: str, tmp_path: Path) -> None:
     """Guard: that nobody works on it is looked at again under the row's lock. Neither has the disk, and so no lock."""
     place = Place(Store(migrated_url, str(tmp_path / "objects")), tmp_path)
-    with place.store.open() as app, place.store.open() as other, psycopg.connect(migrated_url) as holder:
+    with place.store.open() as app, place.store.open() as other, connect(migrated_url) as holder:
         place.create(app)
         place.volume.parent.rename(tmp_path / "elsewhere")
         begun: list[str] = []

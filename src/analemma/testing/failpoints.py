@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Generic, Literal, TypeVar
 
 import analemma
@@ -58,13 +58,12 @@ def wait_at_steps(url: str) -> None:
     """Have the functions of a store on PostgreSQL wait before each of their statements, for an advisory lock that is
     called as the step: `SELECT pg_advisory_lock(hashtextextended('add_tag.2', 0))` holds whoever comes to that one.
     For databases of tests: nothing undoes it."""
-    import psycopg
-
     from analemma.catalog.engine.functions import functions
+    from analemma.catalog.engine.postgres.engine import PostgresEngine
 
-    with psycopg.connect(url) as connection:
+    with closing(PostgresEngine(url)) as engine, engine.transaction(write=True) as tx:
         for function in functions().values():
-            connection.execute(function.create_waiting().encode())
+            tx.script(function.create_waiting())
 
 
 def variable(name: str, *, time: int = 1, then: Literal["kill", "stop"] = "kill") -> dict[str, str]:

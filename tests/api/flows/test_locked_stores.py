@@ -15,6 +15,7 @@ import pytest
 from analemma import App, Flow, Run
 from analemma.errors import Timeout
 from tests.api.flows.runs import PLACE
+from tests.raw_rows import connect
 from tests.stores import Store
 
 
@@ -42,7 +43,7 @@ class Other:
 
 @contextmanager
 def locking(store: Store) -> Iterator[tuple[App, Other]]:
-    with psycopg.connect(store.url) as connection, store.open(statement_timeout_s=0.3) as app:
+    with connect(store.url) as connection, store.open(statement_timeout_s=0.3) as app:
         yield app, Other(connection)
 
 

@@ -10,10 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from analemma import App, BlockId, Tenant
-from tests.raw_rows import is_sqlite, select
+from tests.raw_rows import connect, is_sqlite, select
 from tests.stores import Store
 
 PLACE: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
@@ -52,7 +50,7 @@ def script(app: App, sql: str) -> None:
         with closing(sqlite3.connect(Path(store.url) / "catalog.db", timeout=30)) as database, database:
             database.executescript(sql)
         return
-    with psycopg.connect(store.url) as connection:
+    with connect(store.url) as connection:
         connection.execute(sql.encode())
 
 

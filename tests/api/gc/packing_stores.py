@@ -8,9 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psycopg
-
 from analemma import App
+from tests.raw_rows import connect
 from tests.stores import Store
 
 OWNER = "ann"
@@ -52,7 +51,7 @@ def query(store: Store, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
     postgres = store.url.startswith("postgresql")
     connection: Any
     if postgres:
-        connection = psycopg.connect(store.url, autocommit=True)
+        connection = connect(store.url, autocommit=True)
         sql = sql.replace("?", "%s")
     else:
         connection = sqlite3.connect(Path(store.url) / "catalog.db", isolation_level=None, timeout=30)

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
@@ -16,7 +15,7 @@ from analemma.testing import failpoints
 from analemma.testing.objects import FailingStore, Fault
 from tests.api.gc.collections import DAY_S, PLACE, later, text
 from tests.postgres_locks import beside, wait_for_waiting
-from tests.raw_rows import change, select
+from tests.raw_rows import change, connect, select
 from tests.stores import Store
 
 OFFLOAD: dict[str, Any] = {"pack_threshold_bytes": 1000, "gc_object_delay_s": 0}
@@ -293,7 +292,7 @@ def test_one_dead_failure_is_tried_again_by_its_id(store: Store) -> None:
 def test_a_claim_needs_the_state_that_it_was_decided_for(migrated_url: str, tmp_path: Path) -> None:
     """A commit comes when its upload was found to be abandoned, and is not claimed yet: here both wait for one."""
     store = Store(migrated_url, str(tmp_path / "objects"))
-    with store.open(**OFFLOAD) as app, psycopg.connect(store.url) as writer:
+    with store.open(**OFFLOAD) as app, connect(store.url) as writer:
         leave_upload(app)
         writer.execute("UPDATE upload SET state = 'ready'")
         claimed: list[int] = []

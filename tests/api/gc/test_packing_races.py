@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import zstandard
 
@@ -24,6 +23,7 @@ from tests.api.gc.packing_stores import (
     states,
     upload_states,
 )
+from tests.raw_rows import connect
 from tests.stores import Store
 
 ONE_OF_EACH: dict[str, Any] = {**SMALL, "pack_target_bytes": 16 << 20}
@@ -195,7 +195,7 @@ def test_a_lost_answer_is_found_out(migrated_url: str, tmp_path: Path) -> None:
     store = Store(migrated_url, str(tmp_path / "objects"))
 
     def lose_connections() -> None:
-        with psycopg.connect(store.url) as connection:
+        with connect(store.url) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE datname = current_database() AND pid <> pg_backend_pid()"

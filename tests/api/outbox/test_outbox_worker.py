@@ -7,7 +7,6 @@ import threading
 import time
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from analemma import App, Event, Settle
@@ -15,6 +14,7 @@ from analemma.errors import Conflict, Invalid
 from analemma.testing.events import settling
 from tests.api.outbox.outbox_workers import WAIT_S, nothing, worker
 from tests.outbox_events import KIND, event, produce
+from tests.raw_rows import connect
 from tests.stores import Store
 
 
@@ -132,7 +132,7 @@ def test_a_lane_that_is_always_written_to_is_delivered(migrated_url: str, tmp_pa
         seen: list[int] = []
 
         def write() -> None:
-            with psycopg.connect(store.url, autocommit=True) as connection:
+            with connect(store.url, autocommit=True) as connection:
                 while not stop.is_set():
                     with connection.transaction():
                         connection.execute("SELECT 1 FROM lane WHERE aggregateid = 'hot' FOR UPDATE")

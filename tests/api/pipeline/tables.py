@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
+from tests.raw_rows import connect
 from tests.stores import Store
 
 TABLES = ("entity", "raw", "compile", "slice", "index_entry", "block", "outbox")
@@ -18,7 +17,7 @@ TABLES = ("entity", "raw", "compile", "slice", "index_entry", "block", "outbox")
 def query(store: Store, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
     """Run it; `?` stands for a parameter."""
     if store.url.startswith("postgresql"):
-        with psycopg.connect(store.url, autocommit=True) as connection:
+        with connect(store.url, autocommit=True) as connection:
             cursor = connection.execute(sql.replace("?", "%s").encode(), parameters)
             return cursor.fetchall() if cursor.description else []
     database = sqlite3.connect(Path(store.url) / "catalog.db", isolation_level=None)

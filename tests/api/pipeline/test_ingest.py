@@ -17,6 +17,7 @@ from analemma.errors import Conflict, Invalid, Limit, NotFound
 from tests.api.pipeline.shop import book, open_shop, open_store
 from tests.api.pipeline.tables import query, row_counts, rows_added
 from tests.api.pipeline.version_texts import LATEST, later, number
+from tests.raw_rows import connect
 from tests.stores import Store
 
 ROOT = Path(__file__).parents[3]
@@ -239,7 +240,7 @@ def test_a_version_sent_again_after_its_answer_was_lost_is_the_same(
             if threading.get_ident() == here and not lost and b"add_raws" in bytes(query):
                 lost.append(query)
                 other.tenant("shop").ingest("BOOK", "1", book("1", price=2))
-                with psycopg.connect(store.url) as administrator:
+                with connect(store.url) as administrator:
                     administrator.execute("SELECT pg_terminate_backend(%s)", (self.info.backend_pid,))
                 real(self, "SELECT pg_sleep(60)")
             return answer

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
 from analemma import App, Settings
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Unavailable
+from tests.raw_rows import connect
 from tests.servers import PostgresServer
 
 FILE_NAME = "catalog.db"
@@ -310,7 +310,7 @@ def test_postgres_that_only_reads(migrated_url: str) -> None:
 
 
 def test_postgres_without_rights(postgres_url: str) -> None:
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
+    with connect(postgres_url, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS stranger")
         connection.execute("CREATE ROLE stranger LOGIN")
     with refusal(Unavailable, "PostgreSQL denies access", "grant this user the rights"):

@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 import analemma
@@ -35,7 +34,7 @@ def tables(store: Store) -> set[str]:
     if is_sqlite(store):
         found = select(store, "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
     else:
-        found = select(store, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        found = select(store, "SELECT tablename FROM pg_tables WHERE schemaname = 'analemma'")
     return {name for (name,) in found}
 
 
@@ -59,7 +58,7 @@ def test_a_migration_that_fails_leaves_nothing(empty: Store) -> None:
         with closing(sqlite3.connect(Path(empty.url) / "catalog.db")) as connection:
             connection.execute("CREATE TABLE schedule (mine integer)")
     else:
-        change(empty, "CREATE TABLE schedule (mine integer)")
+        change(empty, "CREATE SCHEMA analemma CREATE TABLE schedule (mine integer)")
     with pytest.raises(AnalemmaError):
         empty.open()
     assert tables(empty) == {"schedule"}
@@ -126,16 +125,3 @@ def test_threads_that_open_a_restored_file_together_all_succeed(migrated_directo
             assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
         with ThreadPoolExecutor(4) as pool:
             assert [each.result() for each in [pool.submit(look) for _ in range(4)]] == [0] * 4
-
-
-def test_two_schemas_of_one_postgres_database_do_not_meet(postgres_url: str) -> None:
-    with psycopg.connect(postgres_url) as connection:
-        connection.execute("CREATE SCHEMA one")
-        connection.execute("CREATE SCHEMA two")
-    stores = [Store(f"{postgres_url}&options=-c%20search_path%3D{name}") for name in ("one", "two")]
-    for store in stores:
-        with store.open() as app:
-            assert app.kernel.save_state_delta({"n": store.url}, **AT).version == 1
-    for store in stores:
-        with store.open() as app:
-            assert app.kernel.load_latest_state(**AT) == {"n": store.url}

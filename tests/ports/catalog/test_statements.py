@@ -11,7 +11,8 @@ import pytest
 
 import analemma
 from analemma.errors import Unavailable
-from tests.ports.entry_points.catalog import BASELINE, load, load_procedures, migrations, steps
+from tests.ports.entry_points.catalog import BASELINE, load, load_procedures, migrations, names, steps
+from tests.raw_rows import connect
 from tests.stores import Store
 
 FUNCTIONS = "SELECT proname FROM pg_proc WHERE proname LIKE 'analemma_do_%'"
@@ -46,7 +47,7 @@ def test_sqlite_understands_every_step_of_every_procedure(migrated_directory: Pa
 
 def test_functions_that_two_newer_releases_do_not_use_are_dropped(migrated_url: str) -> None:
     """A program of another release keeps its own beside ours."""
-    with psycopg.connect(migrated_url, autocommit=True) as connection:
+    with connect(migrated_url, autocommit=True) as connection:
         for release in ("0.0.8", "0.0.9"):
             name = f"analemma_do_other_{release.replace('.', '')}"
             connection.execute(f"CREATE FUNCTION {name}() RETURNS void LANGUAGE sql AS ''".encode())
@@ -63,7 +64,8 @@ def test_functions_that_two_newer_releases_do_not_use_are_dropped(migrated_url: 
 
 
 def test_postgres_understands_every_statement(migrated_url: str) -> None:
-    with psycopg.connect(migrated_url, autocommit=True) as connection:
-        for statement in load("postgres").values():
-            result = connection.pgconn.prepare(statement.name.encode(), statement.sql.encode())
-            assert result.status == psycopg.pq.ExecStatus.COMMAND_OK, (statement.name, result.error_message)
+    """Wherever the session looks for names."""
+    with psycopg.connect(migrated_url, autocommit=True, options="-c search_path=") as connection:
+        for name, query in names("analemma").queries.items():
+            result = connection.pgconn.prepare(name.encode(), query)
+            assert result.status == psycopg.pq.ExecStatus.COMMAND_OK, (name, result.error_message)

@@ -1,5 +1,7 @@
 """The catalog: how one is opened, its port, and the engines beneath."""
 
+from analemma.catalog.collecting.owners import CatalogIdentity, ObjectOwnerRows
+from analemma.catalog.engine.postgres.names import names as names
 from analemma.catalog.engine.schema import BASELINE as BASELINE
 from analemma.catalog.engine.schema import OLDER as OLDER
 from analemma.catalog.engine.schema import checksum_of as checksum_of
@@ -15,3 +17,9 @@ from analemma.catalog.opening import open_catalog as open_catalog
 from analemma.catalog.port import KernelCatalog as KernelCatalog
 from analemma.catalog.port import TenantId as TenantId
 from analemma.catalog.port import UploadId as UploadId
+from analemma.catalog.sql_catalog import SqlCatalog
+
+
+def identity_of(catalog: SqlCatalog) -> CatalogIdentity:
+    """Which catalog this is."""
+    return ObjectOwnerRows(catalog).identity()

@@ -17,7 +17,8 @@ class CatalogIdentity:
     system: str | None
     """PostgreSQL's system identifier, which replicas share; of SQLite, `sqlite`. None: this role may not ask."""
     database: str
-    """The OID of the database; of SQLite, the inode of its file."""
+    """The OID of the database, and behind a point that of the schema if it is not `public`; of SQLite, the inode of its
+    file."""
 
     def __str__(self) -> str:
         if self.system == "sqlite":

@@ -70,7 +70,7 @@ class Function:
         self.name = f"{PREFIX}{procedure.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         self.create = f"CREATE FUNCTION {self.name}{text}"
         places = [f"${place}::{parameter.split(' ')[1]}" for place, parameter in enumerate(parameters, 1)]
-        self.call = f"SELECT {self.name}({', '.join(places)})".encode()
+        self.call = f"SELECT {self.name}({', '.join(places)})"
 
     def create_waiting(self) -> str:
         """The same for tests, in the place of the function: before each step it waits for an advisory lock, which is

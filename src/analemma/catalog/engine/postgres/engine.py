@@ -17,9 +17,10 @@ from psycopg.conninfo import make_conninfo
 from analemma.catalog.engine import functions
 from analemma.catalog.engine.db import Row, Statements, Transaction
 from analemma.catalog.engine.postgres.errors import not_a_url, outcome_unknown, translate_connecting
+from analemma.catalog.engine.postgres.names import USUAL, choose_schema, names
 from analemma.catalog.engine.postgres.pool import Connection, Loan, PostgresPool
 from analemma.catalog.engine.postgres.transaction import PostgresTransaction
-from analemma.catalog.engine.postgres.url import parse_url, server_name
+from analemma.catalog.engine.postgres.url import parse_url, server_name, split_schema
 from analemma.catalog.engine.sql import Dialect, load
 from analemma.errors import AnalemmaError, Unavailable
 
@@ -32,7 +33,8 @@ LONGEST_BACKOFF_S = 0.25
 
 
 class PostgresEngine(Statements):
-    """One database, through a pool of connections.
+    """One schema of a database, through a pool of connections: the one that the URL names as its option `schema`, or
+    where a store is, or `analemma`.
 
     `pgbouncer=True` keeps to what a transaction-pooling proxy allows: no prepared statements and no session settings;
     set statement_timeout and idle_in_transaction_session_timeout on the role instead.
@@ -52,6 +54,7 @@ class PostgresEngine(Statements):
         self.statements: Counter[str] = Counter()
         self.pgbouncer = pgbouncer
         self._sql = load(self.dialect)
+        url, schema = split_schema(url)
         parts = parse_url(url)
         self.server = server_name(parts)
         if not pgbouncer:
@@ -78,12 +81,11 @@ class PostgresEngine(Statements):
         )
         # At once: what is wrong with the URL should be told here.
         connection = self.pool.connect()
-        if connection.info.server_version < OLDEST_SERVER:
+        try:
+            self._look_at(connection, schema)
+        except BaseException:
             connection.close()
-            raise Unavailable(
-                f"PostgreSQL at {self.server} is version {connection.info.server_version // 10000}",
-                hint="14 or newer is needed",
-            )
+            raise
         self.pool.give_back(Loan(self.pool), connection)
         _ENGINES.add(self)
 
@@ -141,7 +143,19 @@ class PostgresEngine(Statements):
         self.pool.close()
 
     def statements_on(self, connection: Connection) -> PostgresTransaction:
-        return PostgresTransaction(connection, self._sql, self.statements, self.server)
+        return PostgresTransaction(connection, self._sql, self._names, self.statements, self.server)
+
+    def _look_at(self, connection: Connection, schema: str | None) -> None:
+        """Refuse a server that is too old, and find out where the store is."""
+        if connection.info.server_version < OLDEST_SERVER:
+            raise Unavailable(
+                f"PostgreSQL at {self.server} is version {connection.info.server_version // 10000}",
+                hint="14 or newer is needed",
+            )
+        self._names = names(schema or USUAL)
+        if schema is None:
+            found = self.statements_on(connection).all("find_stores")
+            self._names = names(choose_schema([name for (name,) in found]))
 
     def _connect(self) -> Connection:
         try:

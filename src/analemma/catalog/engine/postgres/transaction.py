@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import psycopg
@@ -13,8 +12,9 @@ from psycopg.pq import TransactionStatus
 from analemma.catalog.engine.db import Row, Statements
 from analemma.catalog.engine.functions import function
 from analemma.catalog.engine.postgres.errors import rolled_back, translate
+from analemma.catalog.engine.postgres.names import Names
 from analemma.catalog.engine.postgres.pool import Connection
-from analemma.catalog.engine.sql import Dialect, Statement, load
+from analemma.catalog.engine.sql import Dialect, Statement
 from analemma.errors import AnalemmaError
 from analemma.failpoints import hit
 
@@ -22,14 +22,20 @@ from analemma.failpoints import hit
 class PostgresTransaction(Statements):
     """Runs named statements on one connection."""
 
-    __slots__ = ("_connection", "_counts", "_failure", "_server", "_statements")
+    __slots__ = ("_connection", "_counts", "_failure", "_names", "_server", "_statements")
     dialect: Dialect = "postgres"
 
     def __init__(
-        self, connection: Connection, statements: Mapping[str, Statement], counts: Counter[str], server: str
+        self,
+        connection: Connection,
+        statements: Mapping[str, Statement],
+        names: Names,
+        counts: Counter[str],
+        server: str,
     ) -> None:
         self._connection = connection
         self._statements = statements
+        self._names = names
         self._counts = counts
         self._server = server
         self._failure: AnalemmaError | None = None
@@ -55,7 +61,7 @@ class PostgresTransaction(Statements):
         self._counts[name] += 1
         cursor = self._connection.cursor()
         try:
-            cursor.executemany(_queries()[name], rows)
+            cursor.executemany(self._names.queries[name], rows)
         except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
             raise self._failed(exc) from exc
         return cursor.rowcount
@@ -65,7 +71,7 @@ class PostgresTransaction(Statements):
         called = function(name, given)
         try:
             hit(called.before)
-            row = self._connection.execute(called.call, called.bind(given), binary=True).fetchone()
+            row = self._connection.execute(self._names.call(called), called.bind(given), binary=True).fetchone()
             hit(called.after)
         except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
             raise self._failed(exc) from exc
@@ -74,14 +80,14 @@ class PostgresTransaction(Statements):
 
     def script(self, sql: str, /) -> None:
         try:
-            self._connection.execute(sql.encode(), prepare=False)
+            self._connection.execute(self._names.qualified(sql), prepare=False)
         except psycopg.Error as exc:
             raise self._failed(exc) from exc
 
     def control(self, name: str) -> None:
         """Begin, commit and the like: uncounted, never prepared."""
         try:
-            self._connection.execute(_queries()[name], prepare=False)
+            self._connection.execute(self._names.queries[name], prepare=False)
         except psycopg.Error as exc:
             raise self._failed(exc) from exc
 
@@ -89,7 +95,7 @@ class PostgresTransaction(Statements):
         """COMMIT. Asked to commit a transaction in which a statement failed, PostgreSQL rolls it back without an
         error."""
         try:
-            answer = self._connection.execute(_queries()["commit_transaction"], prepare=False).statusmessage
+            answer = self._connection.execute(self._names.queries["commit_transaction"], prepare=False).statusmessage
         except psycopg.Error as exc:
             raise self._failed(exc) from exc
         if answer != "COMMIT":
@@ -105,10 +111,4 @@ class PostgresTransaction(Statements):
         values = [parameters[name] for name in statement.parameters]
         if statement.binds is not None:
             values = statement.bind(values)
-        return self._connection.execute(_queries()[name], values, binary=True)
-
-
-@cache
-def _queries() -> dict[str, bytes]:
-    """The statements as psycopg takes them; always the same objects, so that it finds them in its own caches."""
-    return {name: statement.sql.encode() for name, statement in load("postgres").items()}
+        return self._connection.execute(self._names.queries[name], values, binary=True)

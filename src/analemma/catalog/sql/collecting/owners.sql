@@ -55,8 +55,10 @@ WHERE coalesce(objects, '') = :before
 DELETE FROM object_folder
 
 -- database_oid [postgres] --
--- What tells this database from its copies on the same server, and whether this role may ask for the server's identifier.
-SELECT oid::bigint, has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')
+-- What tells this store from its copies on the same server, and whether this role may ask for the server's identifier. The first schema goes
+-- without saying.
+SELECT oid::text || CASE '{schema}' WHEN '"public"' THEN '' ELSE '.' || to_regnamespace('{schema}')::oid::text END,
+       has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')
 FROM pg_database WHERE datname = current_database()
 
 -- system_identifier [postgres] --

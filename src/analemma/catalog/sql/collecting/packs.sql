@@ -50,7 +50,7 @@ WHERE tenant = :tenant AND body IS NOT NULL AND doomed IS NULL
 
 -- block_table_pages [postgres] --
 -- How long the table of blocks is.
-SELECT pg_relation_size('block') / current_setting('block_size')::bigint
+SELECT pg_relation_size('{schema}.block') / current_setting('block_size')::bigint
 
 -- cold_blocks [sqlite] --
 -- A page of them, in the order in which they were stored: what is read together mostly came together.

@@ -106,20 +106,23 @@ FROM sqlite_schema AS t JOIN pragma_table_info(t.name) AS c
 WHERE t.type = 'table'
 
 -- create_migration_table --
--- What has been applied to this database; made before the first migration.
+-- What has been applied to this store; made before the first migration, in a schema that somebody else may have made for it.
+[postgres] DO $make$ BEGIN
+[postgres] IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF;
 CREATE TABLE IF NOT EXISTS migration (
     number     integer PRIMARY KEY,
     name       text NOT NULL,
     checksum   text NOT NULL,
     applied_at bigint NOT NULL
 )
+[postgres] ; END $make$
 
 -- applied_migrations --
 -- In order. On PostgreSQL with the functions of every release that is in use, which have no number, and what says which releases use each.
 SELECT number, name, checksum FROM migration
 [postgres] UNION ALL
 [postgres] SELECT NULL, proname::text, obj_description(oid, 'pg_proc') FROM pg_proc
-[postgres] WHERE proname LIKE 'analemma\_do\_%' AND pg_function_is_visible(oid)
+[postgres] WHERE proname LIKE 'analemma\_do\_%' AND pronamespace = to_regnamespace('{schema}')
 ORDER BY number
 
 -- schema_version --
@@ -136,11 +139,20 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'migration'
 
 -- migration_table_exists [postgres] --
 -- A schema without it is new.
-SELECT 1 WHERE to_regclass('migration') IS NOT NULL
+SELECT 1 WHERE to_regclass('{schema}.migration') IS NOT NULL
+
+-- find_stores [postgres] --
+-- The schemas in which there are stores.
+SELECT nspname::text FROM pg_namespace
+WHERE (
+    SELECT count(*) FROM pg_class
+    WHERE relnamespace = pg_namespace.oid AND relname IN ('migration', 'store', 'idempotency') AND relkind = 'r'
+) = 3
+ORDER BY nspname
 
 -- lock_migrations [lock] --
--- One at a time per database, until the end of the transaction (a session lock would not survive PgBouncer).
-SELECT pg_advisory_xact_lock(7022364301936814)
+-- One at a time per store, until the end of the transaction (a session lock would not survive PgBouncer).
+SELECT pg_advisory_xact_lock(7022364301936814 + {number})
 
 -- store_id --
 -- What tells this store from every other.

@@ -23,7 +23,7 @@ ON CONFLICT (id, version) DO UPDATE SET
 
 -- hold_contracts [lock] --
 -- One at a time loads contracts, until the end of the transaction. Readers do not wait.
-SELECT pg_advisory_xact_lock(7022364301936815)
+SELECT pg_advisory_xact_lock(7022364301936815 + {number})
 
 -- followed_branch --
 -- Where a branch stands and began, and which of its versions a manifest is, if it is still there.

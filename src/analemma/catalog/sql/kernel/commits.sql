@@ -57,7 +57,7 @@ ON CONFLICT DO NOTHING
 
 [postgres] each begun:
 [postgres] SELECT pg_advisory_xact_lock_shared(
-[postgres]     hashtextextended(:begun.head.key.owner || '/' || :begun.head.key.workflow || '/branches', :tenant::integer)
+[postgres]     hashtextextended(:begun.head.key.owner || '/' || :begun.head.key.workflow || '/branches', :tenant::integer + {number})
 [postgres] );
 
 -- begin_heads [part] --

@@ -97,7 +97,7 @@ FROM rows(:keys) AS wanted (owner text, workflow text, branch text)
 
 [postgres] each entries:
 [postgres] SELECT pg_advisory_xact_lock(
-[postgres]     hashtextextended(:entries.key.owner || '/' || :entries.key.workflow || '/' || :entries.key.branch, :tenant::integer)
+[postgres]     hashtextextended(:entries.key.owner || '/' || :entries.key.workflow || '/' || :entries.key.branch, :tenant::integer + {number})
 [postgres] );
 
 each entries:

@@ -103,13 +103,13 @@ FOR SHARE  -- guard: lease.held.lock.postgres
 -- share_execution [lock] --
 -- Leases of an execution are written by any number at once, but not while it is ended: whoever ends it waits for them, and sees them.
 SELECT pg_advisory_xact_lock_shared(  -- guard: execution.shared.postgres
-    hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer)
+    hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer + {number})
 )
 
 -- hold_execution [lock] --
 -- The other side of it.
 SELECT pg_advisory_xact_lock(  -- guard: execution.held.postgres
-    hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer)
+    hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer + {number})
 )
 
 -- hold_leases_of_execution [lock] --

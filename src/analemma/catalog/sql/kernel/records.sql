@@ -148,7 +148,7 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
  gone[] (key.branch text, manifest bytea, version bigint, journal_seq bigint, journal_tip bytea),
  removals[] (removed_at_us bigint, body bytea, hash bytea))
 
-[postgres] SELECT pg_advisory_xact_lock(hashtextextended(:owner || '/' || :workflow || '/branches', :tenant::integer));
+[postgres] SELECT pg_advisory_xact_lock(hashtextextended(:owner || '/' || :workflow || '/branches', :tenant::integer + {number}));
 
 each gone:
 DELETE FROM head

@@ -32,7 +32,7 @@ ORDER BY namespace LIMIT :limit
 -- Holds a namespace, made if it is new, and takes places for items in it. Its number may have been taken before.
 INSERT INTO item_space (id, tenant, namespace, newest)
 [sqlite] VALUES (:id, :tenant, :namespace, :count)
-[postgres] VALUES (coalesce(:id, nextval(pg_get_serial_sequence('item_space', 'id'))), :tenant, :namespace, :count)
+[postgres] VALUES (coalesce(:id, nextval(pg_get_serial_sequence('{schema}.item_space', 'id'))), :tenant, :namespace, :count)
 ON CONFLICT (tenant, namespace) DO UPDATE SET newest = item_space.newest + excluded.newest
 RETURNING id, newest
 
@@ -103,4 +103,4 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'item_space'), 0) 
 
 -- space_numbers [postgres] --
 -- Numbers for namespaces that may be new.
-SELECT nextval(pg_get_serial_sequence('item_space', 'id')) FROM generate_series(1, :count)
+SELECT nextval(pg_get_serial_sequence('{schema}.item_space', 'id')) FROM generate_series(1, :count)

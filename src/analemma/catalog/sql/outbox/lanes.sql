@@ -267,8 +267,8 @@ LIMIT :limit
 
 -- notify [postgres] --
 -- Tells the workers of all processes that something may be due. Not inside anybody's transaction: those would queue behind each other.
-SELECT pg_notify('analemma_outbox', '')
+SELECT pg_notify('{channel}', '')
 
 -- listen [postgres] --
 -- From now on this connection hears of it.
-LISTEN analemma_outbox
+LISTEN "{channel}"
