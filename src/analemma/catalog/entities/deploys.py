@@ -110,14 +110,9 @@ class DeployRows:
     def add(self, tx: Transaction, new: NewDeploy, states: Sequence[DeployState], *, now_us: int) -> int | None:
         """Add a deploy that went through these states, the first of which is QUEUED; its number, or None if its key is
         taken."""
-        steps = _steps(None, states)
-        told = _columns(steps) if tx.dialect == "postgres" else {}
-        row = tx.one("add_deploy", tenant=self._tenant, state=states[-1].value, now=now_us, **new._asdict(), **told)
-        if row is None:
-            return None
-        number: int = row[0]
-        if tx.dialect == "sqlite":
-            _add_steps(tx, number, steps, attempt=1, reason=None, now_us=now_us)
+        number = tx.row(int, "add_deploy", tenant=self._tenant, state=states[-1].value, now=now_us, **new._asdict())
+        if number is not None:
+            tx.call("add_deploy_steps", _Steps(number, now_us, 1, _steps(None, states)))
         return number
 
 
@@ -172,7 +167,7 @@ def advance(
     """Move a deploy through states at once, as `move` does; the reason is of the last one. With `asked`, these sink
     rules are waited for from now on, to take what has the deploy's ship_seq, and of an earlier attempt only those that
     have answered are kept."""
-    steps = _steps(deploy.state, states)
+    steps = _steps(deploy.state, states, reason)
     state = states[-1]
     finished = now_us if state.is_over else None
     after = deploy._replace(state=state, updated_at_us=now_us, finished_at_us=finished, **changes)
@@ -191,34 +186,19 @@ def advance(
         "now": now_us,
         "finished_at": finished,
     }
-    forget = asked is not None and deploy.attempt > 1
-    if tx.dialect == "postgres":
-        moved = tx.one(
-            "advance_deploy",
-            **_columns(steps),
-            step_reasons=[*[None] * (len(steps) - 1), reason],
-            forget=forget,
-            rules=asked or (),
-            **row,
-        )
-        return None if moved is None else after
     if tx.execute("move_deploy", **row) != 1:
         return None
-    _add_steps(tx, deploy.number, steps, attempt=after.attempt, reason=reason, now_us=now_us)
-    if forget:
-        tx.execute("forget_deploy_sinks", deploy=deploy.number)
-    if asked:
-        tx.execute_many("add_deploy_sink", [(deploy.number, rule, after.ship_seq, now_us) for rule in asked])
+    forget = asked is not None and deploy.attempt > 1
+    tx.call(
+        "add_deploy_steps",
+        _Steps(deploy.number, now_us, after.attempt, steps, int(forget), after.ship_seq, asked or ()),
+    )
     return after
 
 
 def finish_deploys(tx: Transaction, deploys: Sequence[DeployRow], *, now_us: int) -> None:
     """Deploys that are held, and whose sinks have all answered, are DONE; nothing else of them changes."""
-    if tx.dialect == "postgres":
-        tx.execute("finish_deploys", numbers=[each.number for each in deploys], now=now_us)
-    else:
-        for each in deploys:
-            move(tx, each, DeployState.DONE, now_us=now_us)
+    tx.call("finish_deploys", _Finished(now_us, [each.number for each in deploys]))
 
 
 def find_sinks(source: Statements, number: int) -> list[SinkRow]:
@@ -265,26 +245,7 @@ class SinkAnswer(NamedTuple):
 
 def answer_sinks(tx: Transaction, answers: Iterable[SinkAnswer], *, now_us: int) -> None:
     """Write down what sinks answered to those who wait."""
-    if tx.dialect == "sqlite":
-        for each in answers:
-            name = "fail_deploy_sinks" if each.is_refused else "answer_deploy_sinks"
-            tx.execute(name, entity=each.entity, rule=each.rule, seq=each.ship_seq, reason=each.reason, now=now_us)
-        return
-    left = list(answers)
-    while left:
-        # Who answers twice is heard in order: a statement would take either.
-        batch = {(each.entity, each.rule): each for each in reversed(left)}
-        heard = list(batch.values())
-        tx.execute(
-            "answer_deploy_sinks",
-            entities=[each.entity for each in heard],
-            rules=[each.rule for each in heard],
-            seqs=[each.ship_seq for each in heard],
-            refused=[int(each.is_refused) for each in heard],
-            reasons=[each.reason for each in heard],
-            now=now_us,
-        )
-        left = [each for each in left if batch[each.entity, each.rule] is not each]
+    tx.call("answer_deploy_sinks", _Answers(now_us, list(answers)))
 
 
 def find_unfinished(source: Engine, entities: Collection[int]) -> dict[int, DeployRow]:
@@ -378,9 +339,8 @@ def drop_old_deploys(engine: Engine, *, before_us: int) -> int:
         if not numbers:
             return 0
         gone = [row[0] for row in tx.all("drop_deploys", numbers=sorted(set(numbers)), before=before_us)]
-        if tx.dialect == "sqlite":
-            tx.execute("drop_deploy_sinks", numbers=sorted(set(gone)))
-            tx.execute("drop_deploy_steps", numbers=sorted(set(gone)))
+        tx.execute("drop_deploy_sinks", numbers=gone)
+        tx.execute("drop_deploy_steps", numbers=gone)
         return len(gone)
 
     dropped = engine.write(drop)
@@ -388,43 +348,48 @@ def drop_old_deploys(engine: Engine, *, before_us: int) -> int:
     return dropped
 
 
-def _steps(before: DeployState | None, states: Sequence[DeployState]) -> list[tuple[str | None, str]]:
-    """Each transition, from what to what; Conflict for one that there is not."""
-    steps: list[tuple[str | None, str]] = []
+class _Step(NamedTuple):
+    before: str | None
+    state: str
+    reason: str | None
+
+
+class _Steps(NamedTuple):
+    """What `add_deploy_steps` takes."""
+
+    number: int
+    now: int
+    attempt: int
+    steps: Sequence[_Step]
+    forget: int = 0
+    ship_seq: int | None = None
+    asked: Sequence[str] = ()
+
+
+class _Finished(NamedTuple):
+    """What `finish_deploys` takes."""
+
+    now: int
+    numbers: Sequence[int]
+
+
+class _Answers(NamedTuple):
+    """What `answer_deploy_sinks` takes."""
+
+    now: int
+    answers: Sequence[SinkAnswer]
+
+
+def _steps(before: DeployState | None, states: Sequence[DeployState], reason: str | None = None) -> list[_Step]:
+    """Each transition, the last one with the reason; Conflict for one that there is not."""
+    steps: list[_Step] = []
     for state in states:
         if before is not None:
             check_transition(before, state)
-        steps.append((None if before is None else before.value, state.value))
+        told = None if before is None else before.value
+        steps.append(_Step(told, state.value, reason if state is states[-1] else None))
         before = state
     return steps
-
-
-def _columns(steps: Sequence[tuple[str | None, str]]) -> dict[str, list[Any]]:
-    return {
-        "step_befores": [before for before, _ in steps],
-        "step_states": [state for _, state in steps],
-    }
-
-
-def _add_steps(
-    tx: Transaction,
-    number: int,
-    steps: Sequence[tuple[str | None, str]],
-    *,
-    attempt: int,
-    reason: str | None,
-    now_us: int,
-) -> None:
-    for at, (before, state) in enumerate(steps, start=1):
-        tx.execute(
-            "add_deploy_step",
-            deploy=number,
-            before=before,
-            state=state,
-            attempt=attempt,
-            reason=reason if at == len(steps) else None,
-            at=now_us,
-        )
 
 
 def _deploy(row: Row) -> DeployRow:

@@ -48,20 +48,13 @@ SELECT outbox.status, outbox.processed_at, outbox.failure_reason, outbox.aggrega
 FROM outbox WHERE outbox.tenant = :tenant AND outbox.id = :id
 
 -- add_deploy --
--- A new deploy with the states that it went through; no row back means that its idempotency key is taken.
-[postgres] WITH added AS (
-    INSERT INTO deploy
-        (tenant, id, entity, version, created, state, compiling, ship, cutover, event, idempotency_key, fingerprint, created_at, updated_at)
-    VALUES
-        (:tenant, :id, :entity, :version, :created, :state, :compiling, :ship, :cutover, :event, :idempotency_key, :fingerprint, :now, :now)
-    ON CONFLICT DO NOTHING
-    RETURNING number
-[postgres] ), steps AS (
-[postgres]     INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
-[postgres]     SELECT added.number, step.place, step.before, step.state, 1, NULL, :now
-[postgres]     FROM added CROSS JOIN unnest(:step_befores::text[], :step_states::text[]) WITH ORDINALITY AS step (before, state, place)
-[postgres] )
-[postgres] SELECT number FROM added
+-- A new deploy; no row back means that its idempotency key is taken.
+INSERT INTO deploy
+    (tenant, id, entity, version, created, state, compiling, ship, cutover, event, idempotency_key, fingerprint, created_at, updated_at)
+VALUES
+    (:tenant, :id, :entity, :version, :created, :state, :compiling, :ship, :cutover, :event, :idempotency_key, :fingerprint, :now, :now)
+ON CONFLICT DO NOTHING
+RETURNING number
 
 -- list_deploys --
 -- A page of deploys, newest first, of those that match.
@@ -94,99 +87,61 @@ WHERE deploy.entity = ANY (:entities::bigint[]) AND deploy.finished_at IS NULL A
 ORDER BY deploy.entity, deploy.version, deploy.number
 FOR UPDATE OF deploy
 
--- move_deploy [sqlite] --
+-- move_deploy --
 -- Compare-and-set; no row touched means that somebody else moved it first.
 UPDATE deploy
 SET state = :state, attempt = :attempt, event = :event, ship_seq = :ship_seq, served = :served, superseded_by = :superseded_by,
     error = :error, report = :report, updated_at = :now, finished_at = :finished_at
--- guard: deploy.attempt.sqlite
-WHERE number = :number AND state = :before AND attempt = :before_attempt  -- guard: deploy.state.sqlite
+-- guard: deploy.attempt
+WHERE number = :number AND state = :before AND attempt = :before_attempt  -- guard: deploy.state
 
--- add_deploy_step [sqlite] --
--- One transition, behind those that there are.
+-- add_deploy_steps --
+-- The states that a deploy has gone through, behind those that there are, and the sinks that it asks, perhaps once more. With `forget`, what an
+-- earlier attempt asked and was not answered is not waited for any more.
+(number bigint, now bigint, attempt bigint, forget bigint, ship_seq bigint, steps[] (before text, state text, reason text), asked[] text)
+
+often steps;
+
+each steps:
 INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
-SELECT :deploy, coalesce(max(place), 0) + 1, :before, :state, :attempt, :reason, :at FROM deploy_step WHERE deploy = :deploy
+SELECT :number, coalesce(max(place), 0) + 1, :steps.before, :steps.state, :attempt, :steps.reason, :now FROM deploy_step WHERE deploy = :number;
 
--- forget_deploy_sinks [sqlite] --
--- What an earlier attempt asked and was not answered is not waited for any more.
-DELETE FROM deploy_sink WHERE deploy = :deploy AND state <> 'ANSWERED'
+DELETE FROM deploy_sink WHERE deploy = :number AND state <> 'ANSWERED' AND :forget = 1;
 
--- add_deploy_sink [sqlite] --
--- A sink that was asked, perhaps once more.
+each asked:
 INSERT INTO deploy_sink (deploy, rule, state, ship_seq, answered_seq, reason, asked_at, answered_at)
-VALUES (:deploy, :rule, 'WAITING', :ship_seq, NULL, NULL, :asked_at, NULL)
+VALUES (:number, :asked, 'WAITING', :ship_seq, NULL, NULL, :now, NULL)
 ON CONFLICT (deploy, rule) DO UPDATE
-SET state = 'WAITING', ship_seq = excluded.ship_seq, answered_seq = NULL, reason = NULL, asked_at = excluded.asked_at, answered_at = NULL
+SET state = 'WAITING', ship_seq = excluded.ship_seq, answered_seq = NULL, reason = NULL, asked_at = excluded.asked_at, answered_at = NULL;
 
--- advance_deploy [postgres] --
--- Compare-and-set, with the states that it goes through and the sinks that it asks; no row back means that somebody else moved it first. With
--- `forget`, what an earlier attempt asked and was not answered is not waited for any more.
-WITH moved AS (
-    UPDATE deploy
-    SET state = :state, attempt = :attempt, event = :event, ship_seq = :ship_seq, served = :served, superseded_by = :superseded_by,
-        error = :error, report = :report, updated_at = :now, finished_at = :finished_at
-    -- guard: deploy.attempt.postgres
-    WHERE number = :number AND state = :before AND attempt = :before_attempt  -- guard: deploy.state.postgres
-    RETURNING number
-), steps AS (
-    INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
-    SELECT moved.number, step.place + (SELECT coalesce(max(known.place), 0) FROM deploy_step AS known WHERE known.deploy = moved.number),
-           step.before, step.state, :attempt, step.reason, :now
-    FROM moved CROSS JOIN unnest(:step_befores::text[], :step_states::text[], :step_reasons::text[])
-        WITH ORDINALITY AS step (before, state, reason, place)
-), forgotten AS (
-    DELETE FROM deploy_sink USING moved
-    WHERE deploy_sink.deploy = moved.number AND :forget::boolean AND deploy_sink.state <> 'ANSWERED'
-      AND deploy_sink.rule <> ALL (:rules::text[])
-), asked AS (
-    INSERT INTO deploy_sink (deploy, rule, state, ship_seq, answered_seq, reason, asked_at, answered_at)
-    SELECT moved.number, wanted.rule, 'WAITING', :ship_seq, NULL, NULL, :now, NULL
-    FROM moved CROSS JOIN unnest(:rules::text[]) AS wanted (rule)
-    ON CONFLICT (deploy, rule) DO UPDATE
-    SET state = 'WAITING', ship_seq = excluded.ship_seq, answered_seq = NULL, reason = NULL, asked_at = excluded.asked_at, answered_at = NULL
-)
-SELECT number FROM moved
+-- answer_deploy_sinks --
+-- Sinks have what deploys wait for, or something newer; or will not take it. Who answers twice is heard in order.
+(now bigint, answers[] (entity bigint, rule text, ship_seq bigint, is_refused bigint, reason text))
 
--- answer_deploy_sinks [sqlite] --
--- A sink has what these deploys wait for, or something newer.
-UPDATE deploy_sink SET state = 'ANSWERED', answered_seq = :seq, reason = :reason, answered_at = :now
-WHERE rule = :rule AND ship_seq <= :seq AND state = 'WAITING'
-  AND deploy IN (SELECT number FROM deploy WHERE entity = :entity AND finished_at IS NULL)
-
--- answer_deploy_sinks [postgres] --
--- Sinks have what deploys wait for, or something newer; or will not take it.
+each answers:
 UPDATE deploy_sink
-SET state = CASE WHEN given.refused = 1 THEN 'FAILED' ELSE 'ANSWERED' END,
-    answered_seq = CASE WHEN given.refused = 1 THEN deploy_sink.answered_seq ELSE given.seq END,
-    reason = given.reason, answered_at = :now
-FROM unnest(:entities::bigint[], :rules::text[], :seqs::bigint[], :refused::bigint[], :reasons::text[])
-        AS given (entity, rule, seq, refused, reason)
-    JOIN deploy ON deploy.entity = given.entity AND deploy.finished_at IS NULL
-WHERE deploy_sink.deploy = deploy.number AND deploy_sink.rule = given.rule AND deploy_sink.ship_seq <= given.seq  -- guard: deploy.answered.postgres
-  AND deploy_sink.state = 'WAITING'
-
--- fail_deploy_sinks [sqlite] --
--- A sink will not take what these deploys wait for.
-UPDATE deploy_sink SET state = 'FAILED', reason = :reason, answered_at = :now
-WHERE rule = :rule AND ship_seq <= :seq AND state = 'WAITING'
-  AND deploy IN (SELECT number FROM deploy WHERE entity = :entity AND finished_at IS NULL)
+SET state = CASE WHEN :answers.is_refused = 1 THEN 'FAILED' ELSE 'ANSWERED' END,
+    answered_seq = CASE WHEN :answers.is_refused = 1 THEN answered_seq ELSE :answers.ship_seq END,
+    reason = :answers.reason, answered_at = :now
+WHERE rule = :answers.rule AND ship_seq <= :answers.ship_seq AND state = 'WAITING'  -- guard: deploy.answered
+  AND deploy IN (SELECT number FROM deploy WHERE entity = :answers.entity AND finished_at IS NULL);
 
 -- sinks_of_deploys --
 -- The sinks that deploys wait for, or waited for.
 SELECT deploy, rule, state, ship_seq, answered_seq, reason, asked_at, answered_at FROM deploy_sink
 WHERE deploy = ANY (:deploys::bigint[]) ORDER BY deploy, rule
 
--- finish_deploys [postgres] --
+-- finish_deploys --
 -- Deploys that are held and whose sinks have all answered, if nothing else of them changes.
-WITH moved AS (
-    UPDATE deploy SET state = 'DONE', updated_at = :now, finished_at = :now
-    WHERE number = ANY (:numbers::bigint[]) AND state = 'SINKING'
-    RETURNING number, attempt
-)
+(now bigint, numbers[] bigint)
+
+each numbers:
 INSERT INTO deploy_step (deploy, place, before, state, attempt, reason, at)
-SELECT moved.number, 1 + (SELECT coalesce(max(known.place), 0) FROM deploy_step AS known WHERE known.deploy = moved.number),
-       'SINKING', 'DONE', moved.attempt, NULL, :now
-FROM moved
+SELECT number, 1 + (SELECT coalesce(max(place), 0) FROM deploy_step WHERE deploy = :numbers), 'SINKING', 'DONE', attempt, NULL, :now
+FROM deploy WHERE number = :numbers AND state = 'SINKING';
+
+each numbers:
+UPDATE deploy SET state = 'DONE', updated_at = :now, finished_at = :now WHERE number = :numbers AND state = 'SINKING';
 
 -- lanes_left --
 -- Of these lanes, which have events that are not delivered, whether one of them stopped it, and what is first.
@@ -210,26 +165,15 @@ WHERE (
 [sqlite] ORDER BY kind.type
 [postgres] ORDER BY kind.type COLLATE "C"
 
--- drop_deploys [sqlite] --
+-- drop_deploys --
 -- Those that are over, and were over before: a retry that came between keeps one.
-DELETE FROM deploy WHERE number = ANY (:numbers::bigint[]) AND finished_at < :before RETURNING number
+DELETE FROM deploy WHERE number = ANY (:numbers::bigint[]) AND finished_at < :before RETURNING number  -- guard: deploy.kept
 
--- drop_deploys [postgres] --
--- Those that are over, and were over before: a retry that came between keeps one.
-WITH gone AS (
-    DELETE FROM deploy WHERE number = ANY (:numbers::bigint[]) AND finished_at < :before RETURNING number  -- guard: deploy.kept.postgres
-), sinks AS (
-    DELETE FROM deploy_sink USING gone WHERE deploy_sink.deploy = gone.number
-), steps AS (
-    DELETE FROM deploy_step USING gone WHERE deploy_step.deploy = gone.number
-)
-SELECT number FROM gone
-
--- drop_deploy_sinks [sqlite] --
+-- drop_deploy_sinks --
 -- Those of deploys that housekeeping deletes.
 DELETE FROM deploy_sink WHERE deploy = ANY (:numbers::bigint[])
 
--- drop_deploy_steps [sqlite] --
+-- drop_deploy_steps --
 -- Those of deploys that housekeeping deletes.
 DELETE FROM deploy_step WHERE deploy = ANY (:numbers::bigint[])
 
