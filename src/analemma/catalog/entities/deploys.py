@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
+from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.entities.deploy_states import DeployState, check_transition
 from analemma.catalog.port import TenantId
 from analemma.failpoints import declare, hit
@@ -104,8 +104,7 @@ class DeployRows:
 
     def find_by_key(self, idempotency_key: str) -> DeployRow | None:
         """The deploy that was asked for under a key."""
-        row = self._engine.one("deploy_by_key", tenant=self._tenant, idempotency_key=idempotency_key)
-        return None if row is None else _deploy(row)
+        return self._engine.row(_deploy, "deploy_by_key", tenant=self._tenant, idempotency_key=idempotency_key)
 
     def add(self, tx: Transaction, new: NewDeploy, states: Sequence[DeployState], *, now_us: int) -> int | None:
         """Add a deploy that went through these states, the first of which is QUEUED; its number, or None if its key is
@@ -127,7 +126,8 @@ def list_deploys(
     limit: int,
 ) -> list[DeployRow]:
     """A page of those that match, of a tenant or of all, newest first, before a number."""
-    rows = source.all(
+    return source.rows(
+        _deploy,
         "list_deploys",
         tenant=tenant,
         state=None if state is None else state.value,
@@ -136,14 +136,13 @@ def list_deploys(
         before=before,
         limit=limit,
     )
-    return [_deploy(row) for row in rows]
 
 
 def find_deploys(source: Statements, tenant: TenantId | None, id: str) -> list[DeployRow]:
     """The deploy of this id in a tenant; or those of all tenants, in each of which there is one at most."""
-    everywhere = tenant is None
-    rows = source.all("deploys_by_id", id=id) if everywhere else source.all("deploy_by_id", tenant=tenant, id=id)
-    return [_deploy(row) for row in rows]
+    if tenant is None:
+        return source.rows(_deploy, "deploys_by_id", id=id)
+    return source.rows(_deploy, "deploy_by_id", tenant=tenant, id=id)
 
 
 def move(
@@ -208,11 +207,7 @@ def find_sinks(source: Statements, number: int) -> list[SinkRow]:
 
 def find_steps(source: Statements, number: int) -> list[StepRow]:
     """The history of a deploy."""
-    rows = source.all("deploy_steps", deploy=number)
-    return [
-        StepRow(None if before is None else DeployState(before), DeployState(state), attempt, reason, at)
-        for before, state, attempt, reason, at in rows
-    ]
+    return source.rows(_step, "deploy_steps", deploy=number)
 
 
 def find_sinks_of(source: Transaction, numbers: Collection[int]) -> dict[int, list[SinkRow]]:
@@ -230,7 +225,7 @@ def deploying_entities(tx: Transaction, entities: Collection[int]) -> list[int]:
 
 def hold_waiting_deploys(tx: Transaction, entities: Collection[int]) -> list[DeployRow]:
     """The deploys of entities that wait for sinks, by entity and version, held."""
-    return [_deploy(row) for row in tx.all("waiting_deploys", entities=sorted(set(entities)))]
+    return tx.rows(_deploy, "waiting_deploys", entities=sorted(set(entities)))
 
 
 class SinkAnswer(NamedTuple):
@@ -250,8 +245,8 @@ def answer_sinks(tx: Transaction, answers: Iterable[SinkAnswer], *, now_us: int)
 
 def find_unfinished(source: Engine, entities: Collection[int]) -> dict[int, DeployRow]:
     """The newest deploys of entities, by entity, without those that are DONE."""
-    rows = source.all("unfinished_deploys", entities=sorted(set(entities)))
-    return {row.entity: row for row in map(_deploy, rows)}
+    rows = source.rows(_deploy, "unfinished_deploys", entities=sorted(set(entities)))
+    return {row.entity: row for row in rows}
 
 
 class LaneLeft(NamedTuple):
@@ -392,6 +387,10 @@ def _steps(before: DeployState | None, states: Sequence[DeployState], reason: st
     return steps
 
 
-def _deploy(row: Row) -> DeployRow:
+def _step(before: str | None, state: str, attempt: int, reason: str | None, at_us: int) -> StepRow:
+    return StepRow(None if before is None else DeployState(before), DeployState(state), attempt, reason, at_us)
+
+
+def _deploy(*row: Any) -> DeployRow:
     found = DeployRow(*row)
     return found._replace(state=DeployState(found.state), created=bool(found.created), served=bool(found.served))

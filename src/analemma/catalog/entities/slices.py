@@ -80,7 +80,7 @@ class WantedSlice:
 
 
 class SliceRow(NamedTuple):
-    """A slice as it lies in the catalog."""
+    """A slice, or the tombstone in its place, as it lies in the catalog."""
 
     type: str
     version: int

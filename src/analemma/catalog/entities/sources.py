@@ -68,16 +68,13 @@ class SourceRows:
 
     def branch(self, key: BranchKey, manifest: BlockId) -> FollowedBranch | None:
         """Where a branch stands, and which of its versions a manifest is; None if there is no such branch."""
-        row = self._engine.one("followed_branch", **branch_columns(self._tenant, key), manifest=manifest)
-        if row is None:
-            return None
-        head, version, first, asked = row
-        return FollowedBranch(BlockId(head), version, BlockId(first), asked)
+        branch = branch_columns(self._tenant, key)
+        return self._engine.row(FollowedBranch, "followed_branch", **branch, manifest=manifest)
 
     def positions(self, key: BranchKey) -> dict[str, SourcePosition]:
         """How far each source has followed a branch."""
-        rows = self._engine.all("source_positions", **branch_columns(self._tenant, key))
-        return {row[0]: SourcePosition(row[0], BlockId(row[1]), *row[2:7]) for row in rows}
+        rows = self._engine.rows(SourcePosition, "source_positions", **branch_columns(self._tenant, key))
+        return {each.source: each for each in rows}
 
     def move(self, tx: Transaction, key: BranchKey, to: SourcePosition, *, again: bool, now_us: int) -> bool:
         """Note how far a source has come; False, and nothing is noted, if somebody else has followed the branch as far

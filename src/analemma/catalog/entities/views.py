@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Row
+from analemma.catalog.entities.slices import SliceRow
 from analemma.catalog.port import TenantId
 
 AFTER_ALL_KEYS: Final = "\U0010ffff" * 129
 """Greater than every id: those have at most 512 bytes, so at most 128 of the greatest characters."""
 LEAST_SUFFIX: Final = "\x01"
 """Ids hold no control characters, so the least id after X is not less than X with this behind it."""
-
-
-class ServedRow(NamedTuple):
-    """A slice, or the tombstone in its place, as an entity has it at a version."""
-
-    type: str
-    version: int
-    revision: int
-    hash: bytes | None
-    root: BlockId | None
-    tombstone: str | None
-    detail: str | None
 
 
 class CompiledRow(NamedTuple):
@@ -50,7 +38,7 @@ class EntityRow(NamedTuple):
     deleted: bool
     schema: tuple[str, str] | None
     compiled: CompiledRow | None
-    slices: tuple[ServedRow, ...]
+    slices: tuple[SliceRow, ...]
 
 
 class ViewRows:
@@ -142,7 +130,7 @@ def _bounds(prefix: str, after: str | None) -> tuple[str, str]:
 
 def _grouped(rows: Iterable[Row]) -> list[EntityRow]:
     found: dict[int, EntityRow] = {}
-    slices: dict[int, list[ServedRow]] = {}
+    slices: dict[int, list[SliceRow]] = {}
     for row in rows:
         number, key, newest_raw, newest_compiled, serving, version, created_at, no_root, schema_id, schema_version = (
             row[:10]
@@ -163,5 +151,5 @@ def _grouped(rows: Iterable[Row]) -> list[EntityRow]:
             )
             slices[number] = []
         if row[14] is not None:
-            slices[number].append(ServedRow(*row[14:21]))
+            slices[number].append(SliceRow(*row[14:21]))
     return [entity._replace(slices=tuple(slices[number])) for number, entity in found.items()]

@@ -23,11 +23,7 @@ class LanePlan:
     aggregate_id: str
     priority: int
     channel: str
-    events: tuple[OutboxEvent, ...]
-
-    @property
-    def count(self) -> int:
-        return len(self.events)
+    count: int
 
 
 class PlacedEvent(NamedTuple):
@@ -69,22 +65,17 @@ def check_events(events: Sequence[OutboxEvent]) -> None:
 def in_lanes(
     events: Sequence[OutboxEvent], settling: LaneKey | None = None
 ) -> tuple[Sequence[LanePlan], Sequence[PlacedEvent]]:
-    """The lanes in the order in which they are locked, and the events with their places."""
+    """The lanes in the order in which they are locked, and the events with their places, in their order within each
+    lane. A lane that is only locked has none."""
     if not events and settling is None:
         return (), ()
-    lanes = lanes_in_order(events, settling)
-    # Each event counts its place from the end, as a lane is known by the first place behind those it reserved.
-    return lanes, [PlacedEvent(event, lane.count - place) for lane in lanes for place, event in enumerate(lane.events)]
-
-
-def lanes_in_order(events: Sequence[OutboxEvent], settling: LaneKey | None = None) -> list[LanePlan]:
-    """One plan per lane, by key; events keep their order within it. That of a lane that is only locked has none."""
-    lanes: dict[tuple[str, str], list[OutboxEvent]] = {} if settling is None else {settling[1:]: []}
+    found: dict[tuple[str, str], list[OutboxEvent]] = {} if settling is None else {settling[1:]: []}
     for event in events:
-        lanes.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
-    return [
-        LanePlan(
-            *key, min((event.priority for event in found), default=0), found[0].channel if found else "", tuple(found)
-        )
-        for key, found in sorted(lanes.items())
+        found.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
+    ordered = sorted(found.items())
+    lanes = [
+        LanePlan(*key, min((event.priority for event in own), default=0), own[0].channel if own else "", len(own))
+        for key, own in ordered
     ]
+    # Each event counts its place from the end, as a lane is known by the first place behind those it reserved.
+    return lanes, [PlacedEvent(event, len(own) - place) for _, own in ordered for place, event in enumerate(own)]

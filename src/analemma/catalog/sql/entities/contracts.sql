@@ -38,7 +38,7 @@ WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :workflo
 
 -- source_positions --
 -- How far each source has followed a branch.
-SELECT source, first_manifest, version, entity_type, entity_id, taken, problem, updated_at
+SELECT source, first_manifest, version, entity_type, entity_id, taken, problem
 FROM state_source
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch
 
