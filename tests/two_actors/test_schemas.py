@@ -11,7 +11,7 @@ import pytest
 from analemma.errors import Denied, Invalid
 from analemma.testing import failpoints
 from tests.actors import Actor
-from tests.ports.entry_points.catalog import identity_of
+from tests.ports.entry_points.catalog import identity_of, wakeups_of
 from tests.postgres_locks import beside, wait_for_waiting
 from tests.raw_rows import change, connect, select
 from tests.stores import Store
@@ -57,14 +57,14 @@ def test_one_store_does_not_wait_for_the_other(postgres_url: str) -> None:
 
 def test_one_stores_workers_are_not_woken_by_the_other(postgres_url: str) -> None:
     with one_of(postgres_url, "one").open() as one, one_of(postgres_url, "two").open() as two:
-        heard, unheard = one.catalog.wakeups.listen(), two.catalog.wakeups.listen()
+        heard, unheard = wakeups_of(one).listen(), wakeups_of(two).listen()
         try:
             # Once for beginning to listen.
             assert heard.wait(30) and unheard.wait(30)
             with Actor(checkpoint, one_of(postgres_url, "one").url, "x") as other:
                 assert other.wait() == 0, other.errors
             with one_of(postgres_url, "one").open() as another:
-                another.catalog.wakeups.signal()
+                wakeups_of(another).signal()
                 assert heard.wait(30)
                 assert not unheard.wait(0.3)
         finally:
@@ -90,7 +90,7 @@ def test_a_store_from_before_there_were_schemas_stays_where_it_is(postgres_url: 
     with Store(postgres_url).open() as app:
         assert app.kernel.load_latest_state(**AT) == {"n": 1}
         # As the marker of its objects always had it.
-        assert str(identity_of(app.catalog)).count(".") == 0
+        assert str(identity_of(app)).count(".") == 0
     with connect(postgres_url) as connection:
         assert connection.execute(STORE).fetchall() == [("public",)]
     one_of(postgres_url, "analemma").open().close()

@@ -407,7 +407,7 @@ def test_long_names_have_a_lane_too_and_no_two_share_one(store: Store) -> None:
         agents.kernel.save_state_delta({"status": "A"}, **name)
         work(app)
         assert core(agents, name["workflow_id"])["status"] == "A"
-        alike = [("a/b", "c", "main"), ("a", "b/c", "main"), ("a", "b@c", "d"), ("a", "b", "c@d")]
+        alike = [("a/b", "c", "main"), ("a", "b/c", "main"), ("a", "b@c", "d"), ("a", "b", "c/d"), ("a@b", "c", "d")]
         for owner, workflow, branch in alike:
             agents.kernel.save_state_delta({"status": "A"}, owner_id=owner, workflow_id=workflow, branch=branch)
         lanes = query(store, "SELECT DISTINCT aggregateid FROM outbox WHERE aggregatetype = 'STATE'")

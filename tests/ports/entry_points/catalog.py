@@ -1,5 +1,6 @@
 """The catalog: how one is opened, its port, and the engines beneath."""
 
+from analemma import App
 from analemma.catalog.collecting.owners import CatalogIdentity, ObjectOwnerRows
 from analemma.catalog.engine.postgres.names import names as names
 from analemma.catalog.engine.schema import BASELINE as BASELINE
@@ -13,13 +14,18 @@ from analemma.catalog.engine.sql import load_procedures as load_procedures
 from analemma.catalog.engine.sql import translate_script as translate_script
 from analemma.catalog.engine.sqlite.engine import SqliteEngine as SqliteEngine
 from analemma.catalog.engine.steps import steps as steps
+from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.opening import open_catalog as open_catalog
 from analemma.catalog.port import KernelCatalog as KernelCatalog
 from analemma.catalog.port import TenantId as TenantId
 from analemma.catalog.port import UploadId as UploadId
-from analemma.catalog.sql_catalog import SqlCatalog
 
 
-def identity_of(catalog: SqlCatalog) -> CatalogIdentity:
+def identity_of(app: App) -> CatalogIdentity:
     """Which catalog this is."""
-    return ObjectOwnerRows(catalog).identity()
+    return ObjectOwnerRows(app.catalog).identity()
+
+
+def wakeups_of(app: App) -> Wakeups:
+    """What wakes those who deliver events."""
+    return app.catalog.wakeups
