@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import analemma
-from analemma.app import App
+from analemma.store.store import App
 from bench.harness import Row, temporary_folder
 from tests.servers import PostgresServer, postgres_missing
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import analemma
-from analemma.app import App
 from analemma.state.tickets import Ticket
+from analemma.store.store import App
 from bench.commits import Round, compare
 from bench.harness import Row, temporary_folder
 from bench.workload import prose

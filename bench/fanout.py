@@ -13,9 +13,9 @@ from typing import Any
 import psycopg
 
 import analemma
-from analemma.app import App
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.contracts.loading import load_contracts
+from analemma.store.store import App
 from bench.harness import Row, temporary_folder
 from bench.pipeline import BOOKSHOP, TENANT, Insert, Query, book
 from tests.raw_rows import connect

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import analemma
-from analemma.app import App
 from analemma.catalog.engine.postgres.engine import PostgresEngine
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.opening import open_catalog
 from analemma.catalog.port import CommitRequest, Committed
 from analemma.catalog.sql_catalog import SqlCatalog
+from analemma.store.store import App
 from bench.commits import Round, compare, postgres_floor, sqlite_floor
 from bench.contenders.ours import OWNER, WORKFLOW
 from bench.harness import Row, temporary_folder

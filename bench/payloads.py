@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import analemma
-from analemma.app import App
+from analemma.store.store import App
 from bench.fat_payload import NAMES, SEGMENT_CONFIG, fat_event
 from bench.harness import Row, temporary_folder
 from bench.workload import prose

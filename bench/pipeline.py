@@ -15,8 +15,8 @@ from typing import Any
 import psycopg
 
 import analemma
-from analemma.app import App
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
+from analemma.store.store import App
 from bench.commits import Round, compare
 from bench.harness import Row, alternate, temporary_folder
 from bench.workload import prose

@@ -18,10 +18,10 @@ import orjson
 import psycopg
 
 import analemma
-from analemma.app import App
 from analemma.contracts.loading import load_contracts
 from analemma.settings import Settings
 from analemma.slicing.entity_key import EntityKey
+from analemma.store.store import App
 from bench.harness import Row, temporary_folder
 from bench.pipeline import BOOKSHOP, book
 from tests.servers import PostgresServer, postgres_missing

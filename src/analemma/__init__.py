@@ -20,11 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analemma import errors as errors
-    from analemma.app import App as App
-    from analemma.app import Stats as Stats
-    from analemma.app import Store as Store
-    from analemma.app import Tenant as Tenant
-    from analemma.app import open as open
     from analemma.archives.archives import Archives as Archives
     from analemma.bag.bag import SmartStateBag as SmartStateBag
     from analemma.canon.identity import BlockId as BlockId
@@ -43,8 +38,6 @@ if TYPE_CHECKING:
     from analemma.flows.runs import Run as Run
     from analemma.outbox.handlers import Event as Event
     from analemma.outbox.handlers import Settle as Settle
-    from analemma.payload_functions import lambda_handler as lambda_handler
-    from analemma.payload_functions import with_payloads as with_payloads
     from analemma.payloads.fields import FieldPolicy as FieldPolicy
     from analemma.payloads.hydrate import HydratedState as HydratedState
     from analemma.payloads.rings import RingPolicy as RingPolicy
@@ -74,6 +67,13 @@ if TYPE_CHECKING:
     from analemma.state.records import decode_receipt as decode_receipt
     from analemma.state.records import encode_receipt as encode_receipt
     from analemma.state.tickets import Ticket as Ticket
+    from analemma.store.functions import lambda_handler as lambda_handler
+    from analemma.store.functions import with_payloads as with_payloads
+    from analemma.store.open import open as open
+    from analemma.store.store import App as App
+    from analemma.store.store import Stats as Stats
+    from analemma.store.store import Store as Store
+    from analemma.store.store import Tenant as Tenant
     from analemma.store.workflow import Workflow as Workflow
     from analemma.store.workflow import WorkflowTicket as WorkflowTicket
     from analemma.store.workflow import WorkflowVersion as WorkflowVersion
@@ -82,7 +82,8 @@ __version__ = "0.1.0"
 
 # Names are loaded when first used: importing the package must stay cheap for programs that only catch its errors.
 _PLACES: dict[str, tuple[str, ...]] = {
-    "analemma.app": ("App", "Stats", "Store", "Tenant", "open"),
+    "analemma.store.open": ("open",),
+    "analemma.store.store": ("App", "Stats", "Store", "Tenant"),
     "analemma.archives.archives": ("Archives",),
     "analemma.payloads.fields": ("FieldPolicy",),
     "analemma.payloads.hydrate": ("HydratedState",),
@@ -102,7 +103,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.flows.problems": ("WorkflowProblems",),
     "analemma.flows.runs": ("Run",),
     "analemma.outbox.handlers": ("Event", "Settle"),
-    "analemma.payload_functions": ("lambda_handler", "with_payloads"),
+    "analemma.store.functions": ("lambda_handler", "with_payloads"),
     "analemma.pipeline.fanout_results": ("FanoutState",),
     "analemma.settings": ("Settings",),
     "analemma.sinks.batching": ("BatchingSink", "Parcel"),

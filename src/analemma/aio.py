@@ -37,10 +37,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from analemma.app import App, Tenant, open_app
 from analemma.clock import until
 from analemma.errors import Invalid, Unavailable
 from analemma.settings import Settings
+from analemma.store.open import open_app
+from analemma.store.store import App, Tenant
 
 if TYPE_CHECKING:
     from analemma.aio_faces import AppFace, AsyncEntity, AsyncView, ContractsFace, DeploysFace, FlowsFace, TenantFace

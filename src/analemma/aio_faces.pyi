@@ -3,7 +3,6 @@
 from typing import Any, Literal, overload
 
 from analemma.aio import Async, AsyncContracts, AsyncDeploys, AsyncFlows, AsyncTenant, hop, manage, stream
-from analemma.app import Store
 from analemma.archives.archives import Archives
 from analemma.bag.bag import BagKernel, SmartStateBag
 from analemma.catalog.port import BranchKey, Version
@@ -24,8 +23,9 @@ from analemma.state.records import Commit
 from analemma.state.rollback import Rollback
 from analemma.state.tickets import Ticket
 from analemma.store.revisions import Revision
+from analemma.store.store import Store
+from analemma.store.tenant import Tenant
 from analemma.store.workflow import Why, Workflow, WorkflowTicket, WorkflowVersion
-from analemma.tenant import Tenant
 from collections.abc import Iterable, Mapping
 
 class AppFace(Async[Store]):

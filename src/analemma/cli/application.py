@@ -13,7 +13,7 @@ from analemma.cli.output import bytes_for_people, print_fields, print_json, stdo
 from analemma.errors import AnalemmaError, Invalid
 
 if TYPE_CHECKING:
-    from analemma.app import App
+    from analemma.store.store import App
 
 application = typer.Typer(
     name="analemma",

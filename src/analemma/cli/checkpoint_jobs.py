@@ -9,7 +9,7 @@ from analemma.errors import AnalemmaError
 from analemma.gc.worker import Job, Stop
 
 if TYPE_CHECKING:
-    from analemma.app import App
+    from analemma.store.store import App
 
 EVERY_S = 30.0
 LONGEST_S = 5.0

@@ -16,13 +16,13 @@ from analemma.cli.output import print_json, print_line
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
-    from analemma.app import App
     from analemma.contracts.contract_set import ContractSet
     from analemma.contracts.diffing import Difference
     from analemma.contracts.problems import Problem
     from analemma.pipeline.backfill_reports import Backfill
     from analemma.slicing.entity_key import EntityKey
     from analemma.slicing.simulate import SimulatedEntity
+    from analemma.store.store import App
 
 commands = command_group("Checking and comparing contracts.")
 

@@ -15,13 +15,13 @@ from typing import Any
 from rich.console import Console
 
 import analemma
-from analemma.app import App
 from analemma.cli.demo_agent import tell_agent_story
 from analemma.cli.demo_bookshop import tell_bookshop_story
 from analemma.cli.output import bytes_for_people
 from analemma.errors import HeadMoved
 from analemma.failpoints import VARIABLE
 from analemma.state.records import Commit
+from analemma.store.store import App
 
 NAME: dict[str, Any] = {"workflow_id": "trip-planner", "owner_id": "ann"}
 STEPS = 200

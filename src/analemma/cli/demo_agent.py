@@ -14,12 +14,12 @@ from typing import Any, Final
 from rich.console import Console
 
 import analemma
-from analemma.app import App
 from analemma.catalog.port import Version
 from analemma.failpoints import VARIABLE
 from analemma.flows.building import Flow
 from analemma.flows.runs import Run
 from analemma.state.arguments import MAIN
+from analemma.store.store import App
 
 NAME: Final[dict[str, Any]] = {"workflow_id": "korea", "owner_id": "ann"}
 QUESTIONS: Final = ("visa", "season", "trains", "food", "islands", "words", "money", "power")

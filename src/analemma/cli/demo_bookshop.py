@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from analemma.app import App, Tenant
 from analemma.sinks.port import SinkDocument
 from analemma.sinks.registry import open_sink
 from analemma.sinks.snapshot import read_snapshot
+from analemma.store.store import App, Tenant
 
 BOOKS = 200
 VIEW = "view.book"

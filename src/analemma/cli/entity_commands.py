@@ -18,8 +18,8 @@ from analemma.cli.output import one_line, print_fields, print_json
 from analemma.errors import AnalemmaError, Invalid
 
 if TYPE_CHECKING:
-    from analemma.app import Tenant
     from analemma.pipeline.slicing import CompileResult
+    from analemma.store.store import Tenant
 
 commands = typer.Typer()
 

@@ -16,9 +16,9 @@ from analemma.cli.wording import in_cli_words
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
-    from analemma.app import App
     from analemma.flows.beginning import RunsOn
     from analemma.flows.runs import Run, RunError, RunSegment
+    from analemma.store.store import App
 
 commands = typer.Typer()
 

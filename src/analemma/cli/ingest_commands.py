@@ -16,9 +16,9 @@ from analemma.cli.output import one_line, print_fields, print_json
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 
 if TYPE_CHECKING:
-    from analemma.app import App, Tenant
     from analemma.cli.line_input import Line, LineReader, Position
     from analemma.pipeline.ingest import IngestedItem
+    from analemma.store.store import App, Tenant
 
 commands = typer.Typer()
 

@@ -14,7 +14,7 @@ from analemma.errors import Invalid, NotFound
 from analemma.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
-    from analemma.app import App
+    from analemma.store.store import App
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from analemma.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from analemma.app import App
     from analemma.catalog.port import Version
+    from analemma.store.store import App
 
 ID_DIGITS = 64
 

@@ -14,8 +14,8 @@ from analemma.cli.output import print_json, print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
-    from analemma.app import App
     from analemma.pipeline.view_answers import Unanswered, ViewBatch, ViewPage, ViewResponse
+    from analemma.store.store import App
 
 commands = command_group("Asking views.")
 

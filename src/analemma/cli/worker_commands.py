@@ -18,12 +18,12 @@ from analemma.cli.output import print_json, printable
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
-    from analemma.app import App
     from analemma.archives.archives import Archives
     from analemma.flows.worker import RunWorker
     from analemma.gc.packing import Packing
     from analemma.gc.worker import Job
     from analemma.outbox.worker import Delivered, OutboxPollingWorker
+    from analemma.store.store import App
 
 commands = typer.Typer()
 MOST_TOLD = 1000

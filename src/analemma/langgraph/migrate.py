@@ -15,12 +15,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from analemma.app import App
 from analemma.catalog.langgraph.foreign import ForeignPlace, ForeignThreads, open_foreign
 from analemma.errors import Corrupt, Invalid, Unavailable
 from analemma.langgraph.saver import OWNER, AnalemmaSaver
 from analemma.langgraph.snapshots import Serialized, pack_write
 from analemma.langgraph.threads import branch_of, config_of
+from analemma.store.store import App
 
 Progress = Callable[[int, int], None]
 """Told how many checkpoints are done, and of how many."""

@@ -25,7 +25,6 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from analemma.app import App, open_app
 from analemma.canon.identity import BlockId
 from analemma.catalog.langgraph.pending_writes import INTERRUPT, RESUME
 from analemma.catalog.langgraph.threads import ANSWERED, CheckpointRow, Fence, Written
@@ -46,6 +45,8 @@ from analemma.langgraph.threads import (
     config_of,
     place_of,
 )
+from analemma.store.open import open_app
+from analemma.store.store import App
 
 log = logging.getLogger(__name__)
 

@@ -34,13 +34,14 @@ from langgraph.store.base import (
     validate_op_namespace,
 )
 
-from analemma.app import App, open_app
 from analemma.canon.canonical_json import MAXIMUM_DEPTH, canonical_json, parse_json
 from analemma.catalog.langgraph.items import ItemChange, ItemReader, SqlItems, StoredItem
 from analemma.catalog.leases import DatabaseClock, database_clock
 from analemma.clock import moment
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
 from analemma.langgraph.search import Ranking, TextIndex, parse_filter
+from analemma.store.open import open_app
+from analemma.store.store import App
 
 logger = logging.getLogger(__name__)
 

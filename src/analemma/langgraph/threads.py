@@ -13,7 +13,6 @@ from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from analemma.app import App, Tenant
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.canon.read import MISSING, Nodes, Parts, locate
@@ -58,6 +57,7 @@ from analemma.state.committer import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.records import COMMITTED, FORKED
 from analemma.state.removal import remove_workflow
+from analemma.store.store import App, Tenant
 
 REMEMBERED_CHECKPOINTS = 4096
 """Checkpoints of which it is remembered which version they are: most are the parent of the next."""

@@ -50,7 +50,7 @@ class _Known:
 class Contracts:
     """The contracts of an open store, for all its tenants. Safe to share between threads.
 
-    >>> from analemma.app import open_app
+    >>> from analemma.store.open import open_app
     >>> schema = {"kind": "ENTITY_SCHEMA", "id": "entity.note", "version": "1.0.0", "status": "ACTIVE"}
     >>> schema |= {"entityType": "NOTE", "fields": [{"name": "text", "type": "string"}]}
     >>> with open_app("sqlite:///:memory:") as app:

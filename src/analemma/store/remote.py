@@ -7,19 +7,20 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from analemma.app import App, open_app
 from analemma.catalog.entities.backfills import Backfills
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
 from analemma.flows.tasks import BatchAnswer
-from analemma.payload_functions import Kept
 from analemma.pipeline.backfill import BackfillJobs, Remote
 from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
 from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
 from analemma.pipeline.backfill_parts import TenantParts, tenant_parts
 from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall
 from analemma.settings import Settings
+from analemma.store.functions import Kept
+from analemma.store.open import open_app
+from analemma.store.store import App
 
 
 @dataclass(frozen=True, slots=True)

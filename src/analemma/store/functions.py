@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from analemma.app import App, open_app
+from analemma.store.open import open_app
+from analemma.store.store import App
 
 if TYPE_CHECKING:
     from analemma.payloads.payloads import Payloads

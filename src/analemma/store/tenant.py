@@ -23,7 +23,6 @@ from analemma.state.records import Manifest, decode_manifest
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
 # the collector, nor a collector for payloads.
 if TYPE_CHECKING:
-    from analemma.app import App
     from analemma.archives.archives import Archives
     from analemma.bag.bag import BagKernel
     from analemma.catalog.entities.sources import SourceProblem
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from analemma.pipeline.tenant_pipeline import TenantPipeline
     from analemma.state.segments import Injection, Placed
     from analemma.state.verify import Report
+    from analemma.store.store import App
     from analemma.store.workflow import Workflow
 
 
@@ -292,7 +292,7 @@ class Tenant:
         )
 
     def _flows_elsewhere(self) -> Elsewhere:
-        from analemma.remote import flows_elsewhere
+        from analemma.store.remote import flows_elsewhere
 
         return flows_elsewhere(self._app)
 
