@@ -33,11 +33,11 @@ from analemma.archives.collecting_survey import (
 )
 from analemma.archives.names import FOREIGN_DATA, META, archives_prefix, parse_key, unit_prefix
 from analemma.archives.parts import Parts
+from analemma.blocks.ownership import NotOwner
 from analemma.catalog.archives.archive_marks import ArchiveMarks, ArchivePass, ArchiveSnapshot
 from analemma.catalog.leases import SECOND_US, LeaseLost
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 from analemma.failpoints import declare, hit
-from analemma.state.object_ownership import NotOwner
 
 AFTER_LIST = declare("archive_gc.after_list", "all archives are listed, and the catalog is not read")
 AFTER_LOOK = declare("archive_gc.after_look", "it is known which archives are nobody's, and nothing is marked")

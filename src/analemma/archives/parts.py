@@ -10,6 +10,7 @@ from typing import Literal
 from analemma.archives.entries import Limits
 from analemma.archives.names import META, unit_prefix
 from analemma.archives.volumes import Volumes
+from analemma.blocks.ownership import ObjectOwnership
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.store import BlockStore
 from analemma.catalog.archives.workspaces import Operation, SqlWorkspaces, Status, UnitRow, WorkspaceRow
@@ -17,7 +18,6 @@ from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy, moment
 from analemma.errors import Invalid
 from analemma.settings import Settings
-from analemma.state.object_ownership import ObjectOwnership
 
 FormatName = Literal["tar", "blocks"]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Collection as Many
 from typing import Protocol
 
+from analemma.blocks.ownership import ObjectOwnership
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
@@ -28,7 +29,6 @@ from analemma.gc.roots import MANIFESTS, ROOTS
 from analemma.gc.uploads import UploadCollector
 from analemma.settings import Settings
 from analemma.state.kernel import Kernel
-from analemma.state.object_ownership import ObjectOwnership
 from analemma.state.retention import ExpiryPlan, expire_branches
 
 BEFORE_FINISH = declare("gc.before_finish", "a pass is done, and nothing says so")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from analemma.blocks.ownership import NotOwner
 from analemma.blocks.packs import UPLOAD_ID_BYTES, pack_key
 from analemma.blocks.port import ObjectStore
 from analemma.catalog.collecting.uploads import (
@@ -25,7 +26,6 @@ from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.gc.collection import Collection
 from analemma.gc.lifecycle import ORPHAN_TAG
-from analemma.state.object_ownership import NotOwner
 
 BEFORE_CLAIM = declare("gc.before_claim", "a pass has found uploads that nobody needs, and none of them is claimed")
 AFTER_CLAIM = declare("gc.after_claim", "uploads are claimed durably, and their objects are still there")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from analemma.archives.detachment import Detached
     from analemma.archives.volumes import Volumes
     from analemma.bag.bag import BagKernel
+    from analemma.blocks.ownership import ObjectOwner, ObjectOwnership
     from analemma.catalog.leases import DatabaseClock
     from analemma.catalog.outbox.channels import Channels
     from analemma.catalog.port import TenantId
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from analemma.pipeline.sinks import Sinks
     from analemma.pipeline.versions import Versions
     from analemma.state.events import Sources, SourceWatch
-    from analemma.state.object_ownership import ObjectOwner, ObjectOwnership
     from analemma.store.workflow import Workflow
 
 OBJECTS_DIRECTORY = "objects"
@@ -460,7 +460,7 @@ class Store:
         """Whose the objects are, this catalog's or those of one that it may be a copy of; None without objects."""
         if self.objects is None:
             return None
-        from analemma.state.object_ownership import ObjectOwner
+        from analemma.blocks.ownership import ObjectOwner
 
         if self.ownership is None:
             return ObjectOwner("own", 0, "the store's own")
@@ -558,17 +558,15 @@ class Store:
         """Objects at a place that other catalogs may be opened with, too, are deleted by their owner only."""
         if place is None:
             return objects
-        from analemma.state.owned_objects import OwnedObjects
+        from analemma.blocks.ownership import OwnedObjects
 
         self.ownership = self._ownership(objects, place)
         return OwnedObjects(objects, self.ownership)
 
     def _ownership(self, objects: ObjectStore, place: str) -> ObjectOwnership:
-        from analemma.catalog.collecting.owners import ObjectOwnerRows
-        from analemma.state.object_ownership import ObjectOwnership
+        from analemma.blocks.ownership import ObjectOwnership
 
-        rows, inside = ObjectOwnerRows(self.catalog), catalog_beside(place)
-        return ObjectOwnership(rows, objects, place, self._entropy, inside=inside)
+        return ObjectOwnership(self.catalog.engine, objects, place, self._entropy, inside=catalog_beside(place))
 
     def _hardened(self, objects: ObjectStore) -> ObjectStore:
         return Hardened(

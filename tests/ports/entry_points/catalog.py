@@ -1,7 +1,7 @@
 """The catalog: how one is opened, its port, and the engines beneath."""
 
 from analemma import App
-from analemma.catalog.collecting.owners import CatalogIdentity, ObjectOwnerRows
+from analemma.blocks import ownership
 from analemma.catalog.engine.postgres.names import names as names
 from analemma.catalog.engine.schema import BASELINE as BASELINE
 from analemma.catalog.engine.schema import OLDER as OLDER
@@ -21,9 +21,9 @@ from analemma.catalog.port import TenantId as TenantId
 from analemma.catalog.port import UploadId as UploadId
 
 
-def identity_of(app: App) -> CatalogIdentity:
+def identity_of(app: App) -> ownership.CatalogIdentity:
     """Which catalog this is."""
-    return ObjectOwnerRows(app.catalog).identity()
+    return ownership.identity_of(app.catalog.engine)
 
 
 def wakeups_of(app: App) -> Wakeups:

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from analemma.errors import Invalid
+
+if TYPE_CHECKING:
+    from analemma.catalog.sql_catalog import SqlCatalog
 
 BESIDE = "beside its catalog"
 """In the directory where an embedded store has its objects unless told otherwise: it may be moved as a whole."""
 MEMORY = "in memory"
 FILE_NAME = "catalog.db"
 """What the database is called inside a store's directory."""
-
-
-class RemembersPlace(Protocol):
-    """The catalog, as far as this goes."""
-
-    def objects_place(self) -> str | None: ...
-
-    def move_objects(self, place: str, *, before: str | None, unless_used: bool) -> bool: ...
-
-    def has_objects(self) -> bool: ...
-
-    def has_uploads(self) -> bool: ...
 
 
 def object_place(url: str, beside: Path | None = None) -> str:
@@ -44,7 +35,7 @@ def object_place(url: str, beside: Path | None = None) -> str:
     return BESIDE if beside is not None and path == os.path.realpath(beside) else Path(path).as_uri()
 
 
-def known_objects(catalog: RemembersPlace) -> str | None:
+def known_objects(catalog: SqlCatalog) -> str | None:
     """The objects of a store for which none were named: a directory that is there, or None if there are none. Invalid
     if they are not to be found by their place alone: without them, nothing may be read, expired or collected."""
     known = catalog.objects_place()
@@ -66,9 +57,7 @@ def known_objects(catalog: RemembersPlace) -> str | None:
     )
 
 
-def hold_to_place(
-    catalog: RemembersPlace, place: str, *, chosen: bool, moved: bool, beside: Path | None = None
-) -> None:
+def hold_to_place(catalog: SqlCatalog, place: str, *, chosen: bool, moved: bool, beside: Path | None = None) -> None:
     """Raise Invalid if the objects of this store are elsewhere. Another place may be chosen as long as there are none,
     and is remembered when the first is put there: opening a store changes nothing, unless they were `moved`. Memory is
     remembered by nobody."""

@@ -7,17 +7,21 @@
 A dump that was restored, or a database made of a template, is another catalog by its identity. A clone of the disk is
 not, but of the two only one raises the marker: what the other knows is then neither the old generation nor its own
 intent. Before a pass expires, dooms, claims or deletes anything, the two must agree; whoever does not own the objects
-reads them, and writes below a folder of its own."""
+reads them, and writes below a folder of its own: `OwnedObjects` is a store's objects by these rules."""
 
 from __future__ import annotations
 
+import heapq
 import json
+import os
 import threading
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from analemma.blocks.port import ObjectStore
-from analemma.catalog.collecting.owners import CatalogIdentity, ObjectClaim, ObjectOwnerRows
+from analemma.blocks.port import ObjectInfo, ObjectStore, StoreWrapper, check_key, check_prefix, missing
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.clock import Entropy
 from analemma.errors import Conflict, Denied, Internal, NotFound, Unavailable
 from analemma.failpoints import declare, hit
@@ -35,14 +39,57 @@ _FORMAT = 1
 _TRIES = 20
 
 OwnerState = Literal["own", "owner", "unclaimed", "other"]
+T = TypeVar("T")
 
 
 class NotOwner(Denied):
     """The objects are another catalog's, or may be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class CatalogIdentity(NamedTuple):
+    """What tells a catalog from its copies, as far as anything does."""
+
+    system: str | None
+    """PostgreSQL's system identifier, which replicas share; of SQLite, `sqlite`. None: this role may not ask."""
+    database: str
+    """The OID of the database, and behind a point that of the schema if it is not `public`; of SQLite, the inode of its
+    file."""
+
+    def __str__(self) -> str:
+        if self.system == "sqlite":
+            return f"the SQLite file of inode {self.database}"
+        return f"database {self.database} of PostgreSQL system {self.system or '(unknown)'}"
+
+    def may_be(self, other: CatalogIdentity) -> bool:
+        """Whether nothing tells the two apart."""
+        known = self.system is not None and other.system is not None
+        return self.database == other.database and (not known or self.system == other.system)
+
+
+def identity_of(engine: Engine) -> CatalogIdentity:
+    """Which catalog this is. Asked each time: a URL may lead to another server from one moment to the next."""
+    if isinstance(engine, SqliteEngine):
+        # A copy is another file. Not the device: that changes when the same disk is mounted again.
+        return CatalogIdentity("sqlite", str(os.stat(engine.path).st_ino))
+    database, may_ask = engine.all("database_oid")[0]
+    return CatalogIdentity(str(engine.value("system_identifier")) if may_ask else None, str(database))
+
+
+class ObjectClaim(NamedTuple):
+    """How far a catalog has followed the marker of its objects."""
+
+    store: str
+    generation: int
+    """The one that was last confirmed; 0: there was none."""
+    token: str | None
+    """What tells it from the same generation of a clone."""
+    intent: str | None
+    """The token of the next generation, if its marker may have been written."""
+    place: str | None
+    """Where the marker was."""
+
+
+class Marker(NamedTuple):
     """Whose the objects are, as the object beside them says."""
 
     store: str
@@ -76,6 +123,24 @@ class Marker:
             return None
 
 
+class _View(NamedTuple):
+    """What the catalog knows and what the marker says, at one moment."""
+
+    claim: ObjectClaim
+    found: bytes | None
+    """The marker, as it is stored."""
+    marker: Marker | None
+    """The same, if it is there and can be read."""
+    refusal: NotOwner | None
+    """Why this catalog is not the owner, if it is not."""
+
+    @property
+    def is_ahead(self) -> bool:
+        """The marker of an earlier turn was written, and whoever did that died before he could say so."""
+        claim, marker = self.claim, self.marker
+        return marker is not None and (marker.generation, marker.token) == (claim.generation + 1, claim.intent)
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectOwner:
     """Whose the objects of a store are."""
@@ -92,10 +157,10 @@ class ObjectOwnership:
     """Keeps to the rule that objects belong to one catalog, for those at one place outside of the store's own."""
 
     def __init__(
-        self, rows: ObjectOwnerRows, objects: ObjectStore, place: str, entropy: Entropy, *, inside: str | None = None
+        self, engine: Engine, objects: ObjectStore, place: str, entropy: Entropy, *, inside: str | None = None
     ) -> None:
         """`inside`: the file of another catalog, in whose own directory the objects lie."""
-        self._rows = rows
+        self._engine = engine
         self._objects = objects
         self._place = place
         self._entropy = entropy
@@ -106,7 +171,7 @@ class ObjectOwnership:
 
     def owner(self) -> ObjectOwner:
         """Whose the objects are now. Changes nothing."""
-        claim, found, refusal = self._look()
+        claim, found, _, refusal = self._look()
         if refusal is not None:
             return ObjectOwner("other", claim.generation, f"{refusal.message} ({refusal.hint})")
         if found is None:
@@ -118,30 +183,32 @@ class ObjectOwnership:
     def take_turn(self) -> None:
         """Raise the generation: what begins a pass. Denied, and nothing is changed, if the objects are another's."""
         for _ in range(_TRIES):
-            claim, found, refusal = self._look()
-            if refusal is not None:
-                raise refusal
-            if self._is_ahead(claim, found):
-                # The marker of an earlier turn was written, and whoever did that died before he could say so.
-                self._rows.confirm(claim, self._place)
+            view = self._look()
+            claim = view.claim
+            if view.refusal is not None:
+                raise view.refusal
+            if view.is_ahead:
+                self._confirm(claim)
                 continue
-            intended = self._rows.intend(claim, self._token())
-            if intended.generation == claim.generation and intended.intent and self._raise(intended, found):
+            self._write("intend_generation", generation=claim.generation, token=claim.token or "", intent=self._token())
+            # As it is then, also if somebody else did that.
+            intended = self._claim()
+            if intended.generation == claim.generation and intended.intent and self._raise(intended, view.found):
                 return
         raise _too_many()
 
     def check(self) -> None:
         """Denied unless the objects are this catalog's: asked before each deletion, since a pass may take long."""
-        _, found, refusal = self._look()
-        if refusal is not None:
-            raise refusal
-        if found is None:
+        view = self._look()
+        if view.refusal is not None:
+            raise view.refusal
+        if view.found is None:
             self.take_turn()
 
     def check_present(self) -> None:
         """Unavailable if these cannot be the objects that this catalog knows: asked when one is missing, which may be
         damage, or another bucket."""
-        if self._rows.claim().generation > 0 and self._read() is None:
+        if self._claim().generation > 0 and self._read() is None:
             raise Unavailable(
                 f"the objects of this store are not at {self._place}: there is no {MARKER}",
                 hint="check that the bucket or the directory is the right one, and mounted; if all objects are there, "
@@ -152,7 +219,7 @@ class ObjectOwnership:
     def adopt(self) -> ObjectOwner:
         """Make them this catalog's; whoever owned them finds out before his next deletion, and stops."""
         for _ in range(_TRIES):
-            claim, found, refusal = self._look()
+            claim, found, marker, refusal = self._look()
             if refusal is not None and self._inside is not None:
                 raise refusal  # Their store needs no marker, and would not see one.
             if refusal is None:
@@ -161,14 +228,16 @@ class ObjectOwnership:
                     break
                 except NotOwner:
                     continue  # Another adopted them this moment: of two who do, the later one has them.
-            marker = None if found is None else Marker.decode(found)
-            generation, token = claim.generation, claim.token
-            if marker is not None:
-                generation, token = marker.generation, marker.token
-            intent = self._token()
-            if not self._rows.adopt(claim, generation=generation, token=token, intent=intent):
-                continue
-            if self._raise(ObjectClaim(claim.store, generation, token, intent, claim.place), found):
+            last = claim if marker is None else marker
+            adopted = claim._replace(generation=last.generation, token=last.token, intent=self._token())
+            if self._write(
+                "adopt_generation",
+                generation=adopted.generation,
+                token=adopted.token,
+                intent=adopted.intent,
+                was=claim.generation,
+                was_token=claim.token or "",
+            ) and self._raise(adopted, found):
                 break
         else:
             raise _too_many()
@@ -187,7 +256,7 @@ class ObjectOwnership:
 
     def folders(self) -> list[str]:
         """Below which, beside the usual place, objects of this catalog may lie."""
-        return list(self._rows.folders())
+        return [name for name, _ in self._engine.all("object_folders")]
 
     def _choose_folder(self) -> str | None:
         try:
@@ -195,20 +264,21 @@ class ObjectOwnership:
             return None
         except NotOwner:
             pass
-        identity = str(self._rows.identity())
-        for name, catalog in self._rows.folders().items():
+        identity = str(identity_of(self._engine))
+        for name, catalog in self._engine.all("object_folders"):
             # One that is in a copy's catalog because it was copied from there is that of the copy's original.
             if catalog == identity:
-                return name
+                return str(name)
         name = f"{FOLDERS}/{self._token()}"
-        self._rows.add_folder(name, identity)
+        self._write("add_object_folder", name=name, catalog=identity)
         return name
 
     def _raise(self, intended: ObjectClaim, found: bytes | None) -> bool:
         """Write the marker that is intended in the place of the one that was found; False if another was there."""
         assert intended.intent is not None
         hit(AFTER_INTENT)
-        marker = Marker(intended.store, self._rows.identity(), intended.generation + 1, intended.intent).encode()
+        identity = identity_of(self._engine)
+        marker = Marker(intended.store, identity, intended.generation + 1, intended.intent).encode()
         try:
             if found is None:
                 self._objects.put(MARKER, marker, if_absent=True)
@@ -217,19 +287,28 @@ class ObjectOwnership:
         except Conflict:
             return False
         hit(AFTER_MARKER)
-        self._rows.confirm(intended, self._place)
+        self._confirm(intended)
         hit(AFTER_GENERATION)
         return True
 
-    def _look(self) -> tuple[ObjectClaim, bytes | None, NotOwner | None]:
-        """What the catalog knows, what the marker holds, and why this is not its owner, if it is not."""
+    def _confirm(self, claim: ObjectClaim) -> None:
+        """Record that the marker says what was intended."""
+        self._write("confirm_generation", generation=claim.generation, intent=claim.intent or "", place=self._place)
+
+    def _claim(self) -> ObjectClaim:
+        return self._engine.rows(ObjectClaim, "object_claim")[0]
+
+    def _write(self, name: str, /, **facts: Any) -> int:
+        return self._engine.write(lambda tx: tx.execute(name, **facts), durable=True)
+
+    def _look(self) -> _View:
         for _ in range(_TRIES):
-            claim = self._rows.claim()
-            found = self._read()
-            refusal = self._refusal(claim, found)
+            claim, found = self._claim(), self._read()
+            view = _View(claim, found, None if found is None else Marker.decode(found), None)
+            refusal = self._refusal(view)
             # Another program on this catalog may have raised both between the two looks.
-            if refusal is None or self._rows.claim() == claim:
-                return claim, found, refusal
+            if refusal is None or self._claim() == claim:
+                return view._replace(refusal=refusal)
         raise _too_many()
 
     def _read(self) -> bytes | None:
@@ -238,11 +317,8 @@ class ObjectOwnership:
         except NotFound:
             return None
 
-    def _is_ahead(self, claim: ObjectClaim, found: bytes | None) -> bool:
-        marker = None if found is None else Marker.decode(found)
-        return marker is not None and (marker.generation, marker.token) == (claim.generation + 1, claim.intent)
-
-    def _refusal(self, claim: ObjectClaim, found: bytes | None) -> NotOwner | None:
+    def _refusal(self, view: _View) -> NotOwner | None:
+        claim, found, marker, _ = view
         if self._inside is not None:
             return self._denied(
                 "inside",
@@ -257,10 +333,9 @@ class ObjectOwnership:
                 "they have no marker any more: it was deleted, or these are not the objects of this store",
                 f"check that {self._place} is the right place; if all objects are there, `analemma objects adopt`",
             )
-        marker = Marker.decode(found)
         if marker is None:
             return self._denied("unreadable", f"their marker, {MARKER}, cannot be read", _WHAT_TO_DO)
-        identity = self._rows.identity()
+        identity = identity_of(self._engine)
         if marker.store != claim.store or not marker.catalog.may_be(identity):
             whose = "of the same store" if marker.store == claim.store else f"of store {marker.store}"
             return self._denied(
@@ -270,7 +345,7 @@ class ObjectOwnership:
                 owner=str(marker.catalog),
                 store=marker.store,
             )
-        if (marker.generation, marker.token) == (claim.generation, claim.token) or self._is_ahead(claim, found):
+        if (marker.generation, marker.token) == (claim.generation, claim.token) or view.is_ahead:
             return None
         return self._denied(
             "generation",
@@ -290,6 +365,88 @@ class ObjectOwnership:
 
     def _token(self) -> str:
         return self._entropy.random_bytes(16).hex()
+
+
+class OwnedObjects(StoreWrapper):
+    """An object store whose deletions ask first whose the objects are. What a copy of the catalog wrote lies below
+    folders of its own and is read as if it lay among the others: names of objects are random, so none is in two
+    places."""
+
+    def __init__(self, store: ObjectStore, ownership: ObjectOwnership) -> None:
+        super().__init__(store)
+        self._ownership = ownership
+
+    def _pass(self, operation: str, call: Callable[..., T], *given: Any, **options: Any) -> T:
+        if not given:
+            return call()
+        key, *rest = given
+        if operation in ("put", "put_stream", "replace"):
+            folder = self._ownership.folder_to_write()
+            return call(key if folder is None else f"{folder}/{check_key(key)}", *rest, **options)
+        try:
+            return call(key, *rest)
+        except NotFound:
+            return call(self._elsewhere(key), *rest)
+
+    def open_read(self, key: str) -> Iterator[bytes]:
+        begun = False
+        try:
+            for piece in self._store.open_read(key):
+                begun = True
+                yield piece
+            return
+        except NotFound:
+            if begun:
+                raise
+        yield from self._store.open_read(self._elsewhere(key))
+
+    def head(self, key: str) -> ObjectInfo | None:
+        info = self._store.head(key)
+        if info is None:
+            try:
+                info = self._store.head(self._elsewhere(key))
+            except NotFound:
+                return None
+        return None if info is None else replace(info, key=key)
+
+    def delete(self, key: str) -> None:
+        self.delete_many([key])
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        chosen = [check_key(key) for key in keys]
+        if chosen:
+            self._ownership.check()
+            folders = self._ownership.folders()
+            self._store.delete_many([*chosen, *(f"{folder}/{key}" for folder in folders for key in chosen)])
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        folder = check_prefix(prefix)
+        listings = [self._among_all(folder)]
+        listings += [self._below(each, folder) for each in self._ownership.folders()]
+        return heapq.merge(*listings, key=lambda info: info.key.encode()) if len(listings) > 1 else listings[0]
+
+    def tag(self, key: str, tags: Mapping[str, str]) -> None:
+        # By its tags the bucket's own rules may delete it.
+        self._ownership.check()
+        super().tag(key, tags)
+
+    def _elsewhere(self, key: str) -> str:
+        """The same object below a folder of this catalog's, if it is there; NotFound by its own name if it is not."""
+        for folder in self._ownership.folders():
+            if self._store.head(f"{folder}/{key}") is not None:
+                return f"{folder}/{key}"
+        self._ownership.check_present()
+        raise missing(key)
+
+    def _among_all(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Without the marker and what copies have put below their folders, which is nobody else's."""
+        for info in self._store.list(prefix):
+            if prefix or (info.key != MARKER and not info.key.startswith(f"{FOLDERS}/")):
+                yield info
+
+    def _below(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+        for info in self._store.list(f"{folder}/{prefix}" if prefix else folder):
+            yield replace(info, key=info.key.removeprefix(f"{folder}/"))
 
 
 _WHAT_TO_DO = (
