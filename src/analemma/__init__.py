@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from analemma.sinks.snapshot import read_snapshot as read_snapshot
     from analemma.slicing.entity_key import EntityKey as EntityKey
     from analemma.slicing.incremental import CompileMode as CompileMode
-    from analemma.state.committer import Proposal as Proposal
+    from analemma.state.commits import Proposal as Proposal
     from analemma.state.delta import DeltaUpdate as DeltaUpdate
     from analemma.state.kernel import Kernel as Kernel
     from analemma.state.merge_values import by_key as by_key
@@ -113,7 +113,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.sinks.snapshot": ("read_snapshot",),
     "analemma.slicing.entity_key": ("EntityKey",),
     "analemma.slicing.incremental": ("CompileMode",),
-    "analemma.state.committer": ("Proposal",),
+    "analemma.state.commits": ("Proposal",),
     "analemma.state.delta": ("DeltaUpdate",),
     "analemma.state.kernel": ("Kernel",),
     "analemma.state.merge_values": ("by_key",),

@@ -34,12 +34,12 @@ from analemma.state.arguments import (
     explained,
     place,
 )
-from analemma.state.committer import Proposal, commit_of
+from analemma.state.commits import Proposal, commit_of
 from analemma.state.delta import DeltaUpdate
 from analemma.state.kernel import Kernel
 from analemma.state.merge import ByPlace, Roots, changes_by_place, rebase
 from analemma.state.records import Commit
-from analemma.state.save import digest, known_commit
+from analemma.state.save import digest
 
 # Loaded by who rebases: every program has the verbs.
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class BagKernel(Kernel):
             )
         key = branch_key(owner_id, workflow_id, branch)
         if execution_id is None:
-            return self._bag(self._head(key).manifest)
+            return self._bag(self._commits.head(key).manifest)
         rows = self._catalog.history(self._tenant, key, execution=check_name(execution_id, "execution"), limit=1)
         if not rows:
             raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
@@ -320,8 +320,8 @@ class BagKernel(Kernel):
         asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
         request = _Request(key, False, *asked, is_update=True)
         fingerprint = _fingerprint(self, request, ["update"])
-        for _ in self._attempts(key):
-            known = None if idempotency_key is None else known_commit(self, key, idempotency_key, fingerprint)
+        for _ in self._commits.attempts(key):
+            known = None if idempotency_key is None else self._commits.known(key, idempotency_key, fingerprint)
             if known is not None:
                 return known
             bag = self._session_bag(key)
@@ -329,7 +329,7 @@ class BagKernel(Kernel):
                 _change(bag, function)
             except Expired:
                 # The version may have gone while the function read it, but the newest never does.
-                if self._head(key).manifest == bag._base.manifest:
+                if self._commits.head(key).manifest == bag._base.manifest:
                     raise
             else:
                 with suppress(HeadMoved):
@@ -343,7 +343,7 @@ class BagKernel(Kernel):
         self._save_session(bag, request)
 
     def _session_bag(self, key: BranchKey) -> SmartStateBag:
-        head = self._head_after_pending(key)
+        head = self._commits.head_after_pending(key)
         return SmartStateBag() if head is None else self._bag(head.manifest)
 
     def _save_session(self, bag: SmartStateBag, request: _Request) -> Commit | None:
@@ -353,10 +353,10 @@ class BagKernel(Kernel):
 
     @cached_property
     def _bag_store(self) -> BagStore:
-        return BagStore((id(self._catalog), self._tenant), Parts(self._trees), self._guarded)
+        return BagStore((id(self._catalog), self._tenant), Parts(self._trees), self._commits.guarded)
 
     def _bag(self, manifest: BlockId) -> SmartStateBag:
-        found = self._read_manifest(manifest)
+        found = self._commits.manifest(manifest)
         if found.root.kind != "map":
             raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())
         return SmartStateBag._of_version(
@@ -432,7 +432,7 @@ class _Save:
         request = self._request
         if request.idempotency_key is None:
             return None
-        return known_commit(self._kernel, request.key, request.idempotency_key, self._fingerprint)
+        return self._kernel._commits.known(request.key, request.idempotency_key, self._fingerprint)
 
     def _edit(self, trees: Trees, root: BlockId, operations: Iterable[Operation]) -> Edited:
         try:
@@ -445,8 +445,8 @@ class _Save:
             raise
 
     def _commit(self) -> Commit:
-        base = self._bag._base.manifest
-        return commit_of(self._kernel._commit(self._request.key, base, lambda head: self._proposal(self.edited, head)))
+        commits, base = self._kernel._commits, self._bag._base.manifest
+        return commit_of(commits.commit_next(self._request.key, base, lambda head: self._proposal(self.edited, head)))
 
     def _commit_rebased(self) -> Commit:
         from analemma.state.merge_values import Strategies
@@ -457,23 +457,23 @@ class _Save:
         def propose(head: Head | None) -> Proposal:
             if head is None:
                 raise NotFound(f"there is no {place(request.key)}", hint="fork the bag's version instead")
-            root = kernel._read_manifest(head.manifest).root.id
+            root = kernel._commits.manifest(head.manifest).root.id
             roots = Roots(self.base_root, root, self.edited.root.id)
             operations = rebase(roots, self.changes.operations, self._trees, by_place, strategies)
             return self._proposal(self._edit(kernel._trees, root, operations), head)
 
         def commit() -> Commit:
-            return commit_of(kernel._commit(request.key, CURRENT_HEAD, propose))
+            return commit_of(kernel._commits.commit_next(request.key, CURRENT_HEAD, propose))
 
         base = self._bag._base.manifest
         by_place: ByPlace = _by_field if base is None else changes_by_place
-        return commit() if base is None else kernel._guarded(base, commit)
+        return commit() if base is None else kernel._commits.guarded(base, commit)
 
     def _proposal(self, edited: Edited, head: Head | None) -> Proposal:
         request = self._request
         if head is None:
             check_new_branch(request.key.branch)
-        base = None if head is None else self._kernel._read_manifest(head.manifest)
+        base = None if head is None else self._kernel._commits.manifest(head.manifest)
         return Proposal(
             request.key,
             Edited(edited.root, (*edited.blocks, *self._metadata_blocks)),

@@ -24,7 +24,7 @@ from analemma.flows.segments import Plan, Segment, plan_of
 from analemma.flows.walking import Position
 from analemma.flows.working_state import WorkingState
 from analemma.state.arguments import CURRENT_HEAD, place
-from analemma.state.committer import Outcome, Proposal
+from analemma.state.commits import Outcome, Proposal
 from analemma.state.delta import DeltaUpdate, apply_update
 from analemma.state.records import CONFIGURED, FORKED, ROLLED_BACK, Manifest
 from analemma.state.segment_lists import all_segments, make_list
@@ -141,7 +141,7 @@ class RunKernel(BagKernel):
         its segments, and the run's row."""
 
         def propose(head: Head | None) -> Proposal:
-            before = None if head is None else self._read_manifest(head.manifest)
+            before = None if head is None else self._commits.manifest(head.manifest)
             state = apply_update(self._trees, None if before is None else before.root.id, given)
             return Proposal(
                 key,
@@ -155,11 +155,11 @@ class RunKernel(BagKernel):
                 rows=rows,
             )
 
-        return self._standing(self._commit(key, CURRENT_HEAD, propose))
+        return self._standing(self._commits.commit_next(key, CURRENT_HEAD, propose))
 
     def stand_on(self, manifest: BlockId) -> Standing:
         """A version, to go on from; Denied if it does not say what is run."""
-        found = self._read_manifest(manifest)
+        found = self._commits.manifest(manifest)
         if found.config is None or found.segments is None:
             raise Denied(
                 f"manifest {manifest.hex()} does not say what is to be run",
@@ -171,7 +171,7 @@ class RunKernel(BagKernel):
     def newest(self, key: BranchKey, document: BlockId, own: BlockId) -> Standing:
         """Where a run goes on: the newest version of its branch, with what that runs if it is the run's document, and
         else with what the run's `own` last version has."""
-        head = self._head_after_pending(key)
+        head = self._commits.head_after_pending(key)
         if head is None:
             raise NotFound(f"there is no {place(key)} any more", hint="its branch was removed")
         mine = self.stand_on(own)
@@ -183,7 +183,7 @@ class RunKernel(BagKernel):
             )
         if head.manifest == own:
             return mine
-        found = self._read_manifest(head.manifest)
+        found = self._commits.manifest(head.manifest)
         state = self._working(head.manifest, found)
         if found.config == document and found.segments is not None:
             return Standing(state, document, found.segments, head.manifest)
@@ -194,14 +194,14 @@ class RunKernel(BagKernel):
         head = self._catalog.head(self._tenant, standing.state.key)
         if head is None or head.manifest == standing.state.manifest:
             return standing
-        found = self._read_manifest(head.manifest)
+        found = self._commits.manifest(head.manifest)
         if found.config != standing.config or found.segments in (None, standing.segments):
             return standing
         return replace(standing, segments=found.segments, source=head.manifest)
 
     def stand_on_state(self, manifest: BlockId, document: BlockId, own: BlockId) -> Standing:
         """The state of a version, to be run with a document: that of the version itself, or of the run's `own`."""
-        found = self._read_manifest(self._row(manifest.hex(), None).id)
+        found = self._commits.manifest(self._row(manifest.hex(), None).id)
         state = self._working(manifest, found)
         if found.config == document and found.segments is not None:
             return Standing(state, document, found.segments, manifest)
@@ -210,7 +210,7 @@ class RunKernel(BagKernel):
 
     def state_of(self, manifest: BlockId) -> WorkingState:
         """The state of a version, to work on."""
-        return self._working(manifest, self._read_manifest(manifest))
+        return self._working(manifest, self._commits.manifest(manifest))
 
     def version_manifest(self, key: BranchKey, version: int) -> BlockId:
         """Which manifest a version of a branch is."""
@@ -227,7 +227,7 @@ class RunKernel(BagKernel):
         manifest = standing.state.manifest
         listed = read_segments(self, manifest, standing.segments)
         # Found by their hashes and verified against them: what comes back is what the manifest says.
-        configs, document = self._guarded(
+        configs, document = self._commits.guarded(
             manifest,
             lambda: (
                 self._trees.read_many([each.config.id for each in all_segments(self._blocks.fetch, listed)]),
@@ -273,7 +273,7 @@ class RunKernel(BagKernel):
                 raise NotFound(f"there is no {place(state.key)} any more", hint="its branch was removed")
             tree, segments = state.tree(), standing.segments
             if head.manifest != state.manifest:
-                found = self._read_manifest(head.manifest)
+                found = self._commits.manifest(head.manifest)
                 tree = self._rebased(state, found)
                 if found.config == standing.config and found.segments not in (None, segments):
                     if commit.last:
@@ -319,7 +319,7 @@ class RunKernel(BagKernel):
     def fork_run(self, source: Standing, key: BranchKey, execution: str, rows: Rows) -> Standing:
         """Begin a branch, or a workflow, with a version, together with a run that goes on from it there."""
         state = source.state
-        if self._head_after_pending(key) is not None:
+        if self._commits.head_after_pending(key) is not None:
             raise Conflict(f"{place(key)} exists already", hint="choose another name")
         proposal = Proposal(
             key,
@@ -335,11 +335,11 @@ class RunKernel(BagKernel):
             facts={"from": state.manifest.hex()},
             rows=rows,
         )
-        return self._standing(self._committer.commit(proposal))
+        return self._standing(self._commits.commit(proposal))
 
     def _commit_run(self, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
         try:
-            return self._commit(key, CURRENT_HEAD, propose)
+            return self._commits.commit_next(key, CURRENT_HEAD, propose)
         except Conflict as exc:
             if exc.facts.get("statement") in RUN_STATEMENTS:
                 raise FencedOut(
@@ -374,7 +374,7 @@ class RunKernel(BagKernel):
 
     def _working(self, manifest: BlockId, found: Manifest) -> WorkingState:
         return WorkingState(
-            self._trees, self._guarded, key=found.key, manifest=manifest, version=found.version, root=found.root
+            self._trees, self._commits.guarded, key=found.key, manifest=manifest, version=found.version, root=found.root
         )
 
 

@@ -19,7 +19,7 @@ from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
 from analemma.langgraph.snapshots import COUNTERS, from_value, slot, to_value
 from analemma.langgraph.threads import Threads, back_to
-from analemma.state.committer import Proposal
+from analemma.state.commits import Proposal
 from analemma.state.records import ROLLED_BACK
 from analemma.state.removal import remove_at
 from analemma.state.retention import BATCH, all_versions, expire_batch, held_channels, needed_by
@@ -89,7 +89,7 @@ def _tries(threads: Threads) -> Iterator[int]:
 def _look(threads: Threads, thread: str, branch: str) -> tuple[Head | None, list[CheckpointRow]]:
     """Where a namespace stands, and all its checkpoints. In this order: what comes to be meanwhile is newer than
     the head."""
-    head = threads._head_after_pending(threads.key(thread, branch))
+    head = threads._commits.head_after_pending(threads.key(thread, branch))
     threads.newest(thread, branch)
     return head, list(threads.rows.every(thread, branch))
 
@@ -241,7 +241,7 @@ def _move_head(threads: Threads, key: BranchKey, head: Head, row: CheckpointRow)
         )
 
     try:
-        manifest = threads._read_manifest(row.manifest)
+        manifest = threads._commits.manifest(row.manifest)
         try:
             move(Edited(manifest.root, ()), row.manifest)
         except Expired:
@@ -257,12 +257,12 @@ def _commit_on(threads: Threads, key: BranchKey, head: Head, tree: Edited, **mor
     """Make a tree the newest version of a branch. Who called looks again: nothing is done if the head is another by
     now."""
     with suppress(HeadMoved):
-        threads._commit(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
+        threads._commits.commit_next(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
 
 
 def _rebuilt(threads: Threads, manifest: BlockId, root: BlockId) -> Edited:
     """The state of a checkpoint with all its blocks."""
-    snapshot = from_value(threads._guarded(manifest, lambda: threads._trees.read(root)))
+    snapshot = from_value(threads._commits.guarded(manifest, lambda: threads._trees.read(root)))
     packed = {name: threads._trees.pack(slot(channel)) for name, channel in snapshot.channels.items()}
     whole = threads._trees.assemble(to_value(snapshot, {name: wire for name, (wire, _) in packed.items()}))
     return Edited(whole.root, (*[block for _, blocks in packed.values() for block in blocks], *whole.blocks))

@@ -53,7 +53,7 @@ from analemma.langgraph.snapshots import (
     unpack_write,
 )
 from analemma.state.arguments import CURRENT_HEAD
-from analemma.state.committer import Proposal
+from analemma.state.commits import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.records import COMMITTED, FORKED
 from analemma.state.removal import remove_workflow
@@ -190,10 +190,10 @@ class Threads(Kernel):
 
     def read(self, manifest: BlockId) -> Snapshot:
         """What a version holds, verified if it was not at hand; Corrupt if that is no checkpoint."""
-        root = self._read_manifest(manifest).root.id
+        root = self._commits.manifest(manifest).root.id
         found = self._snapshots.get(root)
         if found is None:
-            found = from_value(self._guarded(manifest, lambda: self._trees.read(root)))
+            found = from_value(self._commits.guarded(manifest, lambda: self._trees.read(root)))
             told = self.loads(found.checkpoint)
             found = replace(found, versions=told.get("channel_versions") or {}, id=str(told.get("id")), root=root)
             self._snapshots.put(root, found)
@@ -218,7 +218,7 @@ class Threads(Kernel):
     ) -> list[dict[str, Serialized]]:
         """Those of some channels that each of these checkpoints holds: only the blocks that lead to them are read, for
         all together."""
-        roots = [self._read_manifest(row.manifest).root.id for row in rows]
+        roots = [self._commits.manifest(row.manifest).root.id for row in rows]
         if not channels:
             return [{} for _ in roots]
         wanted = [(number, name) for number in range(len(roots)) for name in channels]
@@ -240,7 +240,7 @@ class Threads(Kernel):
         somebody else had left it as head, or it was stored again under this name."""
         if said == row.checkpoint:
             return
-        manifest = self._read_manifest(row.manifest)
+        manifest = self._commits.manifest(row.manifest)
         if (
             # When that was stands before it, by whichever clock.
             row.checkpoint[FROM_VERSION] != id_of_version(row.manifest, 0)[FROM_VERSION]
@@ -256,7 +256,7 @@ class Threads(Kernel):
         if stranger is None:
             return row
         try:
-            snapshot, created_at_us = self.read(stranger), self._read_manifest(stranger).created_at_us
+            snapshot, created_at_us = self.read(stranger), self._commits.manifest(stranger).created_at_us
         except NoCheckpoint:
             return row
         if branch_of(snapshot.namespace) != branch:
@@ -361,7 +361,7 @@ class Threads(Kernel):
                 rows=rows,
             )
 
-        outcome = self._commit(key, CURRENT_HEAD, propose)
+        outcome = self._commits.commit_next(key, CURRENT_HEAD, propose)
         self._known.put((row.thread, row.branch, row.checkpoint), outcome.receipt.manifest)
         after = replace(after, root=made.root.id, wires=wires)
         self._snapshots.put(after.root, after, instead_of=None if before is None else before.root)

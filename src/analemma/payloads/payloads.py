@@ -186,7 +186,7 @@ class Payloads:
                 raise NotFound(f"workflow {workflow_id!r} has no manifest {source}", manifest=source)
             root = found_manifest.root
             size, total, top = root.size, root.count, root.id
-            guarded = partial(self._kernel._guarded, manifest)
+            guarded = partial(self._kernel._commits.guarded, manifest)
         elif not isinstance(source, Mapping):
             raise Invalid(
                 f"a {type(source).__name__} is no version and no pointer", hint="pass a manifest id or a pointer"

@@ -15,7 +15,7 @@ from analemma.catalog.port import BranchKey, Head, Idempotency, TenantId
 from analemma.context import Context
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable
 from analemma.state.arguments import other_request
-from analemma.state.committer import Committer, Draft, Proposal, check_proposal
+from analemma.state.commits import Commits, Draft, Proposal, check_proposal
 from analemma.state.delta import apply_update
 from analemma.state.pending_deltas import PendingDelta, unpack_delta
 from analemma.state.records import Manifest, decode_manifest, encode_receipt
@@ -53,7 +53,7 @@ class Applier:
     """Applies what is pending in one tenant. Any number may do so at once, here and in other processes: an entry leaves
     the ledger in the transaction that makes its version, and a branch whose head moved meanwhile is built again."""
 
-    def __init__(self, context: Context, committer: Committer) -> None:
+    def __init__(self, context: Context, committer: Commits) -> None:
         self._catalog: LedgerCatalog = context.catalog
         self._tenant = context.tenant
         self._blocks = context.blocks
@@ -149,7 +149,7 @@ class _Batch:
         tenant: TenantId,
         blocks: BlockStore,
         trees: Trees,
-        committer: Committer,
+        committer: Commits,
         known: Mapping[int, Idempotency],
     ) -> None:
         self._tenant = tenant

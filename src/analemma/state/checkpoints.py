@@ -22,7 +22,7 @@ from analemma.state.arguments import (
 from analemma.state.delta import DeltaUpdate, read_delta
 from analemma.state.pending_deltas import pack_delta
 from analemma.state.records import Commit, decode_receipt
-from analemma.state.save import fingerprint_of, known_commit
+from analemma.state.save import fingerprint_of
 from analemma.state.tickets import Ticket, described, read_failure
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def checkpoint_async(
     if idempotency_key is not None:
         check_name(idempotency_key, "idempotency key")
         fingerprint = fingerprint_of(kernel, key, update, CURRENT_HEAD, execution_id, segment_id, message, metadata)
-        known_commit(kernel, key, idempotency_key, fingerprint)
+        kernel._commits.known(key, idempotency_key, fingerprint)
         pending = kernel._checkpoints.ledger.pending_request(kernel._tenant, key, idempotency_key)
         if pending not in (None, fingerprint):
             raise other_request(idempotency_key)

@@ -4,16 +4,16 @@ A store without sources pays a look at the clock per commit, and a small query o
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from analemma.canon.canonical_json import canonical_json
-from analemma.canon.identity import BlockId
 from analemma.catalog.entities.contracts import ContractRows, Generation
 from analemma.catalog.names import AGGREGATE_BYTES
-from analemma.catalog.port import BranchKey, OutboxEvent
+from analemma.catalog.port import BranchKey, Head, OutboxEvent
 from analemma.clock import Clock, Entropy
 from analemma.errors import Corrupt
 from analemma.failpoints import declare, hit
@@ -49,6 +49,8 @@ class SourceWatch:
         self._poll_s = poll_s
         self._known: tuple[Generation, Sources | None] | None = None
         self._asked_at = 0.0
+        self.idle_until_s = -math.inf
+        """Until then nobody needs to ask: there is nothing."""
         self._lock = threading.Lock()
         self._loads = 0
 
@@ -66,13 +68,14 @@ class SourceWatch:
             # guard: source.looked
             if self._loads == loads:
                 self._known, self._asked_at = known, now
+                self.idle_until_s = now + self._poll_s if known[1] is None else -math.inf
         return known[1]
 
     def forget(self) -> None:
         """Look again at the next commit: contracts were loaded here."""
         with self._lock:
             self._loads += 1
-            self._known = None
+            self._known, self.idle_until_s = None, -math.inf
 
     def _read(self) -> Sources:
         try:
@@ -83,38 +86,26 @@ class SourceWatch:
             return lambda tenant, key: True
 
 
-class Announcing(Protocol):
-    """What a committer asks of whoever tells of its commits."""
-
-    def committed(self, key: BranchKey, manifest: BlockId, version: int) -> tuple[OutboxEvent, ...]:
-        """What is told with a version that becomes the head."""
-
-    def removed(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
-        """What is told with branches that go."""
-
-    def wake(self) -> None:
-        """Something that was told is committed."""
-
-
 class Announcer:
     """Tells of one tenant's commits."""
 
     def __init__(self, tenant: str, watch: SourceWatch, *, entropy: Entropy, wake: Callable[[], None]) -> None:
         self._tenant = tenant
-        self._watch = watch
+        self.watch = watch
         self._entropy = entropy
         self.wake = wake
 
-    def committed(self, key: BranchKey, manifest: BlockId, version: int) -> tuple[OutboxEvent, ...]:
-        """An event, if a source takes this branch."""
-        sources = self._watch.sources()
-        if sources is None or not sources(self._tenant, key):
+    def committed(self, head: Head) -> tuple[OutboxEvent, ...]:
+        """What is told with a version that becomes the head: an event, if a source takes this branch."""
+        sources = self.watch.sources()
+        if sources is None or not sources(self._tenant, head.key):
             return ()
-        return (self._event(STATE_COMMITTED, key, manifestId=manifest.hex(), version=str(version)),)
+        told = self._event(STATE_COMMITTED, head.key, manifestId=head.manifest.hex(), version=str(head.version))
+        return (told,)
 
     def removed(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
-        """An event for each of the branches that a source takes."""
-        sources = self._watch.sources()
+        """What is told with branches that go: an event for each that a source takes."""
+        sources = self.watch.sources()
         if sources is None:
             return ()
         return tuple(self._event(STATE_REMOVED, key) for key in keys if sources(self._tenant, key))

@@ -89,7 +89,7 @@ def history(
     page = LARGEST_PAGE if limit is None else min(limit, LARGEST_PAGE)
     versions = list(islice(_rows_of(kernel, line, page, **filters), limit))
     if not versions:
-        kernel._head(key)
+        kernel._commits.head(key)
     return versions
 
 
@@ -106,7 +106,7 @@ def walk(
     """The same versions, across forks, one after the other: whoever stops early has read no more than a page too many.
     NotFound at once if there is no such branch."""
     filters = _filters(execution_id, segment_id, since, until, decision)
-    kernel._head(key)
+    kernel._commits.head(key)
     return _rows_of(kernel, line_of(kernel, key), PAGE, **filters)
 
 
@@ -139,8 +139,8 @@ def diff(
 
 def changes_between(kernel: Kernel, old: Version, new: Version) -> list[Operation]:
     """The operations that turn the state of one version into that of another."""
-    roots = [kernel._read_manifest(row.id).root.id for row in (old, new)]
-    return kernel._guarded(old.id, lambda: kernel._guarded(new.id, lambda: kernel._trees.diff(*roots)))
+    roots = [kernel._commits.manifest(row.id).root.id for row in (old, new)]
+    return kernel._commits.guarded(old.id, lambda: kernel._commits.guarded(new.id, lambda: kernel._trees.diff(*roots)))
 
 
 def blame(kernel: Kernel, *, workflow_id: str, owner_id: str, path: str, branch: str = MAIN) -> Version:
@@ -148,7 +148,7 @@ def blame(kernel: Kernel, *, workflow_id: str, owner_id: str, path: str, branch:
     what it was forked from. Where the versions before it have expired, any of them may have been the one: then
     `or_before` is True."""
     key = branch_key(owner_id, workflow_id, branch)
-    kernel._head(key)
+    kernel._commits.head(key)
     tokens = path_of(path)
     newest: Version | None = None
     digest: bytes | None = None
@@ -233,8 +233,8 @@ def _rows_of(kernel: Kernel, line: Iterable[Stretch], page: int, **filters: Any)
 
 
 def _fingerprint_at(kernel: Kernel, manifest: BlockId, path: Path) -> bytes | None:
-    root = kernel._read_manifest(manifest).root.id
-    return kernel._guarded(manifest, lambda: kernel._trees.fingerprint(root, path))
+    root = kernel._commits.manifest(manifest).root.id
+    return kernel._commits.guarded(manifest, lambda: kernel._trees.fingerprint(root, path))
 
 
 def _microseconds(moment: dt.datetime | None, what: str) -> int | None:
@@ -324,7 +324,7 @@ def verify(
     With `expect`, a receipt that was kept elsewhere, also that the store still shows what it is for.
     """
     key = branch_key(owner_id, workflow_id, branch)
-    kernel._head(key)
+    kernel._commits.head(key)
     return _verifier(kernel).branch(key, expect)
 
 

@@ -32,7 +32,7 @@ def load_latest_state(
         if not rows:
             raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
         return read_state(kernel, rows[0].id)
-    return read_state(kernel, kernel._head(key).manifest)
+    return read_state(kernel, kernel._commits.head(key).manifest)
 
 
 def load_state(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
@@ -53,14 +53,14 @@ def load_fields(
 def read_fields(kernel: Kernel, manifest: BlockId, fields: Sequence[str]) -> dict[str, Any]:
     """Some fields of a version that is known to be there."""
     paths = {name: path_of(name) for name in fields}
-    root = kernel._read_manifest(manifest).root.id
-    found = kernel._guarded(manifest, lambda: kernel._trees.get_many(root, paths.values()))
+    root = kernel._commits.manifest(manifest).root.id
+    found = kernel._commits.guarded(manifest, lambda: kernel._trees.get_many(root, paths.values()))
     return {name: found[path] for name, path in paths.items() if path in found}
 
 
 def read_state(kernel: Kernel, manifest: BlockId) -> dict[str, Any]:
     """All of a version that is known to be there."""
-    state = kernel._guarded(manifest, lambda: kernel._trees.read(kernel._read_manifest(manifest).root.id))
+    state = kernel._commits.guarded(manifest, lambda: kernel._trees.read(kernel._commits.manifest(manifest).root.id))
     if type(state) is not dict:
         raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())
     return state

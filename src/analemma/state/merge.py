@@ -17,7 +17,7 @@ from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, KernelCatalog, TenantId, Version
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, place
-from analemma.state.committer import Proposal, commit_of
+from analemma.state.commits import Proposal, commit_of
 from analemma.state.records import MERGED, Commit, Manifest, read_record
 from analemma.state.reserved_fields import is_reserved
 
@@ -186,9 +186,9 @@ def merge(
 
     key = branch_key(owner_id, workflow_id, into)
     row = _source_row(kernel, key, source)
-    theirs = kernel._read_manifest(row.id)
+    theirs = kernel._commits.manifest(row.id)
     chosen = Strategies(strategy, strategies)
-    plan = _plan(kernel, kernel._head_after_pending(key) or kernel._head(key), row, theirs, chosen)
+    plan = _plan(kernel, kernel._commits.head_after_pending(key) or kernel._commits.head(key), row, theirs, chosen)
     if preview or plan.nothing_new:
         return _merge_of(plan, row)
 
@@ -216,7 +216,7 @@ def merge(
         )
 
     try:
-        commit = commit_of(kernel._commit(key, CURRENT_HEAD, propose))
+        commit = commit_of(kernel._commits.commit_next(key, CURRENT_HEAD, propose))
     except _NothingNew:
         return _merge_of(plan, row)
     return _merge_of(plan, row, commit)
@@ -226,14 +226,14 @@ def _source_row(kernel: Kernel, key: BranchKey, source: str) -> Version:
     check_name(source, "source")
     if source == key.branch:
         raise Invalid(f"branch {source} cannot be merged into itself", hint="name another source")
-    head = kernel._head_after_pending(BranchKey(key.owner, key.workflow, source))
+    head = kernel._commits.head_after_pending(BranchKey(key.owner, key.workflow, source))
     if head is None and len(source) != 64:
         raise NotFound(f"workflow {key.owner}/{key.workflow} has no branch {source!r}", hint="or pass a manifest id")
     return kernel._row(source if head is None else head.manifest.hex(), key.owner)
 
 
 def _plan(kernel: Kernel, head: Head, source: Version, theirs: Manifest, strategies: Strategies) -> _Plan:
-    ours = kernel._read_manifest(head.manifest)
+    ours = kernel._commits.manifest(head.manifest)
     ancestor = Ancestry(kernel._catalog, kernel._tenant).nearest_common(head.manifest, source.id)
     base = ancestor.row
     if base is not None and base.id == source.id:
@@ -241,7 +241,7 @@ def _plan(kernel: Kernel, head: Head, source: Version, theirs: Manifest, strateg
     roots = Roots(None if base is None else base.root, ours.root.id, theirs.root.id)
     read: Callable[[], _Plan] = partial(_compared, kernel, roots, _Plan(head.manifest, ours, ancestor), strategies)
     for manifest in (head.manifest, source.id, *([] if base is None else [base.id])):
-        read = partial(kernel._guarded, manifest, read)
+        read = partial(kernel._commits.guarded, manifest, read)
     return read()
 
 

@@ -52,7 +52,7 @@ def tag(
             return Note(TAGGED, row.id, facts, "add_tag", details)
         return Note(TAGGED, row.id, facts, "move_tag", {**details, "moved_from": moved_from})
 
-    kernel._record(key, propose)
+    kernel._commits.record(key, propose)
     return _tag_row(kernel, key.owner, key.workflow, name)
 
 
@@ -68,7 +68,7 @@ def untag(kernel: Kernel, name: str, *, workflow_id: str, owner_id: str) -> None
             raise Conflict(f"the tag {name} was moved meanwhile", hint="look where it is now", tag=name)
         return Note(UNTAGGED, there.manifest, {"tag": name}, "drop_tag", {"name": name})
 
-    kernel._record(there.key, propose)
+    kernel._commits.record(there.key, propose)
 
 
 def tags(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Tag]:
@@ -88,7 +88,7 @@ def pin(kernel: Kernel, manifest_id: str, *, owner_id: str, reason: str | None =
         pin = Pin(row.key, row.id, row.version, reason, now_us)
         return Note(PINNED, row.id, {"reason": reason}, "put_pin", {"reason": reason})
 
-    kernel._record(row.key, propose)
+    kernel._commits.record(row.key, propose)
     assert pin is not None
     return pin
 
@@ -98,7 +98,7 @@ def unpin(kernel: Kernel, manifest_id: str, *, owner_id: str) -> None:
     row = kernel._row(manifest_id, owner_id)
     note = Note(UNPINNED, row.id, {}, "drop_pin")
     try:
-        kernel._record(row.key, lambda _: note, again_on_conflict=False)
+        kernel._commits.record(row.key, lambda _: note, again_on_conflict=False)
     except Conflict as exc:
         if any(pin.manifest == row.id for pin in kernel._catalog.pins(kernel._tenant, row.key.owner, row.key.workflow)):
             raise
@@ -166,7 +166,7 @@ def decide(
         "actor": actor,
     }
     note = Note(DECIDED, row.id, facts, "put_decision", {"version": row.version, "decision": decision})
-    record = kernel._record(row.key, lambda _: note)
+    record = kernel._commits.record(row.key, lambda _: note)
     assert record is not None
     return decision_of(record)
 

@@ -26,7 +26,7 @@ def remove_workflow(kernel: Kernel, engine: Engine, owner: str, workflow: str, r
     trouble = f"{place(BranchKey(owner, workflow))} changes too fast to be removed"
     for _ in attempts(kernel._clock, trouble, hint="stop its writers"):
         names = [row.name for row in kernel._catalog.branches(kernel._tenant, owner, workflow)]
-        found = [kernel._head_after_pending(BranchKey(owner, workflow, name)) for name in names]
+        found = [kernel._commits.head_after_pending(BranchKey(owner, workflow, name)) for name in names]
         heads = tuple(head for head in found if head is not None)
         with suppress(HeadMoved):
             remove_at(kernel, engine, owner, workflow, heads, rows, whole=True)
@@ -49,16 +49,16 @@ def remove_at(
     `whole` workflow and it has others."""
     now_us = kernel._clock.now_us()
     body = _record(owner, workflow, heads, now_us)
-    events = kernel._committer.removal_events(head.key for head in heads)
+    events = kernel._commits.removal_events(head.key for head in heads)
     remove_branches(
         engine,
         RemovalRequest(
             kernel._tenant, owner, workflow, heads, now_us, body, sha256(body).digest(), tuple(rows), whole, events
         ),
     )
-    kernel._committer.announced(events)
+    kernel._commits.announced(events)
     for head in heads:
-        kernel._own_heads.pop(head.key, None)
+        kernel._commits.forget(head.key)
 
 
 def _record(owner: str, workflow: str, heads: Sequence[Head], at_us: int) -> bytes:

@@ -190,7 +190,7 @@ def _workflow_ids(kernel: Kernel, owner: str) -> Iterator[str]:
 
 
 def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionPolicy, now_us: int) -> ExpiryPlan:
-    head = kernel._head(key)
+    head = kernel._commits.head(key)
     tagged = {row.manifest for row in kernel._catalog.tags(kernel._tenant, key.owner, key.workflow)}
     pinned = {row.manifest for row in kernel._catalog.pins(kernel._tenant, key.owner, key.workflow)}
     running = set(kernel._catalog.running_executions(kernel._tenant, key.owner, key.workflow))
@@ -216,7 +216,7 @@ def _others(kernel: Kernel, rows: Iterable[CheckpointRow], own: Collection[Block
     for manifest in dict.fromkeys(row.manifest for row in rows):
         if manifest not in own:
             try:
-                yield kernel._read_manifest(manifest).row(manifest)
+                yield kernel._commits.manifest(manifest).row(manifest)
             except (Corrupt, Expired):
                 # Nobody knows how old it is: it stays.
                 continue
@@ -244,13 +244,13 @@ def _unnamed(kernel: Kernel, head: BlockId, rows: Sequence[CheckpointRow]) -> li
     read."""
     if any(row.manifest == head for row in rows):
         return []
-    parent = kernel._trees.get_many(kernel._read_manifest(head).root.id, [("parent",)]).get(("parent",))
+    parent = kernel._trees.get_many(kernel._commits.manifest(head).root.id, [("parent",)]).get(("parent",))
     return [rows[0]._replace(manifest=head, parent=parent)] if isinstance(parent, str) else []
 
 
 def held_channels(kernel: Kernel, manifest: BlockId, channels: Collection[str]) -> list[str]:
     """Those of some channels that a checkpoint holds whole: only what leads to them is read."""
-    names, root = sorted(channels), kernel._read_manifest(manifest).root.id
+    names, root = sorted(channels), kernel._commits.manifest(manifest).root.id
     found = Nodes(kernel._trees.fetch).run(locate(root, ("channels", name)) for name in names)
     return [name for name, wire in zip(names, found, strict=True) if wire is not MISSING]
 
@@ -273,7 +273,7 @@ def expire_batch(kernel: Kernel, key: BranchKey, batch: tuple[Version, ...]) -> 
     }
     expired = [ExpiringVersion(each.version, each.id) for each in batch]
     note = Note(EXPIRED, None, facts, "expire_versions", {"expired": expired})
-    kernel._record(key, lambda _: note, again_on_conflict=False)
+    kernel._commits.record(key, lambda _: note, again_on_conflict=False)
 
 
 def _check_time(now_us: int) -> int:

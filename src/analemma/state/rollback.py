@@ -11,7 +11,7 @@ from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_new_branch, place
-from analemma.state.committer import Proposal, commit_of
+from analemma.state.commits import Proposal, commit_of
 from analemma.state.records import FORKED, ROLLED_BACK, Commit, manifest_links
 from analemma.state.refs import decision_of
 
@@ -89,7 +89,7 @@ def plan_rollback(
     """What going back to a version, of any branch, would change."""
     expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
     _check_whole(kernel, key, target, deep=deep)
-    head = kernel._head(key)
+    head = kernel._commits.head(key)
     if previous_manifest_id not in (None, head.manifest.hex()):
         raise HeadMoved(
             f"{place(key)} has moved on: it is at version {head.version}",
@@ -108,7 +108,7 @@ def roll_back(
     """Make the state of a version, of any branch, the newest of a branch."""
     expected = CURRENT_HEAD if previous_manifest_id is None else parse_block_id(previous_manifest_id)
     _check_whole(kernel, key, target, deep=deep)
-    manifest = kernel._read_manifest(target.id)
+    manifest = kernel._commits.manifest(target.id)
     version, elsewhere = target.version, "" if target.key == key else f" of {place(target.key)}"
 
     def propose(head: Head | None) -> Proposal:
@@ -125,13 +125,13 @@ def roll_back(
             rows=partial(_carried, kernel, target, key),
         )
 
-    return commit_of(kernel._commit(key, expected, propose))
+    return commit_of(kernel._commits.commit_next(key, expected, propose))
 
 
 def _check_whole(kernel: Kernel, key: BranchKey, target: Version, *, deep: bool) -> None:
     """Raise Corrupt if a version is damaged: only where it differs from the newest of the branch, unless `deep`, as
     what that has too is no worse afterwards, and there may be gigabytes of it."""
-    beside = None if deep else _roots_of(kernel, kernel._head(key).manifest)
+    beside = None if deep else _roots_of(kernel, kernel._commits.head(key).manifest)
     from analemma.state.verify import Verifier
 
     problems = Verifier(kernel._catalog, kernel._tenant, kernel._blocks).version(target.id, beside=beside).problems
@@ -153,7 +153,7 @@ def _carried(kernel: Kernel, source: Version, key: BranchKey, made: BlockId) -> 
 def _roots_of(kernel: Kernel, manifest: BlockId) -> list[BlockId]:
     """What a version keeps; nothing if it cannot be read: that may be why somebody goes back."""
     try:
-        return manifest_links(kernel._read_manifest(manifest))
+        return manifest_links(kernel._commits.manifest(manifest))
     except (Corrupt, Expired):
         return []
 
@@ -175,8 +175,8 @@ def fork(
     key = branch_key(
         owner_id, source.key.workflow if workflow_id is None else workflow_id, MAIN if branch is None else branch
     )
-    manifest = kernel._read_manifest(source.id)
-    if kernel._head_after_pending(key) is not None:
+    manifest = kernel._commits.manifest(source.id)
+    if kernel._commits.head_after_pending(key) is not None:
         raise _exists(key)
     check_new_branch(key.branch)
     proposal = Proposal(
@@ -194,7 +194,7 @@ def fork(
         rows=partial(_carried, kernel, source, key),
     )
     try:
-        return commit_of(kernel._committer.commit(proposal))
+        return commit_of(kernel._commits.commit(proposal))
     except HeadMoved as exc:
         raise _exists(key) from exc
 
@@ -212,7 +212,7 @@ def last_safe_manifest(kernel: Kernel, *, workflow_id: str, owner_id: str, branc
         # The row only finds the version. What counts is the journal's record, whose hash is checked.
         records = seen.decisions(kernel._tenant, key, rows[0].id) if rows else []
     if not rows:
-        kernel._head(key)
+        kernel._commits.head(key)
         raise NotFound(f"{place(key)} has no approved version", hint="record a decision with decide()")
     if not records or decision_of(records[-1]).decision != "approved":
         raise Corrupt(

@@ -22,11 +22,10 @@ from analemma.state.arguments import (
     check_name,
     check_new_branch,
     explained,
-    other_request,
 )
-from analemma.state.committer import Proposal, commit_of
+from analemma.state.commits import Proposal, commit_of
 from analemma.state.delta import DeltaUpdate, apply_update, read_delta
-from analemma.state.records import Commit, Manifest, decode_receipt
+from analemma.state.records import Commit
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -68,15 +67,15 @@ def save_state_delta(
         fingerprint = fingerprint_of(
             kernel, key, update, previous_manifest_id, execution_id, segment_id, message, metadata
         )
-        known = known_commit(kernel, key, idempotency_key, fingerprint)
+        known = kernel._commits.known(key, idempotency_key, fingerprint)
         if known is not None:
             return known
 
     def propose(head: Head | None) -> Proposal:
         if head is None:
             check_new_branch(key.branch)
-        base = None if head is None else kernel._read_manifest(head.manifest)
-        tree = _apply(kernel, base, update)
+        base = None if head is None else kernel._commits.manifest(head.manifest)
+        tree = apply_update(kernel._trees, None if base is None else base.root.id, update)
         return Proposal(
             key,
             Edited(tree.root, (*tree.blocks, *blocks)),
@@ -92,17 +91,13 @@ def save_state_delta(
         )
 
     try:
-        return commit_of(kernel._commit(key, expected, propose))
+        return commit_of(kernel._commits.commit_next(key, expected, propose))
     except HeadMoved:
         # The head may have been moved by this very request, made from somewhere else a moment ago.
-        known = None if idempotency_key is None else known_commit(kernel, key, idempotency_key, fingerprint)
+        known = None if idempotency_key is None else kernel._commits.known(key, idempotency_key, fingerprint)
         if known is None:
             raise
         return known
-
-
-def _apply(kernel: Kernel, base: Manifest | None, update: DeltaUpdate) -> Edited:
-    return apply_update(kernel._trees, None if base is None else base.root.id, update)
 
 
 def fingerprint_of(kernel: Kernel, key: BranchKey, update: DeltaUpdate, *parts: Any) -> bytes:
@@ -129,15 +124,6 @@ def digest(kernel: Kernel, value: Any, path: Path) -> bytes:
     check_path(path)
     packed = Packer(kernel._trees.registry, lambda block: None).pack(value, at=path)
     return sha256(encode(packed.wire)).digest()
-
-
-def known_commit(kernel: Kernel, key: BranchKey, idempotency_key: str, fingerprint: bytes) -> Commit | None:
-    known = kernel._catalog.receipt(kernel._tenant, key, idempotency_key)
-    if known is None:
-        return None
-    if known.fingerprint != fingerprint:  # guard: key.kernel
-        raise other_request(idempotency_key)
-    return Commit.of(decode_receipt(known.receipt))
 
 
 def _parse_previous(previous: str | CurrentHead | None) -> BlockId | CurrentHead | None:

@@ -16,7 +16,7 @@ from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, branch_key, place
-from analemma.state.committer import Outcome, Proposal
+from analemma.state.commits import Outcome, Proposal
 from analemma.state.records import CONFIGURED, SEGMENT_INJECTED, Manifest
 from analemma.state.segment_lists import (
     Segment,
@@ -143,7 +143,7 @@ def create_manifest(
     entry_blocks = [block for _, _, blocks in pieces for block in blocks]
 
     def propose(head: Head | None) -> Proposal:
-        state = kernel._trees.build({}) if head is None else Edited(kernel._read_manifest(head.manifest).root, ())
+        state = kernel._trees.build({}) if head is None else Edited(kernel._commits.manifest(head.manifest).root, ())
         return Proposal(
             key,
             Edited(state.root, (*state.blocks, *config.blocks, *segment_blocks, *entry_blocks, *list_blocks)),
@@ -154,14 +154,14 @@ def create_manifest(
             facts={"config": config.root.id.hex(), "segments": list_blocks[-1].id.hex()},
         )
 
-    outcome = kernel._commit(key, expected, propose)
+    outcome = kernel._commits.commit_next(key, expected, propose)
     return _made(kernel, outcome, config.root.id, listed, segment_blocks, segments)
 
 
 def get_manifest(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> ManifestPointer:
     """The pointer of a version; one that no configuration was ever given has none and no segments."""
     row = kernel._row(manifest_id, owner_id)
-    manifest = kernel._read_manifest(row.id)
+    manifest = kernel._commits.manifest(row.id)
     listed = NO_SEGMENTS if manifest.segments is None else read_segments(kernel, row.id, manifest.segments)
     return _pointer(kernel, row.id, row.version, row.parent, manifest.config, listed)
 
@@ -169,17 +169,17 @@ def get_manifest(kernel: Kernel, manifest_id: str, *, owner_id: str | None = Non
 def load_workflow_config(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
     """The configuration that a version carries."""
     row = kernel._row(manifest_id, owner_id)
-    config = kernel._read_manifest(row.id).config
+    config = kernel._commits.manifest(row.id).config
     if config is None:
         raise NotFound(f"manifest {manifest_id} has no configuration", hint="make one with create_manifest")
-    found: dict[str, Any] = kernel._guarded(row.id, lambda: kernel._trees.read(config))
+    found: dict[str, Any] = kernel._commits.guarded(row.id, lambda: kernel._trees.read(config))
     return found
 
 
 def load_segment_manifest(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> list[dict[str, Any]]:
     """The segments that a version carries, each as it was given."""
     row = kernel._row(manifest_id, owner_id)
-    return _read_entries(kernel, row.id, _segments_of(kernel, row.id, kernel._read_manifest(row.id)))
+    return _read_entries(kernel, row.id, _segments_of(kernel, row.id, kernel._commits.manifest(row.id)))
 
 
 def verify_segment_config(
@@ -193,8 +193,8 @@ def verify_segment_config(
     try:
         number = _segment_number(segment_index)
         row = kernel._row(manifest_id, None)
-        listed = _segments_of(kernel, row.id, kernel._read_manifest(row.id))
-        segment = kernel._guarded(row.id, lambda: find_segment(kernel._blocks.fetch, listed, number))
+        listed = _segments_of(kernel, row.id, kernel._commits.manifest(row.id))
+        segment = kernel._commits.guarded(row.id, lambda: find_segment(kernel._blocks.fetch, listed, number))
         config = _dict(segment_config, "a segment's configuration")
         return segment is not None and kernel._trees.build(config).root.id == segment.config.id
     except (Invalid, NotFound, Expired, Corrupt):
@@ -219,7 +219,7 @@ def inject_dynamic_segment(
     Conflict if it never would, as it is further already. Saves that happened since `manifest_id` do no harm;
     another injection does: Conflict, and nothing changes."""
     row = kernel._row(manifest_id, owner_id)
-    known = kernel._read_manifest(row.id)
+    known = kernel._commits.manifest(row.id)
     listed = _segments_of(kernel, row.id, known)
     if expected_hash_version is not None and listed.hash_version != expected_hash_version:
         raise _segments_changed(row, expected_hash_version, listed.hash_version)
@@ -233,7 +233,7 @@ def inject_dynamic_segment(
     )
     segments: list[Segment] | None = None
     if placed is None:
-        grown, made = kernel._guarded(
+        grown, made = kernel._commits.guarded(
             row.id, lambda: insert_segment(kernel._blocks.fetch, listed, insert_position, segment)
         )
     else:
@@ -246,7 +246,7 @@ def inject_dynamic_segment(
     def propose(head: Head | None) -> Proposal:
         if head is None:
             raise NotFound(f"there is no {place(row.key)}")
-        manifest = kernel._read_manifest(head.manifest)
+        manifest = kernel._commits.manifest(head.manifest)
         if manifest.segments != known.segments or manifest.config != known.config:
             found = None if manifest.segments is None else _segments_of(kernel, head.manifest, manifest).hash_version
             raise _segments_changed(row, listed.hash_version, found)
@@ -272,7 +272,7 @@ def _placed(
     config = known.config
     if kernel._place_segment is None or config is None:
         return None
-    document = kernel._guarded(row.id, lambda: kernel._trees.read(config))
+    document = kernel._commits.guarded(row.id, lambda: kernel._trees.read(config))
     return kernel._place_segment(
         Injection(
             row.key,
@@ -301,7 +301,7 @@ def _commit_where_it_stands(kernel: Kernel, key: BranchKey, propose: Callable[[H
     trouble = f"the run on {place(key)} moves too fast"
     for _ in attempts(kernel._clock, trouble, hint="try again, or inject further behind", most=100):
         try:
-            return kernel._commit(key, CURRENT_HEAD, propose)
+            return kernel._commits.commit_next(key, CURRENT_HEAD, propose)
         except Conflict as exc:
             if exc.facts.get("statement") != HOLD_PLACE:
                 raise
@@ -313,7 +313,7 @@ def _read_entries(kernel: Kernel, manifest_id: BlockId, listed: SegmentList) -> 
         config: dict[str, Any] = kernel._trees.read(segment.config.id)
         return config if segment.entry is None else kernel._trees.unpack(segment.entry) | {WRAPPED: config}
 
-    return kernel._guarded(
+    return kernel._commits.guarded(
         manifest_id, lambda: [read(segment) for segment in all_segments(kernel._blocks.fetch, listed)]
     )
 
@@ -349,7 +349,8 @@ def _segments_of(kernel: Kernel, manifest_id: BlockId, manifest: Manifest) -> Se
 def read_segments(kernel: Kernel, manifest_id: BlockId, block: BlockId) -> SegmentList:
     known = kernel._lists.get(block)
     if known is None:
-        known = kernel._guarded(manifest_id, lambda: decode_segments(block, kernel._blocks.fetch([block])[block]))
+        fetch = kernel._blocks.fetch
+        known = kernel._commits.guarded(manifest_id, lambda: decode_segments(block, fetch([block])[block]))
         if len(kernel._lists) >= REMEMBERED_LISTS:
             kernel._lists.clear()
         kernel._lists[block] = known
@@ -357,7 +358,7 @@ def read_segments(kernel: Kernel, manifest_id: BlockId, block: BlockId) -> Segme
 
 
 def _segments_in(kernel: Kernel, manifest_id: BlockId, listed: SegmentList) -> tuple[Segment, ...]:
-    return kernel._guarded(manifest_id, lambda: all_segments(kernel._blocks.fetch, listed))
+    return kernel._commits.guarded(manifest_id, lambda: all_segments(kernel._blocks.fetch, listed))
 
 
 def _made(

@@ -26,8 +26,8 @@ def why_of(metadata: Any) -> dict[str, Any] | None:
 
 def read_metadata(kernel: Kernel, manifest: BlockId) -> dict[str, Any] | None:
     """What was kept with a version that is known to be there."""
-    packed = kernel._read_manifest(manifest).metadata
-    found: dict[str, Any] | None = kernel._guarded(manifest, lambda: kernel._trees.unpack(packed))
+    packed = kernel._commits.manifest(manifest).metadata
+    found: dict[str, Any] | None = kernel._commits.guarded(manifest, lambda: kernel._trees.unpack(packed))
     return found
 
 

@@ -109,12 +109,12 @@ def _find_named(kernel: Kernel, text: str, key: BranchKey) -> Version | None:
 
 def _newest(kernel: Kernel, key: BranchKey) -> Version:
     rows = kernel._catalog.history(kernel._tenant, key, limit=1)
-    return rows[0] if rows else kernel._row(kernel._head(key).manifest.hex(), key.owner)
+    return rows[0] if rows else kernel._row(kernel._commits.head(key).manifest.hex(), key.owner)
 
 
 def _numbered(kernel: Kernel, key: BranchKey, text: str) -> Version | None:
     """The version of a number on a branch, or on what it was forked from in this workflow."""
-    kernel._head(key)
+    kernel._commits.head(key)
     number = int(text[:20])
     if not 0 < number < 10**18:
         return None
@@ -185,7 +185,7 @@ def _before(kernel: Kernel, row: Version, steps: int) -> Version:
 
 def _nothing(kernel: Kernel, text: str, key: BranchKey) -> AnalemmaError:
     """What whoever names a version is told that a workflow has not."""
-    newest = kernel._head(key).version
+    newest = kernel._commits.head(key).version
     workflow = f"workflow {key.owner}/{key.workflow}"
     if _NUMBER.fullmatch(text):
         hint = f"the newest on branch {key.branch} is {newest}"

@@ -16,7 +16,7 @@ from analemma.errors import Invalid
 from analemma.state.applying import Applier
 from analemma.state.arguments import MAIN, branch_key
 from analemma.state.checkpointing import Checkpoints
-from analemma.state.committer import Committer
+from analemma.state.commits import Commits
 from analemma.state.events import Announcer
 from analemma.state.records import Manifest, decode_manifest
 
@@ -73,8 +73,9 @@ class Tenant:
         )
         """What its parts are made of."""
         announcer = Announcer(name, app.source_watch, entropy=entropy, wake=self.context.wake)
-        self.committer = Committer(self.context, announcer)
+        self.committer = Commits(self.context, announcer)
         self.checkpoints = Checkpoints(self.context, Applier(self.context, self.committer))
+        self.committer.pending = self.checkpoints
 
     @cached_property
     def kernel(self) -> BagKernel:

@@ -257,7 +257,7 @@ class Workflow:
         that version; Conflict if there is one already."""
         key = branch_key(self.key.owner, self.key.workflow, name)
         if at is None:
-            self._kernel._head(key)
+            self._kernel._commits.head(key)
         else:
             source = self._own(at).manifest_id
             self._kernel.fork(source, branch=name, owner_id=key.owner, message=message)
@@ -326,7 +326,7 @@ class Workflow:
     def _check_branch(self) -> None:
         """A save begins a workflow, but no branch: one whose name was mistyped would go unnoticed."""
         if self.key.branch != MAIN:
-            self._kernel._head(self.key)
+            self._kernel._commits.head(self.key)
 
 
 class WorkflowVersion:

@@ -1,0 +1,409 @@
+"""Turning a new tree into a new version: manifest, journal record and head, in the catalog's one transaction.
+
+On the head that somebody expects, or on whatever is newest, again and again until nobody was faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from analemma.blocks.store import Carried
+from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Block
+from analemma.canon.trees import Edited
+from analemma.canon.values import Wire
+from analemma.catalog.port import (
+    BranchKey,
+    CommitRequest,
+    Committed,
+    Head,
+    Idempotency,
+    JournalRow,
+    KernelCatalog,
+    OutboxEvent,
+    RecordRequest,
+    RowChange,
+)
+from analemma.clock import attempts
+from analemma.context import Context
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved, NotFound
+from analemma.state.arguments import (
+    CurrentHead,
+    branch_key,
+    check_message,
+    check_name,
+    check_segment,
+    other_request,
+    place,
+)
+from analemma.state.events import Announcer
+from analemma.state.records import (
+    COMMITTED,
+    Commit,
+    Manifest,
+    Note,
+    Receipt,
+    decode_manifest,
+    decode_receipt,
+    encode_manifest,
+    encode_receipt,
+    next_record,
+)
+
+if TYPE_CHECKING:
+    from analemma.state.checkpointing import Checkpoints
+
+T = TypeVar("T")
+
+REMEMBERED_MANIFESTS = 256
+"""Decoded manifests that are kept: a few hundred bytes each, and what they say can never change."""
+REMEMBERED_HEADS = 1024
+"""Branches of which it is remembered where they were left."""
+
+_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
+
+
+# Named tuples, as everything that each save makes anew: they are made in a fraction of a frozen dataclass's time.
+class Proposal(NamedTuple):
+    """A version that someone would like to be the branch's next."""
+
+    key: BranchKey
+    tree: Edited
+    expected: Head | None
+    """The head it was built on; None: the branch is to begin with it."""
+    bases: tuple[BlockId, ...] = ()
+    """Manifests, besides the expected head, whose blocks the tree links without containing them."""
+    parent: BlockId | None = None
+    """Where a branch that begins comes from; otherwise the expected head is the parent."""
+    version: int = 1
+    """Where a branch that begins starts counting."""
+    execution: str | None = None
+    segment: int | None = None
+    message: str | None = None
+    metadata: Wire = None
+    config: BlockId | None = None
+    segments: BlockId | None = None
+    kind: str = COMMITTED
+    facts: Mapping[str, Any] = _NO_FACTS
+    idempotency_key: str | None = None
+    fingerprint: bytes = b""
+    rows: Callable[[BlockId], Sequence[RowChange]] | None = None
+    """What else becomes visible with the version, once its manifest is known."""
+    events: tuple[OutboxEvent, ...] = ()
+    """For the outbox, beside what is told of the commit itself."""
+    guessed: bool = False
+    """Whether `expected` was not read but guessed: then HeadMoved is also raised when deltas wait in the ledger. The
+    last field: see below."""
+
+    def as_guess(self) -> Proposal:
+        """The same on a head that was guessed. Every save asks for this, and `_replace` would take ten times as
+        long."""
+        return Proposal._make((*self[:-1], True))
+
+
+class Outcome(NamedTuple):
+    """A commit's receipt, and what it cost."""
+
+    receipt: Receipt
+    head: Head
+    committed: Committed
+    blocks_emitted: int
+    bytes_written: int
+    object_keys: tuple[str, ...]
+    manifest: Manifest | None = None
+    """None when an earlier request under the same key had made the commit."""
+
+
+class Draft(NamedTuple):
+    """A proposal, ready for the catalog."""
+
+    request: CommitRequest
+    receipt: Receipt
+    manifest: Manifest
+    emitted: tuple[Block, ...]
+    object_keys: tuple[str, ...]
+
+
+class _OwnHead(NamedTuple):
+    """Where the last commit from here left a branch."""
+
+    head: Head
+    alone: bool
+    """Whether the commit before it was from here too."""
+
+
+class Commits:
+    """The versions that one tenant's programs make, and the records that they add. Safe to share between threads."""
+
+    pending: Checkpoints
+    """What was accepted and is no version yet. It is applied by commits, so whoever makes both says so here."""
+
+    def __init__(self, context: Context, announcer: Announcer) -> None:
+        """The announcer tells what else is to know of a commit."""
+        self._catalog: KernelCatalog = context.catalog
+        self._tenant = context.tenant
+        self._blocks = context.blocks
+        self._clock = context.clock
+        self._entropy = context.entropy
+        self._announcer = announcer
+        self._manifests: dict[BlockId, Manifest] = {}
+        self._own_heads: dict[BranchKey, _OwnHead] = {}
+
+    def commit(self, proposal: Proposal) -> Outcome:
+        """Make the proposal the branch's new head, durably; HeadMoved, with nothing changed, if the head is another by
+        now."""
+        branch_key(*proposal.key)
+        return self._commit(proposal, None)
+
+    def commit_next(
+        self, key: BranchKey, expected: BlockId | CurrentHead | None, propose: Callable[[Head | None], Proposal]
+    ) -> Outcome:
+        """Commit on the expected head, or on whatever is newest, again and again until nobody was faster. A proposal
+        that cannot be made at all raises anything but HeadMoved."""
+        carried = Carried()
+        try:
+            own = self._own_heads.get(key)
+            # Where the branch stands if nobody else works on it: where the last commit from here left it. The commit
+            # compares, so a wrong guess costs time and nothing else; a right one saves a look before every commit.
+            if own is not None and own.alone and (isinstance(expected, CurrentHead) or own.head.manifest == expected):
+                outcome = self._commit_on_guess(own.head, propose, carried)
+                if outcome is not None:
+                    return outcome
+                self.forget(key)
+            for attempt in self.attempts(key):
+                head = self.head_after_pending(key) if attempt == 0 else self._catalog.head(self._tenant, key)
+                if not isinstance(expected, CurrentHead) and (None if head is None else head.manifest) != expected:
+                    raise _moved(key, expected, head)
+                # A journal record alone (a tag, a decision) moves the tip but not the manifest: that is no conflict
+                # either.
+                with suppress(HeadMoved):
+                    return self._commit(propose(head), carried)
+        except Exception as exc:
+            self._blocks.give_up(carried.uploads, exc)
+            raise
+        raise AssertionError("unreachable")
+
+    def attempts(self, key: BranchKey) -> Iterator[int]:
+        """The attempts of whoever commits on what is newest."""
+        return attempts(self._clock, f"{place(key)} changes too fast to save")
+
+    def known(self, key: BranchKey, idempotency_key: str, fingerprint: bytes) -> Commit | None:
+        """The commit that was made under an idempotency key; Conflict if it was another request's."""
+        known = self._catalog.receipt(self._tenant, key, idempotency_key)
+        if known is None:
+            return None
+        if known.fingerprint != fingerprint:  # guard: key.kernel
+            raise other_request(idempotency_key)
+        return Commit.of(decode_receipt(known.receipt))
+
+    def record(
+        self, key: BranchKey, propose: Callable[[int], Note | None], *, again_on_conflict: bool = True
+    ) -> JournalRow | None:
+        """Append what `propose(now_us)` says, asking again until nobody was faster; None: there is nothing to do.
+
+        A commit on the branch moves the tip under us all the time, and changes nothing that a record says."""
+        for _ in attempts(self._clock, f"{place(key)} changes too fast to record anything"):
+            # Before what the proposal reads: then the compare-and-set covers that too.
+            head = self.head(key)
+            now_us = self._clock.now_us()
+            note = propose(now_us)
+            if note is None:
+                return None
+            record = next_record(key, head, kind=note.kind, manifest=note.manifest, at_us=now_us, facts=note.facts)
+            try:
+                self._catalog.append(RecordRequest(self._tenant, head, record, note.procedure, note.details))
+                return record
+            except HeadMoved:
+                pass
+            except Conflict:
+                if not again_on_conflict:
+                    raise
+        raise AssertionError("unreachable")
+
+    def head(self, key: BranchKey) -> Head:
+        """Where a branch stands; NotFound if it does not."""
+        head = self._catalog.head(self._tenant, key)
+        if head is None:
+            raise NotFound(f"there is no {place(key)}", hint="check the owner, the workflow and the branch")
+        return head
+
+    def head_after_pending(self, key: BranchKey) -> Head | None:
+        """Where a branch stands once everything that was accepted for it before now is applied."""
+        head, pending = self._catalog.head_and_pending(self._tenant, key)
+        if not pending:
+            return head
+        self.pending.finish(key)
+        return self._catalog.head(self._tenant, key)
+
+    def manifest(self, manifest: BlockId) -> Manifest:
+        """What the manifest of a version says that is known to be there."""
+        known = self._manifests.get(manifest)
+        if known is None:
+            known = self.guarded(manifest, lambda: decode_manifest(manifest, self._blocks.fetch([manifest])[manifest]))
+            self._remember(manifest, known)
+        return known
+
+    def guarded(self, manifest: BlockId, read: Callable[[], T]) -> T:
+        """Read something of a version. A block that is gone means damage, unless the version itself went meanwhile."""
+        try:
+            return read()
+        except Corrupt as exc:
+            if exc.facts.get("missing") and self._catalog.manifest(self._tenant, manifest) is None:
+                raise Expired(f"manifest {manifest.hex()} has expired", manifest=manifest.hex()) from exc
+            raise
+
+    def forget(self, key: BranchKey) -> None:
+        """Do not guess where this branch stands: look."""
+        self._own_heads.pop(key, None)
+
+    def _commit_on_guess(
+        self, guess: Head, propose: Callable[[Head | None], Proposal], carried: Carried
+    ) -> Outcome | None:
+        """None when the guess is wrong, or may be: then the real head tells."""
+        try:
+            proposal = propose(guess).as_guess()
+        except AnalemmaError:
+            return None
+        try:
+            return self._commit(proposal, carried)
+        except (HeadMoved, Expired):
+            return None
+
+    def _commit(self, proposal: Proposal, carried: Carried | None) -> Outcome:
+        """What an attempt that lost had uploaded is kept in `carried` for the next."""
+        check_proposal(proposal)
+        draft = self.draft(proposal, carried)
+        request = draft.request
+        committed = self._catalog.commit(request)
+        if committed.replayed and committed.receipt is not None:
+            receipt = decode_receipt(committed.receipt)
+            head = Head(receipt.key, receipt.manifest, receipt.version, receipt.journal_seq, receipt.journal_tip)
+            return Outcome(receipt, head, committed, 0, 0, ())
+        if request.events:
+            self.announced(request.events)
+        self._blocks.remember(draft.emitted)
+        self._remember(draft.receipt.manifest, draft.manifest)
+        key = proposal.key
+        own = self._own_heads.get(key)
+        if len(self._own_heads) >= REMEMBERED_HEADS:
+            self._own_heads.clear()
+        self._own_heads[key] = _OwnHead(request.head, proposal.expected == (None if own is None else own.head))
+        written = sum([row.length or len(row.body or b"") for row in request.blocks if row.id in committed.stored])
+        return Outcome(
+            draft.receipt, request.head, committed, len(draft.emitted), written, draft.object_keys, draft.manifest
+        )
+
+    def _remember(self, manifest: BlockId, known: Manifest) -> None:
+        # Most saves build on the manifest that the save before them made.
+        if len(self._manifests) >= REMEMBERED_MANIFESTS:
+            self._manifests.clear()
+        self._manifests[manifest] = known
+
+    def draft(self, proposal: Proposal, carried: Carried | None = None) -> Draft:
+        """Make everything that the commit of a proposal that was checked will store; large blocks are uploaded, and
+        nothing counts yet."""
+        expected = proposal.expected
+        now_us = self._clock.now_us()
+        manifest = Manifest(
+            key=proposal.key,
+            version=proposal.version if expected is None else expected.version + 1,
+            parent=proposal.parent if expected is None else expected.manifest,
+            root=proposal.tree.root,
+            created_at_us=now_us,
+            nonce=self._entropy.random_bytes(16),
+            execution=proposal.execution,
+            segment=proposal.segment,
+            message=proposal.message,
+            metadata=proposal.metadata,
+            config=proposal.config,
+            segments=proposal.segments,
+        )
+        block = encode_manifest(manifest)
+        emitted = (*proposal.tree.blocks, block)
+        prepared = self._blocks.prepare(emitted, proposal.key, proposal.execution, carried)
+        record = next_record(
+            proposal.key,
+            expected,
+            kind=proposal.kind,
+            manifest=block.id,
+            at_us=now_us,
+            version=manifest.version,
+            facts=proposal.facts,
+        )
+        head = Head(proposal.key, block.id, manifest.version, record.seq, record.hash)
+        receipt = Receipt(
+            proposal.key, block.id, manifest.version, manifest.parent, manifest.root.id, record.seq, record.hash
+        )
+        idempotency = None
+        if proposal.idempotency_key is not None:
+            idempotency = Idempotency(proposal.idempotency_key, proposal.fingerprint, encode_receipt(receipt))
+        events = proposal.events
+        if self._clock.monotonic() >= self._announcer.watch.idle_until_s:
+            events = (*self._announcer.committed(head), *events)
+        request = CommitRequest(
+            tenant=self._tenant,
+            expected=expected,
+            head=head,
+            manifest=manifest.row(block.id),
+            journal=(record,),
+            blocks=prepared.rows,
+            bases=_bases(proposal),
+            uploads=prepared.uploads,
+            events=events,
+            idempotency=idempotency,
+            unless_pending=proposal.guessed,
+            rows=() if proposal.rows is None else tuple(proposal.rows(block.id)),
+        )
+        return Draft(request, receipt, manifest, emitted, prepared.object_keys)
+
+    def removal_events(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
+        """What is told with branches that go."""
+        return self._announcer.removed(keys)
+
+    def announced(self, events: Iterable[OutboxEvent]) -> None:
+        """These are committed: whoever delivers them need not wait for the next look."""
+        if any(True for _ in events):
+            self._announcer.wake()
+
+
+def check_proposal(proposal: Proposal) -> None:
+    """Raise Invalid for what no catalog would take, before anything is uploaded. What callers say of a version comes
+    through here, and is not looked at again."""
+    if proposal.execution is not None:
+        check_name(proposal.execution, "execution")
+    if proposal.idempotency_key is not None:
+        check_name(proposal.idempotency_key, "idempotency key")
+    if proposal.message is not None:
+        check_message(proposal.message)
+    if proposal.segment is not None:
+        check_segment(proposal.segment)
+
+
+def _bases(proposal: Proposal) -> tuple[BlockId, ...]:
+    parent = () if proposal.expected is None else (proposal.expected.manifest,)
+    return tuple(dict.fromkeys((*parent, *proposal.bases)))
+
+
+def commit_of(outcome: Outcome) -> Commit:
+    """The caller's view of what was done."""
+    stored = sorted(outcome.committed.stored)
+    return Commit.of(
+        outcome.receipt,
+        block_ids=tuple(block.hex() for block in stored),
+        blocks_stored=len(stored),
+        blocks_reused=max(0, outcome.blocks_emitted - len(stored)),
+        bytes_written=outcome.bytes_written,
+        object_paths=outcome.object_keys,
+    )
+
+
+def _moved(key: BranchKey, expected: BlockId | None, found: Head | None) -> HeadMoved:
+    if expected is None:
+        message = f"{place(key)} exists already"
+    elif found is None:
+        message = f"{place(key)} has no version yet, so none to build on"
+    else:
+        message = f"{place(key)} has moved on from manifest {expected.hex()[:12]}: it is at version {found.version}"
+    return HeadMoved(message, hint="reload and retry", key=key, expected=expected, found=found)
