@@ -13,10 +13,11 @@ import pytest
 from analemma import BlockId
 from analemma.testing.catalogs import KernelCatalogSuite
 from tests.ports.entry_points.catalog import KernelCatalog, SqliteEngine, TenantId, UploadId, open_catalog
+from tests.ports.sql_catalog import SqlCatalogSuite
 from tests.raw_rows import connect
 
 
-class SqliteBackdoor(KernelCatalogSuite):
+class SqliteBackdoor(SqlCatalogSuite, KernelCatalogSuite):
     file: Path
 
     def rows(self, query: str, *values: Any) -> list[Any]:
@@ -57,7 +58,7 @@ class TestSqliteMemory(SqliteBackdoor):
         catalog.close()
 
 
-class TestPostgres(KernelCatalogSuite):
+class TestPostgres(SqlCatalogSuite, KernelCatalogSuite):
     options: dict[str, Any] = {}  # noqa: RUF012
 
     @pytest.fixture

@@ -1,13 +1,13 @@
-"""The narrow face the kernel sees of a catalog: rows in, rows out, and one commit.
+"""What a catalog has to do so that versions can be made, kept and read, and the values that go in and come out.
 
-A backend that is not SQL implements `KernelCatalog` and passes `analemma.testing.catalogs.KernelCatalogSuite`.
+A backend that is not SQL implements `KernelCatalog` and passes `analemma.testing.catalogs.KernelCatalogSuite`. What
+else the shipped catalogs answer (workflows, branches, policies and so on) is asked of `SqlCatalog` itself.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, NewType, Protocol
 
@@ -15,7 +15,7 @@ from analemma.canon.identity import BlockId
 from analemma.clock import moment
 
 if TYPE_CHECKING:
-    from analemma.catalog.langgraph.threads import ThreadRows
+    pass
 
 TenantId = NewType("TenantId", int)
 UploadId = NewType("UploadId", bytes)
@@ -444,13 +444,11 @@ class RecordRequest:
 
 
 class KernelCatalog(Protocol):
-    """What the kernel needs. Every call is atomic by itself; `commit` is the only one that moves a head."""
+    """What `BlockStore` and `Commits` need, and reading versions back. Every call is atomic by itself; `commit` is the
+    only one that moves a head. Texts come checked: they are Unicode without NUL."""
 
     def tenant(self, name: str) -> TenantId:
         """The tenant of this name, made if there is none."""
-
-    def snapshot(self) -> AbstractContextManager[KernelCatalog]:
-        """The catalog as it is when the block begins, only to be read: whoever compares rows with each other."""
 
     def read_blocks(self, tenant: TenantId, ids: Sequence[BlockId]) -> dict[BlockId, BlockRow]:
         """Those of the blocks that exist; one round trip for any number."""
@@ -469,11 +467,6 @@ class KernelCatalog(Protocol):
 
     def manifest(self, tenant: TenantId, manifest: BlockId) -> Version | None:
         """The row of one manifest."""
-
-    def versions_between(
-        self, tenant: TenantId, low: BlockId, high: BlockId, *, owner: str | None = None, limit: int = 2
-    ) -> list[Version]:
-        """The first versions, of one owner or of all, whose ids are from `low` to `high`, in the order of their ids."""
 
     def history(
         self,
@@ -497,20 +490,6 @@ class KernelCatalog(Protocol):
     def receipt(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
         """What was committed under this key, if anything."""
 
-    def named_versions(
-        self, tenant: TenantId, key: BranchKey, *, after: str = "", limit: int = 1000
-    ) -> list[NamedVersion]:
-        """The versions that rows name as checkpoints of this branch, by name, above `after`."""
-
-    def carried_rows(
-        self, tenant: TenantId, source: Version, key: BranchKey, made: BlockId, *, at_us: int
-    ) -> list[RowChange]:
-        """What else a version takes along when it becomes the newest of a branch again, or the first of another, as the
-        version `made`: what waits to be done on top of it."""
-
-    def threads(self, tenant: TenantId, owner: str) -> ThreadRows:
-        """The rows of checkpoints beside an owner's versions."""
-
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:
         """Record the intent, durably, before the object's first byte."""
 
@@ -529,40 +508,6 @@ class KernelCatalog(Protocol):
         HeadMoved (the head or the tip is another by now), Expired (the record's manifest is gone), Conflict (what it
         tells of is not possible any more: look again), Unavailable, OutcomeUnknown."""
 
-    def versions_after(
-        self, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100
-    ) -> list[Version]:
-        """Oldest first, above `after_version`."""
-
-    def children(self, tenant: TenantId, parent: Version) -> list[Version]:
-        """The next version on the branch, and the first versions of branches that began here; those still there."""
-
-    def workflow(self, tenant: TenantId, owner: str, workflow: str) -> Workflow | None:
-        """One workflow; each exists from the first commit on its first branch."""
-
-    def workflows(
-        self,
-        tenant: TenantId,
-        owner: str,
-        *,
-        name_prefix: str = "",
-        status: WorkflowStatus | None = None,
-        after: str = "",
-        limit: int = 100,
-    ) -> list[Workflow]:
-        """An owner's workflows with an id above `after`, in the order of the ids' bytes."""
-
-    def set_workflow(
-        self, tenant: TenantId, owner: str, workflow: str, *, name: str | None, status: WorkflowStatus | None
-    ) -> bool:
-        """Change what is not None; False if there is no such workflow."""
-
-    def branches(self, tenant: TenantId, owner: str, workflow: str) -> list[Branch]:
-        """A workflow's branches, oldest first."""
-
-    def branch_start(self, tenant: TenantId, key: BranchKey) -> BranchStart | None:
-        """How one branch began."""
-
     def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> Tag | None:
         """Where a tag is."""
 
@@ -571,38 +516,6 @@ class KernelCatalog(Protocol):
 
     def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[Pin]:
         """A workflow's pinned versions, oldest pin first."""
-
-    def running_executions(self, tenant: TenantId, owner: str, workflow: str) -> list[str]:
-        """Executions whose runs are not over: versions that they made do not expire."""
-
-    def resumable_heads(self, tenant: TenantId, owner: str, workflow: str) -> list[BlockId]:
-        """What runs that failed stand on: these do not expire either, so that the runs can be resumed."""
-
-    def decisions(self, tenant: TenantId, key: BranchKey, manifest: BlockId) -> list[JournalRow]:
-        """The records of kind `decided` on one version, in the journal of its branch, oldest first."""
-
-    def expired(self, tenant: TenantId, manifest: BlockId) -> ExpiredRow | None:
-        """What is known of a version that expired."""
-
-    def expired_version(self, tenant: TenantId, key: BranchKey, version: int) -> ExpiredRow | None:
-        """The same, by its number."""
-
-    def expired_versions(
-        self, tenant: TenantId, key: BranchKey, *, after_version: int = 0, limit: int = 1000
-    ) -> list[ExpiredRow]:
-        """What expired on a branch, oldest first, above `after_version`."""
-
-    def retention(self, tenant: TenantId, owner: str, workflow: str | None) -> RetentionPolicy | None:
-        """The policy that applies to a workflow: its own, or else its owner's. None: that of the owner."""
-
-    def set_retention(self, tenant: TenantId, owner: str, workflow: str | None, policy: RetentionPolicy) -> None:
-        """Set a workflow's policy; None: that of the owner, for workflows without their own."""
-
-    def retention_policies(
-        self, tenant: TenantId, *, after: tuple[str, str | None] | None = None, limit: int = 100
-    ) -> list[PolicyRow]:
-        """Every policy of a tenant, by the page, in some order that does not change; `after` names owner and workflow
-        of the last one of the page before."""
 
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""

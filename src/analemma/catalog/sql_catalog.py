@@ -5,27 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.collecting.places import elsewhere
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.engine.schema import migrate
 from analemma.catalog.engine.wakeups import Wakeups
-from analemma.catalog.kernel.commits import (
-    AFTER_COMMIT,
-    BEFORE_TRANSACTION,
-    KEY_KEEP_US,
-    check_request,
-    commit,
-    find_key,
-    read_head,
-    stored_id,
-)
+from analemma.catalog.kernel import commits, records, versions
 from analemma.catalog.kernel.ledger import SqlLedger
 from analemma.catalog.kernel.payloads import LEASE_KEEP_US, SqlPayloads
-from analemma.catalog.kernel.records import branch_columns, manifest_row
-from analemma.catalog.kernel.rows import NEWEST, SqlRecords
 from analemma.catalog.langgraph.pending_writes import carry
 from analemma.catalog.langgraph.threads import ThreadRows
 from analemma.catalog.names import check_part, check_tenant, check_texts
@@ -33,28 +22,50 @@ from analemma.catalog.port import (
     BlockRow,
     BranchKey,
     CatalogStats,
-    CommitRequest,
-    Committed,
-    Head,
-    Idempotency,
-    JournalRow,
-    NamedVersion,
     RowChange,
     TenantId,
     Upload,
     UploadId,
-    Verdict,
     Version,
 )
 from analemma.clock import Clock, SystemClock
-from analemma.failpoints import hit
 
 _new_tuple = tuple.__new__
 
 
-class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
+class SqlCatalog(SqlPayloads, SqlLedger):
     """Implements `KernelCatalog` and `LedgerCatalog`. `engine` is open to layers that write in the
     same transactions. With `migrate_schema=False` an outdated schema is refused instead of upgraded."""
+
+    commit = commits.commit
+    receipt = commits.receipt
+    append = records.append
+    head = versions.head
+    head_and_pending = versions.head_and_pending
+    manifest = versions.manifest
+    versions_between = versions.versions_between
+    history = versions.history
+    versions_after = versions.versions_after
+    children = versions.children
+    journal = versions.journal
+    named_versions = versions.named_versions
+    workflow = versions.workflow
+    workflows = versions.workflows
+    set_workflow = versions.set_workflow
+    branches = versions.branches
+    branch_start = versions.branch_start
+    tag = versions.tag
+    tags = versions.tags
+    pins = versions.pins
+    decisions = versions.decisions
+    running_executions = versions.running_executions
+    resumable_heads = versions.resumable_heads
+    expired = versions.expired
+    expired_version = versions.expired_version
+    expired_versions = versions.expired_versions
+    retention = versions.retention
+    set_retention = versions.set_retention
+    retention_policies = versions.retention_policies
 
     def __init__(
         self, engine: Engine, wakeups: Wakeups, *, clock: Clock | None = None, migrate_schema: bool = True
@@ -63,7 +74,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         self.clock = clock or SystemClock()
         self.migrated = migrate(engine, now_us=self.clock.now_us(), apply=migrate_schema)
         """The migrations that opening the catalog applied."""
-        self.key_keep_us = KEY_KEEP_US
+        self.key_keep_us = commits.KEY_KEEP_US
         """An idempotency key counts so long at least, and for as long as its version is there."""
         self.lease_keep_us = LEASE_KEEP_US
         self._tenants: dict[str, TenantId] = {}
@@ -135,6 +146,7 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
 
     @contextmanager
     def snapshot(self) -> Iterator[SqlCatalog]:
+        """The catalog as it is when the block begins, only to be read: whoever compares rows with each other."""
         with self.engine.transaction() as tx:
             seen = copy.copy(self)
             # What reads asks its engine for statements, and for nothing else.
@@ -161,91 +173,15 @@ class SqlCatalog(SqlRecords, SqlPayloads, SqlLedger):
         # Not BlockRow(...): that takes as long as reading them.
         return {row[0]: _new_tuple(BlockRow, row) for row in rows}
 
-    def commit(self, request: CommitRequest) -> Committed:
-        check_request(request)
-        hit(BEFORE_TRANSACTION)
-        committed = commit(self.engine, request, now_us=self.clock.now_us(), key_keep_us=self.key_keep_us)
-        hit(AFTER_COMMIT)
-        return committed
-
-    def head(self, tenant: TenantId, key: BranchKey) -> Head | None:
-        return read_head(self.engine, tenant, key)
-
-    def head_and_pending(self, tenant: TenantId, key: BranchKey) -> tuple[Head | None, bool]:
-        ((manifest, version, journal_seq, journal_tip, pending),) = self.engine.all(
-            "head_and_pending", tenant=tenant, owner=key.owner, workflow=key.workflow, branch=key.branch
-        )
-        head = None if manifest is None else Head(key, stored_id(manifest, key), version, journal_seq, journal_tip)
-        return head, bool(pending)
-
-    def manifest(self, tenant: TenantId, manifest: BlockId) -> Version | None:
-        row = self.engine.one("manifest", tenant=tenant, id=manifest)
-        return None if row is None else manifest_row(row)
-
-    def versions_between(
-        self, tenant: TenantId, low: BlockId, high: BlockId, *, owner: str | None = None, limit: int = 2
-    ) -> list[Version]:
-        rows = self.engine.all("versions_between", tenant=tenant, low=low, high=high, owner=owner, limit=limit)
-        return [manifest_row(row) for row in rows]
-
-    def history(
-        self,
-        tenant: TenantId,
-        key: BranchKey,
-        *,
-        before_version: int | None = None,
-        execution: str | None = None,
-        segment: int | None = None,
-        since_us: int | None = None,
-        until_us: int | None = None,
-        decision: Verdict | None = None,
-        limit: int = 100,
-    ) -> list[Version]:
-        asked: dict[str, Any] = {
-            **branch_columns(tenant, key),
-            "before_version": NEWEST if before_version is None else before_version,
-            "limit": limit,
-        }
-        if any(chosen is not None for chosen in (segment, since_us, until_us, decision)):
-            since, until = since_us or 0, NEWEST if until_us is None else until_us
-            asked |= {"execution": execution, "segment": segment, "since": since, "until": until}
-            if decision is not None:
-                rows = self.engine.all("history_decided", **asked, decision=decision)
-            else:
-                rows = self.engine.all("history_filtered", **asked)
-        elif execution is not None:
-            rows = self.engine.all("history_of_execution", **asked, execution=execution)
-        else:
-            rows = self.engine.all("history", **asked)
-        # All of one branch: a long log need not make its key again for each row.
-        return [_new_tuple(Version, (row[0], key, *row[4:], False)) for row in rows]
-
-    def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
-        return self.engine.rows(
-            JournalRow,
-            "journal",
-            **branch_columns(tenant, key),
-            after_seq=after_seq,
-            limit=limit,
-        )
-
-    def receipt(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
-        row = find_key(self.engine, tenant, key, idempotency_key, key_keep_us=self.key_keep_us)
-        return None if row is None else Idempotency(idempotency_key, row[0], row[2])
-
-    def named_versions(
-        self, tenant: TenantId, key: BranchKey, *, after: str = "", limit: int = 1000
-    ) -> list[NamedVersion]:
-        asked = {"tenant": tenant, "owner": key.owner, "thread": key.workflow, "branch": key.branch}
-        rows = self.engine.all("named_versions", **asked, after=after, limit=limit)
-        return [NamedVersion._make((*row[:4], bool(row[4]), bool(row[5]))) for row in rows]
-
     def carried_rows(
         self, tenant: TenantId, source: Version, key: BranchKey, made: BlockId, *, at_us: int
     ) -> list[RowChange]:
+        """What else a version takes along when it becomes the newest of a branch again, or the first of another, as the
+        version `made`: what waits to be done on top of it."""
         return carry(self.threads(tenant, key.owner), source.id, source.key, key, made, at_us)
 
     def threads(self, tenant: TenantId, owner: str) -> ThreadRows:
+        """The rows of checkpoints beside an owner's versions."""
         return ThreadRows(self.engine, tenant, owner)
 
     def open_upload(self, tenant: TenantId, upload: Upload) -> None:

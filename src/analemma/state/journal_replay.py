@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.port import BranchKey, BranchStart, KernelCatalog, TenantId, Verdict, Version
+from analemma.catalog.port import BranchKey, BranchStart, TenantId, Verdict, Version
 from analemma.state.records import DECIDED, EXPIRED, PINNED, TAGGED, UNPINNED, UNTAGGED
+
+if TYPE_CHECKING:
+    from analemma.catalog.sql_catalog import SqlCatalog
 
 PAGE = 1000
 NEWEST = (1 << 62) - 1
@@ -103,7 +106,7 @@ class JournalSummary:
 
 
 def shown_rows(
-    seen: KernelCatalog, tenant: TenantId, key: BranchKey, versions: list[Version], summary: JournalSummary
+    seen: SqlCatalog, tenant: TenantId, key: BranchKey, versions: list[Version], summary: JournalSummary
 ) -> Rows:
     """The rows that say something of a branch."""
     rows: Rows = {Place("version", row.id): (row.version,) for row in versions}
@@ -166,7 +169,7 @@ def _difference(
             return "the row of the branch is not what the journal says of its beginning"
 
 
-def misplaced_marks(seen: KernelCatalog, tenant: TenantId, key: BranchKey) -> Iterator[str]:
+def misplaced_marks(seen: SqlCatalog, tenant: TenantId, key: BranchKey) -> Iterator[str]:
     """Tags and pins of the workflow that claim another branch than that of the version they are on."""
     marks = [(f"the tag {row.name}", row.key, row.manifest) for row in seen.tags(tenant, key.owner, key.workflow)]
     for pin in seen.pins(tenant, key.owner, key.workflow):
@@ -178,9 +181,7 @@ def misplaced_marks(seen: KernelCatalog, tenant: TenantId, key: BranchKey) -> It
                 yield f"{name} is on no version of branch {claimed.branch}"
 
 
-def history(
-    seen: KernelCatalog, tenant: TenantId, key: BranchKey, decision: Verdict | None = None
-) -> Iterator[Version]:
+def history(seen: SqlCatalog, tenant: TenantId, key: BranchKey, decision: Verdict | None = None) -> Iterator[Version]:
     """The versions of a branch, newest first, read by the page."""
     before = NEWEST
     while page := seen.history(tenant, key, before_version=before, decision=decision, limit=PAGE):

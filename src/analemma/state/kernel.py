@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analemma.canon.identity import BlockId, parse_block_id
-from analemma.catalog.port import BranchKey, KernelCatalog, Version
+from analemma.catalog.port import BranchKey, Version
 from analemma.context import Context
 from analemma.errors import NotFound
 from analemma.state import (
@@ -89,7 +89,7 @@ class Kernel:
         checkpoints: Checkpoints,
         place_segment: PlaceSegment | None = None,
     ) -> None:
-        self._catalog: KernelCatalog = context.catalog
+        self._catalog = context.catalog
         self._tenant = context.tenant
         self._blocks = context.blocks
         self._trees = context.trees

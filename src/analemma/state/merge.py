@@ -14,7 +14,7 @@ from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, step
 from analemma.canon.trees import Trees
-from analemma.catalog.port import BranchKey, Head, KernelCatalog, TenantId, Version
+from analemma.catalog.port import BranchKey, Head, TenantId, Version
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, place
 from analemma.state.commits import Proposal, commit_of
@@ -23,6 +23,7 @@ from analemma.state.reserved_fields import is_reserved
 
 # What becomes of values is loaded by who merges: every program has the verb.
 if TYPE_CHECKING:
+    from analemma.catalog.sql_catalog import SqlCatalog
     from analemma.state.kernel import Kernel
     from analemma.state.merge_values import Clash, Resolution, Strategies, Strategy
 
@@ -327,7 +328,7 @@ class _Merges:
 class Ancestry:
     """Walks back from versions; rows are read by the page, and once."""
 
-    def __init__(self, catalog: KernelCatalog, tenant: TenantId) -> None:
+    def __init__(self, catalog: SqlCatalog, tenant: TenantId) -> None:
         self._catalog = catalog
         self._tenant = tenant
         self._rows: dict[BlockId, Version | None] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
@@ -21,7 +21,6 @@ from analemma.catalog.port import (
     BranchKey,
     Head,
     JournalRow,
-    KernelCatalog,
     NamedVersion,
     TenantId,
     UploadId,
@@ -30,6 +29,9 @@ from analemma.catalog.port import (
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.journal_replay import JournalSummary, differences, history, misplaced_marks, shown_rows
 from analemma.state.records import Manifest, Receipt, decode_manifest, manifest_links, read_record
+
+if TYPE_CHECKING:
+    from analemma.catalog.sql_catalog import SqlCatalog
 
 PAGE = 1000
 BATCH = 500
@@ -58,7 +60,7 @@ class Report:
 class Verifier:
     """Verifies one tenant's branches and versions; a block that several share is hashed once."""
 
-    def __init__(self, catalog: KernelCatalog, tenant: TenantId, blocks: BlockStore) -> None:
+    def __init__(self, catalog: SqlCatalog, tenant: TenantId, blocks: BlockStore) -> None:
         self._catalog = catalog
         self._tenant = tenant
         self._blocks = blocks
@@ -97,7 +99,7 @@ class Verifier:
         return report
 
     def _rows(
-        self, seen: KernelCatalog, head: Head, versions: list[Version], expect: Receipt | None, report: Report
+        self, seen: SqlCatalog, head: Head, versions: list[Version], expect: Receipt | None, report: Report
     ) -> None:
         """Replay the journal, and compare what it comes to with the rows that there are."""
         key, problems = head.key, report.problems
@@ -126,7 +128,7 @@ class Verifier:
         if summary.whole:
             problems += misplaced_marks(seen, self._tenant, key)
 
-    def _replay(self, seen: KernelCatalog, head: Head, report: Report, wanted: int = 0) -> JournalSummary:
+    def _replay(self, seen: SqlCatalog, head: Head, report: Report, wanted: int = 0) -> JournalSummary:
         """What the records of a branch say, from the beginning up to its head's tip."""
         summary = JournalSummary()
         seq, tip = 0, None
@@ -155,13 +157,13 @@ class Verifier:
             report.problems.append(f"the journal ends at record {seq}, the head says {head.journal_seq}")
         return summary
 
-    def _records(self, seen: KernelCatalog, key: BranchKey) -> Iterator[JournalRow]:
+    def _records(self, seen: SqlCatalog, key: BranchKey) -> Iterator[JournalRow]:
         after = 0
         while page := seen.journal(self._tenant, key, after_seq=after, limit=PAGE):
             yield from page
             after = page[-1].seq
 
-    def _add_other_branches(self, seen: KernelCatalog, key: BranchKey, summary: JournalSummary) -> None:
+    def _add_other_branches(self, seen: SqlCatalog, key: BranchKey, summary: JournalSummary) -> None:
         """A tag that moved to another branch is told of in that branch's journal: those are read only if there is a tag
         to look for."""
         for branch in seen.branches(self._tenant, key.owner, key.workflow):
@@ -170,7 +172,7 @@ class Verifier:
                 for place, count in self._replay(seen, other, Report()).tag_balance.items():
                     summary.tag_balance[place] += count
 
-    def _named(self, seen: KernelCatalog, key: BranchKey) -> Iterator[NamedVersion]:
+    def _named(self, seen: SqlCatalog, key: BranchKey) -> Iterator[NamedVersion]:
         """What rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
         copied, so that no journal of this branch tells of them."""
         after = ""

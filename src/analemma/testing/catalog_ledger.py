@@ -172,8 +172,6 @@ class CatalogLedgerSuite(ABC):
         for settlement in (grown, new):
             self._check_stored(catalog, tenant, settlement.commits)
         assert [row.version for row in catalog.history(tenant, KEY)] == [3, 2, 1]
-        assert [row.name for row in catalog.branches(tenant, "ann", "other")] == ["main"]
-        assert catalog.workflow(tenant, "ann", "other") is not None
         assert catalog.pending_count(tenant) == 0
         assert catalog.head_and_pending(tenant, KEY) == (grown.commits[-1].head, False)
         for seq, entry in zip(seqs, entries, strict=True):

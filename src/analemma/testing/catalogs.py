@@ -26,7 +26,7 @@ from analemma.errors import Conflict, Expired, HeadMoved, Invalid
 from analemma.testing.catalog_blocks import CatalogBlocksSuite
 from analemma.testing.catalog_ledger import CatalogLedgerSuite
 from analemma.testing.catalog_records import CatalogRecordsSuite
-from analemma.testing.commits import KEY, make_block, make_event, make_request, make_upload
+from analemma.testing.commits import KEY, make_block, make_event, make_line, make_request, make_upload
 from analemma.testing.refusals import refuses
 
 
@@ -236,7 +236,7 @@ class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksS
         assert catalog.stats(tenant).manifests == 1
 
     def test_history_is_paged_newest_first(self, catalog: KernelCatalog, tenant: TenantId) -> None:
-        requests = self._line(catalog, tenant, 7)
+        requests = make_line(catalog, tenant, 7)
         rows = [request.manifest for request in reversed(requests)]
         assert catalog.history(tenant, KEY) == rows
         assert catalog.history(tenant, KEY, limit=3) == rows[:3]
@@ -244,7 +244,7 @@ class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksS
         assert catalog.history(tenant, KEY, before_version=1) == []
 
     def test_journal_is_paged_oldest_first(self, catalog: KernelCatalog, tenant: TenantId) -> None:
-        requests = self._line(catalog, tenant, 7)
+        requests = make_line(catalog, tenant, 7)
         rows = [row for request in requests for row in request.journal]
         assert catalog.journal(tenant, KEY) == rows
         assert catalog.journal(tenant, KEY, limit=3) == rows[:3]
@@ -381,10 +381,6 @@ class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksS
         assert [row.seq for row in catalog.journal(tenant, KEY)] == list(range(1, wins + 1))
         assert catalog.stats(tenant).blocks == 2 * wins
 
-    def test_a_branch_that_is_no_thread_has_no_named_versions(self, catalog: KernelCatalog, tenant: TenantId) -> None:
-        catalog.commit(make_request(tenant, None))
-        assert catalog.named_versions(tenant, KEY) == []
-
     def test_closing_twice_is_harmless(self, catalog: KernelCatalog) -> None:
         catalog.close()
         catalog.close()
@@ -395,13 +391,6 @@ class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksS
         catalog.commit(first)
         catalog.commit(second)
         return first, second
-
-    def _line(self, catalog: KernelCatalog, tenant: TenantId, count: int) -> list[CommitRequest]:
-        requests: list[CommitRequest] = []
-        for _ in range(count):
-            requests.append(make_request(tenant, requests[-1].head if requests else None))
-            catalog.commit(requests[-1])
-        return requests
 
     def _everything(self, catalog: KernelCatalog, tenant: TenantId) -> object:
         return (

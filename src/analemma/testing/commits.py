@@ -13,8 +13,10 @@ from analemma.catalog.port import (
     BlockRow,
     BranchKey,
     CommitRequest,
+    ExpiringVersion,
     Head,
     JournalRow,
+    KernelCatalog,
     Noting,
     OutboxEvent,
     RecordRequest,
@@ -93,3 +95,18 @@ def make_record(
 def after(request: RecordRequest) -> Head:
     """The head that a record leaves behind."""
     return replace(request.expected, journal_seq=request.record.seq, journal_tip=request.record.hash)
+
+
+def make_line(catalog: KernelCatalog, tenant: TenantId, count: int) -> list[CommitRequest]:
+    """So many versions of one branch, committed."""
+    requests: list[CommitRequest] = []
+    for _ in range(count):
+        requests.append(make_request(tenant, requests[-1].head if requests else None))
+        catalog.commit(requests[-1])
+    return requests
+
+
+def make_expiry(tenant: TenantId, head: Head, *requests: CommitRequest) -> RecordRequest:
+    """The record by which these versions expire."""
+    expired = [ExpiringVersion(request.manifest.version, request.manifest.id) for request in requests]
+    return make_record(tenant, head, "expire_versions", kind="expired", expired=expired)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction
-from analemma.catalog.kernel.records import branch_columns
+from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.port import BranchKey, TenantId
 
 

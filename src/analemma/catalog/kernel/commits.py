@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from analemma.canon.identity import ID_BYTES, BlockId
-from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
+from analemma.canon.identity import BlockId
+from analemma.catalog.engine.db import Row, Statements, Transaction
 from analemma.catalog.engine.lost_answers import send
 from analemma.catalog.engine.procedures import Refused
+from analemma.catalog.kernel.versions import read_head
 from analemma.catalog.names import check_key
 from analemma.catalog.outbox.events import LanePlan, PlacedEvent, check_events, in_lanes
 from analemma.catalog.port import (
@@ -18,14 +19,18 @@ from analemma.catalog.port import (
     CommitRequest,
     Committed,
     Head,
+    Idempotency,
     JournalRow,
     RowChange,
     TenantId,
     UploadId,
     Version,
 )
-from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, Unavailable
+from analemma.errors import Conflict, Expired, HeadMoved, Invalid, Unavailable
 from analemma.failpoints import declare, hit
+
+if TYPE_CHECKING:
+    from analemma.catalog.sql_catalog import SqlCatalog
 
 KEY_KEEP_US = 30 * 86_400 * 1_000_000
 """So long an idempotency key counts at least, unless the settings say otherwise."""
@@ -81,9 +86,12 @@ class Batch(NamedTuple):
     keys: Sequence[CommitRequest]
 
 
-def commit(engine: Engine, request: CommitRequest, *, now_us: int, key_keep_us: int) -> Committed:
+def commit(catalog: SqlCatalog, request: CommitRequest) -> Committed:
     """Write everything, durably, or raise and write nothing."""
-    batch = _batch(request, now_us, key_keep_us)
+    check_request(request)
+    engine, key_keep_us = catalog.engine, catalog.key_keep_us
+    hit(BEFORE_TRANSACTION)
+    batch = _batch(request, catalog.clock.now_us(), key_keep_us)
     given: object = batch
     procedure, rows = "commit_versions", request.rows
     if len(rows) == 1 and rows[0].commit is not None and batch.heads and not batch.keys:
@@ -102,9 +110,18 @@ def commit(engine: Engine, request: CommitRequest, *, now_us: int, key_keep_us: 
             lambda: engine.write(write, alone=not rows), found=lambda: [] if _is_stored(engine, request) else None
         )
     except Refused as refused:
-        return _refused(engine, request, refused, key_keep_us)
-    receipt = None if request.idempotency is None else request.idempotency.receipt
-    return Committed(request.manifest.id, frozenset(stored), receipt=receipt)
+        committed = _refused(engine, request, refused, key_keep_us)
+    else:
+        receipt = None if request.idempotency is None else request.idempotency.receipt
+        committed = Committed(request.manifest.id, frozenset(stored), receipt=receipt)
+    hit(AFTER_COMMIT)
+    return committed
+
+
+def receipt(catalog: SqlCatalog, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
+    """What was committed under a key that counts, if anything."""
+    row = find_key(catalog.engine, tenant, key, idempotency_key, key_keep_us=catalog.key_keep_us)
+    return None if row is None else Idempotency(idempotency_key, row[0], row[2])
 
 
 def _batch(request: CommitRequest, now_us: int, key_keep_us: int) -> Batch:
@@ -185,22 +202,6 @@ def replay(request: CommitRequest, row: Row) -> Committed:
             idempotency_key=request.idempotency.key,
         )
     return Committed(BlockId(manifest), frozenset(), replayed=True, receipt=receipt)
-
-
-def read_head(source: Statements, tenant: TenantId, key: BranchKey) -> Head | None:
-    """Where the branch stands."""
-    row = source.one("head", tenant=tenant, owner=key.owner, workflow=key.workflow, branch=key.branch)
-    return None if row is None else Head(key, stored_id(row[0], key), *row[1:])
-
-
-def stored_id(data: bytes, branch: tuple[str, str, str]) -> BlockId:
-    """The id of a version in a row of this branch; Corrupt if it is none, so that nobody goes on with it."""
-    if len(data) != ID_BYTES:
-        raise Corrupt(
-            "a row of {}/{}@{} has an id of {} bytes instead of {}".format(*branch, len(data), ID_BYTES),
-            hint="run verify, and restore the catalog from a backup",
-        )
-    return BlockId(data)
 
 
 def head_moved(request: CommitRequest, found: Head | None) -> HeadMoved:

@@ -19,9 +19,9 @@ from analemma.catalog.kernel.commits import (
     check_request,
     find_key,
     missing_upload,
-    stored_id,
 )
 from analemma.catalog.kernel.ledger_port import BranchSettlement, Delta, LedgerEntry, PendingEntry, TicketRow
+from analemma.catalog.kernel.versions import stored_id
 from analemma.catalog.names import check_key, check_part
 from analemma.catalog.outbox.events import in_lanes
 from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, TenantId

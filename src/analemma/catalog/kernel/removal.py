@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.lost_answers import send
 from analemma.catalog.engine.procedures import Refused
-from analemma.catalog.kernel.commits import change_rows, read_head
+from analemma.catalog.kernel.commits import change_rows
+from analemma.catalog.kernel.versions import read_head
 from analemma.catalog.outbox.events import check_events, in_lanes
 from analemma.catalog.port import BranchKey, Head, OutboxEvent, RowChange, TenantId
 from analemma.errors import HeadMoved
