@@ -14,7 +14,6 @@ from analemma.catalog.engine.schema import migrate
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.kernel import commits, records, versions
 from analemma.catalog.kernel.ledger import SqlLedger
-from analemma.catalog.kernel.payloads import LEASE_KEEP_US, SqlPayloads
 from analemma.catalog.langgraph.pending_writes import carry
 from analemma.catalog.langgraph.threads import ThreadRows
 from analemma.catalog.names import check_part, check_tenant, check_texts
@@ -33,7 +32,7 @@ from analemma.clock import Clock, SystemClock
 _new_tuple = tuple.__new__
 
 
-class SqlCatalog(SqlPayloads, SqlLedger):
+class SqlCatalog(SqlLedger):
     """Implements `KernelCatalog` and `LedgerCatalog`. `engine` is open to layers that write in the
     same transactions. With `migrate_schema=False` an outdated schema is refused instead of upgraded."""
 
@@ -76,7 +75,6 @@ class SqlCatalog(SqlPayloads, SqlLedger):
         """The migrations that opening the catalog applied."""
         self.key_keep_us = commits.KEY_KEEP_US
         """An idempotency key counts so long at least, and for as long as its version is there."""
-        self.lease_keep_us = LEASE_KEEP_US
         self._tenants: dict[str, TenantId] = {}
         self._objects_held: str | None = None
         """Where this program would put objects; None once it is known that nobody chooses another place."""

@@ -264,8 +264,8 @@ class Dehydration:
         blocks = list(self._blocks.values())
         prepared = context.blocks.prepare(blocks, BranchKey(note.owner_id, note.workflow_id), note.execution_id)
         try:
-            context.catalog.add_leases(
-                LeaseRequest(context.tenant, tuple(self._leases), prepared.rows, prepared.uploads, tuple(self._kept))
+            self._leased.leases.add(
+                LeaseRequest(context.tenant, self._leases, prepared.rows, prepared.uploads, sorted(self._kept))
             )
         except AnalemmaError as exc:
             context.blocks.give_up(prepared.uploads, exc)

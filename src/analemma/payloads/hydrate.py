@@ -16,7 +16,7 @@ from analemma.canon.pointer import format_pointer
 from analemma.canon.read import Nodes, Parts, Reader, container_kind, locate
 from analemma.canon.trees import Edited, Operation, Trees
 from analemma.canon.values import Wire, encode
-from analemma.catalog.kernel.payloads import released
+from analemma.catalog.kernel.payloads import Leases, released
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count
@@ -70,7 +70,7 @@ class LeasedTrees(Base):
     def __init__(self, context: Context) -> None:
         super().__init__()
         self.trees = context.trees
-        self._context = context
+        self.leases = Leases(context.engine, context.tenant, keep_s=context.settings.payload_lease_s)
 
     def values(self, wires: Sequence[Wire]) -> list[Any]:
         """The values of these fields, in several threads, each with its share of the bytes; the descents into all of
@@ -121,7 +121,7 @@ class LeasedTrees(Base):
         except Corrupt as exc:
             ids = list({pointer.lease: None for pointer in pointers})
             if exc.facts.get("missing"):
-                found = self._context.catalog.leases(self._context.tenant, ids)
+                found = self.leases.find(ids)
                 if any(each not in found or found[each].released_at_us is not None for each in ids):
                     raise released() from exc
             raise

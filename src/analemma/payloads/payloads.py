@@ -13,7 +13,7 @@ from analemma.bag.changes import packed_form
 from analemma.bag.tracked import NotLoaded
 from analemma.canon.identity import parse_block_id
 from analemma.canon.read import MISSING, Nodes
-from analemma.catalog.kernel.payloads import Lease, LeaseId
+from analemma.catalog.kernel.payloads import Lease
 from analemma.context import Context
 from analemma.errors import Conflict, Denied, Invalid, Limit, NotFound
 from analemma.payloads.budget import Temperatures
@@ -125,11 +125,11 @@ class Payloads:
         """End an execution; how many leases it had. Its pointers are worth nothing from now on, and what only they led
         to may be collected. Whoever comes late and makes a payload with pointers for it is Denied, so nothing is left
         that nobody would release; releasing it again changes nothing."""
-        return self._context.catalog.release_leases(
-            self._context.tenant,
+        return self._leased.leases.release(
             check_name(owner_id, "owner"),
             check_name(workflow_id, "workflow"),
             check_name(execution_id, "execution"),
+            self._context.clock.now_us(),
         )
 
     def leases(
@@ -143,20 +143,9 @@ class Payloads:
                 "an execution is one of a workflow, and a workflow one of an owner",
                 hint="pass owner_id with workflow_id, and both with execution_id",
             )
-        found: list[Lease] = []
-        after: LeaseId | None = None
-        while True:
-            page = self._context.catalog.leases_of(
-                self._context.tenant,
-                None if owner_id is None else check_name(owner_id, "owner"),
-                None if workflow_id is None else check_name(workflow_id, "workflow"),
-                None if execution_id is None else check_name(execution_id, "execution"),
-                after=after,
-            )
-            found += page
-            if not page:
-                return found
-            after = page[-1].id
+        named = {"owner": owner_id, "workflow": workflow_id, "execution": execution_id}
+        whose = [check_name(name, what) for what, name in named.items() if name is not None]
+        return list(self._leased.leases.live(*whose))
 
     def load_fields_selective(
         self,
@@ -193,7 +182,7 @@ class Payloads:
             )
         else:
             pointer = parse_pointer_form(dict(source), source.get("field_name"))
-            leases = self._context.catalog.use_leases(self._context.tenant, [pointer.lease])
+            leases = self._leased.leases.use([pointer.lease])
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
             size, top = pointer.size_bytes, pointer.hash
             guarded = partial(self._leased.guarded, pointer)
@@ -353,7 +342,7 @@ class Payloads:
                 "the event has pointers, and nothing says whose they are",
                 hint="pass owner_id and workflow_id, or send ownerId and workflowId in the event",
             )
-        leases = self._context.catalog.use_leases(self._context.tenant, [pointer.lease for pointer in asked])
+        leases = self._leased.leases.use([pointer.lease for pointer in asked])
         for pointer in asked:
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
         stored = {

@@ -77,7 +77,6 @@ def open_app(
         raise
     try:
         catalog.key_keep_us = round(settings.idempotency_keep_s * 1_000_000)
-        catalog.lease_keep_us = round(settings.payload_lease_s * 1_000_000)
         beside = place.beside
         shared: str | None = None
         if store is None and (known := known_objects(catalog)) is not None:

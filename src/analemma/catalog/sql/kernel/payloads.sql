@@ -27,17 +27,6 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution
   AND id > :after
 ORDER BY id LIMIT :limit
 
--- end_execution --
--- From now on; the first time that it was released counts.
-INSERT INTO payload_end (tenant, owner, workflow, execution, ended_at)
-VALUES (:tenant, :owner, :workflow, :execution, :now)
-ON CONFLICT (tenant, owner, workflow, execution) DO NOTHING
-
--- execution_ended --
--- Whether an execution is over.
-SELECT 1 FROM payload_end
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution  -- guard: execution.ended
-
 -- release_leases --
 -- The execution has ended.
 UPDATE payload SET released_at = :now
@@ -92,33 +81,6 @@ SELECT id, owner, workflow, execution, root, size, field, created_at, released_a
        released_at IS NULL AND renewed_at < analemma_now() - :unused::bigint
 FROM payload WHERE tenant = :tenant AND id = ANY (:ids::bytea[])
 
--- hold_leases --
--- Those of the leases that are live, and stay so until the transaction ends: releasing waits for this lock. And whether each was not used
--- for a while.
-SELECT id, renewed_at < analemma_now() - :unused::bigint FROM payload
-WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND released_at IS NULL  -- guard: lease.held
-ORDER BY id
-FOR SHARE  -- guard: lease.held.lock.postgres
-
--- share_execution [lock] --
--- Leases of an execution are written by any number at once, but not while it is ended: whoever ends it waits for them, and sees them.
-SELECT pg_advisory_xact_lock_shared(  -- guard: execution.shared.postgres
-    hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer + {number})
-)
-
--- hold_execution [lock] --
--- The other side of it.
-SELECT pg_advisory_xact_lock(  -- guard: execution.held.postgres
-    hashtextextended(:owner::text || '/' || :workflow::text || '/' || :execution::text || '/lease', :tenant::integer + {number})
-)
-
--- hold_leases_of_execution [lock] --
--- The live leases of an execution, in the order in which everybody locks leases: from now on nobody renews or passes them on.
-SELECT id FROM payload
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution AND released_at IS NULL
-ORDER BY id
-FOR UPDATE  -- guard: lease.ended.postgres
-
 -- renew_leases --
 -- Somebody uses them. Locked in the order in which everybody locks leases.
 UPDATE payload SET renewed_at = analemma_now()
@@ -126,8 +88,62 @@ WHERE tenant = :tenant AND id IN (
     SELECT id FROM payload WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND released_at IS NULL ORDER BY id FOR UPDATE
 )
 
--- add_lease --
--- A pointer's right to its tree. Its id is random, so one that is there was written by the same request.
+-- add_leases --
+-- Everything that a payload points to. The order of the steps is that of the locks of a commit: what is built upon, then blocks, then what is new.
+(tenant bigint, unused_us bigint, executions[] (owner text, workflow text, execution text), kept[] bytea,
+ leases[] (id bytea, owner text, workflow text, execution text, root bytea, size bigint, field text, created_at_us bigint))
+
+-- Leases of an execution are written by any number at once, but not while it is ended: whoever ends it waits for them, and sees them.
+[postgres] each executions:
+[postgres] SELECT pg_advisory_xact_lock_shared(  -- guard: execution.shared.postgres
+[postgres]     hashtextextended(:executions.owner || '/' || :executions.workflow || '/' || :executions.execution || '/lease', :tenant::integer + {number})
+[postgres] );
+
+each executions:
+SELECT 1 FROM payload_end
+WHERE tenant = :tenant AND owner = :executions.owner AND workflow = :executions.workflow  -- guard: execution.ended
+  AND execution = :executions.execution
+=> 0 or execution_ended;
+
+-- Live, and so until the transaction ends: releasing waits for this lock. One that was not used for a while is to be renewed before.
+each kept:
+SELECT 1 FROM payload
+WHERE tenant = :tenant AND id = :kept AND released_at IS NULL  -- guard: lease.held
+  AND renewed_at >= coalesce(analemma_now() - :unused_us, 0)
+FOR SHARE  -- guard: lease.held.lock.postgres
+=> 1 or lease_gone;  -- guard: lease.counted
+
+include add_bodies;
+
+passes payload.after_blocks: the blocks are written inside the transaction;
+
+-- The id is random, so one that is there was written by the same request.
+each leases:
 INSERT INTO payload (tenant, id, owner, workflow, execution, root, size, field, created_at, renewed_at)
-VALUES (:tenant, :id, :owner, :workflow, :execution, :root, :size, :field, :created_at, analemma_now())
-ON CONFLICT (tenant, id) DO NOTHING
+VALUES (:tenant, :leases.id, :leases.owner, :leases.workflow, :leases.execution, :leases.root, :leases.size, :leases.field,
+        :leases.created_at_us, analemma_now())
+ON CONFLICT (tenant, id) DO NOTHING;
+
+-- hold_execution --
+-- Nobody gives the execution leases, renews those that it has or passes them on, until the transaction ends.
+(tenant bigint, owner text, workflow text, execution text)
+
+[postgres] SELECT pg_advisory_xact_lock(  -- guard: execution.held.postgres
+[postgres]     hashtextextended(:owner || '/' || :workflow || '/' || :execution || '/lease', :tenant::integer + {number})
+[postgres] );
+
+-- In the order in which everybody locks leases.
+[postgres] SELECT id FROM payload
+[postgres] WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND execution = :execution AND released_at IS NULL
+[postgres] ORDER BY id
+[postgres] FOR UPDATE;  -- guard: lease.ended.postgres
+
+-- end_execution --
+-- An execution is over; the first time that it was released counts.
+(now bigint)
+
+include hold_execution;
+
+INSERT INTO payload_end (tenant, owner, workflow, execution, ended_at)
+VALUES (:tenant, :owner, :workflow, :execution, :now)
+ON CONFLICT (tenant, owner, workflow, execution) DO NOTHING;
