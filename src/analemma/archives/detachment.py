@@ -99,10 +99,7 @@ def _detach(tx: Transaction, place: str | None, before: str | None, done: Collec
 def _needed(source: Statements) -> Iterator[tuple[str, str | None]]:
     """What rows name: a pack by its key, an archive by the folder of its objects."""
     for tenant, _ in source.all("tenant_names"):
-        after = b""
-        while page := [bytes(row[0]) for row in source.all("needed_uploads", tenant=tenant, after=after, limit=_PAGE)]:
-            for upload in page:
-                yield pack_key(upload), pack_key(upload)
-            after = page[-1]
+        for page in source.pages("needed_uploads", {"after": b""}, limit=_PAGE, tenant=tenant):
+            yield from [(pack_key(row[0]), pack_key(row[0])) for row in page]
     for tenant_name, workspace, op_id in source.all("needed_archives"):
         yield unit_prefix(tenant_name, workspace, op_id), None

@@ -9,7 +9,7 @@ from typing import cast
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.collecting.places import elsewhere
-from analemma.catalog.engine.db import Engine
+from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.schema import migrate
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.kernel import commits, records, versions
@@ -28,6 +28,12 @@ from analemma.catalog.port import (
     Version,
 )
 from analemma.clock import Clock, SystemClock
+
+COMMIT_FAILED = "commit_failed"
+"""Why an upload is to go: its commit failed."""
+ANY_AGE = 2**62
+"""Before this time, in microseconds, everything was begun."""
+LONGEST_ERROR = 500
 
 _new_tuple = tuple.__new__
 
@@ -209,9 +215,17 @@ class SqlCatalog(SqlLedger):
         return None if row is None else Upload(upload, *row)
 
     def claim_failed(self, tenant: TenantId, uploads: Sequence[tuple[UploadId, str]], error: str) -> None:
-        from analemma.catalog.collecting.uploads import claim_failed
+        """Claim the intents of a commit that failed, each with its object's key. If its answer was only lost, and it
+        did happen, they are ready, and stay."""
+        why = {"reason": COMMIT_FAILED, "error": error[:LONGEST_ERROR]}
 
-        claim_failed(self.engine, tenant, uploads, error)
+        def move(tx: Transaction) -> None:
+            now = tx.value("database_now")
+            for upload, key in sorted(uploads):
+                which = {"tenant": tenant, "id": upload, "object_key": key, "state": "temp", "before": ANY_AGE}
+                tx.execute("claim_upload", **which, **why, now=now)
+
+        self.engine.write(move, durable=True)
 
     def stats(self, tenant: TenantId | None = None) -> CatalogStats:
         with self.engine.transaction() as tx:

@@ -16,7 +16,6 @@ from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.collecting.marks import Pass, Run, read_snapshot, scan
 from analemma.catalog.collecting.sessions import Sessions
-from analemma.catalog.collecting.uploads import Audit, Failure, count_failures, find_failures, retry
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.leases import SECOND_US, DatabaseClock, LeaseLost, database_clock
 from analemma.catalog.port import TenantId
@@ -26,7 +25,7 @@ from analemma.failpoints import declare, hit
 from analemma.gc.collection import UPLOAD_BYTES, Collection, GcStatus, TenantCollection, pieces
 from analemma.gc.mark import Marks, Survey, batches
 from analemma.gc.roots import MANIFESTS, ROOTS
-from analemma.gc.uploads import UploadCollector
+from analemma.gc.uploads import Audit, Failure, UploadCollector
 from analemma.settings import Settings
 from analemma.state.kernel import Kernel
 from analemma.state.retention import ExpiryPlan, expire_branches
@@ -172,7 +171,7 @@ class Collector:
         """Who collects now, what the last runs did, and what failed."""
         with self._engine.transaction() as tx:
             lease, now_us = Pass.look(tx), self._database_clock(tx)
-        waiting, dead = count_failures(self._engine)
+        waiting, dead = self._uploads.count_failures()
         return GcStatus(
             newest=lease.number,
             holder=lease.holder,
@@ -185,19 +184,18 @@ class Collector:
 
     def failures(self, limit: int = 100) -> list[Failure]:
         """Uploads that could not be collected: those that will be tried again, and those that will not."""
-        return find_failures(self._engine, limit)
+        return self._uploads.failures(limit)
 
     def retry(self, failure: int | None = None) -> int:
         """Have a dead failure tried again, or all; how many."""
         dead = [each for each in self.failures(MOST_FAILURES) if each.state == "dead" and failure in (None, each.id)]
         if dead or failure is None:
-            chosen = None if failure is None else dead[0]
-            return self._engine.write(lambda tx: retry(tx, self._database_clock(tx), chosen))
+            return self._uploads.retry(None if failure is None else dead[0])
         raise NotFound(f"there is no dead failure {failure}", hint="`analemma gc failures` lists them")
 
     def work_failures(self) -> int:
         """Try what failed and may be tried again now; how many are done with."""
-        if self._ownership is not None and count_failures(self._engine)[0]:
+        if self._ownership is not None and self._uploads.count_failures()[0]:
             self._ownership.check()
         return self._uploads.work_failures()
 

@@ -1,27 +1,21 @@
 """Collecting objects: claim uploads that nothing will ever name, delete their objects by name, and write down why. No
-listing: every object has a row, from before its first byte until after it is gone. One that cannot be deleted is tagged
-as an orphan, so that the bucket's own rules may do it."""
+listing: every object has a row, from before its first byte until after it is gone. What failed is in that row too:
+deleting an object is tried three times, then people have to look at it. One that cannot be deleted is tagged as an
+orphan, so that the bucket's own rules may do it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from analemma.blocks.ownership import NotOwner
 from analemma.blocks.packs import UPLOAD_ID_BYTES, pack_key
 from analemma.blocks.port import ObjectStore
-from analemma.catalog.collecting.uploads import (
-    DEAD_LETTER_S,
-    MOST_ATTEMPTS,
-    UploadRow,
-    claim,
-    count_failures,
-    note_deleted,
-    retry,
-    try_again,
-)
-from analemma.catalog.engine.db import Engine
+from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.leases import SECOND_US, DatabaseClock
-from analemma.catalog.port import TenantId
+from analemma.catalog.port import TenantId, UploadId
+from analemma.catalog.sql_catalog import ANY_AGE, COMMIT_FAILED, LONGEST_ERROR
 from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.gc.collection import Collection
@@ -31,9 +25,14 @@ BEFORE_CLAIM = declare("gc.before_claim", "a pass has found uploads that nobody 
 AFTER_CLAIM = declare("gc.after_claim", "uploads are claimed durably, and their objects are still there")
 AFTER_OBJECT = declare("gc.after_object", "objects are deleted, and nothing says so yet")
 
+COMMIT_TIMEOUT = "commit_timeout"
+UNREFERENCED = "unreferenced"
 PAGE = 1000
 CLAIM_BATCH = 100
 FAILURE_BATCH = 10
+TRY_AGAIN_AFTER_S = 300
+MOST_ATTEMPTS = 3
+DEAD_LETTER_S = 14 * 86_400
 AGAIN_AFTER_S = 86_400
 """A request of a writer that was stalled may arrive after its object was deleted: so it is deleted again."""
 FORGET_AFTER_S = 7 * 86_400
@@ -41,9 +40,67 @@ FORGET_AFTER_S = 7 * 86_400
 MOST_MISSING = 3
 """So many objects that were committed may be gone before we look; more, and it is another bucket."""
 
-
 Refuse = Callable[[str], None]
 """Told of each upload whose row cannot be right, and by which nothing is deleted."""
+
+
+class UploadRow(NamedTuple):
+    """An upload that may be claimed, or that is: what deleting its object asks."""
+
+    tenant: TenantId
+    id: UploadId
+    object_key: str
+    size: int
+    claimed_from: str | None
+    """`temp` or `ready`; of one that is not claimed yet, its state."""
+    in_use: bool
+    """Blocks lie in it, whatever its row says: it must not be claimed, nor its object deleted."""
+    claimed_at_us: int = 0
+    deleted_at_us: int | None = None
+    claimed_for: str | None = None
+    attempts: int = 0
+
+    @property
+    def abandoned(self) -> bool:
+        """Its commit never came."""
+        return self.claimed_from == "temp"
+
+    @property
+    def reason(self) -> str:
+        """Why its object goes."""
+        return self.claimed_for or (COMMIT_TIMEOUT if self.claimed_from != "ready" else UNREFERENCED)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """An object that was deleted."""
+
+    number: int
+    """Of the pass; 0: outside of any."""
+    at_us: int
+    tenant: TenantId
+    upload: UploadId
+    object_key: str
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An upload whose object is to be deleted since something failed, and how often that was tried."""
+
+    id: int
+    """Names it, as long as it is there."""
+    tenant: TenantId
+    upload: UploadId
+    kind: str
+    """`commit`: its commit failed. `delete`: deleting its object failed."""
+    state: str
+    """`waiting` or `dead`."""
+    attempts: int
+    visible_at_us: int
+    created_at_us: int
+    error: str
 
 
 class UploadCollector:
@@ -71,27 +128,45 @@ class UploadCollector:
         for page in self._pages("abandoned_uploads", before=self._before_us()):
             yield [each for each in _sound(page, refuse) if each.tenant in chosen]
         for tenant in tenants:
-            after = b""
-            while rows := self._engine.all("ready_uploads", tenant=tenant, after=after, limit=PAGE):
-                after = rows[-1][1]
+            # A row begins with its tenant.
+            for rows in self._engine.pages("ready_uploads", {"tenant": tenant, "after": b""}, limit=PAGE):
                 found = [UploadRow(*row[:-1]) for row in rows if not row[-1]]
                 for start in range(0, len(found), CLAIM_BATCH):
                     yield _sound(found[start : start + CLAIM_BATCH], refuse)
 
     def _pages(self, statement: str, **which: int) -> Iterator[list[UploadRow]]:
-        tenant, upload = -1, b""
-        while page := self._engine.rows(
-            UploadRow, statement, limit=CLAIM_BATCH, after_tenant=tenant, after_id=upload, **which
-        ):
-            tenant, upload = page[-1][:2]
-            yield page
+        for page in self._engine.pages(statement, {"after_tenant": -1, "after_id": b""}, limit=CLAIM_BATCH, **which):
+            yield [UploadRow(*row) for row in page]
 
     def claim(self, candidates: Sequence[UploadRow]) -> int:
         """Claim those that still are what they were; how many."""
         if not candidates:
             return 0
         hit(BEFORE_CLAIM)
-        claimed = claim(self._engine, candidates, before_us=self._before_us(), clock=self._clock)
+        before = self._before_us()
+
+        def move(tx: Transaction) -> int:
+            now = self._clock(tx)
+            # One statement for each: every one of them looks at the database as it is then.
+            return sum(
+                [
+                    tx.execute(
+                        "claim_upload",
+                        tenant=each.tenant,
+                        id=each.id,
+                        state=each.claimed_from,
+                        object_key=each.object_key,
+                        before=before if each.abandoned else ANY_AGE,
+                        now=now,
+                        reason=each.reason,
+                        error=None,
+                    )
+                    for each in candidates
+                ]
+            )
+
+        # Durable, as all claims are before their objects are deleted.
+        claimed = self._engine.write(move, durable=True)
         if claimed:
             hit(AFTER_CLAIM)
         return claimed
@@ -131,13 +206,33 @@ class UploadCollector:
                         done.object_bytes += upload.size
             tick()
 
+    def failures(self, limit: int) -> list[Failure]:
+        """What waits and what is dead, oldest first."""
+        return self._engine.rows(_failure, "failures", limit=limit)
+
+    def count_failures(self) -> tuple[int, int]:
+        """How many wait, and how many are dead."""
+        waiting, dead = self._engine.all("failure_counts", most=MOST_ATTEMPTS)[0]
+        return int(waiting), int(dead)
+
+    def retry(self, failure: Failure | None = None, *, dead_for_s: int | None = None) -> int:
+        """Give what is dead, for so long at least, all its attempts again: one failure, or every one; how many."""
+        which = {"tenant": -1, "id": b""} if failure is None else {"tenant": failure.tenant, "id": failure.upload}
+
+        def move(tx: Transaction) -> int:
+            now = self._clock(tx)
+            before = ANY_AGE if dead_for_s is None else now - dead_for_s * SECOND_US
+            return tx.execute("retry_uploads", now=now, before=before, most=MOST_ATTEMPTS, **which)
+
+        return self._engine.write(move)
+
     def work_failures(self, number: int = 0, tick: Callable[[], None] = lambda: None) -> int:
         """Delete the objects of uploads that failed and may be tried again now; how many are done with."""
         if self._objects is None:
             return 0
-        if count_failures(self._engine)[1]:
+        if self.count_failures()[1]:
             # People had the time to look at them.
-            self._engine.write(lambda tx: retry(tx, self._clock(tx), dead_for_s=DEAD_LETTER_S))
+            self.retry(dead_for_s=DEAD_LETTER_S)
         settled = 0
         while batch := self._take_failed():
             for upload in batch:
@@ -160,12 +255,24 @@ class UploadCollector:
         which = {"most": MOST_ATTEMPTS, "limit": FAILURE_BATCH, "now": self._clock(self._engine)}
         if not (found := self._engine.rows(UploadRow, "failed_uploads", **which)):
             return []
-        return self._engine.write(
-            lambda tx: [each for each in sorted(found) if try_again(tx, self._clock(tx), each, None)]
-        )
+        return self._engine.write(lambda tx: [each for each in sorted(found) if self._try(tx, each, None)])
 
     def _fail(self, upload: UploadRow, error: str, *, counted: bool = False) -> None:
-        self._engine.write(lambda tx: try_again(tx, self._clock(tx), upload, error, counted=counted))
+        self._engine.write(lambda tx: self._try(tx, upload, error, counted=counted))
+
+    def _try(self, tx: Transaction, upload: UploadRow, error: str | None, *, counted: bool = False) -> bool:
+        """Count an attempt to delete its object, unless it is `counted` already: until the next one may begin it is
+        ours, however we end. Afterwards, `error` says why it did not work. False if somebody else was faster."""
+        tried = tx.execute(
+            "try_upload",
+            tenant=upload.tenant,
+            id=upload.id,
+            attempts=upload.attempts + counted,
+            tried=upload.attempts + 1,
+            due=self._clock(tx) + TRY_AGAIN_AFTER_S * SECOND_US,
+            error=error and error[:LONGEST_ERROR],
+        )
+        return tried == 1
 
     def _delete_objects(self, objects: ObjectStore, page: Sequence[UploadRow]) -> dict[bytes, str]:
         """Delete all of these; what went wrong with those that failed."""
@@ -185,11 +292,32 @@ class UploadCollector:
         return failed
 
     def _note(self, upload: UploadRow, number: int, now: int, *, missing: bool) -> None:
+        """Write down that the object is gone."""
         # A writer that never committed may still be writing, and what was not there may be somewhere else: such rows
         # stay for a while.
         certain = upload.claimed_from == "ready" and not missing and upload.deleted_at_us is None
         old = upload.claimed_at_us <= now - FORGET_AFTER_S * SECOND_US
-        self._engine.write(lambda tx: note_deleted(tx, self._clock(tx), upload, number=number, forget=certain or old))
+        which = {"tenant": upload.tenant, "id": upload.id}
+
+        def move(tx: Transaction) -> None:
+            now = self._clock(tx)
+            if certain or old:
+                noted = tx.execute("forget_upload", **which)
+            else:
+                noted = tx.execute("note_deleted_object", **which, now=now)
+            if noted and upload.deleted_at_us is None:
+                tx.execute(
+                    "add_audit",
+                    number=number,
+                    now=now,
+                    tenant=upload.tenant,
+                    upload=upload.id,
+                    object_key=upload.object_key,
+                    size=upload.size,
+                    reason=upload.reason,
+                )
+
+        self._engine.write(move)
 
 
 def _delete(objects: ObjectStore, upload: UploadRow) -> None:
@@ -223,3 +351,10 @@ def _contradiction(upload: UploadRow) -> str | None:
     if upload.in_use:
         return f"{name} would let its object go, and blocks lie in it"
     return None
+
+
+def _failure(
+    tenant: TenantId, upload: UploadId, reason: str | None, attempts: int, due_at: int, claimed_at: int, error: str
+) -> Failure:
+    kind, state = "commit" if reason == COMMIT_FAILED else "delete", "dead" if attempts >= MOST_ATTEMPTS else "waiting"
+    return Failure(int.from_bytes(upload[:6]), tenant, upload, kind, state, attempts, due_at, claimed_at, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Row, Statements, Transaction
@@ -164,22 +164,12 @@ class Pass(Lease):
     def forget_keys(self, tenant: TenantId, before_us: int) -> Iterator[int]:
         """Drop idempotency keys that were remembered up to that time and whose versions are gone; how many, page by
         page. On the way of a commit they count no more already."""
-        after: tuple[Any, ...] = (-1, "", "", "")
-        while page := self._engine.all(
-            "old_keys",
-            tenant=tenant,
-            before=before_us,
-            after_time=after[0],
-            after_owner=after[1],
-            after_workflow=after[2],
-            after_key=after[3],
-            limit=FORGET_BATCH,
-        ):
+        first = {"after_time": -1, "after_owner": "", "after_workflow": "", "after_key": ""}
+        for page in self._engine.pages("old_keys", first, limit=FORGET_BATCH, tenant=tenant, before=before_us):
             rows = [(tenant, *row[1:4], before_us) for row in page if row[4]]
             if rows:
                 hit(BEFORE_FORGET)
                 yield self.act(lambda tx, rows=rows: tx.execute_many("forget_keys", rows))  # type: ignore[misc]
-            after = page[-1][:4]
 
     def finish(
         self, state: str, reason: str | None, done: dict[str, int], counts: dict[TenantId, tuple[int, int]]
@@ -200,12 +190,7 @@ class Pass(Lease):
 
 def scan(source: Statements, statement: str, tenant: TenantId) -> Iterator[list[Row]]:
     """All rows of a scan in the order of blocks' ids, in pages: what is written meanwhile may show or not."""
-    after = b""
-    while rows := source.all(statement, tenant=tenant, after=after, limit=SCAN_PAGE):
-        yield rows
-        if len(rows) < SCAN_PAGE:
-            return
-        after = rows[-1][0]
+    return source.pages(statement, {"after": b""}, limit=SCAN_PAGE, tenant=tenant)
 
 
 def read_snapshot(tx: Statements, tenant: TenantId, tables: Sequence[RootTable]) -> Snapshot:
@@ -213,10 +198,6 @@ def read_snapshot(tx: Statements, tenant: TenantId, tables: Sequence[RootTable])
     roots: dict[str, list[BlockId]] = {}
     for table in tables:
         found = roots.setdefault(table.table, [])
-        after = table.start
-        while page := tx.all(table.statement, tenant=tenant, after=after, limit=ROOT_PAGE):
+        for page in tx.pages(table.statement, {"after": table.start}, limit=ROOT_PAGE, tenant=tenant):
             found += [BlockId(row[1]) for row in page if row[1] is not None]
-            if len(page) < ROOT_PAGE:  # guard: gc.root.page
-                break
-            after = page[-1][0]
     return Snapshot(roots, tx.value("oldest_session", tenant=tenant))

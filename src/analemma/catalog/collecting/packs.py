@@ -103,10 +103,8 @@ class PackRows:
 
     def pack_usage(self) -> Iterator[PackUsage]:
         """The finished uploads, by id."""
-        after = b""
-        while page := self._engine.rows(PackUsage, "pack_usage", tenant=self._tenant, after=after, limit=USAGE_PAGE):
-            yield from page
-            after = page[-1].upload
+        for page in self._engine.pages("pack_usage", {"after": b""}, limit=USAGE_PAGE, tenant=self._tenant):
+            yield from [PackUsage(*row) for row in page]
 
     def packed_blocks(self, upload: UploadId) -> Iterator[list[BlockRow]]:
         """The blocks in an upload, in pages by offset."""

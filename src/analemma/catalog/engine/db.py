@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +42,15 @@ class Statements(Protocol):
     def value(self, name: str, /, **parameters: Any) -> Any:
         """What the only row has in its first column; for a statement that always gives one."""
         return self.all(name, **parameters)[0][0]
+
+    def pages(self, name: str, /, behind: Mapping[str, Any], *, limit: int, **parameters: Any) -> Iterator[list[Row]]:
+        """Every row, so many at a time: each page goes on behind the last row of the one before, by the parameters in
+        `behind`, which begin as given and are the row's first columns. What is written meanwhile may show or not."""
+        while page := self.all(name, **parameters, **behind, limit=limit):
+            yield page
+            if len(page) < limit:  # guard: page.last
+                return
+            behind = dict(zip(behind, page[-1], strict=False))
 
     @abstractmethod
     def execute(self, name: str, /, **parameters: Any) -> int:

@@ -188,18 +188,9 @@ class LeasedExecution(NamedTuple):
 
 def leased_executions(source: Statements, tenant: TenantId) -> Iterator[LeasedExecution]:
     """Every execution with live leases, by name, read in pages."""
-    after = LeasedExecution("", "", "", 0, False)
-    while page := source.rows(
-        LeasedExecution,
-        "leased_executions",
-        tenant=tenant,
-        after_owner=after.owner,
-        after_workflow=after.workflow,
-        after_execution=after.execution,
-        limit=PAGE,
-    ):
-        yield from page
-        after = page[-1]
+    first = {"after_owner": "", "after_workflow": "", "after_execution": ""}
+    for page in source.pages("leased_executions", first, limit=PAGE, tenant=tenant):
+        yield from [LeasedExecution(*row) for row in page]
 
 
 def is_over(source: Statements, tenant: TenantId, each: LeasedExecution, *, before_us: int) -> bool:

@@ -118,11 +118,9 @@ class ItemReader:
     def namespaces(self, prefix: bytes) -> Iterator[bytes]:
         """The namespace and those below it that have items, in their order."""
         low, high = _range(prefix)
-        asked = {"tenant": self._tenant, "low": low, "high": high, "now": self._floor(), "limit": SPACE_PAGE}
-        after = b""
-        while rows := self._source.all("item_namespaces", **asked, after=after):
-            yield from [row[0] for row in rows]
-            after = rows[-1][0]
+        asked = {"tenant": self._tenant, "low": low, "high": high, "now": self._floor()}
+        for page in self._source.pages("item_namespaces", {"after": b""}, limit=SPACE_PAGE, **asked):
+            yield from [row[0] for row in page]
 
     def refresh(self, items: Sequence[StoredItem]) -> None:
         """Say that these were read, and that this gives them more time."""
@@ -133,11 +131,9 @@ class ItemReader:
 
     def _spaces(self, prefix: bytes) -> Iterator[Row]:
         low, high = _range(prefix)
-        asked = {"tenant": self._tenant, "low": low, "high": high, "limit": SPACE_PAGE}
-        after = 0
-        while rows := self._source.all("spaces_below", **asked, after=after):
-            yield from rows
-            after = rows[-1][0]
+        asked = {"tenant": self._tenant, "low": low, "high": high}
+        for page in self._source.pages("spaces_below", {"after": 0}, limit=SPACE_PAGE, **asked):
+            yield from page
 
     def _page(self, name: str, namespaces: dict[int, bytes], **asked: Any) -> list[StoredItem]:
         rows = self._source.all(name, tenant=self._tenant, now=self._floor(), **asked)

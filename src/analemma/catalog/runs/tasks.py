@@ -44,12 +44,9 @@ class TaskRows:
     def load(self, seq: int) -> dict[int, TaskRow]:
         """What is known of the tasks of one execution of a segment, by their items."""
         found: dict[int, TaskRow] = {}
-        after = -1
-        while page := self._engine.all(
-            "run_tasks", run=self._run, incarnation=self._incarnation, seq=seq, after=after, limit=PAGE
-        ):
+        which = {"run": self._run, "incarnation": self._incarnation, "seq": seq}
+        for page in self._engine.pages("run_tasks", {"after": -1}, limit=PAGE, **which):
             found.update({row[0]: TaskRow._make(row) for row in page})
-            after = page[-1][0]
         return found
 
     def group_seq(self, segment: str, before: int) -> int | None:
