@@ -16,8 +16,8 @@ from typing import Any
 
 import psycopg
 
-from analemma.catalog.engine.arrays import Blobs, Integers
 from analemma.catalog.engine.postgres.engine import PostgresEngine
+from analemma.catalog.engine.sql import Blobs, Integers
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.opening import open_catalog
 from analemma.catalog.port import BranchKey, CommitRequest, Head, KernelCatalog, TenantId

@@ -8,7 +8,7 @@ from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import analemma
-from tests.ports.entry_points.catalog import BASELINE, Dialect, older_migrations
+from tests.ports.entry_points.catalog import BASELINE, POSTGRES, SQLITE, older_migrations
 from tests.raw_rows import change, is_sqlite
 from tests.stores import Store
 
@@ -30,10 +30,10 @@ def pack() -> bytes:
 
 def record(store: Store, *, but: int) -> None:
     """Have a new database say that it came here by the older scripts, all but one."""
-    dialect: Dialect = "sqlite" if is_sqlite(store) else "postgres"
+    sql = SQLITE if is_sqlite(store) else POSTGRES
     assert change(store, "DELETE FROM migration WHERE number = ?", [BASELINE]) == 1
     add = "INSERT INTO migration (number, name, checksum, applied_at) VALUES (?, ?, ?, 1)"
-    for each in older_migrations(dialect):
+    for each in older_migrations(sql):
         if each.number != but:
             change(store, add, [each.number, each.name, each.checksum])
 

@@ -15,7 +15,7 @@ import pytest
 import analemma
 from analemma.errors import Corrupt, Unavailable
 from tests.formats.older_schema import ARCHIVE, FILES
-from tests.ports.entry_points.catalog import BASELINE, OLDER, Dialect, checksum_of, older_migrations, translate_script
+from tests.ports.entry_points.catalog import BASELINE, OLDER, POSTGRES, SQLITE, checksum_of, older_migrations
 from tests.raw_rows import change, is_sqlite, select, table
 from tests.servers import PostgresServer
 from tests.stores import Store
@@ -29,13 +29,12 @@ def test_the_archive_has_the_older_scripts() -> None:
         assert {name: archive.read(name) for name in archive.namelist()} == {
             file.name: file.read_bytes() for file in FILES
         }
-    dialects: list[Dialect] = ["sqlite", "postgres"]
-    for dialect in dialects:
-        scripts = older_migrations(dialect)
+    for sql in (SQLITE, POSTGRES):
+        scripts = older_migrations(sql)
         assert [each.number for each in scripts] == [*range(1, BASELINE + 1)]
-        assert checksum_of({each.number: each.checksum for each in scripts}) == OLDER[dialect]
+        assert checksum_of({each.number: each.checksum for each in scripts}) == OLDER[sql.database]
         # They were written for one database each: no rule of translation has a hold on them.
-        assert all(translate_script(each.text, dialect).strip() == each.text.strip() for each in scripts)
+        assert all(sql.script(each.text).strip() == each.text.strip() for each in scripts)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -49,13 +48,13 @@ def older(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def migrate_by_hand(store: Store, last: int) -> None:
     """Bring it to where a release of that time did."""
-    dialect: Dialect = "sqlite" if is_sqlite(store) else "postgres"
+    sql = SQLITE if is_sqlite(store) else POSTGRES
     columns = "number integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, applied_at bigint NOT NULL"
     script = f"CREATE TABLE migration ({columns});\n"
-    for each in older_migrations(dialect)[:last]:
+    for each in older_migrations(sql)[:last]:
         values = f"({each.number}, '{each.name}', '{each.checksum}', 1)"
         script += f"{each.text}\nINSERT INTO migration VALUES {values};\n"
-    if dialect == "sqlite":
+    if is_sqlite(store):
         with closing(sqlite3.connect(Path(store.url) / "catalog.db")) as database:
             database.executescript(script)
     else:
@@ -137,10 +136,8 @@ def test_an_older_schema_is_left_alone_when_asked(older: Store) -> None:
 @BOTH
 def test_the_older_scripts_do_not_stand_for_the_baseline(store: Store) -> None:
     """The number of the baseline has two texts; a database has the one that it was built with."""
-    dialect: Dialect = "sqlite" if is_sqlite(store) else "postgres"
-    change(
-        store, "UPDATE migration SET checksum = ? WHERE number = ?", [older_migrations(dialect)[-1].checksum, BASELINE]
-    )
+    sql = SQLITE if is_sqlite(store) else POSTGRES
+    change(store, "UPDATE migration SET checksum = ? WHERE number = ?", [older_migrations(sql)[-1].checksum, BASELINE])
     with pytest.raises(Corrupt, match=f"migration {BASELINE} is not the one"):
         store.open()
 

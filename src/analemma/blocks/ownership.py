@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from analemma.blocks.port import ObjectInfo, ObjectStore, StoreWrapper, check_key, check_prefix, missing
 from analemma.catalog.engine.db import Engine
-from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.clock import Entropy
 from analemma.errors import Conflict, Denied, Internal, NotFound, Unavailable
 from analemma.failpoints import declare, hit
@@ -68,11 +66,7 @@ class CatalogIdentity(NamedTuple):
 
 def identity_of(engine: Engine) -> CatalogIdentity:
     """Which catalog this is. Asked each time: a URL may lead to another server from one moment to the next."""
-    if isinstance(engine, SqliteEngine):
-        # A copy is another file. Not the device: that changes when the same disk is mounted again.
-        return CatalogIdentity("sqlite", str(os.stat(engine.path).st_ino))
-    database, may_ask = engine.all("database_oid")[0]
-    return CatalogIdentity(str(engine.value("system_identifier")) if may_ask else None, str(database))
+    return CatalogIdentity(*engine.identity())
 
 
 class ObjectClaim(NamedTuple):

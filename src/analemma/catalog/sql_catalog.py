@@ -151,7 +151,7 @@ class SqlCatalog(SqlLedger):
     @contextmanager
     def snapshot(self) -> Iterator[SqlCatalog]:
         """The catalog as it is when the block begins, only to be read: whoever compares rows with each other."""
-        with self.engine.transaction() as tx:
+        with self.engine.snapshot() as tx:
             seen = copy.copy(self)
             # What reads asks its engine for statements, and for nothing else.
             seen.engine = cast(Engine, tx)
@@ -228,7 +228,7 @@ class SqlCatalog(SqlLedger):
         self.engine.write(move, durable=True)
 
     def stats(self, tenant: TenantId | None = None) -> CatalogStats:
-        with self.engine.transaction() as tx:
+        with self.engine.snapshot() as tx:
             (blocks,) = tx.all("block_stats", tenant=tenant)
             (rows,) = tx.all("row_stats", tenant=tenant)
         return CatalogStats(*blocks, *rows)

@@ -169,7 +169,7 @@ class Collector:
 
     def status(self, runs: int = 10) -> GcStatus:
         """Who collects now, what the last runs did, and what failed."""
-        with self._engine.transaction() as tx:
+        with self._engine.snapshot() as tx:
             lease, now_us = Pass.look(tx), self._database_clock(tx)
         waiting, dead = self._uploads.count_failures()
         return GcStatus(
@@ -393,7 +393,7 @@ class _Run:
         engine, begun = self._engine, self._pass
         if begun is None:
             number = Pass.look(engine).number + 1
-            with engine.transaction() as tx:
+            with engine.snapshot() as tx:
                 seen = read_snapshot(tx, tenant, ROOTS)
         else:
             number, seen = begun.number, begun.snapshot(tenant, ROOTS)

@@ -81,7 +81,7 @@ def opaque_serializer() -> JsonPlusSerializer:
 def _reader(foreign: ForeignThreads, serde: SerializerProtocol) -> BaseCheckpointSaver[Any]:
     """The saver that wrote the database."""
     try:
-        if foreign.dialect == "sqlite":
+        if foreign.is_file:
             from langgraph.checkpoint.sqlite import SqliteSaver
 
             return SqliteSaver(foreign.connection, serde=serde)
@@ -89,7 +89,7 @@ def _reader(foreign: ForeignThreads, serde: SerializerProtocol) -> BaseCheckpoin
 
         return PostgresSaver(foreign.connection, serde=serde)
     except ModuleNotFoundError as exc:
-        package = "langgraph-checkpoint-sqlite" if foreign.dialect == "sqlite" else "langgraph-checkpoint-postgres"
+        package = "langgraph-checkpoint-sqlite" if foreign.is_file else "langgraph-checkpoint-postgres"
         raise Unavailable(f"reading this database needs {package}", hint=f"pip install {package}") from exc
 
 

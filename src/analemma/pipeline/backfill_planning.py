@@ -57,7 +57,7 @@ def make_plan(parts: TenantParts, scope: BackfillScope, kind: BackfillKind, opti
     types: list[TypePlan] = []
     shards: list[NewShard] = []
     samples: list[Sample] = []
-    with parts.engine.transaction() as tx:
+    with parts.engine.snapshot() as tx:
         for level, each in enumerate(scope_types(scope, kind, contracts)):
             choice = choice_of(scope, kind, each, contracts)
             there = scope_counts(tx, parts.tenant, choice)

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import analemma
 from analemma import failpoints
-from analemma.catalog.engine.sql import load_procedures
+from analemma.catalog.engine.sql import SQLITE
 from analemma.errors import Invalid, Timeout
 from analemma.failpoints import VARIABLE as VARIABLE
 from analemma.failpoints import arm as arm
@@ -43,14 +43,14 @@ def names() -> dict[str, str]:
         except ImportError:
             if not module.name.startswith(OPTIONAL):
                 raise
-    load_procedures("sqlite")
+    SQLITE.every_procedure()
     return dict(sorted(failpoints.NAMES.items()))
 
 
 def steps() -> dict[str, str]:
     """The failpoints inside of the store's transactions, before each of their statements: what follows. They are passed
     on SQLite only, and change with the statements."""
-    load_procedures("sqlite")
+    SQLITE.every_procedure()
     return dict(sorted(failpoints.STEPS.items()))
 
 
@@ -58,12 +58,12 @@ def wait_at_steps(url: str) -> None:
     """Have the functions of a store on PostgreSQL wait before each of their statements, for an advisory lock that is
     called as the step: `SELECT pg_advisory_lock(hashtextextended('add_tag.2', 0))` holds whoever comes to that one.
     For databases of tests: nothing undoes it."""
-    from analemma.catalog.engine.functions import functions
     from analemma.catalog.engine.postgres.engine import PostgresEngine
+    from analemma.catalog.engine.postgres.functions import functions
 
-    with closing(PostgresEngine(url)) as engine, engine.transaction(write=True) as tx:
-        for function in functions().values():
-            tx.script(function.create_waiting())
+    with closing(PostgresEngine(url)) as engine:
+        text = ";\n".join(function.create_waiting() for function in functions().values())
+        engine.write(lambda tx: tx.script(text))
 
 
 def variable(name: str, *, time: int = 1, then: Literal["kill", "stop"] = "kill") -> dict[str, str]:

@@ -11,25 +11,24 @@ from pathlib import Path
 import pytest
 
 from analemma.errors import Timeout, Unavailable
-from tests.ports.entry_points.catalog import SqliteEngine
+from tests.ports.entry_points.catalog import SqliteEngine, Transaction
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[SqliteEngine]:
     engine = SqliteEngine(tmp_path / "catalog.db", log_limit_bytes=1 << 20)
-    with engine.transaction(write=True) as tx:
-        tx.script("CREATE TABLE tenant (id integer PRIMARY KEY, name text, body blob)")
+    engine.write(lambda tx: tx.script("CREATE TABLE tenant (id integer PRIMARY KEY, name text, body blob)"))
     yield engine
     engine.close()
 
 
 def add(engine: SqliteEngine, name: str, size: int = 0) -> None:
-    with engine.transaction(write=True) as tx:
-        tx.script(f"INSERT INTO tenant (name, body) VALUES ('{name}', randomblob({size}))")  # noqa: S608
+    sql = f"INSERT INTO tenant (name, body) VALUES ('{name}', randomblob({size}))"  # noqa: S608
+    engine.write(lambda tx: tx.script(sql))
 
 
 def test_a_read_transaction_sees_one_snapshot(engine: SqliteEngine) -> None:
-    with engine.transaction() as tx:
+    with engine.snapshot() as tx:
         assert tx.one("find_tenant", name="one") is None
         add(engine, "one")
         assert tx.one("find_tenant", name="one") is None
@@ -37,7 +36,7 @@ def test_a_read_transaction_sees_one_snapshot(engine: SqliteEngine) -> None:
 
 
 def test_readers_cannot_write(engine: SqliteEngine) -> None:
-    with pytest.raises(Unavailable), engine.transaction() as tx:
+    with pytest.raises(Unavailable), engine.snapshot() as tx:
         tx.script("INSERT INTO tenant (name) VALUES ('one')")
     assert engine.one("find_tenant", name="one") is None
 
@@ -46,14 +45,14 @@ def test_a_thread_waits_so_long_for_its_turn_to_write(tmp_path: Path) -> None:
     """A minute, unless it is told otherwise. It gives up its place, and nobody behind it waits for it."""
     engine = SqliteEngine(tmp_path / "catalog.db", lock_timeout_s=0.05)
     with ThreadPoolExecutor(1) as pool:
-        with engine.transaction(write=True) as tx:
+
+        def hold(tx: Transaction) -> None:
             tx.script("CREATE TABLE tenant (id integer PRIMARY KEY, name text, body blob)")
-            for write in (
-                lambda: add(engine, "late"),
-                lambda: engine.write(lambda tx: tx.script("INSERT INTO tenant (name) VALUES ('late')")),
-            ):
+            for other in (lambda: add(engine, "late"), engine.vacuum):
                 with pytest.raises(Timeout, match="other threads of this process"):
-                    pool.submit(write).result(timeout=5)
+                    pool.submit(other).result(timeout=5)
+
+        engine.write(hold)
         pool.submit(add, engine, "one").result(timeout=60)
     assert engine.one("find_tenant", name="late") is None and engine.one("find_tenant", name="one") is not None
     engine.close()
@@ -65,7 +64,7 @@ def test_readers_that_overlap_for_ever_do_not_let_the_log_grow_for_ever(engine: 
 
     def read() -> None:
         while not stop.is_set():
-            with engine.transaction() as tx:
+            with engine.snapshot() as tx:
                 tx.one("find_tenant", name="one")
                 time.sleep(0.01)
 

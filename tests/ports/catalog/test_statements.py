@@ -11,7 +11,7 @@ import pytest
 
 import analemma
 from analemma.errors import Unavailable
-from tests.ports.entry_points.catalog import BASELINE, load, load_procedures, migrations, names, steps
+from tests.ports.entry_points.catalog import BASELINE, POSTGRES, SQLITE, STEPS, migrations, names
 from tests.raw_rows import connect
 from tests.stores import Store
 
@@ -27,8 +27,8 @@ def test_sqlite_understands_every_statement(migrated_directory: Path) -> None:
     wrong = {}
     with closing(sqlite3.connect(migrated_directory / "catalog.db")) as connection:
         # One that only waits for others does nothing here.
-        for statement in (each for each in load("sqlite").values() if each.sql):
-            values = [None] * len(statement.binds or statement.parameters)
+        for statement in (each for each in SQLITE.every_statement().values() if each.sql):
+            values = [None] * len(statement.places)
             try:
                 connection.execute(f"EXPLAIN {statement.sql}", values).fetchall()
             except sqlite3.OperationalError as exc:
@@ -40,8 +40,8 @@ def test_sqlite_understands_every_statement(migrated_directory: Path) -> None:
 
 def test_sqlite_understands_every_step_of_every_procedure(migrated_directory: Path) -> None:
     with closing(sqlite3.connect(migrated_directory / "catalog.db")) as connection:
-        for name in load_procedures("sqlite"):
-            for sql, values in steps(name).statements():
+        for name in SQLITE.every_procedure():
+            for sql, values in STEPS[name].statements():
                 assert connection.execute(f"EXPLAIN {sql}", [None] * values).fetchall(), (name, sql)
 
 
@@ -66,6 +66,6 @@ def test_functions_that_two_newer_releases_do_not_use_are_dropped(migrated_url: 
 def test_postgres_understands_every_statement(migrated_url: str) -> None:
     """Wherever the session looks for names."""
     with psycopg.connect(migrated_url, autocommit=True, options="-c search_path=") as connection:
-        for name, query in names("analemma").queries.items():
-            result = connection.pgconn.prepare(name.encode(), query)
+        for name in POSTGRES.every_statement():
+            result = connection.pgconn.prepare(name.encode(), names("analemma").queries[name])
             assert result.status == psycopg.pq.ExecStatus.COMMAND_OK, (name, result.error_message)

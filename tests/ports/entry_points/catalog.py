@@ -2,18 +2,18 @@
 
 from analemma import App
 from analemma.blocks import ownership
+from analemma.catalog.engine.db import Transaction as Transaction
 from analemma.catalog.engine.postgres.names import names as names
 from analemma.catalog.engine.schema import BASELINE as BASELINE
 from analemma.catalog.engine.schema import OLDER as OLDER
 from analemma.catalog.engine.schema import checksum_of as checksum_of
 from analemma.catalog.engine.schema import migrations as migrations
 from analemma.catalog.engine.schema import older_migrations as older_migrations
-from analemma.catalog.engine.sql import Dialect as Dialect
-from analemma.catalog.engine.sql import load as load
-from analemma.catalog.engine.sql import load_procedures as load_procedures
-from analemma.catalog.engine.sql import translate_script as translate_script
+from analemma.catalog.engine.sql import POSTGRES as POSTGRES
+from analemma.catalog.engine.sql import SQLITE as SQLITE
+from analemma.catalog.engine.sql import Sql as Sql
 from analemma.catalog.engine.sqlite.engine import SqliteEngine as SqliteEngine
-from analemma.catalog.engine.steps import steps as steps
+from analemma.catalog.engine.sqlite.transaction import STEPS as STEPS
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.opening import open_catalog as open_catalog
 from analemma.catalog.port import BranchStart as BranchStart

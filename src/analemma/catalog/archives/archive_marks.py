@@ -102,7 +102,7 @@ class ArchiveMarks:
     @contextmanager
     def snapshot(self, tenant: TenantId) -> Iterator[ArchiveSnapshot]:
         """One moment of the catalog, for as long as the block lasts."""
-        with self.engine.snapshot() as tx:
+        with self.engine.snapshot(long=True) as tx:
             yield ArchiveSnapshot(tx, tenant, self.clock(tx), ArchivePass.look(tx, tenant=tenant))
 
     def changed(self, tenant: TenantId, since_us: int) -> Iterator[Protected]:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.collecting.sessions import SessionId, Sessions
-from analemma.catalog.engine.db import Engine, Row, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Engine, Row, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies, replace_bodies
 from analemma.catalog.leases import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.port import BlockRow, TenantId, UploadId

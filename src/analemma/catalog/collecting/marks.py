@@ -83,23 +83,20 @@ class Pass(Lease):
 
     def snapshot(self, tenant: TenantId, tables: Sequence[RootTable]) -> Snapshot:
         """All roots of one tenant, in one snapshot taken after the lease. What it saw is durable when this returns."""
-        if self._engine.dialect == "sqlite":
-            # Whoever dies with the machine cannot act on what was lost: nothing to make durable.
-            with self._engine.snapshot() as tx:
+        try:
+            with self._engine.snapshot(long=True) as tx:
+                # On SQLite whoever dies with the machine cannot act on what was lost: nothing to make durable.
+                tx.all("commit_durably")
                 found = read_snapshot(tx, tenant, tables)
-                if not self._is_held(tx):
-                    raise self._lost()
-        else:
-            try:
-                with self._engine.snapshot() as tx:
-                    tx.all("commit_durably")
-                    found = read_snapshot(tx, tenant, tables)
+                if not self._engine.has_one_writer:
                     # Fails if the lease was taken since the snapshot began: its row is another by then.
                     self._renew(tx)
-            except Unavailable as exc:
-                if exc.facts.get("retry"):
-                    raise self._lost() from exc
-                raise
+                elif not self._is_held(tx):
+                    raise self._lost()
+        except Unavailable as exc:
+            if exc.facts.get("retry"):
+                raise self._lost() from exc
+            raise
         hit(AFTER_SNAPSHOT)
         return found
 
@@ -125,8 +122,7 @@ class Pass(Lease):
 
         def move(tx: Transaction) -> tuple[int, int]:
             rows = tx.all("gc_delete", tenant=tenant, limit=limit, ids=ids)
-            if self._engine.dialect == "sqlite":
-                tx.execute("gc_drop_dooms", tenant=tenant, limit=limit, ids=ids)
+            tx.execute("gc_drop_dooms", tenant=tenant, limit=limit, ids=ids)
             hit(BEFORE_DELETE)
             return len(rows), sum([row[0] for row in rows])
 

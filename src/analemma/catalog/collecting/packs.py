@@ -4,20 +4,17 @@ read, so whoever comes second moves nothing."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Row, Transaction
-from analemma.catalog.engine.lost_answers import send
-from analemma.catalog.engine.sqlite.transaction import SqliteTransaction
+from analemma.catalog.engine.db import Engine, Row, Transaction, send
 from analemma.catalog.port import BlockRow, TenantId, UploadId
-from analemma.errors import AnalemmaError, Conflict, Invalid
+from analemma.errors import AnalemmaError, Conflict
 from analemma.failpoints import declare, hit
 
 PACK_BEFORE_COMMIT = declare("pack.before_commit", "the blocks have moved inside the transaction")
 PACK_AFTER_COMMIT = declare("pack.after_commit", "the blocks lie in the pack, but nobody knows")
 
-LARGEST_ROWID = 2**63 - 1
 COLD_PAGE = 10_000
 USAGE_PAGE = 100
 TABLE_PAGES = 250
@@ -57,13 +54,12 @@ class PackRows:
     def __init__(self, engine: Engine, tenant: TenantId) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._postgres = engine.dialect == "postgres"
 
     def cold_mark(self, until_us: int | None) -> tuple[ColdMark] | None:
         """What was stored up to this time, as far as the times of versions tell; None: nothing was. Given None:
         everything."""
         if until_us is None:
-            return (None if self._postgres else LARGEST_ROWID,)
+            return (None,)
         row = self._engine.one("cold_mark", tenant=self._tenant, until=until_us)
         return None if row is None else (row[0],)
 
@@ -76,7 +72,7 @@ class PackRows:
         """The blocks in rows that are not doomed and not newer than the mark, each with the length of its stored bytes:
         in pages, oldest first as far as the database tells. All pages together take one look at each row, and what is
         written meanwhile may be in several or in none."""
-        if not self._postgres:
+        if self._engine.has_one_writer:
             after = 0
             while page := self._engine.all("cold_blocks", tenant=self._tenant, mark=mark, limit=COLD_PAGE, after=after):
                 yield page
@@ -120,24 +116,7 @@ class PackRows:
 
     def vacuum(self) -> tuple[int, int]:
         """Give free pages of the database back to the file system; its bytes before and after."""
-        if self._postgres:
-            raise Invalid(
-                "PostgreSQL reuses free pages by itself",
-                hint="leave it to autovacuum; VACUUM FULL or pg_repack give them back to the system",
-            )
-        before = self._engine.value("database_bytes")
-        with self._engine.transaction(write=True) as tx:
-            # Nobody else writes until the block ends. VACUUM only works outside of a transaction.
-            connection = cast(SqliteTransaction, tx)
-            connection.control("rollback_transaction")
-            connection.control("temporary_in_files")
-            try:
-                connection.control("vacuum")
-            finally:
-                connection.control("temporary_in_memory")
-            connection.control("truncate_log")
-            connection.control("begin_write")
-        return before, self._engine.value("database_bytes")
+        return self._engine.vacuum()
 
     def _send_pack(self, upload: UploadId, moves: Sequence[PackMove], at_least: int) -> int:
         try:
@@ -149,11 +128,11 @@ class PackRows:
         """The order of locks is that of a commit: blocks by id, then uploads."""
         ordered = sorted(moves, key=lambda move: move.id)
         tx.all("hold_moving_blocks", tenant=self._tenant, ids=[move.id for move in ordered])
-        if self._postgres:
-            moved = tx.execute("move_into_pack", tenant=self._tenant, upload=upload, moves=ordered)
-        else:
+        if self._engine.has_one_writer:
             rows = [(upload, *move[:2], self._tenant, *move[2:]) for move in ordered]
             moved = tx.execute_many("move_into_pack", rows)
+        else:
+            moved = tx.execute("move_into_pack", tenant=self._tenant, upload=upload, moves=ordered)
         if moved < max(1, at_least):
             raise _TooFew("too few blocks were where they had been read")
         if tx.execute("finish_pack", tenant=self._tenant, id=upload) != 1:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from analemma.catalog.engine.sql import Dialect
-from analemma.errors import Unavailable
+from analemma.catalog.engine.procedures import Refused
+from analemma.catalog.engine.sql import Sql, Statement
+from analemma.errors import AnalemmaError, Conflict, Expired, Internal, OutcomeUnknown, Unavailable
 
 Result = TypeVar("Result")
 Value = TypeVar("Value")
 Row = tuple[Any, ...]
 
 
-class Statements(Protocol):
+class Statements(ABC):
     """Runs statements by their name in `catalog/sql`."""
 
     __slots__ = ()
@@ -57,59 +58,131 @@ class Statements(Protocol):
         """Run it; how many rows it touched."""
 
 
-class Transaction(Statements, Protocol):
+class Transaction(Statements):
     """Statements that take effect together. Belongs to one thread at a time, and is over when its block ends."""
 
-    dialect: Dialect
+    __slots__ = ("_counts", "_sql")
+
+    def __init__(self, sql: Sql, counts: Counter[str]) -> None:
+        self._sql = sql
+        self._counts = counts
 
     @property
+    @abstractmethod
     def is_open(self) -> bool:
         """Whether what is done is still to be committed: not so if each statement is a transaction of its own."""
 
+    @abstractmethod
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
         """Run it for each row, in the order in which the SQL first names its parameters; rows touched in all."""
 
+    @abstractmethod
     def call(self, name: str, given: Any, /) -> list[Any] | None:
         """Do a procedure of `catalog/sql` with what is given; its answer, if it has one. Refused, if it is not as the
         procedure expects: then the transaction must be undone."""
 
+    @abstractmethod
     def script(self, sql: str, /) -> None:
-        """Run a migration: several statements, no parameters."""
+        """Run a script of the schema: several statements, no parameters."""
+
+    def _bound(self, name: str, parameters: dict[str, Any]) -> tuple[Statement, list[Any]]:
+        """A statement that is about to run, if there is one, and what the driver takes for its parameters."""
+        statement = self._sql.statements[name]
+        if not statement.sql:
+            return statement, []
+        self._counts[name] += 1
+        names = statement.parameters
+        if len(parameters) != len(names):
+            raise Internal(
+                f"{name} takes {', '.join(names) or 'nothing'}; it was given {', '.join(parameters) or 'nothing'}"
+            )
+        values = [parameters[name] for name in names]
+        return statement, values if statement.binds is None else statement.bind(values)
 
 
-class Engine(Statements, Protocol):
+class Engine(Statements):
     """A database. Called on the engine itself, a statement is a transaction of its own.
 
-    `with engine.transaction() as tx:` reads one snapshot. `engine.write(move)` runs `move(tx)` and commits, and does so
+    `with engine.snapshot() as tx:` reads one snapshot. `engine.write(move)` runs `move(tx)` and commits, and does so
     again when the database asks for a retry: `move` must have no effect outside `tx`. It may run on another thread, in
     one commit with the work of others; it must not call the engine.
     """
 
-    dialect: Dialect
+    sql: Sql
+    """The statements, as this database takes them."""
+    has_one_writer: bool
+    """One transaction writes at a time, and whoever comes next waits for it. Else they wait for each other's rows."""
     statements: Counter[str]
     """How often each statement ran: what a query costs is part of its contract, and tests read it here."""
 
-    def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
-        """A block that commits at its end, or rolls back if it raises; not retried."""
+    @abstractmethod
+    def snapshot(self, *, long: bool = False) -> AbstractContextManager[Transaction]:
+        """A block that reads one snapshot. With `long` it may take as long as it likes between its statements; and
+        where several may write at a time it can also write at its end, and fails, not retried, if a row that it writes
+        was changed since the snapshot."""
 
-    def snapshot(self) -> AbstractContextManager[Transaction]:
-        """A block that reads one snapshot. Where several may write at a time (PostgreSQL) it can also write at its end,
-        and fails, not retried, if a row that it writes was changed since the snapshot."""
-
+    @abstractmethod
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
         """Run `move` in a write transaction, with retries; its result once that is stored as durably as the database is
         set up to, or with `durable` so that no loss of power can take it back.
 
         With `alone` it does one procedure or statement and nothing else, for which PostgreSQL needs no transaction."""
 
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        return self.write(lambda tx: tx.execute(name, **parameters))
+
     def missing_functions(self, found: Mapping[str, str]) -> list[str]:
         """Functions that procedures need and that are not among those which the database has."""
+        return []
 
     def function_changes(self, found: Mapping[str, str]) -> list[str]:
         """What makes the functions that are missing, and drops those that nobody needs."""
+        return []
 
+    @abstractmethod
+    def identity(self) -> tuple[str | None, str]:
+        """What tells this database from its copies, as far as anything does: the system that it is of, if that may be
+        asked, and which one it is there."""
+
+    @abstractmethod
+    def vacuum(self) -> tuple[int, int]:
+        """Give free pages back to the file system; the database's bytes before and after."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""
+
+
+def send(once: Callable[[], Result], *, found: Callable[[], Result | None] = lambda: None) -> Result:
+    """Do it once; if its answer was lost, find out whether it happened, and if not, make it happen. `found` gives what
+    stands for the answer of what happened, or None if it did not; what may be done twice needs none.
+
+    That it has not happened proves nothing, because a server may still be at work on it, and a log may hold a record
+    that only recovery applies. Doing it again does, if only one of the two can: of two that compare and set, the second
+    is refused. (Then `Refused.doubt` is set, for refusals that say nothing about the first.)
+    """
+    try:
+        return once()
+    except OutcomeUnknown as exc:
+        unknown = exc
+    try:
+        answer = found()
+        if answer is not None:
+            return answer
+        try:
+            return once()
+        except (Conflict, Expired) as exc:
+            # Perhaps it was our own lost one that was first.
+            answer = found()
+            if answer is not None:
+                return answer
+            if isinstance(exc, Refused):
+                exc.doubt = unknown
+            raise
+    except (Conflict, Expired, OutcomeUnknown):
+        raise
+    except AnalemmaError as exc:
+        raise unknown from exc
 
 
 def lost_in_a_fork() -> Unavailable:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.engine.sql import Dialect, translate_script
+from analemma.catalog.engine.sql import Sql
 from analemma.errors import Corrupt, Unavailable
 
 BASELINE = 28
@@ -53,7 +53,7 @@ def migrate(engine: Engine, *, now_us: int, apply: bool = True) -> list[str]:
     """Apply what is missing and name it, and make the functions that are missing; with `apply` False, raise if anything
     is missing."""
     found = _found(engine)
-    pending, functions = _missing(engine.dialect, found.applied), engine.missing_functions(found.functions)
+    pending, functions = _missing(engine.sql, found.applied), engine.missing_functions(found.functions)
     if not pending and not functions:
         return []
     if not apply:
@@ -68,9 +68,9 @@ def migrate(engine: Engine, *, now_us: int, apply: bool = True) -> list[str]:
         tx.execute("create_migration_table")
         # Again, now that nobody else can: another process may have been first.
         found = _found(tx)
-        missing = _missing(engine.dialect, found.applied)
+        missing = _missing(engine.sql, found.applied)
         for each in missing:
-            tx.script(translate_script(each.text, engine.dialect))
+            tx.script(each.text)
             tx.execute(
                 "record_migration", number=each.number, name=each.name, checksum=each.checksum, applied_at=now_us
             )
@@ -78,8 +78,7 @@ def migrate(engine: Engine, *, now_us: int, apply: bool = True) -> list[str]:
             tx.script(change)
         return [f"{each.number:04}_{each.name}" for each in missing]
 
-    with engine.transaction(write=True) as tx:
-        return upgrade(tx)
+    return engine.write(upgrade)
 
 
 def newest() -> int:
@@ -93,12 +92,12 @@ def migrations() -> tuple[Migration, ...]:
     return tuple(_migration(file.name, file.read_bytes()) for file in sorted(_FOLDER.glob("*.sql")))
 
 
-def older_migrations(dialect: Dialect) -> tuple[Migration, ...]:
+def older_migrations(sql: Sql) -> tuple[Migration, ...]:
     """What a database got before there was a baseline, in order."""
     from zipfile import ZipFile  # only such a database needs it
 
     with ZipFile(_FOLDER / "older.zip") as archive:
-        names = sorted(name for name in archive.namelist() if name.endswith(f".{dialect}.sql"))
+        names = sorted(name for name in archive.namelist() if name.endswith(f".{sql.database}.sql"))
         return tuple(_migration(name, archive.read(name)) for name in names)
 
 
@@ -112,7 +111,7 @@ def _migration(file: str, text: bytes) -> Migration:
     return Migration(int(number), name, text.decode())
 
 
-def _missing(dialect: Dialect, applied: dict[int, str]) -> list[Migration]:
+def _missing(sql: Sql, applied: dict[int, str]) -> list[Migration]:
     """What is missing, in order; raises if the database is newer than we are or was built from other scripts."""
     if max(applied, default=0) > newest():
         raise Unavailable(
@@ -121,10 +120,10 @@ def _missing(dialect: Dialect, applied: dict[int, str]) -> list[Migration]:
     known = migrations()
     if min(applied, default=BASELINE) < BASELINE:
         older = {number: seen for number, seen in applied.items() if number <= BASELINE}
-        if checksum_of(older) == OLDER[dialect]:
+        if checksum_of(older) == OLDER[sql.database]:
             known, applied = known[1:], {number: applied[number] for number in applied.keys() - older.keys()}
         else:
-            known = older_migrations(dialect) + known[1:]
+            known = older_migrations(sql) + known[1:]
     checksums = {each.number: each.checksum for each in known}
     for number, seen in applied.items():
         if checksums.get(number) != seen:

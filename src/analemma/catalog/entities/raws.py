@@ -9,8 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.entities.bodies import missing_upload
 from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace, Overtaken

@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.entities.bodies import missing_upload
 from analemma.catalog.entities.entities import EntityPlace, Overtaken

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Row, Statements, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Row, Statements, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.versions import read_head
 from analemma.catalog.names import check_key

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import NamedTuple, NewType
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.errors import AnalemmaError, Conflict, Denied

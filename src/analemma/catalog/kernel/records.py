@@ -8,8 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from analemma.catalog.engine.db import Statements, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Statements, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.versions import branch_columns, read_head
 from analemma.catalog.port import Head, RecordRequest

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from analemma.catalog.engine.db import Engine, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.commits import change_rows
 from analemma.catalog.kernel.versions import read_head

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from analemma.catalog.engine.sql import Dialect, Statement, parse
+from analemma.catalog.engine.sql import POSTGRES, SQLITE, Sql, Statement
 from analemma.errors import Invalid, NotFound, Unavailable
 
 TABLES = 2
@@ -29,10 +29,12 @@ class ForeignPlace(NamedTuple):
 class ForeignThreads:
     """The threads of one such database. Close it, or use it as a context manager."""
 
-    def __init__(self, connection: Any, dialect: Dialect, source: str) -> None:
+    def __init__(self, connection: Any, sql: Sql, source: str) -> None:
         self.connection = connection
         """For the saver that reads the states."""
-        self.dialect = dialect
+        self._sql = sql
+        self.is_file = sql is SQLITE
+        """Of SqliteSaver, and not a database of PostgresSaver."""
         if self._rows("foreign_tables")[0][0] != TABLES:
             self.close()
             raise Invalid(
@@ -68,10 +70,10 @@ class ForeignThreads:
         return [(*place, kind or "msgpack", bytes(data or b"")) for *place, kind, data in rows]
 
     def _rows(self, name: str, **parameters: str) -> list[tuple[Any, ...]]:
-        statement = _load(self.dialect)[name]
+        statement = _load(self._sql)[name]
         values = [parameters[parameter] for parameter in statement.parameters]
         try:
-            if self.dialect == "sqlite":
+            if self.is_file:
                 return list(self.connection.execute(statement.sql, statement.bind(values)).fetchall())
             import psycopg
             from psycopg.rows import tuple_row
@@ -85,7 +87,7 @@ class ForeignThreads:
 def open_foreign(source: str) -> ForeignThreads:
     """Open a file of SqliteSaver or a database of PostgresSaver, for reading only."""
     if source.startswith(("postgres://", "postgresql://")):
-        return ForeignThreads(_connect(source), "postgres", "the PostgreSQL database")
+        return ForeignThreads(_connect(source), POSTGRES, "the PostgreSQL database")
     path = source.removeprefix("sqlite:///")
     if not os.path.isfile(path):
         raise NotFound(f"there is no file {path}", hint="name a file of SqliteSaver, or a postgresql:// URL")
@@ -94,14 +96,14 @@ def open_foreign(source: str) -> ForeignThreads:
         connection.execute("SELECT 1 FROM sqlite_master")
     except sqlite3.Error as exc:
         raise Invalid(f"{path} is no SQLite database: {exc}", hint="name a file of SqliteSaver") from exc
-    return ForeignThreads(connection, "sqlite", path)
+    return ForeignThreads(connection, SQLITE, path)
 
 
 @cache
-def _load(dialect: Dialect) -> dict[str, Statement]:
+def _load(sql: Sql) -> dict[str, Statement]:
     """Apart from the catalog's own: these are for tables that are not ours."""
     file = resources.files("analemma.catalog") / "sql" / "foreign" / "threads.sql"
-    return parse(file.read_text(encoding="utf-8"), dialect, source=file.name)
+    return sql.parse(file.read_text(encoding="utf-8"), source=file.name)
 
 
 def _connect(source: str) -> Any:

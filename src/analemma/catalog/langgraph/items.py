@@ -157,7 +157,7 @@ class SqlItems:
             reader = self._reader(self._engine)
             found = work(reader)
         else:
-            with self._engine.transaction() as tx:
+            with self._engine.snapshot() as tx:
                 reader = self._reader(tx)
                 found = work(reader)
         if reader.refreshed:

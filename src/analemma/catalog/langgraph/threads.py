@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.names import check_key, check_part, check_texts
 from analemma.catalog.port import BranchKey, RowChange, TenantId
 from analemma.errors import Conflict, Corrupt, HeadMoved

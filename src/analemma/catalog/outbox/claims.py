@@ -60,14 +60,14 @@ class OutboxClaims:
     @property
     def passes_over(self) -> bool:
         """Whether a lane that somebody is writing to is passed over. On SQLite one writes at a time."""
-        return self._engine.dialect == "postgres"
+        return not self._engine.has_one_writer
 
     def claim(
         self, *, lanes: int, rows: int, tenant: TenantId | None = None, calm: bool = False, channel: str = ""
     ) -> list[ClaimedLane]:
         """Lease up to so many lanes of a channel, with about so many rows in all; with `calm`, none that a dead worker
         left. A lane may come without rows: those that are there by now come with the next claim."""
-        if self._engine.dialect == "postgres":
+        if self.passes_over:
             claimed = self._claim_at_once(self._engine, lanes, rows, tenant, calm, channel)
         elif not self.anything_due(tenant, channel=channel):
             return []  # Reading is free; a write would wait for its turn.
@@ -125,7 +125,7 @@ class OutboxClaims:
         is writing to are waited for so long in all, one after the other, and those that were not waited for long enough
         come first among what is left for later."""
         hit(BEFORE_ACKNOWLEDGE)
-        if self._engine.dialect == "postgres" and within is None:
+        if self.passes_over and within is None:
             finished = self._finish_at_once(self._engine, outcomes)
         else:
             finished = self._engine.write(lambda tx: self._finish_within(tx, outcomes, within))
@@ -139,7 +139,7 @@ class OutboxClaims:
         lane stays leased: whoever handles the row may not be done with it. Once more does nothing."""
         hit(BEFORE_SETTLE)
         given = {**lane.key.columns(), "fence": lane.fence, "seq": seq}
-        if tx.dialect == "postgres":
+        if self.passes_over:
             found = tx.one("settle_event", **given, after=lane.done_seq, now=self._given_now())
         else:
             found = tx.one("settle_lane", **given)
@@ -156,7 +156,7 @@ class OutboxClaims:
         is writing to them. They are waited for so long in all. One that was lost stays lost."""
         if not lanes:
             return []
-        if self._engine.dialect == "postgres":
+        if self.passes_over:
             left = self._renew_at_once(self._engine, lanes)
             return self._renew_in_line(left, wait_s) if left and wait_s > 0 else left
 
@@ -199,11 +199,14 @@ class OutboxClaims:
 
     def _in_line(self, key: LaneKey, wait_s: float, act: Callable[[Transaction], Result]) -> Result | None:
         """Do something about a lane after those who write to it now; None if its turn did not come in time."""
+
+        def move(tx: Transaction) -> Result:
+            tx.all("limit_lock_waits", limit=f"{max(1, int(wait_s * 1000))}ms")
+            tx.all("lock_lane", **key.columns())
+            return act(tx)
+
         try:
-            with self._engine.transaction(write=True) as tx:
-                tx.all("limit_lock_waits", limit=f"{max(1, int(wait_s * 1000))}ms")
-                tx.all("lock_lane", **key.columns())
-                return act(tx)
+            return self._engine.write(move)
         except Timeout:
             return None
 
@@ -276,7 +279,7 @@ class OutboxClaims:
     ) -> Finished:
         if within is not None:
             within(tx)
-        if tx.dialect == "postgres":
+        if self.passes_over:
             return self._finish_at_once(tx, outcomes)
         return self._finish_in_steps(tx, outcomes)
 

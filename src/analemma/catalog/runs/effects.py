@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies
 from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
 from analemma.catalog.runs.records import FencedOut, Move, fenced_out

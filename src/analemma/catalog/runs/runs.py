@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Row, Transaction
-from analemma.catalog.engine.lost_answers import send
+from analemma.catalog.engine.db import Engine, Row, Transaction, send
 from analemma.catalog.kernel.commits import KEY_KEEP_US, change_row
 from analemma.catalog.port import BranchKey, RowChange, TenantId
 from analemma.catalog.runs.records import (

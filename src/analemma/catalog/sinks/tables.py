@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
-from analemma.catalog.engine.sql import Dialect, Statement, parse
+from analemma.catalog.engine.sql import POSTGRES, SQLITE, Sql, Statement
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -68,7 +68,7 @@ class SqliteSinkTable:
 
     def __init__(self, path: str, quoted_table: str, *, create: bool, timeout_s: float) -> None:
         self._path = path
-        self._statements = _load("sqlite", quoted_table)
+        self._statements = _load(SQLITE, quoted_table)
         self._create = create
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -165,13 +165,13 @@ class PostgresSinkTable:
         try:
             import psycopg
 
-            from analemma.catalog.engine.postgres.url import parse_url, server_name
+            from analemma.catalog.engine.postgres.names import parse_url, server_name
         except ModuleNotFoundError as exc:
             raise Unavailable("PostgreSQL needs psycopg", hint="pip install 'analemma[postgres]'") from exc
         self._psycopg = psycopg
         self._server = server_name(parse_url(url))
         self._url = url
-        self._statements = _load("postgres", quoted_table)
+        self._statements = _load(POSTGRES, quoted_table)
         self._create = create
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -284,11 +284,11 @@ def _quoted(table: str) -> str:
 
 
 @cache
-def _load(dialect: Dialect, quoted_table: str) -> dict[str, Statement]:
+def _load(sql: Sql, quoted_table: str) -> dict[str, Statement]:
     """The statements for one table. An identifier cannot be a parameter, so it stands in their text."""
     file = resources.files("analemma.catalog") / "sql" / "foreign" / "sink_table.sql"
     text = file.read_text(encoding="utf-8").replace(_STANDS_FOR_TABLE, quoted_table)
-    return parse(text, dialect, source=file.name)
+    return sql.parse(text, source=file.name)
 
 
 def _first_line(exc: Exception) -> str:

@@ -15,7 +15,7 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
 
-from analemma.catalog.engine.arrays import Blobs, Integers, Texts
+from analemma.catalog.engine.sql import Blobs, Integers, Texts
 
 # Dimensions, whether there are NULLs, element type, length, lower bound.
 _HEADER = Struct(">iiIii")

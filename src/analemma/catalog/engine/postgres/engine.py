@@ -14,15 +14,21 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from analemma.catalog.engine import functions
-from analemma.catalog.engine.db import Row, Statements, Transaction
+from analemma.catalog.engine.db import Engine, Row, Transaction
+from analemma.catalog.engine.postgres import functions
 from analemma.catalog.engine.postgres.errors import not_a_url, outcome_unknown, translate_connecting
-from analemma.catalog.engine.postgres.names import USUAL, choose_schema, names
+from analemma.catalog.engine.postgres.names import (
+    USUAL,
+    choose_schema,
+    names,
+    parse_url,
+    server_name,
+    split_schema,
+)
 from analemma.catalog.engine.postgres.pool import Connection, Loan, PostgresPool
 from analemma.catalog.engine.postgres.transaction import PostgresTransaction
-from analemma.catalog.engine.postgres.url import parse_url, server_name, split_schema
-from analemma.catalog.engine.sql import Dialect, load
-from analemma.errors import AnalemmaError, Unavailable
+from analemma.catalog.engine.sql import POSTGRES
+from analemma.errors import AnalemmaError, Invalid, Unavailable
 
 Result = TypeVar("Result")
 
@@ -32,7 +38,7 @@ FIRST_BACKOFF_S = 0.002
 LONGEST_BACKOFF_S = 0.25
 
 
-class PostgresEngine(Statements):
+class PostgresEngine(Engine):
     """One schema of a database, through a pool of connections: the one that the URL names as its option `schema`, or
     where a store is, or `analemma`.
 
@@ -40,7 +46,8 @@ class PostgresEngine(Statements):
     set statement_timeout and idle_in_transaction_session_timeout on the role instead.
     """
 
-    dialect: Dialect = "postgres"
+    sql = POSTGRES
+    has_one_writer = False
 
     def __init__(
         self,
@@ -53,7 +60,6 @@ class PostgresEngine(Statements):
     ) -> None:
         self.statements: Counter[str] = Counter()
         self.pgbouncer = pgbouncer
-        self._sql = load(self.dialect)
         url, schema = split_schema(url)
         parts = parse_url(url)
         self.server = server_name(parts)
@@ -99,14 +105,8 @@ class PostgresEngine(Statements):
             with self.connection() as tx:
                 return tx.all(name, **parameters)
 
-    def execute(self, name: str, /, **parameters: Any) -> int:
-        return self.write(lambda tx: tx.execute(name, **parameters))
-
-    def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
-        return _Session(self, "begin_write" if write else "begin_read")
-
-    def snapshot(self) -> AbstractContextManager[Transaction]:
-        return _Session(self, "begin_snapshot", "take_time")
+    def snapshot(self, *, long: bool = False) -> AbstractContextManager[Transaction]:
+        return _Session(self, "begin_snapshot", "take_time") if long else _Session(self, "begin_read")
 
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
         def at_once() -> Result:
@@ -117,7 +117,7 @@ class PostgresEngine(Statements):
                 raise outcome_unknown(self.server) from exc
 
         def once() -> Result:
-            with self.transaction(write=True) as tx:
+            with _Session(self, "begin_write") as tx:
                 if durable:
                     tx.all("commit_durably")
                 return move(tx)
@@ -139,11 +139,22 @@ class PostgresEngine(Statements):
     def function_changes(self, found: Mapping[str, str]) -> list[str]:
         return functions.changes(found)
 
+    def identity(self) -> tuple[str | None, str]:
+        ((database, may_ask),) = self.all("database_oid")
+        system = self.one("system_identifier") if may_ask else None
+        return None if system is None else str(system[0]), str(database)
+
+    def vacuum(self) -> tuple[int, int]:
+        raise Invalid(
+            "PostgreSQL reuses free pages by itself",
+            hint="leave it to autovacuum; VACUUM FULL or pg_repack give them back to the system",
+        )
+
     def close(self) -> None:
         self.pool.close()
 
     def statements_on(self, connection: Connection) -> PostgresTransaction:
-        return PostgresTransaction(connection, self._sql, self._names, self.statements, self.server)
+        return PostgresTransaction(connection, self._names, self.statements, self.server)
 
     def _look_at(self, connection: Connection, schema: str | None) -> None:
         """Refuse a server that is too old, and find out where the store is."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from analemma.catalog.engine import functions
+from analemma.catalog.engine.postgres import functions
 from analemma.catalog.engine.procedures import Refused
-from analemma.catalog.kernel.commits import missing_upload
 from analemma.errors import (
     AnalemmaError,
     Conflict,
@@ -103,8 +102,6 @@ def _by_state(exc: psycopg.Error, state: str, server: str) -> AnalemmaError:
             f"a row with this key exists already: {constraint}", hint="reload, then decide again", constraint=constraint
         )
     match state:
-        case "AN002":
-            return missing_upload()
         case functions.REFUSED_STATE:
             detail = exc.diag.message_detail
             return Refused(exc.diag.message_primary or "", None if detail is None else int(detail))

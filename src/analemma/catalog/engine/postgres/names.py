@@ -1,4 +1,5 @@
-"""Where a store is in a PostgreSQL database: in a schema, which every statement names.
+"""Where a store is on PostgreSQL: at a URL, of which a password is never repeated, and there in a schema, which every
+statement names.
 
 No session has a search path of ours, nor is one looked at: a pooler lends its connections to everybody.
 """
@@ -7,12 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from functools import cache, cached_property
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+from urllib.parse import unquote
 
-from analemma.catalog.engine.functions import Function
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from analemma.catalog.engine.postgres.errors import not_a_url
 from analemma.catalog.engine.schema import migrations
-from analemma.catalog.engine.sql import load
+from analemma.catalog.engine.sql import POSTGRES, Lazy
 from analemma.errors import Invalid
 
 USUAL = "analemma"
@@ -37,17 +43,11 @@ class Names:
             "{channel}": "analemma_outbox" if is_first else f"analemma_outbox_{schema}",
             "{number}": "0" if is_first else str(number),
         }
-        self._calls: dict[str, bytes] = {}
-
-    @cached_property
-    def queries(self) -> dict[str, bytes]:
-        """The statements as psycopg takes them; always the same objects, so that it finds them in its own caches."""
-        return {name: self.qualified(statement.sql) for name, statement in load("postgres").items()}
-
-    def call(self, function: Function) -> bytes:
-        """The call of a function; always the same object, too."""
-        found = self._calls.get(function.name)
-        return found or self._calls.setdefault(function.name, self.qualified(function.call))
+        # As psycopg takes them; always the same objects, so that it finds them in its own caches.
+        self.queries = Lazy(lambda name: self.qualified(POSTGRES.statements[name].sql))
+        """Statements, by their names."""
+        self.sent = Lazy(self.qualified)
+        """Calls of functions, by their text."""
 
     def qualified(self, sql: str) -> bytes:
         """The same with the schema before every name that is ours."""
@@ -82,6 +82,44 @@ def choose_schema(found: Sequence[str]) -> str:
             hint="add schema=NAME to the URL's options; a new store may have a new name",
         )
     return usual[0] if usual else USUAL
+
+
+def split_schema(url: str) -> tuple[str, str | None]:
+    """The URL as PostgreSQL knows it, and the schema that it names."""
+    base, asked, options = url.partition("?")
+    kept: list[str] = []
+    schemas: list[str] = []
+    for option in options.split("&"):
+        name, _, value = option.partition("=")
+        (schemas if name == "schema" else kept).append(value if name == "schema" else option)
+    if not schemas:
+        return url, None
+    if len(set(schemas)) > 1:
+        raise Invalid("the URL names two schemas", hint="say schema= once")
+    return base + (asked + "&".join(kept) if kept else ""), check_schema(unquote(schemas[0]))
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """What the URL says. A special character that was not escaped puts a piece of the password where we print it."""
+    try:
+        parts = conninfo_to_dict(url)
+    except (psycopg.Error, UnicodeEncodeError):
+        raise not_a_url() from None
+    ports = str(parts.get("port") or "").split(",")
+    if (
+        "\0" in url
+        or any("@" in str(parts.get(key) or "") for key in ("host", "hostaddr", "port", "dbname"))
+        or not all(port == "" or (port.isascii() and port.isdigit()) for port in ports)
+    ):
+        raise not_a_url()
+    return parts
+
+
+def server_name(parts: Mapping[str, Any]) -> str:
+    """Where it is, without the password."""
+    host = parts.get("host") or "localhost"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"{host}{port}/{parts.get('dbname') or ''}"
 
 
 @cache

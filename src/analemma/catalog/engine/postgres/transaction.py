@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from analemma.catalog.engine.db import Row, Statements
-from analemma.catalog.engine.functions import function
+from analemma.catalog.engine.db import Row, Transaction
 from analemma.catalog.engine.postgres.errors import rolled_back, translate
+from analemma.catalog.engine.postgres.functions import function
 from analemma.catalog.engine.postgres.names import Names
 from analemma.catalog.engine.postgres.pool import Connection
-from analemma.catalog.engine.sql import Dialect, Statement
+from analemma.catalog.engine.sql import POSTGRES
 from analemma.errors import AnalemmaError
 from analemma.failpoints import hit
 
 
-class PostgresTransaction(Statements):
+class PostgresTransaction(Transaction):
     """Runs named statements on one connection."""
 
-    __slots__ = ("_connection", "_counts", "_failure", "_names", "_server", "_statements")
-    dialect: Dialect = "postgres"
+    __slots__ = ("_connection", "_failure", "_names", "_server")
 
-    def __init__(
-        self,
-        connection: Connection,
-        statements: Mapping[str, Statement],
-        names: Names,
-        counts: Counter[str],
-        server: str,
-    ) -> None:
+    def __init__(self, connection: Connection, names: Names, counts: Counter[str], server: str) -> None:
+        super().__init__(POSTGRES, counts)
         self._connection = connection
-        self._statements = statements
         self._names = names
-        self._counts = counts
         self._server = server
         self._failure: AnalemmaError | None = None
         """Why PostgreSQL refuses the rest of this transaction."""
@@ -46,16 +37,12 @@ class PostgresTransaction(Statements):
         return self._connection.info.transaction_status != TransactionStatus.IDLE
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
-        try:
-            return self._run(name, parameters).fetchall()
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
-            raise self._failed(exc) from exc
+        cursor = self._run(name, parameters)
+        return [] if cursor is None else cursor.fetchall()
 
     def execute(self, name: str, /, **parameters: Any) -> int:
-        try:
-            return self._run(name, parameters).rowcount
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
-            raise self._failed(exc) from exc
+        cursor = self._run(name, parameters)
+        return 0 if cursor is None else cursor.rowcount
 
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
         self._counts[name] += 1
@@ -71,7 +58,7 @@ class PostgresTransaction(Statements):
         called = function(name, given)
         try:
             hit(called.before)
-            row = self._connection.execute(self._names.call(called), called.bind(given), binary=True).fetchone()
+            row = self._connection.execute(self._names.sent[called.call], called.bind(given), binary=True).fetchone()
             hit(called.after)
         except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
             raise self._failed(exc) from exc
@@ -80,7 +67,7 @@ class PostgresTransaction(Statements):
 
     def script(self, sql: str, /) -> None:
         try:
-            self._connection.execute(self._names.qualified(sql), prepare=False)
+            self._connection.execute(self._names.qualified(self._sql.script(sql)), prepare=False)
         except psycopg.Error as exc:
             raise self._failed(exc) from exc
 
@@ -105,10 +92,11 @@ class PostgresTransaction(Statements):
         self._failure = translate(exc, self._server)
         return self._failure
 
-    def _run(self, name: str, parameters: dict[str, Any]) -> psycopg.Cursor[Row]:
-        self._counts[name] += 1
-        statement = self._statements[name]
-        values = [parameters[name] for name in statement.parameters]
-        if statement.binds is not None:
-            values = statement.bind(values)
-        return self._connection.execute(self._names.queries[name], values, binary=True)
+    def _run(self, name: str, parameters: dict[str, Any]) -> psycopg.Cursor[Row] | None:
+        statement, values = self._bound(name, parameters)
+        if not statement.sql:
+            return None
+        try:
+            return self._connection.execute(self._names.queries[name], values, binary=True)
+        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+            raise self._failed(exc) from exc

@@ -5,26 +5,42 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
 
-from analemma.catalog.engine.db import Row, Statements, Transaction, lost_in_a_fork
-from analemma.catalog.engine.memory import is_in_memory, remove_from_memory
-from analemma.catalog.engine.sql import Dialect
-from analemma.catalog.engine.sqlite.connections import SqliteConnector, Synchronous, sync_directory, sync_file
+from analemma.catalog.engine.db import Engine, Row, Transaction, lost_in_a_fork
+from analemma.catalog.engine.sql import SQLITE
+from analemma.catalog.engine.sqlite.errors import translate
 from analemma.catalog.engine.sqlite.file_lock import PATIENCE_S, TIMEOUT_S, FileLock
-from analemma.catalog.engine.sqlite.transaction import SqliteTransaction
+from analemma.catalog.engine.sqlite.memory import is_in_memory, remove_from_memory
+from analemma.catalog.engine.sqlite.transaction import ColumnTypes, SqliteTransaction
 from analemma.catalog.engine.sqlite.writer import LOG_LIMIT_BYTES, SqliteWriter
 from analemma.errors import Unavailable
 
 Result = TypeVar("Result")
 MOST_IDLE = 16
+Synchronous = Literal["full", "normal", "off"]
+CHECKPOINT_PATIENCE_S = 0.2
+_WRITER_PRAGMAS = (
+    "enforce_foreign_keys",
+    "checkpoint_every",
+    "limit_idle_log",
+    "temporary_in_memory",
+    "cache_for_writing",
+    "leave_free_pages_alone",
+)
+
+# The driver looks for an adapter of every bytes and None that it binds, and makes and drops an error if there is none.
+# One that gives back what it was given spares that; for whoever else uses the driver here nothing changes.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(type(None), {None: None}.get)
 
 
-class SqliteEngine(Statements):
+class SqliteEngine(Engine):
     """One database file, opened by one process.
 
     `synchronous="normal"` gives up durability against a power cut for about three times the commits per second; kill -9
@@ -33,7 +49,8 @@ class SqliteEngine(Statements):
     turns it waits no longer either.
     """
 
-    dialect: Dialect = "sqlite"
+    sql = SQLITE
+    has_one_writer = True
 
     def __init__(
         self,
@@ -47,9 +64,7 @@ class SqliteEngine(Statements):
         self.path = os.path.abspath(os.fspath(path))
         self.statements: Counter[str] = Counter()
         self._synchronous = "off" if is_in_memory(self.path) else synchronous
-        self._connect = SqliteConnector(
-            self.path, self.statements, synchronous=self._synchronous, busy_timeout_s=patience_s
-        )
+        self._connect = _Connector(self.path, self.statements, synchronous=self._synchronous, busy_timeout_s=patience_s)
         self._patience_s = patience_s
         self._lock_timeout_s = lock_timeout_s
         self._log_limit_bytes = log_limit_bytes
@@ -72,14 +87,14 @@ class SqliteEngine(Statements):
         finally:
             self._give_back(tx)
 
-    def execute(self, name: str, /, **parameters: Any) -> int:
-        return self.write(lambda tx: tx.execute(name, **parameters))
-
-    def transaction(self, *, write: bool = False) -> AbstractContextManager[Transaction]:
-        return self._present().alone() if write else self._snapshot()
-
-    def snapshot(self) -> AbstractContextManager[Transaction]:
-        return self._snapshot()
+    @contextmanager
+    def snapshot(self, *, long: bool = False) -> Iterator[Transaction]:
+        tx = self._take()
+        try:
+            tx.control("begin_read")
+            yield tx
+        finally:
+            self._give_back(tx)
 
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
         result = self._present().write(move)
@@ -88,11 +103,14 @@ class SqliteEngine(Statements):
             sync_file(f"{self.path}-wal")
         return result
 
-    def missing_functions(self, found: Mapping[str, str]) -> list[str]:
-        return []
+    def identity(self) -> tuple[str | None, str]:
+        # A copy is another file. Not the device: that changes when the same disk is mounted again.
+        return "sqlite", str(os.stat(self.path).st_ino)
 
-    def function_changes(self, found: Mapping[str, str]) -> list[str]:
-        return []
+    def vacuum(self) -> tuple[int, int]:
+        before = self.value("database_bytes")
+        self._present().outside(_vacuum)
+        return before, self.value("database_bytes")
 
     def close(self) -> None:
         with self._gate:
@@ -175,15 +193,6 @@ class SqliteEngine(Statements):
         while self._idle:
             self._idle.pop().connection.close()
 
-    @contextmanager
-    def _snapshot(self) -> Iterator[Transaction]:
-        tx = self._take()
-        try:
-            tx.control("begin_read")
-            yield tx
-        finally:
-            self._give_back(tx)
-
     def _closed(self) -> Unavailable:
         return Unavailable(f"the catalog {self.path} is closed", hint="open it again")
 
@@ -210,6 +219,135 @@ class SqliteEngine(Statements):
         file = _identify(self.path)
         if not quiet and file is not None:
             _LOST_FILES.add(file)
+
+
+class _Connector:
+    """Knows where the database is and how it is to be used."""
+
+    def __init__(self, path: str, counts: Counter[str], *, synchronous: Synchronous, busy_timeout_s: float) -> None:
+        self._path = path
+        self._counts = counts
+        self._types = ColumnTypes()
+        self._synchronous = synchronous
+        # The last resort: our own processes queue on the lock file, so only a stranger's transaction can block us.
+        self._busy_timeout_s = busy_timeout_s
+
+    def writer(self, lock: FileLock | None) -> SqliteTransaction:
+        """The connection that writes. With `lock`, the file is first made to keep a write-ahead log if it does not."""
+        tx = self.on(self._connect(self._busy_timeout_s))
+        try:
+            tx.control("probe")
+            if lock is not None:
+                self._switch_to_wal(tx, lock)
+            tx.control(f"synchronous_{self._synchronous}")
+            for name in _WRITER_PRAGMAS:
+                tx.control(name)
+        except BaseException:
+            tx.connection.close()
+            raise
+        return tx
+
+    def reader(self) -> SqliteTransaction:
+        """A connection that cannot write."""
+        tx = self.on(self._connect(self._busy_timeout_s))
+        try:
+            tx.control("refuse_writes")
+        except BaseException:
+            tx.connection.close()
+            raise
+        return tx
+
+    def truncate_log(self) -> None:
+        """Empty the log, on a connection of its own that waits only a little."""
+        tx = self.on(self._connect(CHECKPOINT_PATIENCE_S))
+        try:
+            tx.control("truncate_log")
+        finally:
+            tx.connection.close()
+
+    def on(self, connection: sqlite3.Connection) -> SqliteTransaction:
+        """Our statements on a connection."""
+        return SqliteTransaction(connection, self._counts, self._path, self._types)
+
+    def _switch_to_wal(self, tx: SqliteTransaction, lock: FileLock) -> None:
+        if _size(self._path) > 0:
+            # In that mode already, as a rule, and then nothing is written: no need to wait for whoever is writing.
+            try:
+                tx.control("use_wal")
+                return
+            except Unavailable:
+                pass
+        # Several processes may create the file at the same moment, and changing the mode does not wait while others so
+        # much as look at it.
+        lock.acquire()
+        try:
+            deadline = time.monotonic() + self._busy_timeout_s
+            while True:
+                try:
+                    tx.control("use_wal")
+                    return
+                except Unavailable:
+                    if time.monotonic() >= deadline:
+                        raise
+                time.sleep(0.002)
+        finally:
+            lock.release()
+
+    def _connect(self, timeout_s: float) -> sqlite3.Connection:
+        try:
+            return sqlite3.connect(
+                self._path,
+                timeout=timeout_s,
+                isolation_level=None,  # we begin and commit ourselves
+                check_same_thread=False,  # a connection moves between threads, never used by two at once
+                cached_statements=512,
+            )
+        except sqlite3.Error as exc:
+            raise translate(exc, self._path) from exc
+
+
+def _vacuum(tx: SqliteTransaction) -> None:
+    tx.control("temporary_in_files")
+    try:
+        tx.control("vacuum")
+    finally:
+        tx.control("temporary_in_memory")
+    tx.control("truncate_log")
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def sync_file(path: str) -> None:
+    """Make everything that was written to a file durable, whoever wrote it; one that is gone has nothing to lose."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except FileNotFoundError:
+        return
+    except OSError as exc:
+        raise Unavailable(f"cannot flush {path}: {exc.strerror}", hint="check the disk") from exc
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable: fsync of a new file does not cover its own name."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as exc:
+        raise Unavailable(
+            f"cannot flush the directory {path}: {exc.strerror}", hint="let this user read it, and check the disk"
+        ) from exc
 
 
 _ENGINES: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()

@@ -16,8 +16,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from analemma.catalog.engine.db import Transaction
@@ -125,48 +124,30 @@ class SqliteWriter:
     def write(self, move: Callable[[Transaction], Result]) -> Result:
         """Run `move` in a transaction, perhaps together with others; return when it is durable."""
         request = _Request(move, self._timeout_s)
-        try:
-            self._await_turn(request, self._waiting)
-            while request.batch is None:
-                self._lead(request)
-        finally:
-            # Twice, here and below: an interrupt may hit the first, and a turn that is not given up stops every writer.
-            try:
-                self._leave(request)
-            finally:
-                self._leave(request)
+        self._in_turn(request, self._waiting, self._lead)
         if request.error is not None:
             raise request.error
+        assert request.batch is not None
         request.batch.check()
         result: Result = request.result
         return result
 
-    @contextmanager
-    def alone(self) -> Iterator[Transaction]:
-        """A transaction that shares its commit with nobody."""
-        request = _Request(None, self._timeout_s)
-        try:
-            self._await_turn(request, self._waiting_alone)
-            self._begin(request)
-            yield self._tx
-            self._commit(_Batch())
-        finally:
-            try:
-                self._leave(request)
-            finally:
-                self._leave(request)
+    def outside(self, work: Callable[[SqliteTransaction], None]) -> None:
+        """Do something outside of a transaction while nobody writes."""
+
+        def act(request: _Request) -> None:
+            self._hold_file(request)
+            work(self._tx)
+
+        self._in_turn(_Request(None, self._timeout_s), self._waiting_alone, act)
 
     def close(self) -> None:
         """Wait for whoever is writing, then refuse."""
-        request = _Request(None, threading.TIMEOUT_MAX)
-        try:
-            self._await_turn(request, self._waiting_alone)
+
+        def act(_: _Request) -> None:
             self._closed = True
-        finally:
-            try:
-                self._leave(request)
-            finally:
-                self._leave(request)
+
+        self._in_turn(_Request(None, threading.TIMEOUT_MAX), self._waiting_alone, act)
 
     @property
     def is_busy(self) -> bool:
@@ -179,6 +160,17 @@ class SqliteWriter:
         self._turn, self._waiting, self._waiting_alone = threading.RLock(), deque(), deque()
         self._leading, self._begun = None, False
         return self._tx.abandon()
+
+    def _in_turn(self, request: _Request, line: deque[_Request], act: Callable[[_Request], None]) -> None:
+        try:
+            self._await_turn(request, line)
+            act(request)
+        finally:
+            # Twice: an interrupt may hit the first, and a turn that is not given up stops every writer.
+            try:
+                self._leave(request)
+            finally:
+                self._leave(request)
 
     def _await_turn(self, request: _Request, line: deque[_Request]) -> None:
         """Return with the turn, or once the batch that took it along is over. Whatever happens, `_leave` follows."""
@@ -227,22 +219,24 @@ class SqliteWriter:
         request.left = True
 
     def _lead(self, own: _Request) -> None:
-        """Run what waits, and commit once."""
-        batch = _Batch()
-        try:
-            self._begin(own)
+        """Run what waits, and commit, until that was among it."""
+        while own.batch is None:
+            batch = _Batch()
             try:
-                if self._run(batch):
-                    self._commit(batch)
-            except Exception as exc:
-                # Not a request's own failure but the transaction's: nobody's work is stored.
-                batch.failure = exc
-        finally:
-            self._end()
-            batch.is_over = True
-            for request in batch.requests:
-                if request is not own:
-                    request.wake()
+                self._hold_file(own)
+                self._tx.control("begin_write")
+                try:
+                    if self._run(batch):
+                        self._commit(batch)
+                except Exception as exc:
+                    # Not a request's own failure but the transaction's: nobody's work is stored.
+                    batch.failure = exc
+            finally:
+                self._end()
+                batch.is_over = True
+                for request in batch.requests:
+                    if request is not own:
+                        request.wake()
 
     def _run(self, batch: _Batch) -> bool:
         """Run the requests that wait; False if there is nothing to commit."""
@@ -282,8 +276,8 @@ class SqliteWriter:
         batch.requests.append(request)
         return request
 
-    def _begin(self, request: _Request) -> None:
-        """Whatever it raises, `_end` must follow."""
+    def _hold_file(self, request: _Request) -> None:
+        """Keep other processes from writing. Whatever it raises, `_end` must follow."""
         if self._closed:
             raise Unavailable(f"the catalog {self._database} is closed", hint="open it again")
         self._begun = True
@@ -291,7 +285,6 @@ class SqliteWriter:
         if self._doubtful:
             self._tx = self._renew()
             self._doubtful = False
-        self._tx.control("begin_write")
 
     def _commit(self, batch: _Batch) -> None:
         batch.phase = "committing"

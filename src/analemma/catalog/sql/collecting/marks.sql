@@ -189,10 +189,10 @@ DELETE FROM block USING held
 WHERE block.tenant = :tenant AND block.id = held.id AND block.doomed < :limit
 RETURNING coalesce(block.object_length, length(block.body))
 
--- gc_drop_dooms [sqlite] --
+-- gc_drop_dooms --
 -- Of the blocks that `gc_delete` deleted, in the same transaction: a doom must not wait for a block that is stored anew.
-DELETE FROM doom
-WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND pass < :limit
+[sqlite] DELETE FROM doom
+[sqlite] WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) AND pass < :limit
 
 -- scan_doomed [sqlite] --
 -- Every doomed block, in the order of ids.

@@ -38,7 +38,7 @@ WHERE tenant = :tenant AND created_at <= :until ORDER BY created_at DESC LIMIT 1
 -- count_cold_blocks [sqlite] --
 -- Number and bytes of the blocks in rows up to the mark; what is doomed is about to go, and not worth moving.
 SELECT count(*), coalesce(sum(length(body)), 0)
-FROM block WHERE rowid <= :mark AND tenant = :tenant AND body IS NOT NULL
+FROM block WHERE rowid <= coalesce(:mark, 9223372036854775807) AND tenant = :tenant AND body IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM doom WHERE doom.tenant = block.tenant AND doom.id = block.id)
 
 -- count_cold_blocks [postgres] --
@@ -55,7 +55,7 @@ SELECT pg_relation_size('{schema}.block') / current_setting('block_size')::bigin
 -- cold_blocks [sqlite] --
 -- A page of them, in the order in which they were stored: what is read together mostly came together.
 SELECT id, length(body), rowid
-FROM block WHERE rowid > :after AND rowid <= :mark AND tenant = :tenant AND body IS NOT NULL
+FROM block WHERE rowid > :after AND rowid <= coalesce(:mark, 9223372036854775807) AND tenant = :tenant AND body IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM doom WHERE doom.tenant = block.tenant AND doom.id = block.id)
 ORDER BY rowid LIMIT :limit
 
@@ -68,9 +68,9 @@ WHERE ctid >= :first::text::tid AND ctid < :behind::text::tid AND tenant = :tena
   AND (:mark::text IS NULL OR age(xmin) >= age(:mark::text::xid))
 ORDER BY -age(xmin), id
 
--- hold_moving_blocks [lock] --
+-- hold_moving_blocks --
 -- Commits lock blocks by id, and so does whoever moves them.
-SELECT id FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) ORDER BY id FOR NO KEY UPDATE
+[postgres] SELECT id FROM block WHERE tenant = :tenant AND id = ANY (:ids::bytea[]) ORDER BY id FOR NO KEY UPDATE
 
 -- move_into_pack [sqlite] --
 -- From its row, or from a pack, if it still lies in the same form where its bytes were read; its doom is the collector's.

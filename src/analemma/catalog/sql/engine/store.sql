@@ -22,9 +22,9 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE
 -- Between its statements this transaction may wait as long as it likes: it holds nobody up.
 SET LOCAL idle_in_transaction_session_timeout = 0
 
--- commit_durably [postgres] --
+-- commit_durably --
 -- This transaction's COMMIT returns when it is on disk, whatever the server is set to. Settings that ask for more stay.
-SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
+[postgres] SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
 
 -- commit_transaction --
 -- Returns when the server has it on disk, or as its synchronous_commit says.
@@ -150,9 +150,9 @@ WHERE (
 ) = 3
 ORDER BY nspname
 
--- lock_migrations [lock] --
+-- lock_migrations --
 -- One at a time per store, until the end of the transaction (a session lock would not survive PgBouncer).
-SELECT pg_advisory_xact_lock(7022364301936814 + {number})
+[postgres] SELECT pg_advisory_xact_lock(7022364301936814 + {number})
 
 -- store_id --
 -- What tells this store from every other.

@@ -21,9 +21,9 @@ ON CONFLICT (id, version) DO UPDATE SET
     checksum = excluded.checksum,
     loaded_at = excluded.loaded_at
 
--- hold_contracts [lock] --
+-- hold_contracts --
 -- One at a time loads contracts, until the end of the transaction. Readers do not wait.
-SELECT pg_advisory_xact_lock(7022364301936815 + {number})
+[postgres] SELECT pg_advisory_xact_lock(7022364301936815 + {number})
 
 -- followed_branch --
 -- Where a branch stands and began, and which of its versions a manifest is, if it is still there.

@@ -82,9 +82,9 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
   AND checkpoint = ANY (:checkpoints::text[])
   AND channel = ANY (:channels::text[])
 
--- hold_thread [lock] --
+-- hold_thread --
 -- Whoever makes a thread by copying is the only one to do so, until the transaction ends.
-SELECT pg_advisory_xact_lock(hashtextextended(:owner::text || '/' || :thread::text || '/thread', :tenant::integer + {number}))
+[postgres] SELECT pg_advisory_xact_lock(hashtextextended(:owner::text || '/' || :thread::text || '/thread', :tenant::integer + {number}))
 
 -- copy_checkpoints --
 -- All checkpoints of a thread, for another. They are held meanwhile, so that what they keep is kept without a gap.

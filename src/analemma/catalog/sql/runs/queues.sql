@@ -113,9 +113,9 @@ FROM (SELECT name FROM run_queue WHERE tenant = :tenant UNION SELECT queue FROM 
     LEFT JOIN run_queue AS limits ON limits.tenant = :tenant AND limits.name = names.name
 ORDER BY names.name
 
--- hold_lanes [lock] --
+-- hold_lanes --
 -- No lane is added until the transaction ends, and whoever has added one has committed its run.
-LOCK TABLE run_lane IN SHARE ROW EXCLUSIVE MODE  -- guard: queue.tidied.postgres
+[postgres] LOCK TABLE run_lane IN SHARE ROW EXCLUSIVE MODE  -- guard: queue.tidied.postgres
 
 -- schedule --
 -- One by its name.

@@ -14,9 +14,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from analemma.catalog.engine.arrays import Blobs, Column, Integers, Texts
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Step, Table, picker
-from analemma.catalog.engine.sql import load_procedures, procedures
+from analemma.catalog.engine.sql import COLUMNS, POSTGRES, TOKEN, Lazy
 
 REFUSED_STATE = "AN010"
 """The SQLSTATE with which a function refuses; the message is the refusal, the detail the number of the row."""
@@ -26,15 +25,7 @@ PREFIX = "analemma_do_"
 RELEASES = 2
 """So many releases, the newest that used a database, keep their functions."""
 
-_TOKEN = re.compile(
-    r"""(?P<text>'(?:[^']|'')*')
-    | (?P<comment>\s*--[^\n]*)
-    | (?P<cast>::[a-z]+(?:\[\])?)
-    | :(?P<name>[a-z_][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)*)""",
-    re.VERBOSE,
-)
 _VALUES = re.compile(r"^VALUES \((.*?)\)$", re.MULTILINE | re.DOTALL)
-_ARRAYS: Mapping[str, type[Column]] = {"bigint": Integers, "integer": Integers, "text": Texts, "bytea": Blobs}
 
 
 class Function:
@@ -114,7 +105,7 @@ class Function:
             sql = self._named(step, step.sql, f"p_{step.each}_", quoted=False)
             return self._checked(step, _without_answer(sql), "1")
         columns = self.procedure.tables[step.each].columns
-        paths = dict.fromkeys(found["name"] for found in _TOKEN.finditer(step.sql) if found["name"])
+        paths = dict.fromkeys(found["name"] for found in TOKEN.finditer(step.sql) if found["name"])
         parameters = [self.procedure.path(step, path) for path in paths]
         used = [each.column for each in parameters if each.table is not None] or [next(iter(columns))]
         names = ", ".join(_quoted(path) for path in used)
@@ -156,26 +147,28 @@ class Function:
             column = _quoted(path.column)
             return row + (column if quoted else column.strip('"'))
 
-        return _TOKEN.sub(replace, sql)
+        return TOKEN.sub(replace, sql)
 
 
-@cache
 def _of(name: str) -> Sequence[Function]:
-    """The functions of one procedure: those for what is often given, and at last one for all there can be."""
-    procedure = procedures("postgres")[name]
+    procedure = POSTGRES.procedures[name]
     shapes = [*procedure.often, dict.fromkeys(procedure.tables, False)]
     return [Function(procedure, shape) for shape in shapes]
 
 
+_FUNCTIONS = Lazy(_of)
+"""Those of each procedure: for what is often given, and at last one for all there can be."""
+
+
 def function(name: str, given: Any) -> Function:
     """The function to call."""
-    return next(each for each in _of(name) if each.takes(given))
+    return next(each for each in _FUNCTIONS[name] if each.takes(given))
 
 
 @cache
 def functions() -> Mapping[str, Function]:
     """All functions of this release, by their names."""
-    return {each.name: each for name in load_procedures("postgres") for each in _of(name)}
+    return {each.name: each for name in POSTGRES.every_procedure() for each in _FUNCTIONS[name]}
 
 
 def missing(found: Mapping[str, str]) -> list[str]:
@@ -211,7 +204,7 @@ class _Columns:
     def __init__(self, name: str, table: Table) -> None:
         self.name = name
         self._pick = picker(list(table.columns))
-        self._made = [_ARRAYS[kind] for kind in table.columns.values()]
+        self._made = [COLUMNS[kind] for kind in table.columns.values()]
         self._nothing = [None] * len(table.columns)
         self._order = None if table.order is None else attrgetter(table.order)
 
