@@ -12,7 +12,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.pointer import format_pointer
 from analemma.catalog.port import BranchKey, RowChange
 from analemma.catalog.runs.queues import add_lane
-from analemma.catalog.runs.records import NewRun, RunRow
+from analemma.catalog.runs.records import NewRun, RunRow, as_us
 from analemma.contracts.field_types import mismatches, parse_field_type
 from analemma.errors import AnalemmaError, Conflict, Internal, Invalid
 from analemma.flows.building import Flow
@@ -190,7 +190,7 @@ class Beginning:
         prepared = parts.kernel.prepare(asked.workflow)
         new = NewRun(
             execution=parts.entropy.random_bytes(16).hex(),
-            key=asked.key,
+            **asked.key._asdict(),
             name=asked.workflow.workflow,
             document=prepared.config,
             status="RUNNING" if here else "PENDING",
@@ -198,8 +198,8 @@ class Beginning:
             options=_text(asked.options),
             fingerprint=asked.fingerprint,
             holder=parts.holder if here else None,
-            due_in_s=parts.lease_s if here else asked.delay_s,
-            limit_s=asked.workflow.limits.timeout_s,
+            due_in=as_us(parts.lease_s if here else asked.delay_s),
+            limit=as_us(asked.workflow.limits.timeout_s),
             idempotency_key=asked.idempotency_key,
             queue=asked.queue,
             priority=asked.priority,

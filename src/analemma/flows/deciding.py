@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Literal
 
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs.effects import Blocks, EffectRow, settle_effect
-from analemma.catalog.runs.records import FencedOut, Move, RunRow, Status
+from analemma.catalog.runs.records import FencedOut, Move, RunRow, Status, as_us
 from analemma.errors import Conflict, Denied, Invalid, Timeout
 from analemma.flows.effects import DID_NOT, HAPPENED, result_row
 from analemma.flows.held_runs import Held, RunnerParts
@@ -86,19 +85,13 @@ class Deciding:
         over = after.at is None
 
         def rows(manifest: BlockId) -> list[RowChange]:
-            move = replace(
-                moved(
-                    row,
-                    "COMPLETED" if over else "RUNNING",
-                    from_status="WAITING_HUMAN",
-                    due_in_s=None if over else 0.0,
-                ),
-                position=position_text(after, held.standing.segments, held.plan.hash_version),
-                head=manifest,
-            )
+            place = position_text(after, held.standing.segments, held.plan.hash_version)
+            status: Status = "COMPLETED" if over else "RUNNING"
+            move = moved(row, status, from_status="WAITING_HUMAN", due_in_s=None if over else 0.0)
+            move = move._replace(position=place, head=manifest)
             ended = ended_segment(held, segment, "COMPLETE" if over else "CONTINUE", before, manifest, attempts=0)
-            status = [parts.rows.workflow_status(row.key, "COMPLETED", parts.clock.now_us())] if over else []
-            return [*parts.rows.wake(row, move.status), *parts.rows.advance(move, ended), *status]
+            told = [parts.rows.workflow_status(row.key, "COMPLETED", parts.clock.now_us())] if over else []
+            return [*parts.rows.wake(row, move.status), *parts.rows.advance(move, ended), *told]
 
         said = f"{waiting.node}: {choice}" + ("" if actor is None else f", by {actor}")
         parts.kernel.commit_segment(
@@ -151,5 +144,5 @@ def moved(
         error=error,
         kept=False,
         raised=True,
-        due_in_s=due_in_s,
+        due_in=as_us(due_in_s),
     )

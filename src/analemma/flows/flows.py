@@ -204,7 +204,7 @@ class Flows:
                 # One that nobody has begun is still to be: its queue counts it then, and so does its time.
                 status: Status = "PENDING" if row.status == "PENDING" else "RUNNING"
                 move = moved(row, status, from_status=row.status, due_in_s=0.0, waiting=waiting)
-                self._parts.rows.move(move, *beginning_again(self._parts, row))
+                self._parts.rows.move(self._parts.rows.moved(move), *beginning_again(self._parts, row))
             return self.get(execution_id)
         gone = row.holder if row.holder is not None and (take_over or is_dead(row.holder)) else None
         claimed = self._claim(row, *beginning_again(self._parts, row), failed=True, gone=gone)

@@ -35,12 +35,12 @@ def ended_segment(
         place=held.plan.numbers[segment.id],
         iteration=iterations[-1] if iterations else 0,
         before=held.position_text(),
-        status=status,
+        segment_status=status,
         input=before,
         output=after,
         attempts=attempts,
-        error=None if error is None else error.to_text(),
-        took_us=took_us,
+        segment_error=None if error is None else error.to_text(),
+        took=took_us,
     )
 
 

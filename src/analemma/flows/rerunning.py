@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.port import BranchKey, RowChange
+from analemma.catalog.port import RowChange
 from analemma.catalog.runs.queues import add_lane
-from analemma.catalog.runs.records import NewRun, RunRow, SegmentRow
+from analemma.catalog.runs.records import NewRun, RunRow, SegmentRow, as_us
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.flows.deciding import moved
 from analemma.flows.held_runs import RunnerParts
@@ -66,11 +65,8 @@ class Rerunning:
         limit = parts.kernel.plan(target).timeout_s
 
         def rows(manifest: BlockId) -> list[RowChange]:
-            move = replace(
-                moved(row, "RUNNING", from_status=row.status, due_in_s=0.0),
-                position=at.position,
-                head=manifest,
-                incarnation=row.incarnation + 1,
+            move = moved(row, "RUNNING", from_status=row.status, due_in_s=0.0)._replace(
+                position=at.position, head=manifest, incarnation=row.incarnation + 1
             )
             status = parts.rows.workflow_status(row.key, "RUNNING", parts.clock.now_us())
             restarted = parts.rows.restart_deadline(row.number, limit)
@@ -91,14 +87,14 @@ class Rerunning:
         options = {**json.loads(row.options), "forked_from": {"execution_id": row.execution, "seq": at.seq}}
         new = NewRun(
             execution=execution,
-            key=BranchKey(*key),
+            **key._asdict(),
             name=row.name,
             document=row.document,
             status="PENDING",
             position=at.position,
             options=json.dumps(options, separators=(",", ":")),
             fingerprint=row.fingerprint,
-            limit_s=parts.kernel.plan(source).timeout_s,
+            limit=as_us(parts.kernel.plan(source).timeout_s),
             queue=row.queue,
             priority=row.priority,
         )

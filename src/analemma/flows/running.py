@@ -13,7 +13,7 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs.effects import EffectRows
-from analemma.catalog.runs.records import FencedOut, Move, RunRow, SegmentStatus, Status
+from analemma.catalog.runs.records import FencedOut, Move, RunRow, SegmentStatus, Status, as_us
 from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller
@@ -331,7 +331,7 @@ class Runner:
                 held.row.incarnation,
                 waiting=ending.waiting.to_text() if isinstance(ending, Waits) else None,
                 kept=not (over or waits),
-                due_in_s=due_in_s,
+                due_in=as_us(due_in_s),
             )
             ended = ended_segment(
                 held, segment, status, before, manifest, attempts=1 if run is None else run.attempts, took_us=took_us
@@ -376,16 +376,7 @@ class Runner:
         # Our own errors say all there is to say.
         where = None if isinstance(cause, AnalemmaError) else cause
         log.warning("run %s failed in segment %s: %s", held.row.execution, segment.id, told.message, exc_info=where)
-        move = Move(
-            held.row.number,
-            held.row.fence,
-            held.position_text(),
-            held.own,
-            "FAILED",
-            held.row.incarnation,
-            error=told.to_text(),
-            kept=False,
-        )
+        move = _leaving(held, "FAILED", error=told.to_text())
         took_us = round((parts.clock.monotonic() - began) * 1_000_000)
         ended = ended_segment(
             held, segment, "FAILED", manifest, manifest, attempts=attempts, took_us=took_us, error=told
@@ -397,33 +388,14 @@ class Runner:
 
     def _sleep(self, held: Held, ending: Sleeps) -> None:
         """Let go of the run until its time comes."""
-        move = Move(
-            held.row.number,
-            held.row.fence,
-            held.position_text(),
-            held.own,
-            "RUNNING",
-            held.row.incarnation,
-            waiting=None if ending.waiting is None else ending.waiting.to_text(),
-            kept=False,
-            due_in_s=ending.seconds,
-        )
-        self._parts.rows.move(move)
+        waiting = None if ending.waiting is None else ending.waiting.to_text()
+        move = _leaving(held, "RUNNING", waiting=waiting, due_in=as_us(ending.seconds))
+        self._parts.rows.move(self._parts.rows.moved(move))
 
     def _follow(self, held: Held, segment: Segment, ending: Follows, took_us: int) -> None:
         """Let go of the run until another has ended, which may be by now."""
         rows, manifest = self._parts.rows, held.standing.state.manifest
-        move = Move(
-            held.row.number,
-            held.row.fence,
-            held.position_text(),
-            held.own,
-            "RUNNING",
-            held.row.incarnation,
-            waiting=ending.waiting.to_text(),
-            kept=False,
-            due_in_s=ending.timeout_s,
-        )
+        move = _leaving(held, "RUNNING", waiting=ending.waiting.to_text(), due_in=as_us(ending.timeout_s))
         ended = ended_segment(held, segment, "PAUSED", manifest, manifest, attempts=0, took_us=took_us)
         rows.change_alone([*rows.advance(move, ended), rows.look_at_child(held.row.number, ending.child)])
 
@@ -432,3 +404,22 @@ class Runner:
             self._parts.rows.release(held.row.number, held.row.fence, due_in_s=due_in_s)
         except AnalemmaError as exc:
             log.warning("run %s could not be released: %s", held.row.execution, exc)
+
+
+def _leaving(
+    held: Held, status: Status, *, waiting: str | None = None, error: str | None = None, due_in: int | None = None
+) -> Move:
+    """The run where it stands, and nobody's from then on."""
+    row, place = held.row, held.position_text()
+    return Move(
+        row.number,
+        row.fence,
+        place,
+        held.own,
+        status,
+        row.incarnation,
+        waiting=waiting,
+        error=error,
+        kept=False,
+        due_in=due_in,
+    )

@@ -110,7 +110,8 @@ class Here:
         if status == "CANCELLED":
             parts.rows.cancel(row, move, lambda key: workflow_status(parts, key, "IDLE"))
         else:
-            parts.rows.end(row, move, workflow_status(parts, row.key, status))
+            said = workflow_status(parts, row.key, status)
+            parts.rows.move(*parts.rows.wake(row, status), parts.rows.moved(move), said)
 
     def go_on_if_possible(self, row: RunRow, told: Told | None) -> None:
         """Run on, unless what comes next is not here: then a worker that has it does."""

@@ -240,7 +240,9 @@ class _Subflow:
         hit(BEFORE_RESUME)
         try:
             again = moved(child, "RUNNING", from_status="FAILED", due_in_s=seconds)
-            self._parts.rows.revive(self._row, again, *beginning_again(self._parts, child))
+            rows = self._parts.rows
+            # The run that waits first: who of the two is somebody else's, the error says.
+            rows.move(rows.hold(self._row), rows.moved(again), *beginning_again(self._parts, child))
         except FencedOut as exc:
             if exc.facts.get("run") == self._row.number:
                 raise

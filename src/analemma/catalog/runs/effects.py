@@ -11,8 +11,8 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies
 from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
-from analemma.catalog.runs.records import FencedOut, Move, fenced_out
-from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE
+from analemma.catalog.runs.records import Move, fenced_out
+from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE, change_runs
 from analemma.failpoints import declare, hit
 
 BEFORE_INTENT = declare("effect.before_intent", "an effect is about to be begun, and nothing is recorded")
@@ -54,10 +54,8 @@ class EffectRows:
 
     def load(self, prefix: str) -> dict[str, EffectRow]:
         """All whose key begins with this, by their keys."""
-        rows = self._engine.all(
-            "effects", run=self._run, incarnation=self._incarnation, low=prefix, high=f"{prefix}\U0010ffff"
-        )
-        return {row[0]: EffectRow._make(row) for row in rows}
+        asked = {"run": self._run, "incarnation": self._incarnation, "low": prefix, "high": f"{prefix}\U0010ffff"}
+        return {row.key: row for row in self._engine.rows(EffectRow, "effects", **asked)}
 
     def begin(self, key: str) -> EffectRow:
         """It is about to happen; or what an attempt that was late made of it. FencedOut if the run is somebody
@@ -87,12 +85,7 @@ class EffectRows:
         """What is known of one effect; FencedOut if the run is somebody else's."""
         found = self.load(key).get(key)
         if found is None or self._engine.one("hold_run", run=self._run, fence=self._fence) is None:
-            raise FencedOut(
-                "the run is somebody else's by now, or was cancelled",
-                hint="look at where it stands",
-                run=self._run,
-                key=key,
-            )
+            raise fenced_out(self._run, key=key)
         return found
 
     def put_within(self, tx: Transaction, row: EffectRow) -> None:
@@ -128,13 +121,11 @@ def settle_effect(
     FencedOut if somebody else moved it."""
 
     def settle(tx: Transaction) -> None:
-        if tx.execute("move_run", **move.parameters()) != 1:
-            raise fenced_out(move.run)
+        change_runs(tx, [RowChange("move_run", move._asdict())])
         fence = move.fence + int(move.raised)
         tx.execute("put_effect", run=move.run, incarnation=move.incarnation, fence=fence, **_known(row))
         add_bodies(tx, tenant, blocks.rows, blocks.uploads)
-        for change in beside:
-            tx.execute(change.statement, **change.parameters)
+        change_runs(tx, beside)
 
     hit(BEFORE_MOVE)
     engine.write(settle)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
 from analemma.catalog.port import RowChange, TenantId
-from analemma.catalog.runs.records import SECOND_US, RunRow, run_row
+from analemma.catalog.runs.records import SECOND_US, RunRow
 from analemma.catalog.runs.runs import AFTER_CLAIM, claim_due
 from analemma.failpoints import declare, hit
 
@@ -194,4 +194,4 @@ def _claim(engine: Engine, lane: Lane, *, holder: str, lease_s: float) -> RunRow
     if isinstance(taken, _Refused):
         return taken
     hit(AFTER_CLAIM)
-    return run_row(taken)
+    return RunRow(*taken)

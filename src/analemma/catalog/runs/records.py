@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Row
 from analemma.catalog.port import BranchKey
 from analemma.errors import Conflict
 
@@ -79,12 +77,13 @@ class SegmentRow(NamedTuple):
     ended_at_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class NewRun:
+class NewRun(NamedTuple):
     """A run that is to be born."""
 
     execution: str
-    key: BranchKey
+    owner: str
+    workflow: str
+    branch: str
     name: str
     document: bytes
     status: Status
@@ -92,10 +91,10 @@ class NewRun:
     options: str
     fingerprint: bytes
     holder: str | None = None
-    due_in_s: float = 0.0
-    """With a holder: how long the lease is. Without: when somebody is to begin it."""
-    limit_s: float | None = None
-    """How long it may take, from when somebody takes it."""
+    due_in: int | None = 0
+    """With a holder: how long the lease is. Without: when somebody is to begin it. In microseconds."""
+    limit: int | None = None
+    """How long it may take, from when somebody takes it; in microseconds."""
     idempotency_key: str | None = None
     incarnation: int = 1
     queue: str = ""
@@ -103,8 +102,7 @@ class NewRun:
     parent: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """Where a run goes."""
 
     run: int
@@ -122,30 +120,11 @@ class Move:
     """Whether whoever moves it goes on holding it."""
     raised: bool = False
     """Whether the fence is raised, so that whoever holds it now does no more."""
-    due_in_s: float | None = None
-    """Held: a new lease; None: the lease as it is. Not held: when somebody is to look; None: never."""
-
-    def parameters(self) -> dict[str, Any]:
-        """As the statements take it."""
-        return {
-            "run": self.run,
-            "fence": self.fence,
-            "position": self.position,
-            "head": self.head,
-            "status": self.status,
-            "from_status": self.from_status,
-            "incarnation": self.incarnation,
-            "waiting": self.waiting,
-            "error": self.error,
-            "kept": int(self.kept),
-            "raised": int(self.raised),
-            "due_in": as_us(self.due_in_s),
-            "over": int(self.status in ENDED),
-        }
+    due_in: int | None = None
+    """Held: a new lease; None: the lease as it is. Not held: when somebody is to look; None: never. In microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedSegment:
+class EndedSegment(NamedTuple):
     """What a segment came to."""
 
     seq: int
@@ -154,45 +133,19 @@ class EndedSegment:
     iteration: int
     before: str
     """The position before it ran, as JSON."""
-    status: SegmentStatus
+    segment_status: SegmentStatus
     input: BlockId
     output: BlockId
     attempts: int = 1
-    error: str | None = None
-    took_us: int = 0
-
-    def parameters(self, run: int, incarnation: int) -> dict[str, Any]:
-        """As the statements take it."""
-        return {
-            "run": run,
-            "incarnation": incarnation,
-            "seq": self.seq,
-            "segment": self.segment,
-            "place": self.place,
-            "iteration": self.iteration,
-            "before": self.before,
-            "segment_status": self.status,
-            "input": self.input,
-            "output": self.output,
-            "attempts": self.attempts,
-            "segment_error": self.error,
-            "took": self.took_us,
-        }
+    segment_error: str | None = None
+    took: int = 0
+    """In microseconds."""
 
 
-def run_row(row: Row) -> RunRow:
-    """A row of `run`."""
-    return RunRow._make(row)
-
-
-def segment_row(row: Row) -> SegmentRow:
-    """A row of `run_segments`."""
-    return SegmentRow._make(row)
-
-
-def fenced_out(run: int) -> FencedOut:
+def fenced_out(run: int, **facts: str) -> FencedOut:
     """What whoever lost a run is told."""
-    return FencedOut("the run is somebody else's by now, or was cancelled", hint="look at where it stands", run=run)
+    said = "the run is somebody else's by now, or was cancelled"
+    return FencedOut(said, hint="look at where it stands", run=run, **facts)
 
 
 def as_us(seconds: float | None) -> int | None:

@@ -19,8 +19,6 @@ from analemma.catalog.runs.records import (
     Status,
     as_us,
     fenced_out,
-    run_row,
-    segment_row,
 )
 from analemma.failpoints import declare, hit
 
@@ -44,23 +42,19 @@ class RunRows:
 
     def get(self, execution: str) -> RunRow | None:
         """One run."""
-        row = self._engine.one("run", tenant=self._tenant, execution=execution)
-        return None if row is None else run_row(row)
+        return self._engine.row(RunRow, "run", tenant=self._tenant, execution=execution)
 
     def of_number(self, number: int) -> RunRow | None:
         """One run by its number."""
-        row = self._engine.one("run_of_number", number=number)
-        return None if row is None else run_row(row)
+        return self._engine.row(RunRow, "run_of_number", number=number)
 
     def of_key(self, idempotency_key: str) -> RunRow | None:
         """The run that was born under a key that counts."""
-        row = self._engine.one("run_of_key", tenant=self._tenant, key=idempotency_key, keep=self._key_keep_us)
-        return None if row is None else run_row(row)
+        return self._engine.row(RunRow, "run_of_key", tenant=self._tenant, key=idempotency_key, keep=self._key_keep_us)
 
     def newest_on(self, key: BranchKey, document: BlockId) -> RunRow | None:
         """The run that was last begun on a branch with a document."""
-        row = self._engine.one("newest_run_on", tenant=self._tenant, document=document, **key._asdict())
-        return None if row is None else run_row(row)
+        return self._engine.row(RunRow, "newest_run_on", tenant=self._tenant, document=document, **key._asdict())
 
     def page(
         self,
@@ -73,22 +67,12 @@ class RunRows:
         limit: int = 100,
     ) -> list[RunRow]:
         """Newest first."""
-        rows = self._engine.all(
-            "runs",
-            tenant=self._tenant,
-            status=status or "",
-            workflow=workflow or "",
-            owner=owner or "",
-            name=name or "",
-            before=before,
-            limit=limit,
-        )
-        return [run_row(row) for row in rows]
+        chosen = {"status": status or "", "workflow": workflow or "", "owner": owner or "", "name": name or ""}
+        return self._engine.rows(RunRow, "runs", tenant=self._tenant, before=before, limit=limit, **chosen)
 
     def segments(self, run: int, incarnation: int, *, after: int = -1, limit: int = 1000) -> list[SegmentRow]:
         """What was executed in an incarnation, in order."""
-        rows = self._engine.all("run_segments", run=run, incarnation=incarnation, after=after, limit=limit)
-        return [segment_row(row) for row in rows]
+        return self._engine.rows(SegmentRow, "run_segments", run=run, incarnation=incarnation, after=after, limit=limit)
 
     def incarnations(self, run: int) -> list[int]:
         """Those that have executed anything."""
@@ -101,31 +85,7 @@ class RunRows:
 
     def add(self, new: NewRun, manifest: BlockId) -> RowChange:
         """For a commit: the run that begins with its version."""
-        return RowChange(
-            "add_run",
-            {
-                "tenant": self._tenant,
-                "execution": new.execution,
-                "owner": new.key.owner,
-                "workflow": new.key.workflow,
-                "branch": new.key.branch,
-                "name": new.name,
-                "document": new.document,
-                "manifest": manifest,
-                "status": new.status,
-                "position": new.position,
-                "options": new.options,
-                "incarnation": new.incarnation,
-                "holder": new.holder,
-                "due_in": as_us(new.due_in_s),
-                "limit": as_us(new.limit_s),
-                "key": new.idempotency_key,
-                "fingerprint": new.fingerprint,
-                "queue": new.queue,
-                "priority": new.priority,
-                "parent": new.parent,
-            },
-        )
+        return RowChange("add_run", {"tenant": self._tenant, "manifest": manifest, **new._asdict()})
 
     def free_key(self, idempotency_key: str | None) -> list[RowChange]:
         """For a commit, before it adds a run: a key that counts no more is free. Of two who come at once, the second
@@ -157,7 +117,7 @@ class RunRows:
     def advance(self, move: Move, ended: EndedSegment) -> list[RowChange]:
         """For a commit: where the run stands, and what the segment came to. A commit whose `advance_run` finds no row
         is that of a worker that was fenced out."""
-        parameters = {**move.parameters(), **ended.parameters(move.run, move.incarnation)}
+        parameters = {**move._asdict(), **ended._asdict()}
         return [RowChange("advance_run", parameters, commit="commit_segment")]
 
     def change_alone(self, changes: Sequence[RowChange]) -> None:
@@ -165,7 +125,7 @@ class RunRows:
         hit(BEFORE_ADVANCE)
 
         def once() -> None:
-            self._engine.write(lambda tx: _change(tx, changes), alone=len(changes) == 1)
+            self._engine.write(lambda tx: change_runs(tx, changes), alone=len(changes) == 1)
 
         # Sent twice, it has the same effect.
         send(once)
@@ -173,18 +133,8 @@ class RunRows:
 
     def workflow_status(self, key: BranchKey, status: str, now_us: int) -> RowChange:
         """For a commit, or beside one: what the workflow's own row says."""
-        return RowChange(
-            "set_workflow",
-            {
-                "tenant": self._tenant,
-                "owner": key.owner,
-                "workflow": key.workflow,
-                "name": None,
-                "status": status,
-                "now": now_us,
-            },
-            None,
-        )
+        said = {"owner": key.owner, "workflow": key.workflow, "name": None, "status": status, "now": now_us}
+        return RowChange("set_workflow", {"tenant": self._tenant, **said}, None)
 
     def restart_deadline(self, run: int, limit_s: float | None, *, late: bool = False) -> list[RowChange]:
         """For a commit, or a move: the run as a whole has so long from now on; `late`: only if its time is over."""
@@ -193,30 +143,18 @@ class RunRows:
         parameters = {"run": run, "limit": as_us(limit_s), "late": int(late)}
         return [RowChange("restart_deadline", parameters, None)]
 
-    def move(self, move: Move, *beside: RowChange) -> None:
-        """Move a run without a segment, and what else changes with it; FencedOut if it is somebody else's."""
+    def move(self, *changes: RowChange) -> None:
+        """Move a run without a segment, and what else changes with it, in this order; FencedOut if one of them is
+        somebody else's."""
         hit(BEFORE_MOVE)
-        self._engine.write(lambda tx: _change(tx, [self.moved(move), *beside]))
-        hit(AFTER_MOVE)
-
-    def revive(self, parent: RunRow, move: Move, *beside: RowChange) -> None:
-        """Let a run that failed go on for whoever waits for it; FencedOut with the number of the one that is somebody
-        else's as its `run`: of the parent, or of the run."""
-        hit(BEFORE_MOVE)
-        self._engine.write(lambda tx: _change(tx, [self.hold(parent), self.moved(move), *beside]))
-        hit(AFTER_MOVE)
-
-    def end(self, row: RunRow, move: Move, *beside: RowChange) -> None:
-        """End a run where it is, and wake whoever waits for it; FencedOut if it is somebody else's."""
-        hit(BEFORE_MOVE)
-        self._engine.write(lambda tx: _change(tx, [*self.wake(row, move.status), self.moved(move), *beside]))
+        self._engine.write(lambda tx: change_runs(tx, changes))
         hit(AFTER_MOVE)
 
     def cancel(self, row: RunRow, move: Move, status_of: Callable[[BranchKey], RowChange]) -> None:
         """End a run, and those that it waits for, together; FencedOut if it is somebody else's."""
 
         def end(tx: Transaction) -> None:
-            _change(tx, [*self.wake(row, move.status), self.moved(move), status_of(row.key)])
+            change_runs(tx, [*self.wake(row, move.status), self.moved(move), status_of(row.key)])
             self._cancel_children(tx, row.number, status_of)
 
         hit(BEFORE_MOVE)
@@ -230,7 +168,7 @@ class RunRows:
         `beside` comes first."""
 
         def end(tx: Transaction) -> set[int]:
-            _change(tx, beside)
+            change_runs(tx, beside)
             return self._cancel_children(tx, run, status_of, last)
 
         hit(BEFORE_MOVE)
@@ -250,15 +188,15 @@ class RunRows:
         while level:
             # From above, one by one: whoever is about to begin another finds itself cancelled, or that one is seen.
             children = [row for each in level for row in tx.all("cancel_children", run=each, last=last)]
-            _change(tx, [status_of(BranchKey(*row[1:])) for row in children])
+            change_runs(tx, [status_of(BranchKey(*row[1:])) for row in children])
             level = [row[0] for row in children]
             ended.update(level)
             last = LAST
         return ended
 
     def moved(self, move: Move) -> RowChange:
-        """The same for a commit."""
-        return RowChange("move_run", move.parameters())
+        """For a commit, or beside other changes: the move of a run."""
+        return RowChange("move_run", move._asdict())
 
     def take_over_segments(self, row: RunRow, below: int) -> RowChange:
         """For a commit: what an incarnation executed before a place is what the next has executed."""
@@ -281,14 +219,14 @@ class RunRows:
         def take(tx: Transaction) -> list[Row]:
             rows = tx.all("claim_run", **asked)
             if rows and beside:
-                _change(tx, beside)
+                change_runs(tx, beside)
                 # A deadline that began again is the claimed run's.
                 rows = tx.all("run_of_number", number=run)
             return list(rows)
 
         rows = self._engine.write(take)
         hit(AFTER_CLAIM)
-        return run_row(rows[0]) if rows else None
+        return RunRow(*rows[0]) if rows else None
 
     def renew(self, run: int, fence: int, *, lease_s: float) -> bool:
         """Hold it longer; False if it is somebody else's."""
@@ -302,14 +240,11 @@ class RunRows:
         """Delete the rows of runs that ended long ago, with what they recorded; how many."""
 
         def delete(tx: Transaction) -> int:
-            numbers = [row[0] for row in tx.all("ended_runs", tenant=self._tenant, before=ended_before_us, limit=limit)]
-            forgotten = 0
-            for number in numbers:
-                if tx.execute("forget_run", number=number, before=ended_before_us):
-                    forgotten += 1
-                    for statement in ("forget_run_segments", "forget_run_tasks", "forget_effects"):
-                        tx.execute(statement, number=number)
-            return forgotten
+            ended = [row[0] for row in tx.all("ended_runs", tenant=self._tenant, before=ended_before_us, limit=limit)]
+            gone = [row[0] for row in tx.all("forget_runs", numbers=ended, before=ended_before_us)] if ended else []
+            for statement in ("forget_run_segments", "forget_run_tasks", "forget_effects") if gone else ():
+                tx.execute(statement, numbers=gone)
+            return len(gone)
 
         return self._engine.write(delete)
 
@@ -322,10 +257,11 @@ def claim_due(
         lambda tx: tx.all("claim_due_runs", tenant=tenant, holder=holder, lease=as_us(lease_s), limit=limit)
     )
     hit(AFTER_CLAIM)
-    return [(TenantId(row[0]), run_row(row[1:])) for row in rows]
+    return [(TenantId(row[0]), RunRow(*row[1:])) for row in rows]
 
 
-def _change(tx: Transaction, changes: Sequence[RowChange]) -> None:
+def change_runs(tx: Transaction, changes: Sequence[RowChange]) -> None:
+    """Make these changes; FencedOut if one of them finds that a run is somebody else's."""
     for change in changes:
         if not change_row(tx, change):
             raise fenced_out(change.parameters["run"])

@@ -86,21 +86,21 @@ WHERE tenant = :tenant AND ended_at < :before
   AND NOT EXISTS (SELECT 1 FROM run AS above WHERE above.number = run.parent AND above.status NOT IN ('COMPLETED', 'CANCELLED'))
 ORDER BY ended_at LIMIT :limit
 
--- forget_run --
--- One that ended before a time, unless it was resumed meanwhile.
-DELETE FROM run WHERE number = :number AND ended_at < :before  -- guard: run.forgotten
+-- forget_runs --
+-- Those that ended before a time, unless they were resumed meanwhile.
+DELETE FROM run WHERE number = ANY (:numbers::bigint[]) AND ended_at < :before RETURNING number  -- guard: run.forgotten
 
 -- forget_run_segments --
--- With their run.
-DELETE FROM run_segment WHERE run = :number
+-- With their runs.
+DELETE FROM run_segment WHERE run = ANY (:numbers::bigint[])
 
 -- forget_run_tasks --
--- With their run.
-DELETE FROM run_task WHERE run = :number
+-- With their runs.
+DELETE FROM run_task WHERE run = ANY (:numbers::bigint[])
 
 -- forget_effects --
--- With their run.
-DELETE FROM effect WHERE run = :number
+-- With their runs.
+DELETE FROM effect WHERE run = ANY (:numbers::bigint[])
 
 -- run_tasks --
 -- What is known of the tasks of one execution of a segment, from an item on.
@@ -131,22 +131,22 @@ INSERT INTO run (tenant, execution, owner, workflow, branch, name, document, bor
                  due_at, deadline, time_limit, begun_at, idempotency_key, fingerprint, queue, priority, created_at, updated_at, parent)
 SELECT :tenant, :execution, :owner, :workflow, :branch, :name, :document, :manifest, :manifest, :status, :position, :options, :incarnation, 1,
        :holder::text, analemma_now() + :due_in,
-       CASE WHEN :status <> 'PENDING' THEN analemma_now() + :limit::bigint END, :limit::bigint, CASE WHEN :status <> 'PENDING' THEN analemma_now() END, :key::text, :fingerprint, :queue, :priority,
+       CASE WHEN :status <> 'PENDING' THEN analemma_now() + :limit::bigint END, :limit::bigint, CASE WHEN :status <> 'PENDING' THEN analemma_now() END, :idempotency_key::text, :fingerprint, :queue, :priority,
        analemma_now(), analemma_now(), :parent::bigint
 WHERE true ON CONFLICT DO NOTHING
 
 -- advance_run --
 -- Where a run stands after a segment, and what the segment came to; tried again, in the place of what it came to before. Compare-and-set on the fence:
 -- the run may be somebody else's, or was cancelled, and then nothing that was to go with it may stay.
-(run bigint, fence bigint, position text, head bytea, status text, from_status text, incarnation bigint, waiting text, error text, kept bigint,
- raised bigint, due_in bigint, over bigint, seq bigint, segment text, place bigint, iteration bigint, before text, segment_status text, input bytea,
+(run bigint, fence bigint, position text, head bytea, status text, from_status text, incarnation bigint, waiting text, error text, kept boolean,
+ raised boolean, due_in bigint, seq bigint, segment text, place bigint, iteration bigint, before text, segment_status text, input bytea,
  output bytea, attempts bigint, segment_error text, took bigint)
 
 UPDATE run
 SET position = :position, head = :head, status = :status, waiting = :waiting, error = :error, incarnation = :incarnation,
-    fence = fence + :raised, holder = CASE WHEN :kept = 1 THEN holder END,
-    due_at = CASE WHEN :kept = 1 AND :due_in IS NULL THEN due_at ELSE analemma_now() + :due_in END,
-    updated_at = analemma_now(), ended_at = CASE WHEN :over = 1 THEN analemma_now() END
+    fence = fence + CASE WHEN :raised THEN 1 ELSE 0 END, holder = CASE WHEN :kept THEN holder END,
+    due_at = CASE WHEN :kept AND :due_in IS NULL THEN due_at ELSE analemma_now() + :due_in END,
+    updated_at = analemma_now(), ended_at = CASE WHEN :status IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN analemma_now() END
 -- guard: run.status
 WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.fence
 => 1 or fenced_out;
@@ -174,10 +174,10 @@ include advance_run;
 -- The same without a segment: a run is cancelled, begins again, or waits for its next try.
 UPDATE run
 SET position = :position, head = :head, status = :status, waiting = :waiting::text, error = :error::text, incarnation = :incarnation,
-    fence = fence + :raised, holder = CASE WHEN :kept = 1 THEN holder END,
-    due_at = CASE WHEN :kept = 1 AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
+    fence = fence + CASE WHEN :raised THEN 1 ELSE 0 END, holder = CASE WHEN :kept THEN holder END,
+    due_at = CASE WHEN :kept AND :due_in::bigint IS NULL THEN due_at ELSE analemma_now() + :due_in::bigint END,
     updated_at = analemma_now(),
-    ended_at = CASE WHEN :over = 1 THEN analemma_now() END
+    ended_at = CASE WHEN :status IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN analemma_now() END
 WHERE number = :run AND fence = :fence AND status IN ('RUNNING', :from_status)  -- guard: run.moved
 
 -- restart_deadline --
