@@ -83,13 +83,13 @@ def _drop(threads: Threads, planning: Callable[[], DropPlan], plan: DropPlan | N
 def _tries(threads: Threads) -> Iterator[int]:
     """The attempts of whoever removes something."""
     trouble = "the thread changes too fast to remove anything"
-    return attempts(threads._clock, trouble, hint="stop its writers, and try again")
+    return attempts(threads.context.clock, trouble, hint="stop its writers, and try again")
 
 
 def _look(threads: Threads, thread: str, branch: str) -> tuple[Head | None, list[CheckpointRow]]:
     """Where a namespace stands, and all its checkpoints. In this order: what comes to be meanwhile is newer than
     the head."""
-    head = threads._commits.head_after_pending(threads.key(thread, branch))
+    head = threads.commits.head_after_pending(threads.key(thread, branch))
     threads.newest(thread, branch)
     return head, list(threads.rows.every(thread, branch))
 
@@ -143,7 +143,7 @@ def _needed(threads: Threads, rows: Sequence[CheckpointRow]) -> set[str]:
     """The ancestors without which the newest checkpoint's delta channels could not be put together."""
     # Rows from before that was noted have it in their metadata.
     told = [row if row.deltas is not None else row._replace(deltas=_deltas(threads, row)) for row in rows]
-    return needed_by(told[:1], told, partial(held_channels, threads))
+    return needed_by(told[:1], told, partial(held_channels, threads.kernel))
 
 
 def _deltas(threads: Threads, row: CheckpointRow) -> str:
@@ -173,25 +173,26 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
     """Let versions of a branch expire, moving the head to what is kept if it is one of them; whether the branch was
     removed instead, with its rows, since nothing of it stays."""
     key, staying = plan.key, plan.staying
+    catalog, tenant = threads.context.catalog, threads.context.tenant
     for _ in _tries(threads):
-        head = threads._catalog.head(threads._tenant, key)
+        head = catalog.head(tenant, key)
         if head is None:
             return False
-        newest = threads._catalog.manifest(threads._tenant, head.manifest)
+        newest = catalog.manifest(tenant, head.manifest)
         doomed = newest is not None and plan.dooms(newest, staying)
         if doomed and plan.kept:
             _move_head(threads, key, head, plan.kept[0])
             continue
-        tagged = {row.manifest for row in threads._catalog.tags(threads._tenant, key.owner, key.workflow)}
-        pinned = {row.manifest for row in threads._catalog.pins(threads._tenant, key.owner, key.workflow)}
+        tagged = {row.manifest for row in catalog.tags(tenant, key.owner, key.workflow)}
+        pinned = {row.manifest for row in catalog.pins(tenant, key.owner, key.workflow)}
         marked = tagged | pinned
-        rows = list(all_versions(threads, key))
+        rows = list(all_versions(threads.kernel, key))
         if doomed and all(row.id not in marked and plan.dooms(row, staying) for row in rows):
             _remove_planned(threads, plan, planned)
             return True
         if doomed:
             # The branch has others that stay: what it ends with holds nothing.
-            nothing = threads._trees.assemble({})
+            nothing = threads.context.trees.assemble({})
             _commit_on(threads, key, head, nothing, message="its checkpoints were removed")
             continue
         # Below the head: one that came to be since we looked is above it.
@@ -200,7 +201,7 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
         ]
         try:
             for start in range(0, len(versions), BATCH):
-                expire_batch(threads, key, tuple(versions[start : start + BATCH]))
+                expire_batch(threads.kernel, key, tuple(versions[start : start + BATCH]))
             return False
         except Conflict:
             # Tagged, pinned or expired since we looked.
@@ -215,7 +216,7 @@ def _remove_planned(threads: Threads, plan: DropPlan, planned: Head) -> None:
     """Remove a branch with all its rows, if it still has what was planned with."""
     rows = threads.rows.drop_branch(plan.key.workflow, plan.key.branch, checkpoints=len(plan.gone))
     try:
-        remove_at(threads, threads._engine, plan.key.owner, plan.key.workflow, (planned,), rows)
+        remove_at(threads.kernel, threads.context.engine, plan.key.owner, plan.key.workflow, (planned,), rows)
     except HeadMoved:
         raise
     except Conflict as exc:
@@ -241,7 +242,7 @@ def _move_head(threads: Threads, key: BranchKey, head: Head, row: CheckpointRow)
         )
 
     try:
-        manifest = threads._commits.manifest(row.manifest)
+        manifest = threads.commits.manifest(row.manifest)
         try:
             move(Edited(manifest.root, ()), row.manifest)
         except Expired:
@@ -257,14 +258,14 @@ def _commit_on(threads: Threads, key: BranchKey, head: Head, tree: Edited, **mor
     """Make a tree the newest version of a branch. Who called looks again: nothing is done if the head is another by
     now."""
     with suppress(HeadMoved):
-        threads._commits.commit_next(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
+        threads.commits.commit_next(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
 
 
 def _rebuilt(threads: Threads, manifest: BlockId, root: BlockId) -> Edited:
     """The state of a checkpoint with all its blocks."""
-    snapshot = from_value(threads._commits.guarded(manifest, lambda: threads._trees.read(root)))
-    packed = {name: threads._trees.pack(slot(channel)) for name, channel in snapshot.channels.items()}
-    whole = threads._trees.assemble(to_value(snapshot, {name: wire for name, (wire, _) in packed.items()}))
+    snapshot = from_value(threads.commits.guarded(manifest, lambda: threads.context.trees.read(root)))
+    packed = {name: threads.context.trees.pack(slot(channel)) for name, channel in snapshot.channels.items()}
+    whole = threads.context.trees.assemble(to_value(snapshot, {name: wire for name, (wire, _) in packed.items()}))
     return Edited(whole.root, (*[block for _, blocks in packed.values() for block in blocks], *whole.blocks))
 
 

@@ -118,7 +118,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         self._opened = None if app is where else app
         try:
             chosen = app.default if tenant is None else app.tenant(tenant)
-            self._threads = Threads(app, chosen, owner, self.serde, cache_bytes=cache_bytes)
+            self._threads = Threads(chosen, owner, self.serde, cache_bytes=cache_bytes)
             self._entropy = entropy or SystemEntropy()
             self._fences = Fences(on_conflict, self._threads.rows, SystemEntropy())
         except BaseException:
@@ -298,7 +298,8 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         thread, or of all that have no policy of their own. It is the policy of `kernel.set_retention` and `analemma
         retention`, and done by the collector. The newest always stays, with what its delta channels are made of."""
         owner, workflow = self._threads.owner, None if thread_id is None else str(thread_id)
-        self._threads.set_retention(owner_id=owner, workflow_id=workflow, keep_last=keep_last, keep_newer_than_s=ttl_s)
+        kernel = self._threads.kernel
+        kernel.set_retention(owner_id=owner, workflow_id=workflow, keep_last=keep_last, keep_newer_than_s=ttl_s)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]

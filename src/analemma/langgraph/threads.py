@@ -57,7 +57,7 @@ from analemma.state.commits import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.records import COMMITTED, FORKED
 from analemma.state.removal import remove_workflow
-from analemma.store.store import App, Tenant
+from analemma.store.store import Tenant
 
 REMEMBERED_CHECKPOINTS = 4096
 """Checkpoints of which it is remembered which version they are: most are the parent of the next."""
@@ -131,15 +131,17 @@ class NewCheckpoint(NamedTuple):
     source: str | None = None
 
 
-class Threads(Kernel):
+class Threads:
     """The threads of one owner, in one tenant."""
 
-    def __init__(self, app: App, tenant: Tenant, owner: str, serde: SerializerProtocol, *, cache_bytes: int) -> None:
-        super().__init__(tenant.context, tenant.committer, tenant.checkpoints)
-        self._engine = app.catalog.engine
-        self._serde = serde
+    def __init__(self, tenant: Tenant, owner: str, serde: SerializerProtocol, *, cache_bytes: int) -> None:
+        self.context = tenant.context
+        self.kernel: Kernel = tenant.kernel
+        self.commits = tenant.committer
         self.owner = owner
-        self.rows = ThreadRows(app.catalog.engine, tenant.id, owner)
+        self.rows = ThreadRows(self.context.engine, self.context.tenant, owner)
+        self._serde = serde
+        self._trees = self.context.trees
         self._snapshots: Recent[BlockId, Snapshot] = Recent(cache_bytes, lambda snapshot: snapshot.size)
         self._known: Recent[tuple[str, str, str], BlockId] = Recent(REMEMBERED_CHECKPOINTS)
 
@@ -170,7 +172,7 @@ class Threads(Kernel):
         row = new.row
         self.rows.check(row.thread, row.branch, row.checkpoint)
         trouble = f"the parent of checkpoint {row.checkpoint} changes too fast"
-        for _ in attempts(self._clock, trouble, hint="try again"):
+        for _ in attempts(self.context.clock, trouble, hint="try again"):
             base = self._base(row)
             try:
                 return self._save_on(base, new, fence)
@@ -190,10 +192,10 @@ class Threads(Kernel):
 
     def read(self, manifest: BlockId) -> Snapshot:
         """What a version holds, verified if it was not at hand; Corrupt if that is no checkpoint."""
-        root = self._commits.manifest(manifest).root.id
+        root = self.commits.manifest(manifest).root.id
         found = self._snapshots.get(root)
         if found is None:
-            found = from_value(self._commits.guarded(manifest, lambda: self._trees.read(root)))
+            found = from_value(self.commits.guarded(manifest, lambda: self._trees.read(root)))
             told = self.loads(found.checkpoint)
             found = replace(found, versions=told.get("channel_versions") or {}, id=str(told.get("id")), root=root)
             self._snapshots.put(root, found)
@@ -218,7 +220,7 @@ class Threads(Kernel):
     ) -> list[dict[str, Serialized]]:
         """Those of some channels that each of these checkpoints holds: only the blocks that lead to them are read, for
         all together."""
-        roots = [self._commits.manifest(row.manifest).root.id for row in rows]
+        roots = [self.commits.manifest(row.manifest).root.id for row in rows]
         if not channels:
             return [{} for _ in roots]
         wanted = [(number, name) for number in range(len(roots)) for name in channels]
@@ -240,7 +242,7 @@ class Threads(Kernel):
         somebody else had left it as head, or it was stored again under this name."""
         if said == row.checkpoint:
             return
-        manifest = self._commits.manifest(row.manifest)
+        manifest = self.commits.manifest(row.manifest)
         if (
             # When that was stands before it, by whichever clock.
             row.checkpoint[FROM_VERSION] != id_of_version(row.manifest, 0)[FROM_VERSION]
@@ -256,7 +258,7 @@ class Threads(Kernel):
         if stranger is None:
             return row
         try:
-            snapshot, created_at_us = self.read(stranger), self._commits.manifest(stranger).created_at_us
+            snapshot, created_at_us = self.read(stranger), self.commits.manifest(stranger).created_at_us
         except NoCheckpoint:
             return row
         if branch_of(snapshot.namespace) != branch:
@@ -308,7 +310,7 @@ class Threads(Kernel):
 
     def remove(self, thread: str) -> None:
         """Remove a thread with everything that it has, tagged and pinned or not, in one transaction."""
-        remove_workflow(self, self._engine, self.owner, thread, self.rows.drop_thread(thread))
+        remove_workflow(self.kernel, self.context.engine, self.owner, thread, self.rows.drop_thread(thread))
 
     def key(self, thread: str, branch: str) -> BranchKey:
         """The branch of a namespace."""
@@ -361,7 +363,7 @@ class Threads(Kernel):
                 rows=rows,
             )
 
-        outcome = self._commits.commit_next(key, CURRENT_HEAD, propose)
+        outcome = self.commits.commit_next(key, CURRENT_HEAD, propose)
         self._known.put((row.thread, row.branch, row.checkpoint), outcome.receipt.manifest)
         after = replace(after, root=made.root.id, wires=wires)
         self._snapshots.put(after.root, after, instead_of=None if before is None else before.root)
