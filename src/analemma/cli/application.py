@@ -94,7 +94,7 @@ def migrate(where: Where = None, url: Url = None, objects: Objects = None, json:
 @application.command(epilog="Example: analemma status ./store --json", rich_help_panel=BEGIN)
 def status(where: Where = None, url: Url = None, objects: Objects = None, json: Json = False) -> None:
     """Show what a store is and what it holds."""
-    from analemma.cli.checkpoint_jobs import pending_checkpoints
+    from analemma.cli.jobs import pending_checkpoints
 
     with open_store(one_place(where, url), objects) as app:
         info, stats = app.info(), asdict(app.stats())

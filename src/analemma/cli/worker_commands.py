@@ -18,10 +18,7 @@ from analemma.cli.output import print_json, printable
 from analemma.errors import Invalid
 
 if TYPE_CHECKING:
-    from analemma.archives.archives import Archives
     from analemma.flows.worker import RunWorker
-    from analemma.gc.packing import Packing
-    from analemma.gc.worker import Job
     from analemma.outbox.worker import Delivered, OutboxPollingWorker
     from analemma.store.store import App
 
@@ -68,8 +65,8 @@ def worker(
     if drain and once:
         raise Invalid("--drain and --once are both given", hint="--once delivers what is due, too")
     with store.open() as app:
+        from analemma.cli.jobs import Worker, jobs_of
         from analemma.clock import SystemClock
-        from analemma.gc.worker import Worker
         from analemma.outbox.tending import told_dead
 
         # The newest only: a worker may run for months before it tells what it did.
@@ -81,7 +78,7 @@ def worker(
                 print("\n".join(map(printable, f"{job}: {said}".splitlines())), flush=True)
 
         deliveries = app.worker(concurrency, tenant=store.tenant)
-        jobs = Worker([] if drain else _jobs(app, store.tenant, always=once), clock=SystemClock(), tell=tell)
+        jobs = Worker([] if drain else jobs_of(app, store.tenant, always=once), clock=SystemClock(), tell=tell)
         runs = _run_worker(app, store.tenant, module)
         with _stopped_by_signals(deliveries.stop, jobs.stop, runs.stop):
             if drain or once:
@@ -106,35 +103,6 @@ def worker(
     if store.json:
         print_json({"jobs": list(told), "failed": failed, "events": asdict(delivered), "parked": parked})
     return 1 if (once and failed) or ((drain or once) and parked) else OK
-
-
-def _jobs(app: App, tenant: str | None, *, always: bool) -> list[Job]:
-    from analemma.cli.archive_jobs import archive_jobs
-    from analemma.cli.checkpoint_jobs import checkpoint_job
-    from analemma.gc.worker import collection_jobs, housekeeping_job, packing_jobs
-
-    interval_s = app.settings.gc_interval_s
-    jobs = collection_jobs(app.gc, interval_s=interval_s, tenant=tenant, always=always)
-    if app.objects is not None:
-
-        def packings() -> list[tuple[str, Packing]]:
-            names = app.gc.tenants() if tenant is None else [tenant]
-            return [(name, app.tenant(name).packing) for name in names]
-
-        def archives() -> list[tuple[str, Archives]]:
-            names = app.gc.tenants() if tenant is None else [tenant]
-            return [(name, app.tenant(name).archives) for name in names]
-
-        jobs += packing_jobs(packings, interval_s=interval_s)
-        jobs += archive_jobs(archives, interval_s=interval_s, always=always)
-    fanouts = housekeeping_job(
-        lambda stop: app.fanouts.housekeep(stop=stop), interval_s=interval_s, name="fanouts", what="fanouts"
-    )
-    deploys = housekeeping_job(
-        lambda stop: app.deploys.housekeep(stop=stop), interval_s=interval_s, name="deploys", what="deploys"
-    )
-    events = housekeeping_job(lambda stop: app.outbox.housekeep(stop=stop), interval_s=interval_s)
-    return [checkpoint_job(app, tenant), *jobs, fanouts, deploys, events]
 
 
 def _run_worker(app: App, tenant: str | None, modules: list[str] | None) -> RunWorker:

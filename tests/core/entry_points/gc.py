@@ -3,6 +3,8 @@ background worker."""
 
 from __future__ import annotations
 
+from analemma.cli.jobs import Job as Job
+from analemma.cli.jobs import Worker as Worker
 from analemma.gc.lifecycle import Bucket as Bucket
 from analemma.gc.lifecycle import LifecycleFormat as LifecycleFormat
 from analemma.gc.lifecycle import lifecycle as lifecycle
@@ -12,5 +14,3 @@ from analemma.gc.mark import Survey as Survey
 from analemma.gc.roots import NO_ROOTS as NO_ROOTS
 from analemma.gc.roots import ROOT_COLUMNS as ROOT_COLUMNS
 from analemma.gc.roots import ROOTS as ROOTS
-from analemma.gc.worker import Job as Job
-from analemma.gc.worker import Worker as Worker
