@@ -11,6 +11,5 @@ from analemma.gc.lifecycle import lifecycle as lifecycle
 from analemma.gc.lifecycle import parse_bucket as parse_bucket
 from analemma.gc.mark import Marks as Marks
 from analemma.gc.mark import Survey as Survey
-from analemma.gc.roots import NO_ROOTS as NO_ROOTS
 from analemma.gc.roots import ROOT_COLUMNS as ROOT_COLUMNS
 from analemma.gc.roots import ROOTS as ROOTS
