@@ -93,6 +93,12 @@ class PostgresServer:
             self._run("pg_restore", "--exit-on-error", f"--dbname={copy}", dump.name)
         return copy
 
+    def load(self, dump: Path) -> str:
+        """A new database with what a dump in SQL has; its URL."""
+        url = self.create_database()
+        self._run("psql", "--quiet", "--set=ON_ERROR_STOP=1", f"--file={dump}", f"--dbname={url}")
+        return url
+
     def schema_of(self, url: str) -> str:
         """All that a dump has of a database but its rows."""
         with tempfile.NamedTemporaryFile() as dump:
