@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from analemma.bag.tracked import NotLoaded, Tracked
@@ -28,24 +27,6 @@ DELETED_SHARE = 4
 """Names of deleted fields that take more than this part of the target stand behind a pointer."""
 
 
-@dataclass(slots=True)
-class Outgoing:
-    """The fields on their way out."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    """Those that are here."""
-    stored: Mapping[str, StoredField] = field(default_factory=dict)
-    """Where values are, or were, in the store."""
-    waiting: set[str] = field(default_factory=set)
-    """Those that are still only there."""
-    deleted: tuple[str, ...] = ()
-    """For a delta, the fields that it takes away."""
-    base: str | None = None
-    """For a delta, the state that it was made from."""
-    state: str | None = None
-    """What names the state, if it has a name already."""
-
-
 class Dehydration:
     """One payload in the making."""
 
@@ -64,6 +45,12 @@ class Dehydration:
         self._policy = policy
         self._note = note
         self._forced = forced
+        self._values: dict[str, Any] = {}
+        """The fields that are here."""
+        self._stored: Mapping[str, StoredField] = {}
+        """Where values are, or were, in the store."""
+        self._waiting: set[str] = set()
+        """The fields that are still only there."""
         self._json: dict[str, Encoded | None] = {}
         self._trees: dict[str, Edited] = {}
         self._leases: list[Lease] = []
@@ -72,56 +59,70 @@ class Dehydration:
 
     def run(self, state: Mapping[str, Any], source: object, *, delta: bool) -> dict[str, Any]:
         """The payload of a state; of a state that came from a payload, with `delta`, only what changed since."""
-        out = self._collect(state, source, delta=delta)
-        self._note = replace(
-            self._note,
-            state=out.state or self._context.entropy.random_bytes(STATE_NAME_BYTES).hex(),
-            base=out.base,
-            deleted=out.deleted,
-        )
-        group = self._kept_group(out)
-        plan = self._plan(out, group)
+        said = self._collect(state, source, delta=delta)
+        _check_names(self._values)
+        # What names the state, unless it has a name already.
+        said.setdefault("state", self._context.entropy.random_bytes(STATE_NAME_BYTES).hex())
+        self._note = replace(self._note, **said)
+        group = self._kept_group()
+        plan = self._plan(group)
         if group is not None and plan.grouped:
             # There can be one group: the old one is taken apart, and what is in it finds its place with the rest.
-            self._load(out, [name for name in out.waiting if out.stored[name].pointer is group])
+            self._load([name for name in self._waiting if self._stored[name].pointer is group])
             group = None
-            plan = self._plan(out, None)
-        payload = self._assemble(out, plan, group)
-        size = len(json.dumps(payload))
+            plan = self._plan(None)
+        payload = self._assemble(plan, group)
+        size = text_bytes(payload)
         if size > plan.size:
             raise Internal(f"a payload planned with {plan.size} bytes has {size}", bytes=size)
         self._store()
         return payload
 
-    def _collect(self, state: Mapping[str, Any], source: object, *, delta: bool) -> Outgoing:
+    def _collect(self, state: Mapping[str, Any], source: object, *, delta: bool) -> dict[str, Any]:
+        """Take the fields that go out; what the note says of them."""
         if not isinstance(state, Mapping):
             raise Invalid(f"a state is a mapping of fields, not a {type(state).__name__}", hint="pass a dict")
         if not isinstance(state, HydratedState):
-            return _from_bag(state, delta=delta) if isinstance(state, Tracked) else Outgoing(_checked(dict(state)))
+            if isinstance(state, Tracked):
+                return self._collect_bag(state, delta=delta)
+            self._values = dict(state)
+            return {}
         origin, note = state.origin, self._note
         whose = (note.owner_id, note.workflow_id)
         if origin is None or origin.source is not source or (origin.owner_id, origin.workflow_id) != whose:
             # Pointers of another workflow are worth nothing here, and neither is a delta against what is there.
-            return Outgoing(_checked(dict(state.items())))
+            self._values = dict(state.items())
+            return {}
+        self._stored = origin.stored
         if delta:
-            changed, deleted = state.changes(self._tree)
-            return Outgoing(_checked(changed), origin.stored, deleted=deleted, base=origin.state)
+            self._values, deleted = state.changes(self._tree)
+            return {"deleted": deleted, "base": origin.state}
         # What others wrote has no pointer of ours to go on with.
-        stays = {
+        self._waiting = {
             name
             for name, lazy in state.not_loaded().items()
             if origin.stored.get(name) is lazy and not self._policy.is_control(name)
         }
-        state.load([name for name in state.not_loaded() if name not in stays])
-        values = {name: value for name, value in dict.items(state) if type(value) is not NotLoaded}
-        return Outgoing(_checked(values), origin.stored, waiting=stays)
+        state.load([name for name in state.not_loaded() if name not in self._waiting])
+        self._values = {name: value for name, value in dict.items(state) if type(value) is not NotLoaded}
+        return {}
 
-    def _json_of(self, out: Outgoing, name: str) -> Encoded | None:
+    def _collect_bag(self, bag: Any, *, delta: bool) -> dict[str, Any]:
+        """The same of a bag; of one that was loaded from a version, with `delta`, only what changed since."""
+        version = getattr(bag, "manifest_id", None)
+        if version is None or not delta:
+            self._values = bag.to_plain()
+            return {} if version is None or bag.is_changed else {"state": version}
+        changes = bag.get_delta()
+        self._values = {name: bag[name] for name in changes.changed_fields if name in bag}
+        return {"deleted": tuple(name for name in changes.deleted_fields if name not in bag), "base": version}
+
+    def _json_of(self, name: str) -> Encoded | None:
         """A field as it may stand in the payload; None if it is too large for that."""
         if name not in self._json:
             policy = self._policy
             limit_bytes = policy.limit_bytes if policy.is_control(name) else policy.field_bytes
-            self._json[name] = encode_field(name, out.values[name], self._context.trees.registry, limit_bytes)
+            self._json[name] = encode_field(name, self._values[name], self._context.trees.registry, limit_bytes)
         return self._json[name]
 
     def _tree(self, name: str, value: Any) -> Edited:
@@ -130,43 +131,45 @@ class Dehydration:
             self._trees[name] = build_field(self._context.trees, name, value)
         return self._trees[name]
 
-    def _kept_group(self, out: Outgoing) -> Pointer | None:
+    def _kept_group(
+        self,
+    ) -> Pointer | None:
         """The pointer to several fields that can stay as it is: all of them are there, and none was looked at. Fields
         of other groups are loaded."""
         groups: dict[LeaseId, list[str]] = {}
-        for name, lazy in out.stored.items():
+        for name, lazy in self._stored.items():
             if lazy.grouped:
                 groups.setdefault(lazy.pointer.lease, []).append(name)
         kept: Pointer | None = None
         for names in sorted(groups.values(), key=len, reverse=True):
-            here = [name for name in names if name in out.waiting]
+            here = [name for name in names if name in self._waiting]
             if kept is None and len(here) == len(names) and not self._forced & set(names):
-                kept = out.stored[here[0]].pointer
+                kept = self._stored[here[0]].pointer
             elif here:
-                self._load(out, here)
+                self._load(here)
         return kept
 
-    def _load(self, out: Outgoing, names: Sequence[str]) -> None:
-        values = self._leased.values([out.stored[name] for name in names])
-        out.values.update(zip(names, values, strict=True))
-        out.waiting.difference_update(names)
+    def _load(self, names: Sequence[str]) -> None:
+        values = self._leased.values([self._stored[name] for name in names])
+        self._values.update(zip(names, values, strict=True))
+        self._waiting.difference_update(names)
 
-    def _plan(self, out: Outgoing, group: Pointer | None) -> Plan:
+    def _plan(self, group: Pointer | None) -> Plan:
         policy = self._policy
         workflow = (self._note.owner_id, self._note.workflow_id)
-        fixed = field_bytes(PAYLOAD_KEY, len(json.dumps(self._room(out, group).to_json())))
+        fixed = field_bytes(PAYLOAD_KEY, text_bytes(self._room(group).to_json()))
         sizes: dict[str, int | None] = {}
         seen: dict[str, int] = {}
-        for name in out.values:
+        for name in self._values:
             if policy.is_control(name):
-                fixed += field_bytes(name, self._control(out, name).size)
+                fixed += field_bytes(name, self._control(name).size)
                 continue
             small = None
-            if name not in self._forced and name != PAYLOAD_KEY and (small := self._json_of(out, name)) is not None:
+            if name not in self._forced and name != PAYLOAD_KEY and (small := self._json_of(name)) is not None:
                 seen[name] = hash(small.text)
             sizes[name] = None if small is None else field_bytes(name, small.size)
-        for name in out.waiting:
-            if not out.stored[name].grouped:
+        for name in self._waiting:
+            if not self._stored[name].grouped:
                 sizes[name] = None
         weights = self._temperatures.weights(workflow, seen)
         candidates = [
@@ -187,8 +190,8 @@ class Dehydration:
             limit_bytes=policy.limit_bytes,
         )
 
-    def _control(self, out: Outgoing, name: str) -> Encoded:
-        made = self._json_of(out, name)
+    def _control(self, name: str) -> Encoded:
+        made = self._json_of(name)
         if made is None:
             raise Limit(
                 f"the control field {name!r} alone takes more than {self._policy.limit_bytes} bytes, or cannot be JSON",
@@ -198,41 +201,45 @@ class Dehydration:
             )
         return made
 
-    def _room(self, out: Outgoing, group: Pointer | None) -> Note:
+    def _room(self, group: Pointer | None) -> Note:
         """The note as it will be, as far as its size goes."""
         note = replace(self._note, overflow=group)
-        return replace(note, deleted=_ROOM) if self._deletions_leave(out) else note
+        return replace(note, deleted=_ROOM) if self._leaving_names() else note
 
-    def _deletions_leave(self, out: Outgoing) -> bool:
-        return len(json.dumps(out.deleted)) > self._policy.target_bytes // DELETED_SHARE
+    def _leaving_names(self) -> list[str]:
+        """The names of deleted fields, if they take so much that they leave."""
+        deleted = self._note.deleted
+        if not isinstance(deleted, tuple) or text_bytes(deleted) <= self._policy.target_bytes // DELETED_SHARE:
+            return []
+        return list(deleted)
 
-    def _assemble(self, out: Outgoing, plan: Plan, group: Pointer | None) -> dict[str, Any]:
+    def _assemble(self, plan: Plan, group: Pointer | None) -> dict[str, Any]:
         note = self._note
-        if self._deletions_leave(out):
-            note = replace(note, deleted=self._lease(self._context.trees.build(list(out.deleted)), None))
+        if deleted := self._leaving_names():
+            note = replace(note, deleted=self._lease(self._context.trees.build(deleted), None))
         grouped = sorted(plan.grouped)
         if group is not None:
-            lazy = next(each for each in out.stored.values() if each.pointer is group)
+            lazy = next(each for each in self._stored.values() if each.pointer is group)
             note = replace(note, overflow=self._keep(lazy))
         elif grouped:
-            self._load(out, [name for name in grouped if name in out.waiting])
-            made = self._context.trees.build({name: out.values[name] for name in grouped})
+            self._load([name for name in grouped if name in self._waiting])
+            made = self._context.trees.build({name: self._values[name] for name in grouped})
             note = replace(note, overflow=self._lease(made, None))
         payload: dict[str, Any] = {PAYLOAD_KEY: note.to_json()}
-        for name in [*out.values, *sorted(out.waiting)]:
+        for name in [*self._values, *sorted(self._waiting)]:
             if name in plan.pointed:
-                payload[name] = self._point(out, name).to_json()
+                payload[name] = self._point(name).to_json()
             elif name in plan.inline or self._policy.is_control(name):
-                made_json = self._json_of(out, name)
+                made_json = self._json_of(name)
                 assert made_json is not None
                 payload[name] = made_json.json
         return payload
 
-    def _point(self, out: Outgoing, name: str) -> Pointer:
-        lazy = out.stored.get(name)
-        if name in out.waiting and lazy is not None:
+    def _point(self, name: str) -> Pointer:
+        lazy = self._stored.get(name)
+        if name in self._waiting and lazy is not None:
             return self._keep(lazy)
-        tree = self._tree(name, out.values[name])
+        tree = self._tree(name, self._values[name])
         is_same = lazy is not None and not lazy.grouped and tree.root.id == lazy.pointer.hash
         return self._keep(lazy) if lazy is not None and is_same else self._lease(tree, name)
 
@@ -273,27 +280,14 @@ class Dehydration:
         context.blocks.remember(blocks)
 
 
-_POINTER_BYTES = len(json.dumps(pointer_room(""))) - len('""')
+_POINTER_BYTES = text_bytes(pointer_room("")) - len('""')
 """What a pointer takes at most, without the name in it."""
 _ROOM = Pointer(BlockId(bytes(32)), 10**13 - 1, None, LeaseId(bytes(LEASE_ID_BYTES)))
 
 
-def _from_bag(bag: Any, *, delta: bool) -> Outgoing:
-    """The fields of a bag; of one that was loaded from a version, with `delta`, only those that changed since."""
-    version = getattr(bag, "manifest_id", None)
-    if version is None:
-        return Outgoing(_checked(bag.to_plain()))
-    if not delta:
-        return Outgoing(_checked(bag.to_plain()), state=None if bag.is_changed else version)
-    changes = bag.get_delta()
-    changed = {name: bag[name] for name in changes.changed_fields if name in bag}
-    deleted = tuple(name for name in changes.deleted_fields if name not in bag)
-    return Outgoing(_checked(changed), deleted=deleted, base=version)
-
-
-def _checked(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields, if every one has a name that can be stored."""
-    for name in fields:
+def _check_names(names: Iterable[Any]) -> None:
+    """Raise Invalid unless fields can be stored under each of these names."""
+    for name in names:
         if type(name) is not str:
             raise Invalid(f"a state has a field named by a {type(name).__name__}", hint="field names are strings")
         if not name.isascii() or len(name) > LONGEST_KEY:
@@ -303,4 +297,3 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
                 raise Invalid("a field's name is not valid Unicode", hint="remove the lone surrogate") from None
             if size > LONGEST_KEY:
                 raise Invalid(f"a field's name takes {size} bytes", hint=f"the limit is {LONGEST_KEY}")
-    return fields

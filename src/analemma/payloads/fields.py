@@ -7,38 +7,7 @@ from functools import cached_property
 
 from analemma.errors import Invalid
 from analemma.payloads.pointers import PAYLOAD_KEY
-
-CONTROL_PLANE_FIELDS = frozenset(
-    {
-        # Who, and which execution.
-        "ownerId",
-        "workflowId",
-        "idempotency_key",
-        "execution_id",
-        # What names and proves the version that is running.
-        "manifest_id",
-        "manifest_hash",
-        "config_hash",
-        # Where things are.
-        "workflow_config_s3_path",
-        "state_s3_path",
-        "partition_map_s3_path",
-        "segment_manifest_s3_path",
-        "final_state_s3_path",
-        # Counters.
-        "segment_to_run",
-        "total_segments",
-        "loop_counter",
-        "max_loop_iterations",
-        "max_branch_iterations",
-        # Strategies and modes.
-        "distributed_strategy",
-        "distributed_mode",
-        "MOCK_MODE",
-        "light_config",
-    }
-)
-"""What an orchestrator needs in its hands between two segments: never replaced by a pointer."""
+from analemma.state.reserved_fields import RESERVED_FIELDS
 
 DATA_PLANE_FIELDS = frozenset(
     {
@@ -73,7 +42,9 @@ class FieldPolicy:
     True
     """
 
-    control_fields: frozenset[str] = CONTROL_PLANE_FIELDS
+    control_fields: frozenset[str] = RESERVED_FIELDS
+    """What an orchestrator needs in its hands between two segments, and no merge overwrites: never replaced by a
+    pointer."""
     data_fields: frozenset[str] = DATA_PLANE_FIELDS
     field_bytes: int = 10 * KIB
     """A field that takes more than this in JSON becomes a pointer."""

@@ -95,36 +95,14 @@ def _spell(wire: Wire, depth: int) -> Any:
     return {"": [name, sorted(payload, key=json.dumps) if name in _SETS else payload]}
 
 
-def text_bytes(text: str) -> int:
-    """How many bytes `json.dumps` makes of a string."""
-    return len(json.dumps(text))
+def text_bytes(value: Any) -> int:
+    """How many bytes `json.dumps` makes of a value."""
+    return len(json.dumps(value))
 
 
 def field_bytes(name: str, value_bytes: int) -> int:
     """What a field adds to an object: its name, a colon, the value and a comma, with their spaces."""
     return text_bytes(name) + 2 + value_bytes + 2
-
-
-def measure(value: Any, limit_bytes: int) -> int:
-    """How many bytes `json.dumps` makes of a value that is JSON already, without making them; Limit as soon as it is
-    more than `limit_bytes`."""
-    total = 0
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            total += 2 if not item else 0
-            for key, inner in item.items():
-                total += text_bytes(key) + 4
-                stack.append(inner)
-        elif isinstance(item, list | tuple):
-            total += 2 * len(item) if item else 2
-            stack.extend(item)
-        else:
-            total += len(json.dumps(item))
-        if total > limit_bytes:
-            raise too_large(limit_bytes)
-    return total
 
 
 def too_large(limit_bytes: int) -> Limit:

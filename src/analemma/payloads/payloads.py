@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from analemma.bag.changes import packed_form
 from analemma.bag.tracked import NotLoaded
-from analemma.canon.identity import parse_block_id
 from analemma.canon.read import MISSING, Nodes
 from analemma.catalog.kernel.payloads import Lease
 from analemma.context import Context
@@ -21,7 +20,7 @@ from analemma.payloads.dehydrate import STATE_NAME_BYTES, Dehydration
 from analemma.payloads.fields import FieldPolicy
 from analemma.payloads.foreign import ForeignObjects
 from analemma.payloads.hydrate import Arrival, HydratedState, LeasedTrees, StoredField
-from analemma.payloads.json import Decoder, encode_field, field_bytes, measure
+from analemma.payloads.json import Decoder, encode_field, field_bytes, text_bytes, too_large
 from analemma.payloads.pointers import (
     PAYLOAD_KEY,
     Note,
@@ -35,7 +34,6 @@ from analemma.payloads.rings import DEFAULT_RING, FilteredEvent, FilterReport, R
 from analemma.payloads.routing import ReadRouter, pick
 from analemma.state.arguments import check_name, check_segment, check_unicode, field_path
 from analemma.state.kernel import Kernel
-from analemma.state.records import decode_manifest
 
 T = TypeVar("T")
 
@@ -167,15 +165,12 @@ class Payloads:
         wanted = len({path[:1] for path in paths.values()})
         trees = self._context.trees
         if isinstance(source, str):
-            manifest = parse_block_id(source)
-            # Through the kernel first: it knows what expired, and whose it is.
-            self._kernel.load_fields(source, [], owner_id=owner_id)
-            found_manifest = decode_manifest(manifest, self._context.blocks.fetch([manifest])[manifest])
-            if workflow_id not in (None, found_manifest.key.workflow):
+            commits, row = self._kernel._commits, self._kernel._row(source, owner_id)
+            if workflow_id not in (None, row.key.workflow):
                 raise NotFound(f"workflow {workflow_id!r} has no manifest {source}", manifest=source)
-            root = found_manifest.root
+            root = commits.manifest(row.id).root
             size, total, top = root.size, root.count, root.id
-            guarded = partial(self._kernel._commits.guarded, manifest)
+            guarded = partial(commits.guarded, row.id)
         elif not isinstance(source, Mapping):
             raise Invalid(
                 f"a {type(source).__name__} is no version and no pointer", hint="pass a manifest id or a pointer"
@@ -269,11 +264,18 @@ class Payloads:
         return {PAYLOAD_KEY: said.to_json(), **kept}
 
     def _size(self, name: str, value: Any) -> int:
+        """How many bytes a field's value takes as JSON; Limit if it is more than an event may have."""
         try:
-            return measure(value, self._event_bytes)
-        except TypeError:
+            size = text_bytes(value)
+        except ValueError:
+            # It contains itself.
+            raise too_large(self._event_bytes) from None
+        except (TypeError, RecursionError):
             made = encode_field(name, value, self._context.trees.registry, self._event_bytes)
             return self._event_bytes if made is None else made.size
+        if size > self._event_bytes:
+            raise too_large(self._event_bytes)
+        return size
 
     def _arrive(
         self, event: Any, skip: frozenset[str], owner_id: str | None, workflow_id: str | None, has_base: bool
