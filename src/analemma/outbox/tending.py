@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import orjson
 
-from analemma.catalog.outbox.admin import BEFORE_EVERYTHING, EventFilter, OutboxRows, StoredEvent
+from analemma.catalog.outbox.admin import BEFORE_EVERYTHING, EventFilter, OutboxEntry, OutboxRows
 from analemma.catalog.outbox.channels import Channels
-from analemma.catalog.outbox.lanes import EventStatus, LaneKey
+from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import Conflict, Invalid, NotFound
@@ -75,42 +75,6 @@ class OutboxStatus:
             "resting": list(self.resting),
             "failing": list(self.failing),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxEntry:
-    """One event and what became of it."""
-
-    id: str
-    tenant: str
-    aggregate_type: str
-    aggregate_id: str
-    seq: int
-    type: str
-    payload: bytes
-    idempotency_key: str | None
-    priority: int
-    status: EventStatus
-    attempts: int
-    next_attempt_at_us: int | None
-    failure_reason: str | None
-    created_at_us: int
-    processed_at_us: int | None
-    trace: str | None
-
-    @property
-    def discarded(self) -> bool:
-        """Given up, by a person or for a newer version; its aggregate went on without it."""
-        return self.status == "DEAD" and self.processed_at_us is not None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same for programs; the payload as it reads, or as hexadecimal digits if it is not JSON."""
-        found = {name: getattr(self, name) for name in self.__slots__}
-        try:
-            payload: Any = orjson.loads(self.payload)
-        except orjson.JSONDecodeError:
-            payload = self.payload.hex()
-        return {**found, "payload": payload, "discarded": self.discarded}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +155,7 @@ class Outbox:
     def get(self, id: str, *, tenant: str | None = None) -> OutboxEntry:
         """One event; NotFound if there is none of this id, or none any more. Ids are unique in a tenant: Conflict if
         several have it and none is named."""
-        return _entry(self._event(id, self._tenant(tenant)))
+        return self._event(id, self._tenant(tenant))
 
     def failed(
         self,
@@ -294,7 +258,7 @@ class Outbox:
                 break
         return count
 
-    def _replay(self, event: StoredEvent, done: Replayed) -> Replayed:
+    def _replay(self, event: OutboxEntry, done: Replayed) -> Replayed:
         if event.processed_at_us is not None:
             # Ids are random, so whoever asks twice gets two.
             id = f"{event.id[:64]}-{self._entropy.random_bytes(8).hex()}"
@@ -306,7 +270,7 @@ class Outbox:
             return Replayed(done.revived + 1, done.copied, done.skipped)
         return Replayed(done.revived, done.copied, done.skipped + 1)
 
-    def _chosen(self, ids: str | Sequence[str] | None, chosen: EventFilter) -> list[StoredEvent]:
+    def _chosen(self, ids: str | Sequence[str] | None, chosen: EventFilter) -> list[OutboxEntry]:
         """Read first and acted upon afterwards: what an action brings about is not acted upon again."""
         if ids is not None:
             if chosen != EventFilter(chosen.tenant):
@@ -314,19 +278,19 @@ class Outbox:
                     "events are named, and others are described", hint="give ids, or what all dead letters must match"
                 )
             return [self._event(id, chosen.tenant) for id in ([ids] if isinstance(ids, str) else ids)]
-        found: list[StoredEvent] = []
+        found: list[OutboxEntry] = []
         after = BEFORE_EVERYTHING
         while page := self._rows.dead(chosen, after=after, limit=BATCH):
             found += page
             after = page[-1].lane
         return found
 
-    def _event(self, id: str, tenant: TenantId | None) -> StoredEvent:
+    def _event(self, id: str, tenant: TenantId | None) -> OutboxEntry:
         found = self._rows.events(id, tenant)
         if not found:
             raise NotFound(f"there is no event {id!r}", hint="housekeeping deletes what was settled long ago", id=id)
         if len(found) > 1:
-            names = sorted(event.tenant_name for event in found)
+            names = sorted(event.tenant for event in found)
             raise Conflict(f"{len(found)} tenants have an event {id!r}", hint="name the tenant", id=id, tenants=names)
         return found[0]
 
@@ -386,15 +350,11 @@ def told_dead(count: int) -> str:
     return "1 event is dead and parks its aggregate" if count == 1 else f"{count} events are dead and park theirs"
 
 
-def _entry(event: StoredEvent) -> OutboxEntry:
-    return OutboxEntry(event.id, event.tenant_name, event.lane.aggregate_type, event.lane.aggregate_id, *event[3:])
-
-
-def _page(events: list[StoredEvent], limit: int) -> OutboxPage:
+def _page(events: list[OutboxEntry], limit: int) -> OutboxPage:
     """One more than the page was asked for, to know whether there is a next one."""
     shown = events[:limit]
     cursor = _cursor(shown[-1].lane) if len(events) > limit else None
-    return OutboxPage([_entry(event) for event in shown], cursor)
+    return OutboxPage(shown, cursor)
 
 
 def _checked(limit: int) -> int:

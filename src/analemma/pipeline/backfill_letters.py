@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from analemma.catalog.outbox.admin import EventFilter, OutboxRows, StoredEvent
+from analemma.catalog.outbox.admin import EventFilter, OutboxEntry, OutboxRows
 from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
@@ -29,14 +29,14 @@ def write_lane(lane: LaneKey) -> str:
 
 def letters_after(
     parts: TenantParts, scope: BackfillScope, after: LaneKey, limit: int
-) -> tuple[list[StoredEvent], LaneKey, bool]:
+) -> tuple[list[OutboxEntry], LaneKey, bool]:
     """Some dead letters of a scope, behind which lane that was, and whether there may be more."""
     page = OutboxRows(parts.engine).dead(EventFilter(parts.tenant), after=after, limit=limit)
     chosen = [each for each in page if _is_meant(parts.tenant_name, scope, each)]
     return chosen, page[-1].lane if page else after, len(page) == limit
 
 
-def _is_meant(tenant: str, scope: BackfillScope, letter: StoredEvent) -> bool:
+def _is_meant(tenant: str, scope: BackfillScope, letter: OutboxEntry) -> bool:
     if scope.events and letter.type not in scope.events:
         return False
     if not scope.types and scope.ids is None and not scope.prefix:
@@ -50,7 +50,7 @@ def _is_meant(tenant: str, scope: BackfillScope, letter: StoredEvent) -> bool:
     )
 
 
-def _entity(tenant: str, letter: StoredEvent) -> EntityKey | None:
+def _entity(tenant: str, letter: OutboxEntry) -> EntityKey | None:
     """Whose event it is. What the payload says may be what killed it; the lane is ours."""
     owner, colon, key = letter.lane.aggregate_id.partition(":")
     try:

@@ -20,10 +20,11 @@ from analemma.catalog.entities.backfills import (
     ShardMoved,
     ShardRow,
     advance_shard,
-    revive_event,
     scope_page,
 )
 from analemma.catalog.entities.entities import Overtaken
+from analemma.catalog.leases import database_clock
+from analemma.catalog.outbox.admin import revive_event
 from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.contract_set import ContractSet
@@ -304,7 +305,8 @@ class _Page:
 
         def work(tx: Transaction) -> None:
             nonlocal revived
-            revived = sum(revive_event(tx, each) for each in letters)
+            now_us = database_clock(tx)
+            revived = sum(revive_event(tx, each.lane, each.seq, now_us=now_us) for each in letters)
             counts = Counts(done=len(letters), changed=revived)
             advance_shard(tx, self._advance(write_lane(after), counts, not more, []))
 

@@ -23,9 +23,9 @@ from analemma.catalog.entities.deploys import (
     lanes_left,
     list_deploys,
     move,
-    revive_event,
 )
 from analemma.catalog.entities.entities import EntityPlace, find_entity
+from analemma.catalog.outbox.admin import revive_event
 from analemma.catalog.outbox.channels import Channels
 from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.port import TenantId
@@ -187,7 +187,7 @@ class Deploys:
             check_transition(row.state, DeployState.QUEUED)
             now_us = self._clock.now_us()
             event = find_event(tx, row.tenant, row.event)
-            revived = event is not None and event.is_dead and revive_event(tx, row.tenant, event, now_us=now_us)
+            revived = event is not None and event.is_dead and revive_event(tx, event.lane, event.seq, now_us=now_us)
             name = row.event if revived else self._events.new_id()
             moved = move(tx, row, DeployState.QUEUED, now_us=now_us, attempt=row.attempt + 1, event=name, error=None)
             if moved is None:

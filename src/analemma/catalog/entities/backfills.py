@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.entities.views import AFTER_ALL_KEYS
 from analemma.catalog.leases import database_clock
-from analemma.catalog.outbox.admin import StoredEvent
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict
 from analemma.failpoints import declare, hit
@@ -351,13 +350,6 @@ def scope_page(
 def raw_versions(source: Statements, entity: int) -> list[int]:
     """All versions of an entity, oldest first."""
     return [row[0] for row in source.all("raw_versions", entity=entity)]
-
-
-def revive_event(tx: Transaction, event: StoredEvent) -> bool:
-    """Let a lane go on with the dead letter that stopped it; False if it does not stop it any more."""
-    place = {**event.lane.columns(), "seq": event.seq}
-    revived = tx.execute("revive_lane", **place, now=database_clock(tx)) == 1
-    return revived and tx.execute("revive_event", **place) == 1
 
 
 class StoredEntry(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.entities.deploy_states import DeployState, check_transition
+from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import TenantId
 from analemma.failpoints import declare, hit
 
@@ -275,11 +276,17 @@ class DeployEvent(NamedTuple):
     aggregate_id: str
     seq: int
     attempts: int
+    tenant: TenantId
 
     @property
     def is_dead(self) -> bool:
         """Whether it was given up on, and nobody has done anything about that."""
         return self.status == "DEAD" and self.processed_at_us is None
+
+    @property
+    def lane(self) -> LaneKey:
+        """Where it is."""
+        return LaneKey(self.tenant, self.aggregate_type, self.aggregate_id)
 
 
 NO_LANE = LaneLeft(False, False, None, None)
@@ -312,17 +319,6 @@ def slices_since(source: Statements, entity: int, since: int, version: int) -> d
 def find_event(source: Statements, tenant: TenantId, id: str) -> DeployEvent | None:
     """The event of this id; None if housekeeping deleted it."""
     return source.row(DeployEvent, "deploy_event", tenant=tenant, id=id)
-
-
-def revive_event(tx: Transaction, tenant: TenantId, event: DeployEvent, *, now_us: int) -> bool:
-    """Have a dead event tried again in its place; False if it is no longer what its lane waits for."""
-    place = {
-        "tenant": tenant,
-        "aggregatetype": event.aggregate_type,
-        "aggregateid": event.aggregate_id,
-        "seq": event.seq,
-    }
-    return tx.execute("revive_lane", **place, now=now_us) == 1 and tx.execute("revive_event", **place) == 1
 
 
 def drop_old_deploys(engine: Engine, *, before_us: int) -> int:

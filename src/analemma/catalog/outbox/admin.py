@@ -6,8 +6,9 @@ rows that were delivered."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import orjson
 
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.leases import database_clock
@@ -32,12 +33,13 @@ class LaneCounts(NamedTuple):
     parked: int
 
 
-class StoredEvent(NamedTuple):
-    """A whole row, with the name of its tenant."""
+class OutboxEntry(NamedTuple):
+    """One event and what became of it."""
 
-    tenant_name: str
-    lane: LaneKey
     id: str
+    tenant: str
+    aggregate_type: str
+    aggregate_id: str
     seq: int
     type: str
     payload: bytes
@@ -50,24 +52,36 @@ class StoredEvent(NamedTuple):
     created_at_us: int
     processed_at_us: int | None
     trace: str | None
+    tenant_number: TenantId
+
+    @property
+    def lane(self) -> LaneKey:
+        """The events among which it has its place."""
+        return LaneKey(self.tenant_number, self.aggregate_type, self.aggregate_id)
+
+    @property
+    def discarded(self) -> bool:
+        """Given up, by a person or for a newer version; its aggregate went on without it."""
+        return self.status == "DEAD" and self.processed_at_us is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for programs; the payload as it reads, or as hexadecimal digits if it is not JSON."""
+        found = self._asdict()
+        del found["tenant_number"]
+        try:
+            payload: Any = orjson.loads(self.payload)
+        except orjson.JSONDecodeError:
+            payload = self.payload.hex()
+        return {**found, "payload": payload, "discarded": self.discarded}
 
 
-@dataclass(frozen=True, slots=True)
-class EventFilter:
+class EventFilter(NamedTuple):
     """Which events are meant; what is None does not matter."""
 
     tenant: TenantId | None = None
     type: str | None = None
     aggregate_type: str | None = None
     aggregate_id: str | None = None
-
-    def columns(self) -> dict[str, Any]:
-        return {
-            "tenant": self.tenant,
-            "type": self.type,
-            "aggregatetype": self.aggregate_type,
-            "aggregateid": self.aggregate_id,
-        }
 
 
 class OutboxRows:
@@ -87,38 +101,32 @@ class OutboxRows:
 
     def oldest_us(self, tenant: TenantId | None) -> int | None:
         """When the oldest event was made that a worker has still to deliver."""
-        (row,) = self._engine.all("outbox_oldest", tenant=tenant)
-        return None if row[0] is None else int(row[0])
+        oldest_us: int | None = self._engine.value("outbox_oldest", tenant=tenant)
+        return oldest_us
 
     def settled_counts(self, tenant: TenantId | None) -> tuple[int, int]:
         """How many rows are kept that were delivered, and that were given up; reads all of them."""
-        (row,) = self._engine.all("outbox_settled", tenant=tenant)
-        return int(row[0]), int(row[1])
+        ((delivered, dead),) = self._engine.all("outbox_settled", tenant=tenant)
+        return delivered, dead
 
-    def events(self, id: str, tenant: TenantId | None) -> list[StoredEvent]:
+    def events(self, id: str, tenant: TenantId | None) -> list[OutboxEntry]:
         """The event of this id, of one tenant; or those of all tenants, in each of which there is one at most."""
-        return [_stored(row) for row in self._engine.all("outbox_event", id=id, tenant=tenant)]
+        return self._engine.rows(OutboxEntry, "outbox_event", id=id, tenant=tenant)
 
-    def dead(self, chosen: EventFilter, *, after: LaneKey = BEFORE_EVERYTHING, limit: int = 100) -> list[StoredEvent]:
+    def dead(self, chosen: EventFilter, *, after: LaneKey = BEFORE_EVERYTHING, limit: int = 100) -> list[OutboxEntry]:
         """Dead letters that park their lane, in the order of their lanes' keys."""
         return self._page("dead_letters", chosen, after, limit)
 
-    def failed(self, chosen: EventFilter, *, after: LaneKey = BEFORE_EVERYTHING, limit: int = 100) -> list[StoredEvent]:
+    def failed(self, chosen: EventFilter, *, after: LaneKey = BEFORE_EVERYTHING, limit: int = 100) -> list[OutboxEntry]:
         """Events that wait for another try."""
         return self._page("failed_events", chosen, after, limit)
 
-    def revive(self, event: StoredEvent) -> bool:
+    def revive(self, event: OutboxEntry) -> bool:
         """Have a lane try again the event at which it stopped; False if it did not stop there, or goes on already."""
 
-        def move(tx: Transaction) -> bool:
-            place = {**event.lane.columns(), "seq": event.seq}
-            return (
-                tx.execute("revive_lane", **place, now=self._now(tx)) == 1 and tx.execute("revive_event", **place) == 1
-            )
+        return self._engine.write(lambda tx: revive_event(tx, event.lane, event.seq, now_us=self._now(tx)))
 
-        return self._engine.write(move)
-
-    def deliver_again(self, event: StoredEvent, *, id: str, now_us: int) -> None:
+    def deliver_again(self, event: OutboxEntry, *, id: str, now_us: int) -> None:
         """Add a copy of a settled event at the end of its lane. Under a key of its own: consumers know the old one."""
         key = None if event.idempotency_key is None else f"{event.idempotency_key}#{id}"
         copy = OutboxEvent(
@@ -133,12 +141,12 @@ class OutboxRows:
         )
         self._engine.write(lambda tx: enqueue(tx, event.lane.tenant, [copy], now_us=now_us))
 
-    def discard(self, event: StoredEvent, reason: str) -> bool:
+    def discard(self, event: OutboxEntry, reason: str) -> bool:
         """Give an event up, so that its lane goes on behind it; False if it did not stop the lane."""
 
         def move(tx: Transaction) -> bool:
             now = self._now(tx)
-            place = {**event.lane.columns(), "seq": event.seq}
+            place = {**event.lane._asdict(), "seq": event.seq}
             if tx.execute("skip_in_lane", **place, now=now) != 1:
                 return False
             return tx.execute("discard_event", **place, now=now, reason=reason) == 1
@@ -153,26 +161,22 @@ class OutboxRows:
         hit(AFTER_HOUSEKEEPING)
         return count
 
-    def _page(self, statement: str, chosen: EventFilter, after: LaneKey, limit: int) -> list[StoredEvent]:
-        rows = self._engine.all(
-            statement,
-            **chosen.columns(),
-            after_tenant=after.tenant,
-            after_type=after.aggregate_type,
-            after_id=after.aggregate_id,
-            limit=limit,
-        )
-        return [_stored(row) for row in rows]
+    def _page(self, statement: str, chosen: EventFilter, after: LaneKey, limit: int) -> list[OutboxEntry]:
+        place = {"after_tenant": after.tenant, "after_type": after.aggregate_type, "after_id": after.aggregate_id}
+        return self._engine.rows(OutboxEntry, statement, **chosen._asdict(), **place, limit=limit)
 
     def _now(self, source: Engine | Transaction) -> int:
         return database_clock(source) if self._clock is None else self._clock()
 
 
+def revive_event(tx: Transaction, lane: LaneKey, seq: int, *, now_us: int) -> bool:
+    """Let a lane go on with the event that stopped it, with all its attempts before it; False if it does not stop it
+    any more."""
+    place = {**lane._asdict(), "seq": seq}
+    return tx.execute("revive_lane", **place, now=now_us) == 1 and tx.execute("revive_event", **place) == 1
+
+
 def overtake(tx: Transaction, lane: LaneKey, seq: int, *, attempts: int, failure: str | None, reason: str) -> None:
     """Have an event that this transaction settled be one that was given up, because something newer is behind it.
     `failure` is how it failed; None: as it did before."""
-    tx.execute("overtake_event", **lane.columns(), seq=seq, attempts=attempts, failure=failure, reason=reason)
-
-
-def _stored(row: tuple[Any, ...]) -> StoredEvent:
-    return StoredEvent(row[0], LaneKey(*row[1:4]), *row[4:])
+    tx.execute("overtake_event", **lane._asdict(), seq=seq, attempts=attempts, failure=failure, reason=reason)

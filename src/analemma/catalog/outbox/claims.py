@@ -107,7 +107,7 @@ class OutboxClaims:
 
     def read(self, lane: ClaimedLane, limit: int) -> list[EventRow]:
         """The first rows of a lane that are not settled, as they are now."""
-        found = self._engine.all("lane_events", **lane.key.columns(), after=lane.done_seq, limit=limit)
+        found = self._engine.all("lane_events", **lane.key._asdict(), after=lane.done_seq, limit=limit)
         return [EventRow._make(row) for row in found]
 
     def position(self, lane: ClaimedLane) -> int | None:
@@ -138,13 +138,13 @@ class OutboxClaims:
         """Settle a row, and those before it, in the transaction of its effect; LeaseLost if the lane is another's. The
         lane stays leased: whoever handles the row may not be done with it. Once more does nothing."""
         hit(BEFORE_SETTLE)
-        given = {**lane.key.columns(), "fence": lane.fence, "seq": seq}
+        given = {**lane.key._asdict(), "fence": lane.fence, "seq": seq}
         if self.passes_over:
             found = tx.one("settle_event", **given, after=lane.done_seq, now=self._given_now())
         else:
             found = tx.one("settle_lane", **given)
             if found is not None:
-                tx.execute("process_events", **lane.key.columns(), after=lane.done_seq, seq=seq, now=self._now(tx))
+                tx.execute("process_events", **lane.key._asdict(), after=lane.done_seq, seq=seq, now=self._now(tx))
         if found is None:
             position = self._position(tx, lane)
             if position is None or position < seq:
@@ -169,17 +169,17 @@ class OutboxClaims:
 
     def begin(self, lane: ClaimedLane, seq: int) -> None:
         """Say that a row of a suspect lane is being tried now; LeaseLost if the lane is another's."""
-        if self._engine.execute("begin_event", **lane.key.columns(), seq=seq, fence=lane.fence) != 1:
+        if self._engine.execute("begin_event", **lane.key._asdict(), seq=seq, fence=lane.fence) != 1:
             raise lease_lost(lane.key)
 
     def blame(self, lane: ClaimedLane, *, attempts: int) -> None:
         """Count an attempt against the next row of a lane in which a worker died; from now on the lane is suspect."""
 
         def move(tx: Transaction) -> None:
-            if tx.execute("suspect_lane", **lane.key.columns(), fence=lane.fence) != 1:
+            if tx.execute("suspect_lane", **lane.key._asdict(), fence=lane.fence) != 1:
                 raise lease_lost(lane.key)
             seq = lane.done_seq + 1
-            tx.execute("blame_event", **lane.key.columns(), seq=seq, attempts=attempts, reason=WORKER_DIED)
+            tx.execute("blame_event", **lane.key._asdict(), seq=seq, attempts=attempts, reason=WORKER_DIED)
 
         self._engine.write(move)
 
@@ -194,7 +194,7 @@ class OutboxClaims:
         return database_clock(source) if self._clock is None else self._clock()
 
     def _position(self, source: Engine | Transaction, lane: ClaimedLane) -> int | None:
-        row = source.one("lane_position", **lane.key.columns())
+        row = source.one("lane_position", **lane.key._asdict())
         return int(row[1]) if row is not None and row[0] == lane.fence else None
 
     def _in_line(self, key: LaneKey, wait_s: float, act: Callable[[Transaction], Result]) -> Result | None:
@@ -202,7 +202,7 @@ class OutboxClaims:
 
         def move(tx: Transaction) -> Result:
             tx.all("limit_lock_waits", limit=f"{max(1, int(wait_s * 1000))}ms")
-            tx.all("lock_lane", **key.columns())
+            tx.all("lock_lane", **key._asdict())
             return act(tx)
 
         try:
@@ -320,7 +320,7 @@ class OutboxClaims:
             lane, failure = outcome.lane, outcome.failure
             if failure is None:
                 continue
-            columns = lane.key.columns()
+            columns = lane.key._asdict()
             retry_at = None if failure.delay_us is None else now + failure.delay_us
             found = tx.one(
                 "finish_lane",

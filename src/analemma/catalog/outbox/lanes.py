@@ -24,9 +24,6 @@ class LaneKey(NamedTuple):
     aggregate_type: str
     aggregate_id: str
 
-    def columns(self) -> dict[str, Any]:
-        return {"tenant": self.tenant, "aggregatetype": self.aggregate_type, "aggregateid": self.aggregate_id}
-
 
 class EventRow(NamedTuple):
     """An event as its row has it."""

@@ -44,7 +44,8 @@ WHERE entity = :entity AND version >= :since AND version <= :version GROUP BY ty
 
 -- deploy_event --
 -- What became of the event that has a deploy compiled: whether it is dead and stops its lane, and where it is.
-SELECT outbox.status, outbox.processed_at, outbox.failure_reason, outbox.aggregatetype, outbox.aggregateid, outbox.seq, outbox.attempts
+SELECT outbox.status, outbox.processed_at, outbox.failure_reason, outbox.aggregatetype, outbox.aggregateid, outbox.seq, outbox.attempts,
+       outbox.tenant
 FROM outbox WHERE outbox.tenant = :tenant AND outbox.id = :id
 
 -- add_deploy --

@@ -29,67 +29,67 @@ FROM outbox WHERE processed_at IS NOT NULL AND tenant = coalesce(:tenant, tenant
 
 -- outbox_event --
 -- The event of an id: one tenant's or, there being one of that id in each at most, those of all.
-SELECT tenant.name, outbox.tenant, aggregatetype, aggregateid, outbox.id, seq, type, payload, idempotency_key, priority, status, attempts,
-       next_attempt_at, failure_reason, created_at, processed_at, trace
+SELECT outbox.id, tenant.name, aggregatetype, aggregateid, seq, type, payload, idempotency_key, priority, status, attempts,
+       next_attempt_at, failure_reason, created_at, processed_at, trace, outbox.tenant
 FROM tenant JOIN outbox ON outbox.tenant = tenant.id AND outbox.id = :id
 WHERE tenant.id = coalesce(:tenant, tenant.id)
 
 -- dead_letters --
 -- The first undelivered events of parked lanes, by lane.
-SELECT tenant.name, outbox.tenant, outbox.aggregatetype, outbox.aggregateid, outbox.id, seq, type, payload, idempotency_key,
-       outbox.priority, status, attempts, next_attempt_at, failure_reason, created_at, processed_at, trace
+SELECT outbox.id, tenant.name, outbox.aggregatetype, outbox.aggregateid, seq, type, payload, idempotency_key,
+       outbox.priority, status, attempts, next_attempt_at, failure_reason, created_at, processed_at, trace, outbox.tenant
 FROM lane JOIN outbox ON outbox.tenant = lane.tenant AND outbox.aggregatetype = lane.aggregatetype
     AND outbox.aggregateid = lane.aggregateid AND outbox.seq = lane.done_seq + 1
 JOIN tenant ON tenant.id = lane.tenant
 WHERE lane.parked AND (lane.tenant, lane.aggregatetype, lane.aggregateid) > (:after_tenant, :after_type, :after_id)
-  AND lane.tenant = coalesce(:tenant, lane.tenant) AND lane.aggregatetype = coalesce(:aggregatetype, lane.aggregatetype)
-  AND lane.aggregateid = coalesce(:aggregateid, lane.aggregateid) AND outbox.type = coalesce(:type, outbox.type)
+  AND lane.tenant = coalesce(:tenant, lane.tenant) AND lane.aggregatetype = coalesce(:aggregate_type, lane.aggregatetype)
+  AND lane.aggregateid = coalesce(:aggregate_id, lane.aggregateid) AND outbox.type = coalesce(:type, outbox.type)
 ORDER BY lane.tenant, lane.aggregatetype, lane.aggregateid
 LIMIT :limit
 
 -- failed_events --
 -- The first undelivered events of lanes that wait for another try, by lane.
-SELECT tenant.name, outbox.tenant, outbox.aggregatetype, outbox.aggregateid, outbox.id, seq, type, payload, idempotency_key,
-       outbox.priority, status, attempts, next_attempt_at, failure_reason, created_at, processed_at, trace
+SELECT outbox.id, tenant.name, outbox.aggregatetype, outbox.aggregateid, seq, type, payload, idempotency_key,
+       outbox.priority, status, attempts, next_attempt_at, failure_reason, created_at, processed_at, trace, outbox.tenant
 FROM lane JOIN outbox ON outbox.tenant = lane.tenant AND outbox.aggregatetype = lane.aggregatetype
     AND outbox.aggregateid = lane.aggregateid AND outbox.seq = lane.done_seq + 1
 JOIN tenant ON tenant.id = lane.tenant
 WHERE lane.retry_at IS NOT NULL AND (lane.tenant, lane.aggregatetype, lane.aggregateid) > (:after_tenant, :after_type, :after_id)
-  AND lane.tenant = coalesce(:tenant, lane.tenant) AND lane.aggregatetype = coalesce(:aggregatetype, lane.aggregatetype)
-  AND lane.aggregateid = coalesce(:aggregateid, lane.aggregateid) AND outbox.type = coalesce(:type, outbox.type)
+  AND lane.tenant = coalesce(:tenant, lane.tenant) AND lane.aggregatetype = coalesce(:aggregate_type, lane.aggregatetype)
+  AND lane.aggregateid = coalesce(:aggregate_id, lane.aggregateid) AND outbox.type = coalesce(:type, outbox.type)
 ORDER BY lane.tenant, lane.aggregatetype, lane.aggregateid
 LIMIT :limit
 
 -- revive_lane --
 -- Lets a lane go on with the row that stopped it, if it is still that row and nobody is at it.
 UPDATE lane SET parked = false, retry_at = NULL, suspect = false, due_at = :now, fence = fence + 1
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND done_seq + 1 = :seq
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND done_seq + 1 = :seq
   AND (parked OR retry_at IS NOT NULL) AND lease_until IS NULL
 
 -- revive_event --
 -- As new: with all its attempts before it.
 UPDATE outbox SET status = 'PENDING', attempts = 0, next_attempt_at = NULL, failure_reason = NULL
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
 
 -- skip_in_lane --
 -- Lets a lane go on behind the row that stopped it, if it is still that row and nobody is at it.
 UPDATE lane
 SET parked = false, retry_at = NULL, suspect = false, fence = fence + 1, done_seq = :seq,
     due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE CAST(:now AS bigint) END
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND done_seq + 1 = :seq
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND done_seq + 1 = :seq
   AND (parked OR retry_at IS NOT NULL) AND lease_until IS NULL
 
 -- discard_event --
 -- Stays dead, and is settled: the reason why it was given up joins the reason why it failed.
 UPDATE outbox SET status = 'DEAD', next_attempt_at = NULL, processed_at = :now, failure_reason = :reason
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
 
 -- overtake_event --
 -- What was just settled was given up: something newer took its place. Why it failed, now or before, stays with it.
 UPDATE outbox
 SET status = 'DEAD', attempts = :attempts,
     failure_reason = coalesce(CAST(:failure AS text), failure_reason, 'failed') || '; ' || CAST(:reason AS text)
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
 
 -- housekeep_outbox --
 -- Deletes a batch of rows that were settled long enough ago, oldest first. What is not settled has no processed_at and stays.

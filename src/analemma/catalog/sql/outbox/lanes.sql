@@ -32,33 +32,33 @@ VALUES (:events.event.id, :tenant, :events.event.aggregate_type, :events.event.a
 -- The first rows of a lane that are not settled.
 SELECT id, seq, type, payload, idempotency_key, priority, status, attempts, created_at, trace
 FROM outbox
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq > :after
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq > :after
 ORDER BY seq
 LIMIT :limit
 
 -- lane_position --
 -- Who holds a lane, and how far it is settled.
-SELECT fence, done_seq FROM lane WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+SELECT fence, done_seq FROM lane WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
 
 -- suspect_lane --
 -- A worker died in this lane; guarded by the fence of whoever found that out.
 UPDATE lane SET suspect = true
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND fence = :fence
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND fence = :fence
 
 -- begin_event --
 -- Says that this very row is being tried: if the worker dies now, it is to blame.
 UPDATE outbox SET status = 'PROCESSING'
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
   AND processed_at IS NULL AND EXISTS (
       SELECT 1 FROM lane
-      WHERE lane.tenant = :tenant AND lane.aggregatetype = :aggregatetype AND lane.aggregateid = :aggregateid
+      WHERE lane.tenant = :tenant AND lane.aggregatetype = :aggregate_type AND lane.aggregateid = :aggregate_id
         AND lane.fence = :fence  -- guard: lane.begun
   )
 
 -- blame_event --
 -- Counts an attempt that ended with its worker.
 UPDATE outbox SET status = 'PENDING', attempts = :attempts, failure_reason = :reason
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
 
 -- tenant_names --
 -- Every tenant's number and name.
@@ -167,20 +167,20 @@ SET done_seq = max(done_seq, :done_seq),
     due_at = CASE WHEN next_seq - 1 <= max(done_seq, :done_seq) THEN NULL
                   WHEN :failing IS NOT NULL AND done_seq <= :done_seq THEN coalesce(:retry_at, :now)
                   ELSE :now END
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND fence = :fence  -- guard: lane.finished.sqlite
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND fence = :fence  -- guard: lane.finished.sqlite
 RETURNING due_at, done_seq, parked
 
 -- process_events [sqlite] --
 -- What was settled of a lane.
 UPDATE outbox SET status = 'PROCESSED', processed_at = :now, next_attempt_at = NULL
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
   AND seq > :after AND seq <= :seq AND processed_at IS NULL
 
 -- fail_event [sqlite] --
 -- What failed, unless it was settled after all.
 UPDATE outbox
 SET status = :status, attempts = :attempts, next_attempt_at = :retry_at, failure_reason = :reason
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid AND seq = :seq
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
   AND processed_at IS NULL
 
 -- settle_lane [sqlite] --
@@ -189,7 +189,7 @@ WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :agg
 UPDATE lane
 SET done_seq = :seq, retry_at = NULL, suspect = 0,
     due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
   -- guard: lane.settled_once.sqlite
   AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.sqlite
 RETURNING done_seq
@@ -197,7 +197,7 @@ RETURNING done_seq
 -- renew_lane [sqlite] --
 -- A longer lease for a worker that is still at it.
 UPDATE lane SET lease_until = :lease_until
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
   AND fence = :fence AND lease_until IS NOT NULL  -- guard: lane.renewed.sqlite
 
 -- finish_lanes [postgres] --
@@ -214,7 +214,7 @@ WITH moved AS (
     UPDATE lane
     SET done_seq = :seq, retry_at = NULL, suspect = false,
         due_at = CASE WHEN next_seq - 1 <= :seq THEN NULL ELSE due_at END
-    WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+    WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
       -- guard: lane.settled_once.postgres
       AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.postgres
     RETURNING done_seq
@@ -222,7 +222,7 @@ WITH moved AS (
     UPDATE outbox
     SET status = 'PROCESSED', next_attempt_at = NULL,
         processed_at = coalesce(:now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
-    WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+    WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
       AND seq > :after AND seq <= :seq AND processed_at IS NULL AND EXISTS (SELECT FROM moved)
 )
 SELECT done_seq FROM moved
@@ -252,7 +252,7 @@ SELECT set_config('lock_timeout', :limit, true)
 -- Waits for its turn among those who write to a lane, who all wait in one line; passing over what is locked would never get a turn at a lane
 -- that is always being written to.
 SELECT 1 FROM lane
-WHERE tenant = :tenant AND aggregatetype = :aggregatetype AND aggregateid = :aggregateid
+WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
 FOR NO KEY UPDATE
 
 -- passed_over_lanes [postgres] --
