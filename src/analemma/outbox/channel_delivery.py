@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.outbox.channels import Channels
 from analemma.catalog.outbox.claims import WORKER_DIED, OutboxClaims
-from analemma.catalog.outbox.lanes import ClaimedLane, EventFailure, Finished, LaneOutcome, LeaseLost
+from analemma.catalog.outbox.lanes import BlamedLane, ClaimedLane, EventFailure, Finished, LaneOutcome, LeaseLost
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.outbox.batches import BatchAnswer, BatchHandler, Failed, Rest
@@ -157,7 +157,7 @@ class ChannelDelivery:
     def _survivors(self, claimed: Sequence[ClaimedLane]) -> list[ClaimedLane]:
         """Count the attempts that ended with their workers; all lanes but those for which it was the last."""
         most = self._retries.max_attempts
-        blamed: list[ClaimedLane] = []
+        blamed: list[BlamedLane] = []
         spent: list[LaneOutcome] = []
         alive: list[ClaimedLane] = []
         for lane in claimed:
@@ -174,15 +174,12 @@ class ChannelDelivery:
                 if not is_alone:
                     # Perhaps it was another's fault: it is not given up before it was tried alone.
                     attempts = min(attempts, max(_attempts(lane), most - 1))
-                if attempts == first.attempts + 1:
-                    blamed.append(lane)
-                else:
-                    self._claims.blame(lane, attempts=attempts)
+                blamed.append(BlamedLane(lane, attempts))
                 lane.events[0] = first._replace(attempts=attempts, status="PENDING")
             lane.suspect = True
             alive.append(lane)
         if blamed:
-            self._channels.blame(blamed)
+            self._claims.blame(blamed)
         if spent:
             self._finish(spent)
         return alive

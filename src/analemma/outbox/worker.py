@@ -18,7 +18,15 @@ from typing import Any
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.outbox.channels import Channels
 from analemma.catalog.outbox.claims import WORKER_DIED, OutboxClaims
-from analemma.catalog.outbox.lanes import Acknowledgement, ClaimedLane, EventFailure, EventRow, LaneOutcome, LeaseLost
+from analemma.catalog.outbox.lanes import (
+    Acknowledgement,
+    BlamedLane,
+    ClaimedLane,
+    EventFailure,
+    EventRow,
+    LaneOutcome,
+    LeaseLost,
+)
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.outbox.batches import BatchHandler
@@ -371,7 +379,7 @@ class OutboxPollingWorker:
         if first.status != "PROCESSING":
             # Perhaps it was not even begun: it is not given up before it was tried alone.
             attempts = min(attempts, max(first.attempts, most - 1))
-        self._claims.blame(lane, attempts=attempts)
+        self._claims.blame([BlamedLane(lane, attempts)])
         lane.suspect = True
         lane.events[0] = first._replace(attempts=attempts)
         return True

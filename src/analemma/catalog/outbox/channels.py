@@ -5,12 +5,10 @@ A channel whose receiver does not answer rests as a whole, for all workers: what
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import NamedTuple
 
 from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.leases import database_clock
-from analemma.catalog.outbox.claims import WORKER_DIED
 from analemma.catalog.outbox.lanes import ClaimedLane
 from analemma.catalog.port import TenantId
 
@@ -113,16 +111,17 @@ class Channels:
 
     def states(self) -> dict[str, ChannelState]:
         """How every channel is doing that ever rested, by name."""
-        return {row[0]: ChannelState(*row) for row in self._engine.all("channels")}
+        return {state.name: state for state in self._engine.rows(ChannelState, "channels")}
 
     def counts(self, tenant: TenantId | None = None) -> dict[str, ChannelCounts]:
         """What every channel holds that holds anything, by name."""
-        rows = self._engine.all("channel_lanes", now=self.now_us(), tenant=tenant)
-        return {row[0]: ChannelCounts(*row) for row in rows}
+        found = self._engine.rows(ChannelCounts, "channel_lanes", now=self.now_us(), tenant=tenant)
+        return {counts.name: counts for counts in found}
 
     def failures(self, tenant: TenantId | None = None) -> dict[str, ChannelFailure]:
         """What is tried again next of every channel of which something failed, by name."""
-        return {row[0]: ChannelFailure(*row) for row in self._engine.all("channel_failures", tenant=tenant)}
+        found = self._engine.rows(ChannelFailure, "channel_failures", tenant=tenant)
+        return {failure.name: failure for failure in found}
 
     def held(self, lanes: Sequence[ClaimedLane], *, least_s: float) -> list[bool]:
         """Which of these lanes are still ours, and will be for at least so long unless they are renewed."""
@@ -130,11 +129,6 @@ class Channels:
         given = [(*lane.key, lane.fence) for lane in lanes]
         found = {row[0] for row in self._engine.all("held_lanes", lanes=given, until=until)}
         return [place in found for place in range(len(lanes))]
-
-    def blame(self, lanes: Sequence[ClaimedLane]) -> None:
-        """Count an attempt against the next row of each of these lanes, in which a worker died."""
-        blamed = SimpleNamespace(lanes=sorted(lanes, key=lambda lane: lane.key), reason=WORKER_DIED)
-        self._engine.write(lambda tx: tx.call("blame_lanes", blamed))
 
     def _now(self, source: Statements) -> int:
         return database_clock(source) if self._clock is None else self._clock()

@@ -13,19 +13,20 @@ passed over is done by somebody who can wait, in the same line as the producers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.lanes import (
+    BlamedLane,
     ClaimedLane,
     EventRow,
     Finished,
     LaneKey,
     LaneOutcome,
     grouped,
-    lane_columns,
     lease_lost,
 )
 from analemma.catalog.port import TenantId
@@ -43,6 +44,7 @@ WORKER_DIED = "a worker died, or was not heard of for too long, before this even
 CANDIDATES = 16
 """Lanes that were passed over are waited for in turn, so that a producer that stalls does not hold up all of them."""
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -107,8 +109,7 @@ class OutboxClaims:
 
     def read(self, lane: ClaimedLane, limit: int) -> list[EventRow]:
         """The first rows of a lane that are not settled, as they are now."""
-        found = self._engine.all("lane_events", **lane.key._asdict(), after=lane.done_seq, limit=limit)
-        return [EventRow._make(row) for row in found]
+        return self._engine.rows(EventRow, "lane_events", **lane.key._asdict(), after=lane.done_seq, limit=limit)
 
     def position(self, lane: ClaimedLane) -> int | None:
         """How far a lane is settled, by all transactions that have committed; None if it is another's."""
@@ -130,7 +131,10 @@ class OutboxClaims:
         else:
             finished = self._engine.write(lambda tx: self._finish_within(tx, outcomes, within))
         if finished.later and wait_s > 0:
-            finished = self._finish_in_line(finished, wait_s)
+            done, later = self._in_turn({each.lane.key: each for each in finished.later}, wait_s, self._finish_one)
+            for each in done:
+                finished = finished.plus(each)
+            finished = finished._replace(later=later)
         hit(AFTER_ACKNOWLEDGE)
         return finished
 
@@ -144,7 +148,7 @@ class OutboxClaims:
         else:
             found = tx.one("settle_lane", **given)
             if found is not None:
-                tx.execute("process_events", **lane.key._asdict(), after=lane.done_seq, seq=seq, now=self._now(tx))
+                tx.execute("process_events", lanes=[(*lane.key, lane.done_seq, seq)], now=self._now(tx))
         if found is None:
             position = self._position(tx, lane)
             if position is None or position < seq:
@@ -156,32 +160,24 @@ class OutboxClaims:
         is writing to them. They are waited for so long in all. One that was lost stays lost."""
         if not lanes:
             return []
-        if self.passes_over:
-            left = self._renew_at_once(self._engine, lanes)
-            return self._renew_in_line(left, wait_s) if left and wait_s > 0 else left
-
-        def move(tx: Transaction) -> None:
-            until = self._now(tx) + self._lease_us
-            tx.execute_many("renew_lane", [(until, *lane.key, lane.fence) for lane in lanes])
-
-        self._engine.write(move)
-        return []
+        if not self.passes_over:
+            self._engine.write(lambda tx: self._renew(tx, lanes))
+            return []
+        left = self._renew(self._engine, lanes)
+        if left and wait_s > 0:
+            _, left = self._in_turn({lane.key: lane for lane in left}, wait_s, self._renew_one)
+        return left
 
     def begin(self, lane: ClaimedLane, seq: int) -> None:
         """Say that a row of a suspect lane is being tried now; LeaseLost if the lane is another's."""
         if self._engine.execute("begin_event", **lane.key._asdict(), seq=seq, fence=lane.fence) != 1:
             raise lease_lost(lane.key)
 
-    def blame(self, lane: ClaimedLane, *, attempts: int) -> None:
-        """Count an attempt against the next row of a lane in which a worker died; from now on the lane is suspect."""
-
-        def move(tx: Transaction) -> None:
-            if tx.execute("suspect_lane", **lane.key._asdict(), fence=lane.fence) != 1:
-                raise lease_lost(lane.key)
-            seq = lane.done_seq + 1
-            tx.execute("blame_event", **lane.key._asdict(), seq=seq, attempts=attempts, reason=WORKER_DIED)
-
-        self._engine.write(move)
+    def blame(self, lanes: Sequence[BlamedLane]) -> None:
+        """Count an attempt against the next row of each of these lanes, in which a worker died; from now on they are
+        suspect. What is another's by now is left alone."""
+        blamed = SimpleNamespace(lanes=sorted(lanes, key=lambda each: each.lane.key), reason=WORKER_DIED)
+        self._engine.write(lambda tx: tx.call("blame_lanes", blamed), alone=True)
 
     def tenant_names(self) -> dict[int, str]:
         """What tenants are called."""
@@ -210,6 +206,27 @@ class OutboxClaims:
         except Timeout:
             return None
 
+    def _in_turn(
+        self, waiting: Mapping[LaneKey, Item], wait_s: float, act: Callable[[Transaction, Item], Result]
+    ) -> tuple[list[Result], list[Item]]:
+        """Do something about each after those who write to its lane now, one after the other and for so long in all;
+        what came of that, and what is left. What was not waited for long enough comes first in that."""
+        end = time.monotonic() + wait_s
+        done: list[Result] = []
+        skipped: list[Item] = []
+        left: list[Item] = []
+        for key, each in waiting.items():
+            wait_s = end - time.monotonic()
+            if wait_s <= 0:
+                skipped.append(each)
+                continue
+            found = self._in_line(key, wait_s, lambda tx, each=each: [act(tx, each)])  # type: ignore[misc]
+            if found is None:
+                left.append(each)
+            else:
+                done += found
+        return done, skipped + left
+
     def _claim_at_once(
         self, source: Engine | Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
     ) -> list[ClaimedLane]:
@@ -220,10 +237,11 @@ class OutboxClaims:
         self, tx: Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
     ) -> list[ClaimedLane]:
         now = self._now(tx)
+        asked = {"now": now, "lanes": lanes, "calm": calm, "channel": channel}
         if tenant is None:
-            found = tx.all("claimable_lanes", now=now, lanes=lanes, calm=calm, channel=channel)
+            found = tx.all("claimable_lanes", **asked)
         else:
-            found = tx.all("claimable_lanes_of", now=now, tenant=tenant, lanes=lanes, calm=calm, channel=channel)
+            found = tx.all("claimable_lanes_of", tenant=tenant, **asked)
         tx.execute_many("claim_lane", [(now + self._lease_us, row[0]) for row in found])
         share = max(1, rows // max(1, len(found)))
         claimed = [ClaimedLane(LaneKey(*row[1:4]), row[4], row[5], row[6], bool(row[7]), bool(row[8])) for row in found]
@@ -232,147 +250,78 @@ class OutboxClaims:
             claimed[place].events.append(EventRow._make(event))
         return claimed
 
-    def _renew_at_once(self, source: Engine | Transaction, lanes: Sequence[ClaimedLane]) -> list[ClaimedLane]:
-        found = source.all("renew_lanes", **lane_columns(lanes), now=self._given_now(), lease=self._lease_us)
-        there = {int(row[0]) - 1 for row in found}
-        return [lane for place, lane in enumerate(lanes) if place not in there]
+    def _renew(self, source: Engine | Transaction, lanes: Sequence[ClaimedLane]) -> list[ClaimedLane]:
+        """Those that were not renewed."""
+        given = [(*lane.key, lane.fence) for lane in lanes]
+        renewed = set(source.all("renew_lanes", lanes=given, now=self._given_now(), lease=self._lease_us))
+        return [lane for lane in lanes if lane.key not in renewed]
 
-    def _renew_in_line(self, lanes: Sequence[ClaimedLane], wait_s: float) -> list[ClaimedLane]:
-        end = time.monotonic() + wait_s
-        skipped, left = [], []
-        for lane in lanes:
-            wait_s = end - time.monotonic()
-            if wait_s <= 0:
-                skipped.append(lane)
-            elif self._in_line(lane.key, wait_s, lambda tx, lane=lane: self._renew_at_once(tx, [lane])) is None:  # type: ignore[misc]
-                left.append(lane)
-        return skipped + left
+    def _renew_one(self, tx: Transaction, lane: ClaimedLane) -> None:
+        self._renew(tx, [lane])
 
-    def _finish_in_line(self, finished: Finished, wait_s: float) -> Finished:
-        end = time.monotonic() + wait_s
-        waiting, finished = finished.later, finished._replace(later=[])
-        skipped, left = [], []
-        for outcome in waiting:
-            wait_s = end - time.monotonic()
-            if wait_s <= 0:
-                skipped.append(outcome)
-                continue
-            done = self._in_line(
-                outcome.lane.key,
-                wait_s,
-                lambda tx, outcome=outcome: self._finish_at_once(tx, [outcome]),  # type: ignore[misc]
-            )
-            if done is None:
-                left.append(outcome)
-            else:
-                finished = Finished(
-                    finished.more or done.more,
-                    finished.delivered + done.delivered,
-                    finished.failed + done.failed,
-                    [],
-                    finished.lost + done.lost,
-                )
-        return finished._replace(later=skipped + left)
+    def _finish_one(self, tx: Transaction, outcome: LaneOutcome) -> Finished:
+        return self._finish_at_once(tx, [outcome])
 
     def _finish_within(
         self, tx: Transaction, outcomes: Sequence[LaneOutcome], within: Callable[[Transaction], None] | None
     ) -> Finished:
         if within is not None:
             within(tx)
-        if self.passes_over:
-            return self._finish_at_once(tx, outcomes)
-        return self._finish_in_steps(tx, outcomes)
+        return self._finish_at_once(tx, outcomes)
 
     def _finish_at_once(self, source: Engine | Transaction, outcomes: Sequence[LaneOutcome]) -> Finished:
-        failures = [outcome.failure for outcome in outcomes]
-        found = source.all(
-            "finish_lanes",
-            now=self._given_now(),
-            **lane_columns([outcome.lane for outcome in outcomes]),
-            done_seqs=[outcome.done_seq for outcome in outcomes],
-            last_seqs=[outcome.lane.last_seq for outcome in outcomes],
-            statuses=[failure and failure.status for failure in failures],
-            attempts=[failure and failure.attempts for failure in failures],
-            delays=[failure and failure.delay_us for failure in failures],
-            reasons=[failure and failure.reason for failure in failures],
-        )
-        more = any(row[1] for row in found)
-        said = {int(row[0]) - 1: (int(row[2]), bool(row[3])) for row in found}
+        if self.passes_over:
+            found = source.all("finish_lanes", now=self._given_now(), **_columns(outcomes))
+            said = {row[0] - 1: row[1:] for row in found}
+        else:
+            said = self._finish_in_steps(source, outcomes)
         delivered, failed, later, lost = 0, [], [], []
         for place, outcome in enumerate(outcomes):
             if place in said:
-                done_seq, is_parked = said[place]
+                _, done_seq, is_parked = said[place]
                 delivered += done_seq - outcome.lane.done_seq
                 if _is_written(outcome, done_seq):
-                    failed.append(_as_written(outcome, is_parked))
-            elif self._position(source, outcome.lane) is not None:
+                    failed.append(_as_written(outcome, bool(is_parked)))
+            elif self.passes_over and self._position(source, outcome.lane) is not None:
                 later.append(outcome)
             else:
                 lost.append(outcome)
-        return Finished(more, delivered, failed, later, lost)
+        return Finished(any(is_due for is_due, *_ in said.values()), delivered, failed, later, lost)
 
-    def _finish_in_steps(self, tx: Transaction, outcomes: Sequence[LaneOutcome]) -> Finished:
+    def _finish_in_steps(
+        self, tx: Engine | Transaction, outcomes: Sequence[LaneOutcome]
+    ) -> dict[int, tuple[Any, Any, Any]]:
+        """Of each that was not lost whether it is due again, how far it is settled, and whether it is parked."""
         now = self._now(tx)
-        well = [outcome for outcome in outcomes if outcome.failure is None]
-        more, delivered, lost = _finish_well(tx, well, now) if well else (False, 0, [])
-        failed = []
-        for outcome in outcomes:
-            lane, failure = outcome.lane, outcome.failure
-            if failure is None:
-                continue
-            columns = lane.key._asdict()
-            retry_at = None if failure.delay_us is None else now + failure.delay_us
-            found = tx.one(
-                "finish_lane",
-                **columns,
-                fence=lane.fence,
-                done_seq=outcome.done_seq,
-                last_seq=lane.last_seq,
-                failing=failure.status,
-                retry_at=retry_at,
-                now=now,
-            )
-            if found is None:
-                lost.append(outcome)
-                continue
-            more = more or (found[0] is not None and found[0] <= now)
-            delivered += found[1] - lane.done_seq
-            if _is_written(outcome, found[1]):
-                outcome = _as_written(outcome, bool(found[2]))
-                failed.append(outcome)
-            assert outcome.failure is not None
-            if outcome.done_seq > lane.done_seq:
-                tx.execute("process_events", **columns, after=lane.done_seq, seq=outcome.done_seq, now=now)
-            tx.execute(
-                "fail_event",
-                **columns,
-                seq=outcome.done_seq + 1,
-                status=outcome.failure.status,
-                attempts=failure.attempts,
-                retry_at=retry_at,
-                reason=failure.reason,
-            )
-        return Finished(more, delivered, failed, [], lost)
+        lanes = [
+            (*lane.key, lane.fence, done_seq, lane.last_seq, failure and failure.status, failure and failure.delay_us)
+            for lane, done_seq, failure in outcomes
+        ]
+        moved = {row[:3]: row[3:] for row in tx.all("finish_lanes", lanes=lanes, now=now)}
+        said = {at: moved[each.lane.key] for at, each in enumerate(outcomes) if each.lane.key in moved}
+        held = [outcomes[at] for at in said]
+        settled = [(*lane.key, lane.done_seq, done_seq) for lane, done_seq, _ in held if done_seq > lane.done_seq]
+        if settled:
+            tx.execute("process_events", lanes=settled, now=now)
+        written = [
+            _as_written(outcomes[at], bool(is_parked))
+            for at, (_, done_seq, is_parked) in said.items()
+            if _is_written(outcomes[at], done_seq)
+        ]
+        if written:
+            events = [(*lane.key, done_seq + 1, *failure) for lane, done_seq, failure in written if failure is not None]
+            tx.execute("fail_events", events=events, now=now)
+        return said
 
 
-def _finish_well(tx: Transaction, outcomes: Sequence[LaneOutcome], now: int) -> tuple[bool, int, list[LaneOutcome]]:
-    """Finish lanes in which nothing failed: whether any is due again, how many rows are settled, and what is lost."""
-    given = [[*outcome.lane.key, outcome.lane.fence, outcome.done_seq] for outcome in outcomes]
-    found = {tuple(row[:3]): row[3:] for row in tx.all("finish_lanes_well", lanes=given, now=now)}
-    held = [outcome for outcome in outcomes if outcome.lane.key in found]
-    settled = [
-        [*outcome.lane.key, outcome.lane.done_seq, outcome.done_seq]
-        for outcome in held
-        if outcome.done_seq > outcome.lane.done_seq
+def _columns(outcomes: Sequence[LaneOutcome]) -> dict[str, list[Any]]:
+    """What `finish_lanes` takes on PostgreSQL: a function with a list for each column."""
+    names = ("tenants", "types", "ids", "fences", "done_seqs", "last_seqs", "statuses", "attempts", "delays", "reasons")
+    nothing = None, None, None, None
+    rows = [
+        (*lane.key, lane.fence, done_seq, lane.last_seq, *(failure or nothing)) for lane, done_seq, failure in outcomes
     ]
-    if settled:
-        tx.execute("process_events_of", lanes=settled, now=now)
-    due = [found[outcome.lane.key][0] for outcome in held]
-    return (
-        any(each is not None and each <= now for each in due),
-        sum(found[outcome.lane.key][1] - outcome.lane.done_seq for outcome in held),
-        [outcome for outcome in outcomes if outcome.lane.key not in found],
-    )
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def _is_written(outcome: LaneOutcome, done_seq: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from analemma.catalog.engine.db import Row, Transaction
 from analemma.catalog.port import TenantId
@@ -67,6 +67,13 @@ class EventFailure(NamedTuple):
     reason: str
 
 
+class BlamedLane(NamedTuple):
+    """A lane in which a worker died, and how often its next row has been tried by that."""
+
+    lane: ClaimedLane
+    attempts: int
+
+
 class LaneOutcome(NamedTuple):
     """What a worker has to say about a lane that it gives back."""
 
@@ -90,6 +97,16 @@ class Finished(NamedTuple):
     """To be said again, because somebody is writing to the lane."""
     lost: list[LaneOutcome]
     """Their leases are lost, and nothing was written of them."""
+
+    def plus(self, more: Finished) -> Finished:
+        """Both together."""
+        return Finished(
+            self.more or more.more,
+            self.delivered + more.delivered,
+            self.failed + more.failed,
+            self.later + more.later,
+            self.lost + more.lost,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +152,6 @@ def lease_lost(key: LaneKey) -> LeaseLost:
         aggregate_type=key.aggregate_type,
         aggregate_id=key.aggregate_id,
     )
-
-
-def lane_columns(lanes: Sequence[ClaimedLane]) -> dict[str, Any]:
-    """The keys and fences of lanes, as columns of a PostgreSQL statement."""
-    return {
-        "tenants": [lane.key.tenant for lane in lanes],
-        "types": [lane.key.aggregate_type for lane in lanes],
-        "ids": [lane.key.aggregate_id for lane in lanes],
-        "fences": [lane.fence for lane in lanes],
-    }
 
 
 def grouped(rows: Sequence[Row]) -> list[ClaimedLane]:

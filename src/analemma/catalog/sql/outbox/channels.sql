@@ -117,20 +117,3 @@ FROM rows(:lanes) WITH ORDINALITY AS given (tenant bigint, aggregatetype text, a
 CROSS JOIN lane
 WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype AND lane.aggregateid = given.aggregateid
   AND lane.fence = given.fence AND lane.lease_until >= :until::bigint
-
--- blame_lanes --
--- Counts an attempt against the next row of each of these lanes, in which a worker died; from now on they are suspect. Lanes that are somebody else's
--- by now are left alone.
-(reason text, lanes[] (key.tenant bigint, key.aggregate_type text, key.aggregate_id text, fence bigint))
-
-each lanes:
-UPDATE lane SET suspect = true
-WHERE tenant = :lanes.key.tenant AND aggregatetype = :lanes.key.aggregate_type AND aggregateid = :lanes.key.aggregate_id AND fence = :lanes.fence;
-
-each lanes:
-UPDATE outbox SET status = 'PENDING', attempts = attempts + 1, failure_reason = :reason
-WHERE tenant = :lanes.key.tenant AND aggregatetype = :lanes.key.aggregate_type AND aggregateid = :lanes.key.aggregate_id AND seq = (
-    SELECT done_seq + 1 FROM lane
-    WHERE lane.tenant = :lanes.key.tenant AND lane.aggregatetype = :lanes.key.aggregate_type AND lane.aggregateid = :lanes.key.aggregate_id
-      AND lane.fence = :lanes.fence
-);

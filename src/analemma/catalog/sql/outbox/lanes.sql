@@ -40,11 +40,6 @@ LIMIT :limit
 -- Who holds a lane, and how far it is settled.
 SELECT fence, done_seq FROM lane WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
 
--- suspect_lane --
--- A worker died in this lane; guarded by the fence of whoever found that out.
-UPDATE lane SET suspect = true
-WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND fence = :fence
-
 -- begin_event --
 -- Says that this very row is being tried: if the worker dies now, it is to blame.
 UPDATE outbox SET status = 'PROCESSING'
@@ -55,10 +50,23 @@ WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :ag
         AND lane.fence = :fence  -- guard: lane.begun
   )
 
--- blame_event --
--- Counts an attempt that ended with its worker.
-UPDATE outbox SET status = 'PENDING', attempts = :attempts, failure_reason = :reason
-WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
+-- blame_lanes --
+-- Counts attempts that ended with their workers, each against the next row of a lane; from now on the lanes are suspect. Lanes that are somebody
+-- else's by now are left alone.
+(reason text, lanes[] (lane.key.tenant bigint, lane.key.aggregate_type text, lane.key.aggregate_id text, lane.fence bigint, attempts bigint))
+
+each lanes:
+UPDATE lane SET suspect = true
+WHERE tenant = :lanes.lane.key.tenant AND aggregatetype = :lanes.lane.key.aggregate_type AND aggregateid = :lanes.lane.key.aggregate_id
+  AND fence = :lanes.lane.fence;
+
+each lanes:
+UPDATE outbox SET status = 'PENDING', attempts = :lanes.attempts, failure_reason = :reason
+WHERE tenant = :lanes.lane.key.tenant AND aggregatetype = :lanes.lane.key.aggregate_type AND aggregateid = :lanes.lane.key.aggregate_id AND seq = (
+    SELECT done_seq + 1 FROM lane
+    WHERE lane.tenant = :lanes.lane.key.tenant AND lane.aggregatetype = :lanes.lane.key.aggregate_type
+      AND lane.aggregateid = :lanes.lane.key.aggregate_id AND lane.fence = :lanes.lane.fence
+);
 
 -- tenant_names --
 -- Every tenant's number and name.
@@ -127,23 +135,28 @@ WHERE outbox.tenant = given.tenant AND outbox.aggregatetype = given.aggregatetyp
   AND seq <= given.after + given.most
 ORDER BY given.place, seq  -- guard: lane.order.sqlite
 
--- finish_lanes_well [sqlite] --
--- Settles what was handled of lanes in which nothing failed, and gives them back, guarded by their fences; lanes that do not come back are lost.
--- What remains is read off each lane as it is now.
+-- finish_lanes [sqlite] --
+-- Settles what was handled of lanes, and gives them back, guarded by their fences; lanes that do not come back are lost. What remains is read off each
+-- lane as it is now. `status` is null where nothing failed; what failed does nothing if it was settled after all.
 UPDATE lane
-SET done_seq = max(done_seq, given.up_to),
+SET done_seq = max(lane.done_seq, given.done_seq),
     lease_until = NULL,
-    suspect = suspect AND given.up_to <= done_seq,
-    parked = 0,
-    retry_at = CASE WHEN given.up_to <= done_seq THEN retry_at END,
-    due_at = CASE WHEN next_seq - 1 <= max(done_seq, given.up_to) THEN NULL ELSE :now END
+    suspect = suspect AND (given.status IS NULL OR lane.done_seq > given.done_seq) AND given.done_seq <= lane.done_seq,
+    -- What a channel delivers, and a compile or a fanout makes, is the newest state: one that came since the claim is worth another try.
+    parked = given.status IS NOT NULL AND lane.done_seq <= given.done_seq AND given.status = 'DEAD'  -- guard: lane.parked.sqlite
+        AND (next_seq - 1 <= given.last_seq OR (channel = '' AND lane.aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'))),
+    retry_at = CASE WHEN given.status IS NOT NULL AND lane.done_seq <= given.done_seq THEN :now + given.delay
+                    WHEN given.done_seq <= lane.done_seq THEN retry_at END,
+    due_at = CASE WHEN next_seq - 1 <= max(lane.done_seq, given.done_seq) THEN NULL
+                  WHEN given.status IS NOT NULL AND lane.done_seq <= given.done_seq THEN :now + coalesce(given.delay, 0)
+                  ELSE :now END
 FROM rows(:lanes) AS given
-    (tenant bigint, aggregatetype text, aggregateid text, fence bigint, up_to bigint)
+    (tenant bigint, aggregatetype text, aggregateid text, fence bigint, done_seq bigint, last_seq bigint, status text, delay bigint)
 WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
-  AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence  -- guard: lane.finished_well.sqlite
-RETURNING tenant, aggregatetype, aggregateid, due_at, done_seq
+  AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence  -- guard: lane.finished.sqlite
+RETURNING tenant, aggregatetype, aggregateid, coalesce(due_at <= :now, 0), done_seq, parked
 
--- process_events_of [sqlite] --
+-- process_events [sqlite] --
 -- What was settled of lanes.
 UPDATE outbox SET status = 'PROCESSED', processed_at = :now, next_attempt_at = NULL
 FROM rows(:lanes) AS given
@@ -152,36 +165,14 @@ WHERE outbox.tenant = given.tenant AND outbox.aggregatetype = given.aggregatetyp
   AND outbox.aggregateid = given.aggregateid AND seq > given.after
   AND seq <= given.up_to AND processed_at IS NULL
 
--- finish_lane [sqlite] --
--- Settles what was handled of a lane in which something failed, and gives it back, guarded by its fence; no row back means that the lease is lost. What remains is
--- read off the lane as it is now. `failing` is null where nothing failed, and does nothing if what failed was settled after all.
-UPDATE lane
-SET done_seq = max(done_seq, :done_seq),
-    lease_until = NULL,
-    suspect = suspect AND NOT (:failing IS NOT NULL AND done_seq <= :done_seq) AND :done_seq <= done_seq,
-    -- What a channel delivers, and a compile or a fanout makes, is the newest state: one that came since the claim is worth another try.
-    parked = :failing IS NOT NULL AND done_seq <= :done_seq AND :failing = 'DEAD'  -- guard: lane.parked.sqlite
-        AND (next_seq - 1 <= :last_seq OR (channel = '' AND aggregatetype NOT IN ('RAW_DATA', 'CHANGESET'))),
-    retry_at = CASE WHEN :failing IS NOT NULL AND done_seq <= :done_seq THEN :retry_at
-                    WHEN :done_seq <= done_seq THEN retry_at END,
-    due_at = CASE WHEN next_seq - 1 <= max(done_seq, :done_seq) THEN NULL
-                  WHEN :failing IS NOT NULL AND done_seq <= :done_seq THEN coalesce(:retry_at, :now)
-                  ELSE :now END
-WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND fence = :fence  -- guard: lane.finished.sqlite
-RETURNING due_at, done_seq, parked
-
--- process_events [sqlite] --
--- What was settled of a lane.
-UPDATE outbox SET status = 'PROCESSED', processed_at = :now, next_attempt_at = NULL
-WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
-  AND seq > :after AND seq <= :seq AND processed_at IS NULL
-
--- fail_event [sqlite] --
+-- fail_events [sqlite] --
 -- What failed, unless it was settled after all.
 UPDATE outbox
-SET status = :status, attempts = :attempts, next_attempt_at = :retry_at, failure_reason = :reason
-WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id AND seq = :seq
-  AND processed_at IS NULL
+SET status = given.status, attempts = given.attempts, next_attempt_at = :now + given.delay, failure_reason = given.reason
+FROM rows(:events) AS given
+    (tenant bigint, aggregatetype text, aggregateid text, seq bigint, status text, attempts bigint, delay bigint, reason text)
+WHERE outbox.tenant = given.tenant AND outbox.aggregatetype = given.aggregatetype
+  AND outbox.aggregateid = given.aggregateid AND outbox.seq = given.seq AND processed_at IS NULL
 
 -- settle_lane [sqlite] --
 -- In the transaction that has the event's effect; no row back means that the lease is lost, or that it is
@@ -194,11 +185,13 @@ WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :ag
   AND fence = :fence AND done_seq < :seq  -- guard: lane.settled.sqlite
 RETURNING done_seq
 
--- renew_lane [sqlite] --
--- A longer lease for a worker that is still at it.
-UPDATE lane SET lease_until = :lease_until
-WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
-  AND fence = :fence AND lease_until IS NOT NULL  -- guard: lane.renewed.sqlite
+-- renew_lanes [sqlite] --
+-- Longer leases for a worker that is still at it.
+UPDATE lane SET lease_until = coalesce(:now::bigint, analemma_now()) + :lease
+FROM rows(:lanes) AS given (tenant bigint, aggregatetype text, aggregateid text, fence bigint)
+WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
+  AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence AND lane.lease_until IS NOT NULL  -- guard: lane.renewed.sqlite
+RETURNING lane.tenant, lane.aggregatetype, lane.aggregateid
 
 -- finish_lanes [postgres] --
 -- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0023.
@@ -221,28 +214,27 @@ WITH moved AS (
 ), processed AS (
     UPDATE outbox
     SET status = 'PROCESSED', next_attempt_at = NULL,
-        processed_at = coalesce(:now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+        processed_at = coalesce(:now::bigint, analemma_now())
     WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
       AND seq > :after AND seq <= :seq AND processed_at IS NULL AND EXISTS (SELECT FROM moved)
 )
 SELECT done_seq FROM moved
 
 -- renew_lanes [postgres] --
--- Longer leases for a worker that is still at it; answers the places of those that it renewed. A lane that somebody is writing to is left
+-- Longer leases for a worker that is still at it; answers which lanes it renewed. A lane that somebody is writing to is left
 -- out, unless the caller has waited for it and holds its lock already.
 WITH held AS MATERIALIZED (
-    SELECT lane.tenant, lane.aggregatetype, lane.aggregateid, given.place
-    FROM unnest(:tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[])
-        WITH ORDINALITY AS given (tenant, aggregatetype, aggregateid, fence, place)
+    SELECT lane.tenant, lane.aggregatetype, lane.aggregateid
+    FROM rows(:lanes) AS given (tenant bigint, aggregatetype text, aggregateid text, fence bigint)
     JOIN lane ON lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
         AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence AND lane.lease_until IS NOT NULL  -- guard: lane.renewed.postgres
     FOR NO KEY UPDATE OF lane SKIP LOCKED
 )
 UPDATE lane
-SET lease_until = coalesce(:now::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + :lease
+SET lease_until = coalesce(:now::bigint, analemma_now()) + :lease
 FROM held
 WHERE lane.tenant = held.tenant AND lane.aggregatetype = held.aggregatetype AND lane.aggregateid = held.aggregateid
-RETURNING held.place
+RETURNING lane.tenant, lane.aggregatetype, lane.aggregateid
 
 -- limit_lock_waits [postgres] --
 -- For the rest of the transaction: nobody's lock is waited for any longer than this.
