@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from analemma.archives.archiving import Archiver
 from analemma.archives.collecting import ArchiveCollector, Progress, Stop
@@ -86,7 +85,7 @@ class Archives:
         """Make a COLD workspace of an archive that lies in this tenant's folder already, by us or as `home.tar.gz` with
         its `.meta` by another program; `restore` brings it back. DataLost if it is not whole."""
         row = self._new_row(workspace, owner_id, volume, "COLD", "NONE")
-        row = replace(row, op_id=check_operation(op_id), archive_op=op_id, archive_key=self._parts.key(row, op_id))
+        row = row._replace(op_id=check_operation(op_id), archive_op=op_id, archive_key=self._parts.key(row, op_id))
         try:
             meta = read_meta(self._parts, row, op_id)
         except AnalemmaError as exc:
@@ -173,7 +172,7 @@ class Archives:
 
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
             self._check_unit(tx, _check(row, "COLD"))
-            return replace(row, intent=None)
+            return row._replace(intent=None)
 
         with self._operations.begin(workspace, owner_id, "RESTORING", begin) as held:
             restorer = Restorer(self._parts, held, self._job(held, timeout_s, progress))
@@ -210,8 +209,8 @@ class Archives:
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
             _check(row, "WARM", "COLD", *(("PENDING", "ERROR") if discard else ()))
             if discard or row.status == "COLD":
-                return replace(row, intent=DISCARD if discard else "keep")
-            return self._begin_unit(tx, replace(row, intent="keep"), now)
+                return row._replace(intent=DISCARD if discard else "keep")
+            return self._begin_unit(tx, row._replace(intent="keep"), now)
 
         with self._operations.begin(check_workspace(workspace), owner_id, "DELETING", begin) as held:
             return self._public(self._reconciler.delete(held, self._job(held, timeout_s, progress)))
@@ -235,7 +234,7 @@ class Archives:
             self._parts.catalog.spare_unit(tx, self._parts.tenant, row.id, row.archive_op)
             # Whoever deleted it and does not know that it is done must not do it again.
             # guard: workspace.undeleted
-            return replace(row, status="COLD", deleted_at_us=None, error=None, fence=row.fence + 1)
+            return row._replace(status="COLD", deleted_at_us=None, error=None, fence=row.fence + 1)
 
         return self._public(self._parts.catalog.change(self._parts.tenant, check_workspace(workspace), move))
 
@@ -244,7 +243,7 @@ class Archives:
         anything is removed, if the objects are another catalog's."""
 
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
-            return replace(_check(row, "PENDING", "COLD", "WARM", "ERROR", "DELETED"), intent=PURGE)
+            return _check(row, "PENDING", "COLD", "WARM", "ERROR", "DELETED")._replace(intent=PURGE)
 
         if self._parts.ownership is not None:
             self._parts.ownership.check()
@@ -313,7 +312,7 @@ class Archives:
 
         def begin(tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
             # Whoever finishes it after a crash must know that there is something to run.
-            return replace(_check(row, before), intent=None if hook is None else "hook")
+            return _check(row, before)._replace(intent=None if hook is None else "hook")
 
         with self._operations.begin(workspace, owner, operation, begin) as held:
             run_hook(hook, held, before)
@@ -361,12 +360,12 @@ class Archives:
     def _begin_unit(self, tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
         op_id = new_operation(self._parts.entropy)
         self._parts.catalog.begin_unit(tx, self._parts.tenant, row, op_id, now)
-        return replace(row, op_id=op_id)
+        return row._replace(op_id=op_id)
 
     def _check_unit(self, tx: Transaction, row: WorkspaceRow) -> None:
         unit = None
         if row.archive_op is not None:
-            unit = self._parts.catalog.held_unit(tx, self._parts.tenant, row.id, row.archive_op)
+            unit = self._parts.catalog.unit(self._parts.tenant, row.id, row.archive_op, within=tx)
         check_unit(row, unit)
 
     def _check_here(self, row: WorkspaceRow) -> None:

@@ -16,7 +16,6 @@ at every moment."""
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from analemma.archives.block_reading import find_damage, shown_damage
@@ -261,7 +260,7 @@ class Archiver:
             if self._session is not None:
                 self._parts.catalog.close_session(tx, self._parts.tenant, self._session)
             self._parts.catalog.keep_unit(tx, self._parts.tenant, row, op_id, meta.facts(root), now)
-            return replace(row, archive_op=op_id, archive_key=key)
+            return row._replace(archive_op=op_id, archive_key=key)
 
         writer.change(commit)
         self._session = None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from analemma.archives.parts import Parts
 from analemma.archives.volumes import Volume
@@ -79,8 +78,7 @@ class Held:
         """The operation is over. `intent` is for who finds it in ERROR."""
         hit(BEFORE_FINISH)
         return self.change(
-            lambda _, row, now: replace(
-                row,
+            lambda _, row, now: row._replace(
                 status=status,
                 operation="NONE",
                 intent=intent,
@@ -95,7 +93,7 @@ class Held:
 
     def leave(self, error: BaseException) -> None:
         """Let somebody else finish it, at once: it cannot be undone any more, and this worker failed."""
-        self.change(lambda _, row, now: replace(row, holder=None, lease_until_us=0, error=str(error)[:LONGEST_ERROR]))
+        self.change(lambda _, row, now: row._replace(holder=None, lease_until_us=0, error=str(error)[:LONGEST_ERROR]))
 
     def renew(self) -> None:
         """Say that the worker is alive."""
@@ -106,7 +104,7 @@ class Held:
                 self._parts.tenant,
                 self.row.id,
                 # guard: workspace.renewed
-                lambda _, row, now: replace(check_fence(row, self.fence), lease_until_us=now + lease_us),
+                lambda _, row, now: check_fence(row, self.fence)._replace(lease_until_us=now + lease_us),
             )
         except LostOperation as exc:
             self._lost = exc
@@ -139,7 +137,7 @@ class Operations:
                 if owner is not None and row.owner != owner:
                     raise missing(workspace)
                 check_idle(row, now)  # guard: workspace.idle
-                return self._taken(replace(move(tx, row, now), operation=operation, error=None), now)
+                return self._taken(move(tx, row, now)._replace(operation=operation, error=None), now)
 
             row = self._parts.catalog.change(self._parts.tenant, workspace, take)
             hit(AFTER_BEGIN)
@@ -172,7 +170,7 @@ class Operations:
     def _taken(self, row: WorkspaceRow, now: int) -> WorkspaceRow:
         until = now + int(self._parts.settings.archive_lease_s * SECOND_US)
         # guard: workspace.raised
-        return replace(row, fence=row.fence + 1, holder=self._parts.holder, lease_until_us=until)
+        return row._replace(fence=row.fence + 1, holder=self._parts.holder, lease_until_us=until)
 
     @contextmanager
     def _beating(self, held: Held) -> Iterator[Held]:

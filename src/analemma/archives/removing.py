@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from analemma.archives.mounts import check_mounts
 from analemma.archives.names import META, parse_key, workspace_prefix
 from analemma.archives.operations import Held
@@ -48,7 +46,7 @@ class Remover:
                     raise
                 volume.move_aside(_NAME)
             hit(AFTER_ASIDE)
-            self._held.change(lambda _, row, now: replace(row, intent=_MARKS[row.intent or ""]))
+            self._held.change(lambda _, row, now: row._replace(intent=_MARKS[row.intent or ""]))
         volume.delete_aside(_NAME)
         hit(AFTER_VOLUME)
 

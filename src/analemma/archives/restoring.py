@@ -12,7 +12,6 @@ not, everything is extracted again. Before 3, what is in staging is thrown away.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from analemma.archives.change_cache import write_cache
 from analemma.archives.jobs import Job
@@ -61,7 +60,7 @@ class Restorer:
         self.claimed = True
         if self.extracted and not self._is_there():
             # Neither in staging nor the volume: whatever lies there is something else.
-            self._held.change(lambda _, row, now: replace(row, intent=None))
+            self._held.change(lambda _, row, now: row._replace(intent=None))
         if not self.extracted:
             self._extract()
         name, identity = self._mark()
@@ -83,7 +82,7 @@ class Restorer:
         self._remember(meta, staging, begun_us)
         hit(AFTER_EXTRACT)
         mark = f"{EXTRACTED}{name}:{volume.identity(name)}"
-        self._held.change(lambda _, row, now: replace(row, intent=mark))
+        self._held.change(lambda _, row, now: row._replace(intent=mark))
         hit(AFTER_MARK)
 
     def _mark(self) -> tuple[str, str]:

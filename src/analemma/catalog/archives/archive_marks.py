@@ -4,6 +4,7 @@ of them come in that order."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -63,8 +64,7 @@ class ArchiveSnapshot:
 
     def marks(self) -> Iterator[Mark]:
         """Every mark, in order."""
-        for row in _pages(self._tx, "archive_marks", self._tenant, ""):
-            yield Mark(*row)
+        yield from itertools.starmap(Mark, _pages(self._tx, "archive_marks", self._tenant, ""))
 
     def known(self, units: Sequence[str]) -> set[str]:
         """Those of these units that this catalog has ever heard of."""
@@ -149,7 +149,7 @@ class ArchivePass(Lease):
             claimed = []
             for (unit,) in tx.all("due_archive_marks", tenant=tenant, units=units, since=since, number=self.number):
                 workspace, op_id, _ = unit.split("/")
-                known = unknown or workspaces.held_unit(tx, tenant, workspace, op_id) is not None
+                known = unknown or workspaces.unit(tenant, workspace, op_id, within=tx) is not None
                 if known and workspaces.claim_in(tx, tenant, workspace, op_id, deleted_before_us=since):
                     claimed.append(unit)
             hit(BEFORE_CLAIM)

@@ -4,12 +4,11 @@ operation."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import astuple, dataclass, fields, replace
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.collecting.sessions import SessionId, Sessions
-from analemma.catalog.engine.db import Engine, Row, Transaction, send
+from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies, replace_bodies
 from analemma.catalog.leases import SECOND_US, DatabaseClock, database_clock
 from analemma.catalog.port import BlockRow, TenantId, UploadId
@@ -20,8 +19,7 @@ Operation = Literal["NONE", "INITIALIZING", "RESTORING", "STARTING", "STOPPING",
 UnitState = Literal["writing", "kept", "claimed"]
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceRow:
+class WorkspaceRow(NamedTuple):
     """Where a workspace stands."""
 
     id: str
@@ -45,8 +43,7 @@ class WorkspaceRow:
     deleted_at_us: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class UnitFacts:
+class UnitFacts(NamedTuple):
     """What is known of an archive once it is whole."""
 
     format: int
@@ -60,21 +57,29 @@ class UnitFacts:
     """Format 2: the block of its index."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitRow:
+class UnitRow(NamedTuple):
     """One archive of a workspace."""
 
     workspace: str
     op_id: str
     state: UnitState
-    facts: UnitFacts | None
+    format: int | None
+    sha256: str | None
+    size: int | None
+    files: int | None
+    bytes: int | None
+    root: BlockId | None
     created_at_us: int
     kept_at_us: int | None
     claimed_at_us: int | None
 
+    @property
+    def facts(self) -> UnitFacts | None:
+        """What is known of it, if it is whole."""
+        return None if self.format is None else UnitFacts._make(self[3:9])
 
-@dataclass(frozen=True, slots=True)
-class VolumeRow:
+
+class VolumeRow(NamedTuple):
     """Whose volume is at a path."""
 
     tenant: TenantId
@@ -128,16 +133,8 @@ class SqlWorkspaces:
         limit: int = 100,
     ) -> list[WorkspaceRow]:
         """Workspaces with an id above `after`, in the order of the ids' bytes."""
-        return self._engine.rows(
-            WorkspaceRow,
-            "workspaces",
-            tenant=tenant,
-            owner=owner or "",
-            status=status or "",
-            deleted=int(deleted),
-            after=after,
-            limit=limit,
-        )
+        chosen = {"owner": owner or "", "status": status or "", "deleted": int(deleted)}
+        return self._engine.rows(WorkspaceRow, "workspaces", tenant=tenant, **chosen, after=after, limit=limit)
 
     def at_work(self, tenant: TenantId, *, after: str = "", limit: int = 100) -> list[WorkspaceRow]:
         """A page of the workspaces that are in the middle of an operation, by id."""
@@ -157,8 +154,8 @@ class SqlWorkspaces:
             until = now + int(lease_s * SECOND_US) if lease_s else 0
             # Fences count from the time on: those of a workspace of this name that was purged are all below.
             # guard: workspace.made
-            made = replace(row, fence=now, created_at_us=now, updated_at_us=now, lease_until_us=until)
-            if tx.execute("add_workspace", tenant=tenant, **_columns(made)) != 1:
+            made = row._replace(fence=now, created_at_us=now, updated_at_us=now, lease_until_us=until)
+            if tx.execute("add_workspace", tenant=tenant, **made._asdict()) != 1:
                 raise Conflict(f"there is a workspace {row.id} already", hint="use another id, or purge that one first")
             if unit is not None:
                 assert row.archive_op is not None
@@ -174,15 +171,14 @@ class SqlWorkspaces:
         sent: list[WorkspaceRow] = []
 
         def write(tx: Transaction) -> WorkspaceRow:
-            found = tx.one("hold_workspace", tenant=tenant, id=workspace)
-            if found is None:
+            row = _held(tx, tenant, workspace)
+            if row is None:
                 raise missing(workspace)
-            row = WorkspaceRow(*found)
             if row in sent:
                 return row
             now = self._clock(tx)
-            changed = replace(move(tx, row, now), updated_at_us=now)
-            tx.execute("write_workspace", tenant=tenant, **_columns(changed, mutable=True))
+            changed = move(tx, row, now)._replace(updated_at_us=now)
+            tx.execute("write_workspace", tenant=tenant, **changed._asdict())
             sent.append(changed)
             return changed
 
@@ -193,28 +189,22 @@ class SqlWorkspaces:
         """Forget a workspace; its archives are the collector's. The end of a purge."""
 
         def remove(tx: Transaction) -> None:
-            found = tx.one("hold_workspace", tenant=tenant, id=workspace)
-            if found is None:
+            row = _held(tx, tenant, workspace)
+            if row is None:
                 return
-            check_fence(WorkspaceRow(*found), fence)  # guard: workspace.purged.row
+            check_fence(row, fence)  # guard: workspace.purged.row
             tx.execute("claim_units", tenant=tenant, workspace=workspace, now=self._clock(tx))
             tx.execute("drop_workspace", tenant=tenant, id=workspace)
 
         self._engine.write(remove, durable=True)
 
-    def unit(self, tenant: TenantId, workspace: str, op_id: str) -> UnitRow | None:
-        """One archive."""
-        row = self._engine.one("archive_unit", tenant=tenant, workspace=workspace, op_id=op_id)
-        return None if row is None else _unit(row)
+    def unit(self, tenant: TenantId, workspace: str, op_id: str, *, within: Statements | None = None) -> UnitRow | None:
+        """One archive, as a transaction sees it, or as it is."""
+        return (within or self._engine).row(UnitRow, "archive_unit", tenant=tenant, workspace=workspace, op_id=op_id)
 
     def units(self, tenant: TenantId, workspace: str) -> list[UnitRow]:
         """A workspace's archives that are known, oldest first."""
-        return [_unit(row) for row in self._engine.all("archive_units", tenant=tenant, workspace=workspace)]
-
-    def held_unit(self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str) -> UnitRow | None:
-        """One archive, in a transaction that holds its workspace."""
-        row = tx.one("archive_unit", tenant=tenant, workspace=workspace, op_id=op_id)
-        return None if row is None else _unit(row)
+        return self._engine.rows(UnitRow, "archive_units", tenant=tenant, workspace=workspace)
 
     def begin_unit(self, tx: Transaction, tenant: TenantId, row: WorkspaceRow, op_id: str, now: int) -> None:
         """An archive is about to be written: before its first byte."""
@@ -227,8 +217,7 @@ class SqlWorkspaces:
         self, tx: Transaction, tenant: TenantId, row: WorkspaceRow, op_id: str, facts: UnitFacts, now: int
     ) -> None:
         """An archive is whole; Conflict if the collector has claimed it."""
-        columns = {field.name: getattr(facts, field.name) for field in fields(facts)}
-        if tx.execute("keep_unit", tenant=tenant, workspace=row.id, op_id=op_id, now=now, **columns) != 1:
+        if tx.execute("keep_unit", tenant=tenant, workspace=row.id, op_id=op_id, now=now, **facts._asdict()) != 1:
             raise Conflict(f"the archive {row.id}/{op_id} was collected meanwhile", hint="archive again")
 
     def spare_unit(self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str) -> None:
@@ -243,16 +232,15 @@ class SqlWorkspaces:
         self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str, *, deleted_before_us: int | None = None
     ) -> bool:
         """The same in a transaction that is to be durable; given a time, not if the workspace was deleted after it."""
-        found = tx.one("hold_workspace", tenant=tenant, id=workspace)
-        if found is not None:
-            row = WorkspaceRow(*found)
+        row = _held(tx, tenant, workspace)
+        if row is not None:
             recent = deleted_before_us is not None and (row.deleted_at_us or 0) > deleted_before_us
             if needs_unit(row, op_id) or recent:  # guard: unit.claimed
                 return False
         tx.execute("claim_unit", tenant=tenant, workspace=workspace, op_id=op_id, now=self._clock(tx))
         # There was no row to lock. A workspace that was made with this archive since then had its unit's row before us.
-        appeared = None if found is not None else tx.one("hold_workspace", tenant=tenant, id=workspace)
-        if appeared is not None and needs_unit(WorkspaceRow(*appeared), op_id):  # guard: unit.appeared
+        appeared = None if row is not None else _held(tx, tenant, workspace)
+        if appeared is not None and needs_unit(appeared, op_id):  # guard: unit.appeared
             raise AppearedMeanwhile(f"workspace {workspace} was made meanwhile", hint="try again", workspace=workspace)
         return True
 
@@ -275,7 +263,7 @@ class SqlWorkspaces:
 
         def write(tx: Transaction) -> int:
             self._sessions.touch(tx, tenant, session)
-            present = {row[0] for row in tx.all("present_blocks", tenant=tenant, ids=_ids(blocks))}
+            present = {row[0] for row in tx.all("present_blocks", tenant=tenant, ids=[row.id for row in blocks])}
             add_bodies(tx, tenant, blocks, uploads)
             replaced = [row for row in blocks if row.id in again and row.id in present and row.body is not None]
             replace_bodies(tx, tenant, replaced)
@@ -298,8 +286,9 @@ class SqlWorkspaces:
         self._sessions.close(tx, tenant, session)
 
 
-def _ids(blocks: Sequence[BlockRow]) -> list[BlockId]:
-    return [row.id for row in blocks]
+def _held(tx: Transaction, tenant: TenantId, workspace: str) -> WorkspaceRow | None:
+    """A workspace that nobody else changes until the transaction ends."""
+    return tx.row(WorkspaceRow, "hold_workspace", tenant=tenant, id=workspace)
 
 
 def needs_unit(row: WorkspaceRow, op_id: str) -> bool:
@@ -321,23 +310,3 @@ def check_fence(row: WorkspaceRow, fence: int) -> WorkspaceRow:
 def missing(workspace: str) -> NotFound:
     """What whoever asks for a workspace that is not there is told; also for one that is another owner's."""
     return NotFound(f"there is no workspace {workspace!r}", hint="archives.list() lists them", workspace=workspace)
-
-
-_COLUMNS = (
-    *("id", "owner", "volume", "status", "operation", "intent", "op_id", "archive_op", "archive_key"),
-    *("fence", "holder", "lease_until", "error", "created_at", "updated_at", "deleted_at"),
-)
-_FIXED = frozenset({"owner", "volume", "created_at"})
-
-
-def _columns(row: WorkspaceRow, *, mutable: bool = False) -> dict[str, Any]:
-    columns = dict(zip(_COLUMNS, astuple(row), strict=True))
-    return {name: value for name, value in columns.items() if not (mutable and name in _FIXED)}
-
-
-def _unit(row: Row) -> UnitRow:
-    workspace, op_id, state, format_, sha256, size, files, count, root, created, kept, claimed = row
-    facts = None
-    if format_ is not None:
-        facts = UnitFacts(format_, sha256, size, files, count, None if root is None else BlockId(root))
-    return UnitRow(workspace, op_id, state, facts, created, kept, claimed)

@@ -45,15 +45,15 @@ ORDER BY tenant, id
 -- A new one; no row touched means that the id is taken.
 INSERT INTO workspace (tenant, id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until,
                        error, created_at, updated_at, deleted_at)
-VALUES (:tenant, :id, :owner, :volume, :status, :operation, :intent, :op_id, :archive_op, :archive_key, :fence, :holder, :lease_until,
-        :error, :created_at, :updated_at, :deleted_at)
+VALUES (:tenant, :id, :owner, :volume, :status, :operation, :intent, :op_id, :archive_op, :archive_key, :fence, :holder, :lease_until_us,
+        :error, :created_at_us, :updated_at_us, :deleted_at_us)
 ON CONFLICT (tenant, id) DO NOTHING
 
 -- write_workspace --
--- What can change of a workspace that is held.
+-- A workspace that is held, as it is from now on.
 UPDATE workspace
-SET status = :status, operation = :operation, intent = :intent, op_id = :op_id, archive_op = :archive_op, archive_key = :archive_key,
-    fence = :fence, holder = :holder, lease_until = :lease_until, error = :error, updated_at = :updated_at, deleted_at = :deleted_at
+SET owner = :owner, volume = :volume, created_at = :created_at_us, status = :status, operation = :operation, intent = :intent, op_id = :op_id, archive_op = :archive_op, archive_key = :archive_key,
+    fence = :fence, holder = :holder, lease_until = :lease_until_us, error = :error, updated_at = :updated_at_us, deleted_at = :deleted_at_us
 WHERE tenant = :tenant AND id = :id
 
 -- drop_workspace --
