@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from analemma.catalog.runs.queues import QueueRow, QueueRows
+from analemma.catalog.runs.queues import Queue as Queue
+from analemma.catalog.runs.queues import QueueRows
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import check_name
 
@@ -18,26 +18,6 @@ PRIORITIES: Final = range(-100, 101)
 MOST: Final = 1_000_000
 LONGEST_PERIOD_S: Final = 31_536_000
 LONGEST_DELAY_S: Final = 3_153_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue, as it was when it was looked at."""
-
-    name: str
-    concurrency: int | None
-    """How many of its runs may be worked on at a time, by all workers together; None: any number."""
-    rate: int | None
-    """How many may begin within `per_s`; None: any number."""
-    per_s: float | None
-    waiting: int
-    """Runs that nobody has begun."""
-    working: int
-    """Runs that somebody works on."""
-
-    def to_value(self) -> dict[str, Any]:
-        """As JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Queues:
@@ -73,14 +53,14 @@ class Queues:
 
     def list(self) -> list[Queue]:
         """Every queue that has limits or runs, by name."""
-        return [_queue(row) for row in self._rows.all()]
+        return self._rows.all()
 
     def get(self, name: str) -> Queue:
         """One queue; NotFound if it has neither limits nor runs."""
         check_name(name, "queue")
-        for row in self._rows.all():
-            if row.name == name:
-                return _queue(row)
+        for queue in self._rows.all():
+            if queue.name == name:
+                return queue
         raise NotFound(f"there is no queue {name}", hint="it is there once it is set, or a run is started in it")
 
     def remove(self, name: str) -> None:
@@ -112,8 +92,3 @@ def check_place(queue: Any, priority: Any) -> None:
         raise Invalid(f"a priority of {priority!r}", hint=f"from {PRIORITIES[0]} to {PRIORITIES[-1]}")
     if priority and not queue:
         raise Invalid("a priority without a queue", hint="name a queue: runs of none go by when they are due")
-
-
-def _queue(row: QueueRow) -> Queue:
-    per_s = None if row.period_us is None else row.period_us / 1_000_000
-    return Queue(row.name, row.concurrency, row.rate, per_s, row.waiting, row.working)

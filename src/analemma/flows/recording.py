@@ -19,7 +19,7 @@ PAGE: Final = 100
 
 def recorded_answers(parts: RunnerParts, row: RunRow) -> dict[str, Any]:
     """The answers that a run got, by their places."""
-    rows = EffectRows(parts.engine, parts.tenant, row.number, row.incarnation, row.fence)
+    rows = EffectRows(parts.engine, parts.tenant, row)
     done = {key: each for key, each in rows.load("").items() if each.state == "done"}
     return answers_in({key: read_result(parts.kernel.trees, each) for key, each in done.items()})
 

@@ -254,7 +254,7 @@ class Runner:
             mock=held.options.get("mock", False),
         )
         effects = SegmentEffects(
-            EffectRows(parts.engine, parts.tenant, row.number, row.incarnation, row.fence),
+            EffectRows(parts.engine, parts.tenant, row),
             facts,
             path=segment.id,
             tenant=parts.tenant_name,

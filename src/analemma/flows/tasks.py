@@ -148,8 +148,7 @@ class GroupRun:
     @property
     def rows(self) -> TaskRows:
         """Where its tasks are recorded."""
-        row = self.row
-        return TaskRows(self.parts.engine, self.parts.tenant, row.number, row.incarnation, row.fence)
+        return TaskRows(self.parts.engine, self.parts.tenant, self.row)
 
     def run_batch(self, items: Sequence[int]) -> BatchAnswer:
         """Run tasks one after the other, and record each; the first problem ends the batch."""
@@ -288,7 +287,7 @@ class TaskWalk:
         work, parts, row = self._run, self._run.parts, self._run.row
         facts = replace(facts, iterations=(*facts.iterations, *iterations_at(ready.plan, position)))
         effects = SegmentEffects(
-            EffectRows(parts.engine, parts.tenant, row.number, row.incarnation, row.fence),
+            EffectRows(parts.engine, parts.tenant, row),
             facts,
             path=path,
             tenant=parts.tenant_name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.failpoints import declare, hit
 
 BEFORE_COMMIT = declare("contracts.before_commit", "contracts are written inside the transaction")
@@ -17,9 +17,6 @@ class Generation(NamedTuple):
 
     newest_us: int
     rows: int
-
-
-NOTHING = Generation(0, 0)
 
 
 class ContractRow(NamedTuple):
@@ -43,7 +40,7 @@ class ContractRows:
 
     def generation(self) -> Generation:
         """Where the contracts stand; one small query."""
-        return _generation(self._engine.one("contracts_generation"))
+        return _generation(self._engine)
 
     def has_active(self, kind: str) -> bool:
         """Whether a contract of this kind is ACTIVE."""
@@ -51,21 +48,21 @@ class ContractRows:
 
     def read(self) -> tuple[Generation, list[ContractRow]]:
         """All contracts, and where they stand."""
-        return _summarized([_row(*row) for row in self._engine.all("all_contracts")])
+        rows = self._engine.rows(ContractRow, "all_contracts")
+        return Generation(max((row.loaded_at_us for row in rows), default=0), len(rows)), rows
 
     def replace(self, expected: Generation, rows: Sequence[ContractRow], *, now_us: int) -> bool:
         """Store these, all or none; False, and nothing is changed, if others were loaded since `expected`."""
 
         def move(tx: Transaction) -> bool:
             tx.all("hold_contracts")
-            found = _generation(tx.one("contracts_generation"))
+            found = _generation(tx)
             if found != expected:
                 return False
             # Not the clock alone: it may stand still or step back, and no change may go unseen.
             loaded_at = max(now_us, found.newest_us + 1)
             for row in sorted(rows):
-                fields = row._replace(loaded_at_us=loaded_at)._asdict()
-                tx.execute("put_contract", loaded_at=fields.pop("loaded_at_us"), **fields)
+                tx.execute("put_contract", **row._replace(loaded_at_us=loaded_at)._asdict())
             hit(BEFORE_COMMIT)
             return True
 
@@ -74,19 +71,5 @@ class ContractRows:
         return done
 
 
-def _generation(row: tuple[int, ...] | None) -> Generation:
-    return NOTHING if row is None else Generation(*row)
-
-
-def _row(
-    id: str, version: str, kind: str, status: str, body: bytes | str, checksum: str, loaded_at: int
-) -> ContractRow:
-    return ContractRow(id, version, kind, status, _bytes(body), checksum, loaded_at)
-
-
-def _bytes(body: bytes | str) -> bytes:
-    return body.encode() if isinstance(body, str) else bytes(body)
-
-
-def _summarized(rows: list[ContractRow]) -> tuple[Generation, list[ContractRow]]:
-    return Generation(max((row.loaded_at_us for row in rows), default=0), len(rows)), rows
+def _generation(source: Statements) -> Generation:
+    return source.rows(Generation, "contracts_generation")[0]

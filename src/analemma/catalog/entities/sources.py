@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
@@ -22,8 +21,7 @@ class FollowedBranch(NamedTuple):
     """Which of its versions the manifest is that was asked about; None: none of them, or one that expired."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePosition:
+class SourcePosition(NamedTuple):
     """How far a source has followed a branch, and what it made of it."""
 
     source: str
@@ -79,39 +77,18 @@ class SourceRows:
     def move(self, tx: Transaction, key: BranchKey, to: SourcePosition, *, again: bool, now_us: int) -> bool:
         """Note how far a source has come; False, and nothing is noted, if somebody else has followed the branch as far
         as that (with `again`: further than that)."""
-        moved = tx.execute(
-            "move_source",
-            **branch_columns(self._tenant, key),
-            source=to.source,
-            first_manifest=to.first,
-            version=to.version,
-            entity_type=to.entity_type,
-            entity_id=to.entity_id,
-            taken=to.taken,
-            problem=to.problem,
-            now=now_us,
-            again=int(again),
-        )
-        return moved == 1
+        place = branch_columns(self._tenant, key)
+        return tx.execute("move_source", **place, **to._asdict(), now=now_us, again=int(again)) == 1
 
     def hold(self, tx: Transaction, key: BranchKey, at: SourcePosition) -> bool:
         """Have a source stay where it is until the transaction ends; False if it has moved on."""
-        held = tx.execute(
-            "hold_source",
-            **branch_columns(self._tenant, key),
-            source=at.source,
-            first_manifest=at.first,
-            version=at.version,
-            entity_type=at.entity_type,
-            entity_id=at.entity_id,
-        )
-        return held == 1
+        place, made = branch_columns(self._tenant, key), {"entity_type": at.entity_type, "entity_id": at.entity_id}
+        return tx.execute("hold_source", **place, source=at.source, first=at.first, version=at.version, **made) == 1
 
     def drop(self, tx: Transaction, key: BranchKey, at: SourcePosition) -> bool:
         """Forget a branch that is gone; False if a source has moved on since."""
-        branch = branch_columns(self._tenant, key)
-        dropped = tx.execute("drop_source", **branch, source=at.source, first_manifest=at.first, version=at.version)
-        return dropped == 1
+        place = branch_columns(self._tenant, key)
+        return tx.execute("drop_source", **place, source=at.source, first=at.first, version=at.version) == 1
 
     def branches(self, after: BranchKey | None, limit: int) -> list[BranchKey]:
         """A page of the branches that there are, of all owners."""

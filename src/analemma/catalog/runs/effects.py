@@ -11,7 +11,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies
 from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
-from analemma.catalog.runs.records import Move, fenced_out
+from analemma.catalog.runs.records import Move, RunRow, fenced_out
 from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE, change_runs
 from analemma.failpoints import declare, hit
 
@@ -45,12 +45,10 @@ class Blocks:
 class EffectRows:
     """The effects of one incarnation of a run, for whoever holds it."""
 
-    def __init__(self, engine: Engine, tenant: TenantId, run: int, incarnation: int, fence: int) -> None:
+    def __init__(self, engine: Engine, tenant: TenantId, held: RunRow) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._run = run
-        self._incarnation = incarnation
-        self._fence = fence
+        self._run, self._incarnation, self._fence = held.number, held.incarnation, held.fence
 
     def load(self, prefix: str) -> dict[str, EffectRow]:
         """All whose key begins with this, by their keys."""

@@ -7,13 +7,12 @@ for, before those that have not. A run whose lane is not there is found by nobod
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
 from analemma.catalog.port import RowChange, TenantId
-from analemma.catalog.runs.records import SECOND_US, RunRow
+from analemma.catalog.runs.records import SECOND_US, RunRow, as_us
 from analemma.catalog.runs.runs import AFTER_CLAIM, claim_due
 from analemma.failpoints import declare, hit
 
@@ -44,16 +43,23 @@ class Lane(NamedTuple):
         return self.queued_us if self.begun_us is None else self.begun_us
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRow:
-    """A queue: its limits, and what is in it."""
+class Queue(NamedTuple):
+    """A queue, as it was when it was looked at."""
 
     name: str
     concurrency: int | None
+    """How many of its runs may be worked on at a time, by all workers together; None: any number."""
     rate: int | None
-    period_us: int | None
+    """How many may begin within `per_s`; None: any number."""
+    per_s: float | None
     waiting: int
+    """Runs that nobody has begun."""
     working: int
+    """Runs that somebody works on."""
+
+    def to_value(self) -> dict[str, Any]:
+        """As JSON."""
+        return self._asdict()
 
 
 class QueueRows:
@@ -65,8 +71,8 @@ class QueueRows:
 
     def put(self, name: str, *, concurrency: int | None, rate: int | None, period_s: float | None) -> None:
         """Say what the limits are from now on."""
-        period = None if period_s is None else round(period_s * SECOND_US)
-        asked = {"tenant": self._tenant, "queue": name, "concurrency": concurrency, "rate": rate, "period": period}
+        limits = {"concurrency": concurrency, "rate": rate, "period": as_us(period_s)}
+        asked = {"tenant": self._tenant, "queue": name, **limits}
         self._engine.write(lambda tx: tx.execute("put_queue", **asked))
 
     def remove(self, name: str) -> bool:
@@ -91,9 +97,9 @@ class QueueRows:
 
         return self._engine.write(drop)
 
-    def all(self) -> list[QueueRow]:
+    def all(self) -> list[Queue]:
         """Every one that has limits, or runs."""
-        return self._engine.rows(QueueRow, "queues", tenant=self._tenant)
+        return self._engine.rows(Queue, "queues", tenant=self._tenant)
 
 
 def add_lane(tenant: TenantId, queue: str, priority: int) -> list[RowChange]:

@@ -10,7 +10,7 @@ from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.entities.bodies import add_bodies
 from analemma.catalog.port import TenantId
 from analemma.catalog.runs.effects import Blocks
-from analemma.catalog.runs.records import fenced_out
+from analemma.catalog.runs.records import RunRow, fenced_out
 from analemma.failpoints import declare, hit
 
 BEFORE_RECORD = declare("task.before_record", "tasks of a group have run, and nothing says so")
@@ -34,35 +34,30 @@ class TaskRow(NamedTuple):
 class TaskRows:
     """The tasks of one incarnation of a run, for whoever holds it."""
 
-    def __init__(self, engine: Engine, tenant: TenantId, run: int, incarnation: int, fence: int) -> None:
+    def __init__(self, engine: Engine, tenant: TenantId, held: RunRow) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._run = run
-        self._incarnation = incarnation
-        self._fence = fence
+        self._run, self._incarnation, self._fence = held.number, held.incarnation, held.fence
 
     def load(self, seq: int) -> dict[int, TaskRow]:
         """What is known of the tasks of one execution of a segment, by their items."""
         found: dict[int, TaskRow] = {}
-        which = {"run": self._run, "incarnation": self._incarnation, "seq": seq}
-        for page in self._engine.pages("run_tasks", {"after": -1}, limit=PAGE, **which):
-            found.update({row[0]: TaskRow._make(row) for row in page})
+        place = {"run": self._run, "incarnation": self._incarnation, "seq": seq}
+        for page in self._engine.pages("run_tasks", {"after": -1}, limit=PAGE, **place):
+            found.update({row[0]: TaskRow(*row) for row in page})
         return found
 
     def group_seq(self, segment: str, before: int) -> int | None:
         """Where a segment was last executed before a place."""
-        row = self._engine.one(
-            "last_run_segment", run=self._run, incarnation=self._incarnation, segment=segment, before=before
-        )
-        return None if row is None or row[0] is None else int(row[0])
+        place = {"run": self._run, "incarnation": self._incarnation}
+        seq: int | None = self._engine.value("last_run_segment", **place, segment=segment, before=before)
+        return seq
 
     def record(self, seq: int, rows: Sequence[TaskRow], blocks: Blocks) -> None:
         """Record tasks, with the blocks of their results; what was done before stays as it was. FencedOut, and nothing
         is recorded, if the run is somebody else's."""
         hit(BEFORE_RECORD)
-        listed = [
-            (self._run, self._incarnation, seq, row.item, row.status, row.root, row.error, row.attempts) for row in rows
-        ]
+        listed = [(self._run, self._incarnation, seq, *row) for row in rows]
 
         def write(tx: Transaction) -> None:
             if tx.one("hold_run", run=self._run, fence=self._fence) is None:

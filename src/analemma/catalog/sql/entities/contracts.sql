@@ -13,7 +13,7 @@ SELECT id, version, kind, status, body, checksum, loaded_at FROM contract ORDER 
 -- put_contract --
 -- A new contract, or the next status of one that is there; whether its content may change was decided under the lock.
 INSERT INTO contract (id, version, kind, status, body, checksum, loaded_at)
-VALUES (:id, :version, :kind, :status, :body, :checksum, :loaded_at)
+VALUES (:id, :version, :kind, :status, :body, :checksum, :loaded_at_us)
 ON CONFLICT (id, version) DO UPDATE SET
     kind = excluded.kind,
     status = excluded.status,
@@ -46,7 +46,7 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
 -- How far a source has followed a branch, unless somebody else has followed it further.
 INSERT INTO state_source (tenant, owner, workflow, branch, source, first_manifest, version, entity_type, entity_id, taken,
                           problem, updated_at)
-VALUES (:tenant, :owner, :workflow, :branch, :source, :first_manifest, :version, :entity_type, :entity_id, :taken,
+VALUES (:tenant, :owner, :workflow, :branch, :source, :first, :version, :entity_type, :entity_id, :taken,
         :problem, :now)
 ON CONFLICT (tenant, owner, workflow, branch, source) DO UPDATE
 SET first_manifest = excluded.first_manifest, version = excluded.version, entity_type = excluded.entity_type,
@@ -58,13 +58,13 @@ WHERE state_source.first_manifest <> excluded.first_manifest OR state_source.ver
 -- A compare-and-set that changes nothing: no row touched means that the source has moved on, or made another entity of the branch.
 UPDATE state_source SET version = version
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND source = :source
-  AND first_manifest = :first_manifest AND version = :version AND entity_type = :entity_type AND entity_id = :entity_id
+  AND first_manifest = :first AND version = :version AND entity_type = :entity_type AND entity_id = :entity_id
 
 -- drop_source --
 -- The branch is no more, or another of its name has begun.
 DELETE FROM state_source
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND source = :source
-  AND first_manifest = :first_manifest AND version = :version
+  AND first_manifest = :first AND version = :version
 
 -- heads_after --
 -- A page of a tenant's branches, whoever's they are.

@@ -104,7 +104,7 @@ SET concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.
 
 -- queues --
 -- Every queue that has limits, or runs, with what waits in it and what is worked on.
-SELECT names.name, limits.concurrency, limits.rate, limits.period,
+SELECT names.name, limits.concurrency, limits.rate, (limits.period / 1000000.0)::float,
        (SELECT count(*) FROM run WHERE run.tenant = :tenant AND run.queue = names.name AND run.queue <> '' AND run.status = 'PENDING'
           AND run.due_at IS NOT NULL),
        (SELECT count(*) FROM run WHERE run.tenant = :tenant AND run.queue = names.name AND run.queue <> '' AND run.holder IS NOT NULL
