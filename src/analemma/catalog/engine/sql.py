@@ -11,6 +11,7 @@ as PostgreSQL spells it. What SQLite runs follows from rules, which `Sql` applie
 - A line that begins with `[sqlite]` or `[postgres]` is that database's alone. A statement of which a database has no
   line does nothing there.
 - `-- name [sqlite] --` is SQLite's statement of that name, whether or not PostgreSQL has one, too.
+- `-- name [text] --` is no statement, but what a line `include name` stands for below it.
 
 Scripts of the schema follow the same rules, and some of their own (`Sql.script`): SQLite knows fewer types and no
 collations, numbers rows by AUTOINCREMENT, and has neither functions nor storage options; only it has WITHOUT ROWID.
@@ -35,11 +36,12 @@ from analemma.failpoints import STEPS
 
 Dialect = Literal["sqlite", "postgres"]
 DIALECTS: tuple[Dialect, ...] = ("sqlite", "postgres")
-PART = "part"
+PART, TEXT = "part", "text"
 NOT_OURS = ("schema", "foreign")
 """Folders whose files are read otherwise: scripts of the schema, and statements on tables of other programs."""
 
 _NAME = re.compile(r"^-- (\w+)(?: \[(\w+)\])? --$", re.MULTILINE)
+_INCLUDE = re.compile(r"^include (\w+)$", re.MULTILINE)
 _OWN = re.compile(r"^\[(\w+)\] ?(.*)$")
 # Literals and comments come first so that what looks like a parameter inside them is left alone.
 TOKEN = re.compile(
@@ -206,9 +208,13 @@ class Sql:
         pieces = _NAME.split(text)
         if pieces[0].strip():
             raise Internal(f"{source}: SQL before the first '-- name --'")
+        texts: dict[str, str] = {}
         for name, only, block in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
-            if only == PART or not self._is_others(only, source):
-                yield _Block(name, only, block, source)
+            found = _Block(name, only, _INCLUDE.sub(lambda line: texts[line[1]], block) if texts else block, source)
+            if only == TEXT:
+                texts[name] = self._read(found)[1]
+            elif only == PART or not self._is_others(only, source):
+                yield found
 
     def _read(self, block: _Block) -> tuple[str, str]:
         """What it is for, and its text without the lines of the other database."""

@@ -1,14 +1,18 @@
--- workspace --
--- One workspace.
+-- workspace_rows [text] --
+-- Workspaces as values.
 SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
        created_at, updated_at, deleted_at
-FROM workspace WHERE tenant = :tenant AND id = :id
+FROM workspace
+
+-- workspace --
+-- One workspace.
+include workspace_rows
+WHERE tenant = :tenant AND id = :id
 
 -- hold_workspace --
 -- One workspace, and nobody else changes it until the transaction ends.
-SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
-       created_at, updated_at, deleted_at
-FROM workspace WHERE tenant = :tenant AND id = :id
+include workspace_rows
+WHERE tenant = :tenant AND id = :id
 FOR UPDATE  -- guard: unit.workspace.postgres
 
 -- present_blocks --
@@ -17,18 +21,14 @@ SELECT id, upload, object_offset + object_length FROM block WHERE tenant = :tena
 
 -- workspaces --
 -- A page by id; of one owner, of one status, with the deleted, where these are asked for.
-SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
-       created_at, updated_at, deleted_at
-FROM workspace
+include workspace_rows
 WHERE tenant = :tenant AND id > :after AND (:owner = '' OR owner = :owner) AND (:status = '' OR status = :status)
   AND (:deleted = 1 OR deleted_at IS NULL)
 ORDER BY id LIMIT :limit
 
 -- workspaces_at_work --
 -- A page, by id, of those that are in the middle of an operation.
-SELECT id, owner, volume, status, operation, intent, op_id, archive_op, archive_key, fence, holder, lease_until, error,
-       created_at, updated_at, deleted_at
-FROM workspace
+include workspace_rows
 WHERE tenant = :tenant AND operation <> 'NONE' AND id > :after
 ORDER BY id LIMIT :limit
 

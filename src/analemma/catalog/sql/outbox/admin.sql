@@ -34,31 +34,33 @@ SELECT outbox.id, tenant.name, aggregatetype, aggregateid, seq, type, payload, i
 FROM tenant JOIN outbox ON outbox.tenant = tenant.id AND outbox.id = :id
 WHERE tenant.id = coalesce(:tenant, tenant.id)
 
--- dead_letters --
--- The first undelivered events of parked lanes, by lane.
+-- next_events [text] --
+-- The first undelivered event of each lane.
 SELECT outbox.id, tenant.name, outbox.aggregatetype, outbox.aggregateid, seq, type, payload, idempotency_key,
        outbox.priority, status, attempts, next_attempt_at, failure_reason, created_at, processed_at, trace, outbox.tenant
 FROM lane JOIN outbox ON outbox.tenant = lane.tenant AND outbox.aggregatetype = lane.aggregatetype
     AND outbox.aggregateid = lane.aggregateid AND outbox.seq = lane.done_seq + 1
 JOIN tenant ON tenant.id = lane.tenant
-WHERE lane.parked AND (lane.tenant, lane.aggregatetype, lane.aggregateid) > (:after_tenant, :after_type, :after_id)
+
+-- of_lanes [text] --
+-- A page of these lanes, by their keys.
+  AND (lane.tenant, lane.aggregatetype, lane.aggregateid) > (:after_tenant, :after_type, :after_id)
   AND lane.tenant = coalesce(:tenant, lane.tenant) AND lane.aggregatetype = coalesce(:aggregate_type, lane.aggregatetype)
   AND lane.aggregateid = coalesce(:aggregate_id, lane.aggregateid) AND outbox.type = coalesce(:type, outbox.type)
 ORDER BY lane.tenant, lane.aggregatetype, lane.aggregateid
 LIMIT :limit
 
+-- dead_letters --
+-- The first undelivered events of parked lanes, by lane.
+include next_events
+WHERE lane.parked
+include of_lanes
+
 -- failed_events --
 -- The first undelivered events of lanes that wait for another try, by lane.
-SELECT outbox.id, tenant.name, outbox.aggregatetype, outbox.aggregateid, seq, type, payload, idempotency_key,
-       outbox.priority, status, attempts, next_attempt_at, failure_reason, created_at, processed_at, trace, outbox.tenant
-FROM lane JOIN outbox ON outbox.tenant = lane.tenant AND outbox.aggregatetype = lane.aggregatetype
-    AND outbox.aggregateid = lane.aggregateid AND outbox.seq = lane.done_seq + 1
-JOIN tenant ON tenant.id = lane.tenant
-WHERE lane.retry_at IS NOT NULL AND (lane.tenant, lane.aggregatetype, lane.aggregateid) > (:after_tenant, :after_type, :after_id)
-  AND lane.tenant = coalesce(:tenant, lane.tenant) AND lane.aggregatetype = coalesce(:aggregate_type, lane.aggregatetype)
-  AND lane.aggregateid = coalesce(:aggregate_id, lane.aggregateid) AND outbox.type = coalesce(:type, outbox.type)
-ORDER BY lane.tenant, lane.aggregatetype, lane.aggregateid
-LIMIT :limit
+include next_events
+WHERE lane.retry_at IS NOT NULL
+include of_lanes
 
 -- revive_lane --
 -- Lets a lane go on with the row that stopped it, if it is still that row and nobody is at it.

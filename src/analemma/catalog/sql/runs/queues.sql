@@ -49,40 +49,6 @@ WHERE lane.tenant = coalesce(:tenant::integer, lane.tenant)
 -- When the first run of no queue became due.
 SELECT min(due_at) FROM run WHERE queue = '' AND due_at <= (SELECT analemma_now()) AND tenant = coalesce(:tenant::integer, tenant)
 
--- claim_begun --
--- Take the run of a lane that is due the longest of those that have begun, or that one which has begun waits for.
-UPDATE run
-SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
-    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, begun_at = coalesce(begun_at, analemma_now()),
-    deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
-WHERE number IN (
-    SELECT number FROM run
-    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority
-      AND (status <> 'PENDING' OR parent IS NOT NULL)
-      AND due_at <= (SELECT analemma_now())
-    ORDER BY due_at, number LIMIT 1
-    FOR UPDATE SKIP LOCKED  -- guard: queue.begun.postgres
-)
-RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
-
--- claim_queued --
--- Take the run of a lane that has not begun and is due the longest.
-UPDATE run
-SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
-    status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, begun_at = coalesce(begun_at, analemma_now()),
-    deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
-WHERE number IN (
-    SELECT number FROM run
-    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority
-      AND status = 'PENDING' AND parent IS NULL
-      AND due_at <= (SELECT analemma_now())
-    ORDER BY due_at, number LIMIT 1
-    FOR UPDATE SKIP LOCKED  -- guard: queue.new.postgres
-)
-RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
-
 -- hold_queue --
 -- The limits of a queue, for one claim at a time; and what time it is.
 SELECT concurrency, rate, period, started, analemma_now() FROM run_queue WHERE tenant = :tenant AND name = :queue FOR UPDATE  -- guard: queue.line.postgres
@@ -117,14 +83,18 @@ ORDER BY names.name
 -- No lane is added until the transaction ends, and whoever has added one has committed its run.
 [postgres] LOCK TABLE run_lane IN SHARE ROW EXCLUSIVE MODE  -- guard: queue.tidied.postgres
 
+-- schedule_rows [text] --
+-- Schedules as values.
+SELECT tenant, name, document, definition, revision, paused, next_at, look_at, last_at, error, created_at, updated_at FROM schedule
+
 -- schedule --
 -- One by its name.
-SELECT tenant, name, document, definition, revision, paused, next_at, look_at, last_at, error, created_at, updated_at FROM schedule
+include schedule_rows
 WHERE tenant = :tenant AND name = :name
 
 -- schedules --
 -- All of a tenant.
-SELECT tenant, name, document, definition, revision, paused, next_at, look_at, last_at, error, created_at, updated_at FROM schedule
+include schedule_rows
 WHERE tenant = :tenant ORDER BY name
 
 -- drop_schedule --
@@ -170,5 +140,5 @@ WHERE tenant = :tenant AND name = :name AND paused = 1
 
 -- due_schedules --
 -- Of all tenants, or one: what has a tick by now.
-SELECT tenant, name, document, definition, revision, paused, next_at, look_at, last_at, error, created_at, updated_at FROM schedule
+include schedule_rows
 WHERE look_at <= :now AND tenant = coalesce(:tenant::integer, tenant) ORDER BY look_at LIMIT :limit

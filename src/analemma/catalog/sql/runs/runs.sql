@@ -1,29 +1,34 @@
+-- run_columns [text] --
+-- A run as a value.
+number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
+holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
+
+-- run_rows [text] --
+-- Runs as values.
+SELECT
+include run_columns
+FROM run
+
 -- run --
 -- One run by its execution.
-SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
-FROM run WHERE tenant = :tenant AND execution = :execution
+include run_rows
+WHERE tenant = :tenant AND execution = :execution
 
 -- run_of_number --
 -- One run by its number.
-SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
-FROM run WHERE number = :number
+include run_rows
+WHERE number = :number
 
 -- runs --
 -- A page of runs, newest first. What is empty is not asked for.
-SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
-FROM run
+include run_rows
 WHERE tenant = :tenant AND number < :before AND (:status = '' OR status = :status) AND (:workflow = '' OR workflow = :workflow)
   AND (:owner = '' OR owner = :owner) AND (:name = '' OR name = :name)
 ORDER BY number DESC LIMIT :limit
 
 -- newest_run_on --
 -- The run that was last begun on a branch with a document.
-SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
-FROM run
+include run_rows
 WHERE tenant = :tenant AND workflow = :workflow AND owner = :owner AND branch = :branch AND document = :document
 ORDER BY number DESC LIMIT 1
 
@@ -192,15 +197,19 @@ SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease, statu
     begun_at = coalesce(begun_at, analemma_now()), deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
 WHERE number = :run AND (status IN ('PENDING', 'RUNNING') OR (status = 'FAILED' AND :failed = 1))
   AND (holder IS NULL OR due_at <= analemma_now() OR holder = :gone::text)  -- guard: run.claimed
-RETURNING number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
+RETURNING
+include run_columns
 
--- claim_due_runs --
--- Take runs of no queue that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
+-- take_run [text] --
+-- Whoever takes a run is its holder for so long.
 UPDATE run
 SET fence = fence + 1, holder = :holder, due_at = analemma_now() + :lease,
     status = CASE WHEN status = 'PENDING' THEN 'RUNNING' ELSE status END, begun_at = coalesce(begun_at, analemma_now()),
     deadline = coalesce(deadline, analemma_now() + time_limit), updated_at = analemma_now()
+
+-- claim_due_runs --
+-- Take runs of no queue that somebody has to look at: that nobody has begun, whose holder's lease is over, whose time to go on or to decide has come.
+include take_run
 WHERE number IN (
     SELECT number FROM run
     -- As a query of its own the time is asked for once, and is a condition of the index.
@@ -209,8 +218,36 @@ WHERE number IN (
     ORDER BY due_at LIMIT :limit
     FOR UPDATE SKIP LOCKED  -- guard: run.due.postgres
 )
-RETURNING tenant, number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation,
-          fence, holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
+RETURNING tenant,
+include run_columns
+
+-- claim_begun --
+-- Take the run of a lane that is due the longest of those that have begun, or that one which has begun waits for.
+include take_run
+WHERE number IN (
+    SELECT number FROM run
+    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority
+      AND (status <> 'PENDING' OR parent IS NOT NULL)
+      AND due_at <= (SELECT analemma_now())
+    ORDER BY due_at, number LIMIT 1
+    FOR UPDATE SKIP LOCKED  -- guard: queue.begun.postgres
+)
+RETURNING
+include run_columns
+
+-- claim_queued --
+-- Take the run of a lane that has not begun and is due the longest.
+include take_run
+WHERE number IN (
+    SELECT number FROM run
+    WHERE tenant = :tenant AND queue = :queue AND queue <> '' AND priority = :priority
+      AND status = 'PENDING' AND parent IS NULL
+      AND due_at <= (SELECT analemma_now())
+    ORDER BY due_at, number LIMIT 1
+    FOR UPDATE SKIP LOCKED  -- guard: queue.new.postgres
+)
+RETURNING
+include run_columns
 
 -- renew_run --
 -- No row touched means that it is somebody else's, or was cancelled.
@@ -291,9 +328,8 @@ RETURNING number, owner, workflow, branch
 -- run_of_key --
 -- The run that was born under an idempotency key. The key counts for as long as the run goes on, keys are kept after its end, its first
 -- version is there, or it is that by which a run knows one that it began.
-SELECT number, execution, owner, workflow, branch, name, document, born, head, status, position, waiting, error, options, incarnation, fence,
-       holder, due_at, deadline, idempotency_key, fingerprint, queue, priority, created_at, updated_at, ended_at, parent, begun_at
-FROM run WHERE tenant = :tenant AND idempotency_key = :key
+include run_rows
+WHERE tenant = :tenant AND idempotency_key = :key
   AND (ended_at IS NULL OR ended_at > analemma_now() - :keep OR parent IS NOT NULL
        OR EXISTS (SELECT 1 FROM manifest WHERE manifest.tenant = run.tenant AND manifest.id = run.born))
 
