@@ -64,7 +64,7 @@ def checkpoint(app: App) -> object:
 VERBS: list[tuple[str, Verb, Callable[[App], int]]] = [
     ("commit_versions", save, versions),
     ("commit_versions", save_under_a_key, versions),
-    ("add_tag", tag, tags),
+    ("put_ref", tag, tags),
     ("settle_pending", checkpoint, versions),
 ]
 

@@ -27,8 +27,9 @@ INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated
 SELECT tenant, owner, 'copy', 'copy', status, 0, 0 FROM workflow WHERE workflow = 'trip'
 """
 PIN = """
-INSERT INTO pin (tenant, manifest, owner, workflow, branch, reason, created_at)
-SELECT tenant, id, owner, workflow, branch, 'kept', 0 FROM manifest WHERE branch = 'draft' AND version = 2
+INSERT INTO ref (tenant, manifest, owner, workflow, kind, name, branch, text, created_at)
+SELECT tenant, id, owner, workflow, 'pin', encode(id, 'hex'), branch, 'kept', 0
+FROM manifest WHERE branch = 'draft' AND version = 2
 """
 
 

@@ -18,7 +18,7 @@ LARGE = "".join(map(str, range(30_000)))
 
 ORDER = [
     *("gc", "sink_state", "entity", "head", "ledger", "lane", "manifest", "block", "upload", "idempotency"),
-    *("decision", "pin", "tag", "journal", "expired", "branch", "workflow", "thread_checkpoint", "thread_write"),
+    *("decision", "ref", "journal", "expired", "branch", "workflow", "thread_checkpoint", "thread_write"),
     *("state_source", "outbox", "gc_count", "gc_run"),
 ]
 """As docs/design/ordering.md has it."""
@@ -92,13 +92,13 @@ def test_everyday_verbs_lock_rows_in_the_written_order(migrated_url: str, tmp_pa
 
 def test_the_recorder_finds_two_who_lock_in_opposite_orders(migrated_url: str) -> None:
     with recorded(migrated_url) as recorder:
-        for first, second in (("tag", "pin"), ("pin", "tag")):
+        for first, second in (("ref", "branch"), ("branch", "ref")):
             with connect(migrated_url, autocommit=True) as connection:
                 connection.execute("BEGIN")
                 connection.execute(f"SELECT FROM {first} FOR UPDATE".encode())
                 connection.execute(f"SELECT FROM {second} FOR KEY SHARE".encode())
                 connection.execute("ROLLBACK")
-        assert recorder.inversions() == {("pin", "tag"): (["pin", "tag"], ["tag", "pin"])}
+        assert recorder.inversions() == {("branch", "ref"): (["branch", "ref"], ["ref", "branch"])}
 
 
 def test_the_recorder_sees_the_order_inside_one_statement(migrated_url: str) -> None:

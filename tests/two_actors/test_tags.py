@@ -48,3 +48,20 @@ def test_a_tag_that_was_moved_meanwhile_is_not_removed(store: Store, versions: d
         [tag] = app.kernel.tags(**PLACE)
         assert tag.manifest_id == versions["other"]
         assert app.kernel.verify(**PLACE).ok and app.kernel.verify(**PLACE, branch="other").ok
+
+
+def test_a_tag_that_was_put_meanwhile_is_not_put_again(store: Store, versions: dict[str, str]) -> None:
+    """Guard: a name that is taken is not given to another version, nor to the same one twice."""
+    with store.open() as app, store.open() as rival:
+        for name, there, error in (("new", "second", None), ("newer", "other", Conflict)):
+            put = lambda name=name: app.kernel.tag(versions["second"], name, owner_id="ann")  # noqa: E731
+            with failpoints.paused("record.before_transaction", put) as held:
+                rival.kernel.tag(versions[there], name, owner_id="ann")
+                if error is None:
+                    held.go_on()
+                else:
+                    with pytest.raises(error):
+                        held.go_on()
+            assert {tag.name: tag.manifest_id for tag in app.kernel.tags(**PLACE)}[name] == versions[there]
+            app.kernel.untag(name, **PLACE)
+            assert app.kernel.verify(**PLACE).ok and app.kernel.verify(**PLACE, branch="other").ok

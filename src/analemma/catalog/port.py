@@ -23,6 +23,7 @@ UploadId = NewType("UploadId", bytes)
 
 UploadState = Literal["temp", "ready", "deleting"]
 WorkflowStatus = Literal["RUNNING", "COMPLETED", "FAILED", "IDLE"]
+RefKind = Literal["tag", "pin"]
 Verdict = Literal["approved", "rejected", "escalated", "pending"]
 
 
@@ -345,16 +346,16 @@ class BranchStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Tag(Shown):
-    """A name for one version, unique in its workflow."""
+class Ref(Shown):
+    """What names a version, and so keeps it from expiring: a tag or a pin."""
 
-    FIELDS = ("name", "manifest_id", "version", "branch", "message", "created_at")
     name: str
+    """Unique among those of its kind in its workflow; a pin is named by its version."""
     key: BranchKey
-    """The branch of the version, in whose journal the tag is recorded."""
+    """The branch of the version, in whose journal it is recorded."""
     manifest: BlockId
     version: int
-    message: str | None
+    text: str | None
     created_at_us: int
 
     @property
@@ -364,20 +365,27 @@ class Tag(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Pin(Shown):
+class Tag(Ref):
+    """A name for one version, unique in its workflow."""
+
+    FIELDS = ("name", "manifest_id", "version", "branch", "message", "created_at")
+
+    @property
+    def message(self) -> str | None:
+        """What was said of it."""
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(Ref):
     """A version that must not expire."""
 
     FIELDS = ("manifest_id", "version", "branch", "reason", "created_at")
-    key: BranchKey
-    manifest: BlockId
-    version: int
-    reason: str | None
-    created_at_us: int
 
     @property
-    def branch(self) -> str:
-        """The version's branch."""
-        return self.key.branch
+    def reason(self) -> str | None:
+        """Why not."""
+        return self.text
 
 
 class ExpiredRow(NamedTuple):
@@ -416,15 +424,12 @@ class ExpiringVersion(NamedTuple):
     id: BlockId
 
 
-Noting = Literal[
-    "append_record", "add_tag", "move_tag", "drop_tag", "put_pin", "drop_pin", "put_decision", "expire_versions"
-]
+Noting = Literal["append_record", "put_ref", "drop_ref", "put_decision", "expire_versions"]
 """What a record does beside being there, most to the version that it names:
 
-- `add_tag`: puts the tag `name`, which is free, on it, with a `message`.
-- `move_tag`: the same with one that is still on `moved_from`.
-- `drop_tag`: takes away the tag `name`, which is still on it.
-- `put_pin`, `drop_pin`: it must not expire, for a `reason`, or may again.
+- `put_ref`: it gets the tag `name`, with a `text`, which is free or still on the one version in `left`; or it gets a
+  pin, which may be there already.
+- `drop_ref`: the tag or the pin `name`, which is still on the one version in `left`, goes.
 - `put_decision`: the newest decision on it, which is of this `version`, by which it is found.
 - `expire_versions`: removes the `expired` versions of the branch (`ExpiringVersion`), all or none: none that is the
   head, tagged or pinned by now.
@@ -508,14 +513,10 @@ class KernelCatalog(Protocol):
         HeadMoved (the head or the tip is another by now), Expired (the record's manifest is gone), Conflict (what it
         tells of is not possible any more: look again), Unavailable, OutcomeUnknown."""
 
-    def tag(self, tenant: TenantId, owner: str, workflow: str, name: str) -> Tag | None:
-        """Where a tag is."""
-
-    def tags(self, tenant: TenantId, owner: str, workflow: str) -> list[Tag]:
-        """A workflow's tags, oldest first."""
-
-    def pins(self, tenant: TenantId, owner: str, workflow: str) -> list[Pin]:
-        """A workflow's pinned versions, oldest pin first."""
+    def refs(
+        self, tenant: TenantId, owner: str, workflow: str, *, kind: RefKind | None = None, name: str | None = None
+    ) -> list[Ref]:
+        """A workflow's tags and pins, oldest first; of one kind or of one name, where these are named."""
 
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""

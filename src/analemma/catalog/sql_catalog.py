@@ -59,9 +59,7 @@ class SqlCatalog(SqlLedger):
     set_workflow = versions.set_workflow
     branches = versions.branches
     branch_start = versions.branch_start
-    tag = versions.tag
-    tags = versions.tags
-    pins = versions.pins
+    refs = versions.refs
     decisions = versions.decisions
     running_executions = versions.running_executions
     resumable_heads = versions.resumable_heads

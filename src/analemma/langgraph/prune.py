@@ -183,9 +183,7 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
         if doomed and plan.kept:
             _move_head(threads, key, head, plan.kept[0])
             continue
-        tagged = {row.manifest for row in catalog.tags(tenant, key.owner, key.workflow)}
-        pinned = {row.manifest for row in catalog.pins(tenant, key.owner, key.workflow)}
-        marked = tagged | pinned
+        marked = {ref.manifest for ref in catalog.refs(tenant, key.owner, key.workflow)}
         rows = list(all_versions(threads.kernel, key))
         if doomed and all(row.id not in marked and plan.dooms(row, staying) for row in rows):
             _remove_planned(threads, plan, planned)

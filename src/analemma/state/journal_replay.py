@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.port import BranchKey, BranchStart, TenantId, Verdict, Version
+from analemma.catalog.port import BranchKey, BranchStart, Pin, Tag, TenantId, Verdict, Version
 from analemma.state.records import DECIDED, EXPIRED, PINNED, TAGGED, UNPINNED, UNTAGGED
 
 if TYPE_CHECKING:
@@ -110,12 +110,15 @@ def shown_rows(
 ) -> Rows:
     """The rows that say something of a branch."""
     rows: Rows = {Place("version", row.id): (row.version,) for row in versions}
-    for tag in seen.tags(tenant, key.owner, key.workflow):
-        if tag.manifest in summary.moves or tag.key == key:
-            rows[Place("tag", tag.manifest, tag.name)] = (tag.key, tag.message, tag.created_at_us)
-    for pin in seen.pins(tenant, key.owner, key.workflow):
-        if pin.manifest in summary.moves or pin.key == key:
-            rows[Place("pin", pin.manifest)] = (pin.key, pin.reason, pin.created_at_us)
+    for ref in seen.refs(tenant, key.owner, key.workflow):
+        if ref.manifest in summary.moves or ref.key == key:
+            # A pin is named by its version, so of one that is, the name says nothing.
+            name = "" if isinstance(ref, Pin) and ref.name == ref.manifest_id else ref.name
+            rows[Place("tag" if isinstance(ref, Tag) else "pin", ref.manifest, name)] = (
+                ref.key,
+                ref.text,
+                ref.created_at_us,
+            )
     for verdict in get_args(Verdict):
         rows |= {Place("decision", row.id): (verdict,) for row in history(seen, tenant, key, verdict)}
     after = 0
@@ -171,14 +174,12 @@ def _difference(
 
 def misplaced_marks(seen: SqlCatalog, tenant: TenantId, key: BranchKey) -> Iterator[str]:
     """Tags and pins of the workflow that claim another branch than that of the version they are on."""
-    marks = [(f"the tag {row.name}", row.key, row.manifest) for row in seen.tags(tenant, key.owner, key.workflow)]
-    for pin in seen.pins(tenant, key.owner, key.workflow):
-        marks.append((f"the pin of manifest {pin.manifest.hex()}", pin.key, pin.manifest))
-    for name, claimed, manifest in marks:
-        if claimed != key:
-            there = seen.manifest(tenant, manifest) or seen.expired(tenant, manifest)
-            if there is None or there.key != claimed:
-                yield f"{name} is on no version of branch {claimed.branch}"
+    for ref in seen.refs(tenant, key.owner, key.workflow):
+        if ref.key != key:
+            there = seen.manifest(tenant, ref.manifest) or seen.expired(tenant, ref.manifest)
+            if there is None or there.key != ref.key:
+                name = f"the tag {ref.name}" if isinstance(ref, Tag) else f"the pin of manifest {ref.manifest_id}"
+                yield f"{name} is on no version of branch {ref.branch}"
 
 
 def history(seen: SqlCatalog, tenant: TenantId, key: BranchKey, decision: Verdict | None = None) -> Iterator[Version]:

@@ -35,7 +35,7 @@ def tag(
     key = row.key
 
     def propose(_: int) -> Note | None:
-        there = kernel._catalog.tag(kernel._tenant, key.owner, key.workflow, name)
+        there = find_tag(kernel, key.owner, key.workflow, name)
         if there is not None and not force:
             if there.manifest == row.id:
                 return None
@@ -45,12 +45,9 @@ def tag(
                 tag=name,
                 manifest=there.manifest.hex(),
             )
-        moved_from = None if there is None else there.manifest
-        facts = {"tag": name, "message": message, "moved_from": None if moved_from is None else moved_from.hex()}
-        details = {"name": name, "message": message}
-        if moved_from is None:
-            return Note(TAGGED, row.id, facts, "add_tag", details)
-        return Note(TAGGED, row.id, facts, "move_tag", {**details, "moved_from": moved_from})
+        facts = {"tag": name, "message": message, "moved_from": None if there is None else there.manifest_id}
+        left = [] if there is None else [there.manifest]
+        return Note(TAGGED, row.id, facts, "put_ref", {"ref_kind": "tag", "name": name, "text": message, "left": left})
 
     kernel._commits.record(key, propose)
     return _tag_row(kernel, key.owner, key.workflow, name)
@@ -66,7 +63,8 @@ def untag(kernel: Kernel, name: str, *, workflow_id: str, owner_id: str) -> None
     def propose(_: int) -> Note:
         if _tag_row(kernel, owner_id, workflow_id, name).manifest != there.manifest:
             raise Conflict(f"the tag {name} was moved meanwhile", hint="look where it is now", tag=name)
-        return Note(UNTAGGED, there.manifest, {"tag": name}, "drop_tag", {"name": name})
+        details = {"ref_kind": "tag", "name": name, "left": [there.manifest]}
+        return Note(UNTAGGED, there.manifest, {"tag": name}, "drop_ref", details)
 
     kernel._commits.record(there.key, propose)
 
@@ -74,7 +72,8 @@ def untag(kernel: Kernel, name: str, *, workflow_id: str, owner_id: str) -> None
 def tags(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Tag]:
     """Every tag of a workflow, on whatever branch, oldest first."""
     branch_key(owner_id, workflow_id, MAIN)
-    return kernel._catalog.tags(kernel._tenant, owner_id, workflow_id)
+    found = kernel._catalog.refs(kernel._tenant, owner_id, workflow_id, kind="tag")
+    return [each for each in found if isinstance(each, Tag)]
 
 
 def pin(kernel: Kernel, manifest_id: str, *, owner_id: str, reason: str | None = None) -> Pin:
@@ -85,8 +84,9 @@ def pin(kernel: Kernel, manifest_id: str, *, owner_id: str, reason: str | None =
 
     def propose(now_us: int) -> Note:
         nonlocal pin
-        pin = Pin(row.key, row.id, row.version, reason, now_us)
-        return Note(PINNED, row.id, {"reason": reason}, "put_pin", {"reason": reason})
+        pin = Pin(row.manifest_id, row.key, row.id, row.version, reason, now_us)
+        details: dict[str, Any] = {"ref_kind": "pin", "name": row.manifest_id, "text": reason, "left": []}
+        return Note(PINNED, row.id, {"reason": reason}, "put_ref", details)
 
     kernel._commits.record(row.key, propose)
     assert pin is not None
@@ -96,11 +96,12 @@ def pin(kernel: Kernel, manifest_id: str, *, owner_id: str, reason: str | None =
 def unpin(kernel: Kernel, manifest_id: str, *, owner_id: str) -> None:
     """Let a version expire again; NotFound if it is not pinned."""
     row = kernel._row(manifest_id, owner_id)
-    note = Note(UNPINNED, row.id, {}, "drop_pin")
+    name = row.manifest_id
+    note = Note(UNPINNED, row.id, {}, "drop_ref", {"ref_kind": "pin", "name": name, "left": [row.id]})
     try:
         kernel._commits.record(row.key, lambda _: note, again_on_conflict=False)
     except Conflict as exc:
-        if any(pin.manifest == row.id for pin in kernel._catalog.pins(kernel._tenant, row.key.owner, row.key.workflow)):
+        if kernel._catalog.refs(kernel._tenant, row.key.owner, row.key.workflow, kind="pin", name=name):
             raise
         raise NotFound(f"version {row.version} is not pinned", manifest=manifest_id) from exc
 
@@ -108,11 +109,18 @@ def unpin(kernel: Kernel, manifest_id: str, *, owner_id: str) -> None:
 def pins(kernel: Kernel, *, workflow_id: str, owner_id: str) -> list[Pin]:
     """Every pinned version of a workflow, oldest pin first."""
     branch_key(owner_id, workflow_id, MAIN)
-    return kernel._catalog.pins(kernel._tenant, owner_id, workflow_id)
+    found = kernel._catalog.refs(kernel._tenant, owner_id, workflow_id, kind="pin")
+    return [each for each in found if isinstance(each, Pin)]
+
+
+def find_tag(kernel: Kernel, owner: str, workflow: str, name: str) -> Tag | None:
+    """The tag of a name, if there is one."""
+    found = kernel._catalog.refs(kernel._tenant, owner, workflow, kind="tag", name=name)
+    return next((each for each in found if isinstance(each, Tag)), None)
 
 
 def _tag_row(kernel: Kernel, owner: str, workflow: str, name: str) -> Tag:
-    row = kernel._catalog.tag(kernel._tenant, owner, workflow, name)
+    row = find_tag(kernel, owner, workflow, name)
     if row is None:
         raise NotFound(f"workflow {owner}/{workflow} has no tag {name!r}", tag=name)
     return row

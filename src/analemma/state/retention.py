@@ -12,7 +12,7 @@ import orjson
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes, locate
 from analemma.catalog.langgraph.threads import CheckpointRow
-from analemma.catalog.port import BranchKey, ExpiringVersion, RetentionPolicy, Version
+from analemma.catalog.port import BranchKey, ExpiringVersion, Pin, RetentionPolicy, Tag, Version
 from analemma.clock import attempts
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, place
@@ -191,8 +191,8 @@ def _workflow_ids(kernel: Kernel, owner: str) -> Iterator[str]:
 
 def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionPolicy, now_us: int) -> ExpiryPlan:
     head = kernel._commits.head(key)
-    tagged = {row.manifest for row in kernel._catalog.tags(kernel._tenant, key.owner, key.workflow)}
-    pinned = {row.manifest for row in kernel._catalog.pins(kernel._tenant, key.owner, key.workflow)}
+    refs = kernel._catalog.refs(kernel._tenant, key.owner, key.workflow)
+    tagged, pinned = ({ref.manifest for ref in refs if isinstance(ref, kind)} for kind in (Tag, Pin))
     running = set(kernel._catalog.running_executions(kernel._tenant, key.owner, key.workflow))
     resumable = set(kernel._catalog.resumable_heads(kernel._tenant, key.owner, key.workflow))
     versions = list(all_versions(kernel, key))

@@ -14,6 +14,7 @@ from analemma.catalog.port import BranchKey, Version
 from analemma.errors import AnalemmaError, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_unicode, check_version, expired, place
 from analemma.state.history import line_of, place_of
+from analemma.state.refs import find_tag
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -100,7 +101,7 @@ def _find_named(kernel: Kernel, text: str, key: BranchKey) -> Version | None:
         return _numbered(kernel, key, text)
     if not text or "~" in text:
         raise Invalid(f"not a revision: {text!r}", hint="such as HEAD~2, 3, draft@3, @{2026-11-01}, a tag or a branch")
-    tag = kernel._catalog.tag(kernel._tenant, key.owner, key.workflow, text)
+    tag = find_tag(kernel, key.owner, key.workflow, text)
     if tag is not None:
         return kernel._row(tag.manifest_id, key.owner)
     head = kernel._catalog.head(kernel._tenant, key._replace(branch=text))

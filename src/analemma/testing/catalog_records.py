@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -44,10 +44,10 @@ class CatalogRecordsSuite:
             other: Any = bytes(32) if field in ("journal_tip", "manifest") else getattr(second.head, field) + 1
             wrong = replace(second.head, **{field: other})
             with pytest.raises(HeadMoved) as caught:
-                catalog.append(make_record(tenant, wrong, "put_pin", manifest=first.manifest.id, reason="why"))
+                catalog.append(make_record(tenant, wrong, "put_ref", manifest=first.manifest.id, **_pin(first, "why")))
             assert caught.value.found == second.head, field
             assert catalog.head(tenant, KEY) == second.head
-            assert len(catalog.journal(tenant, KEY)) == 2 and catalog.pins(tenant, KEY.owner, KEY.workflow) == []
+            assert len(catalog.journal(tenant, KEY)) == 2 and catalog.refs(tenant, KEY.owner, KEY.workflow) == []
 
     def test_a_record_on_a_missing_version_changes_nothing(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         (first,) = make_line(catalog, tenant, 1)
@@ -60,39 +60,41 @@ class CatalogRecordsSuite:
 
     def test_tags_are_compared_and_set(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second = make_line(catalog, tenant, 2)
-        tagging = _tagging(tenant, second.head, "add_tag", first)
+        tagging = _tagging(tenant, second.head, first)
         head = self._append(catalog, tagging)
         tag = Tag("good", KEY, first.manifest.id, 1, "why", tagging.record.created_at_us)
-        assert catalog.tag(tenant, KEY.owner, KEY.workflow, "good") == tag
+        assert catalog.refs(tenant, KEY.owner, KEY.workflow, kind="tag", name="good") == [tag]
         for refused in (
-            _tagging(tenant, head, "add_tag", second),
-            _tagging(tenant, head, "move_tag", second, moved_from=second.manifest.id),
-            make_record(tenant, head, "drop_tag", manifest=second.manifest.id, name="good"),
-            make_record(tenant, head, "drop_tag", manifest=first.manifest.id, name="other"),
+            _tagging(tenant, head, first),
+            _tagging(tenant, head, second),
+            _tagging(tenant, head, second, second),
+            _untagging(tenant, head, second),
+            _untagging(tenant, head, first, name="other"),
         ):
             with pytest.raises(Conflict) as caught:
                 catalog.append(refused)
             assert caught.value.kind == "conflict"
             assert catalog.head(tenant, KEY) == head
-        moving = _tagging(tenant, head, "move_tag", second, moved_from=first.manifest.id)
+        moving = _tagging(tenant, head, second, first)
         head = self._append(catalog, moving)
         moved = replace(tag, manifest=second.manifest.id, version=2, created_at_us=moving.record.created_at_us)
-        assert catalog.tags(tenant, KEY.owner, KEY.workflow) == [moved]
-        self._append(catalog, make_record(tenant, head, "drop_tag", manifest=second.manifest.id, name="good"))
-        assert catalog.tags(tenant, KEY.owner, KEY.workflow) == []
+        assert catalog.refs(tenant, KEY.owner, KEY.workflow, kind="tag") == [moved]
+        self._append(catalog, _untagging(tenant, head, second))
+        assert catalog.refs(tenant, KEY.owner, KEY.workflow, kind="tag") == []
 
     def test_pins_come_and_go(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         (first,) = make_line(catalog, tenant, 1)
         head = first.head
         for reason in ("why", "other"):
-            pinning = make_record(tenant, head, "put_pin", manifest=first.manifest.id, reason=reason)
+            pinning = make_record(tenant, head, "put_ref", manifest=first.manifest.id, **_pin(first, reason))
             head = self._append(catalog, pinning)
-            pin = Pin(KEY, first.manifest.id, 1, reason, pinning.record.created_at_us)
-            assert catalog.pins(tenant, KEY.owner, KEY.workflow) == [pin]
-        head = self._append(catalog, make_record(tenant, head, "drop_pin", manifest=first.manifest.id))
-        assert catalog.pins(tenant, KEY.owner, KEY.workflow) == []
+            pin = Pin(first.manifest.manifest_id, KEY, first.manifest.id, 1, reason, pinning.record.created_at_us)
+            assert catalog.refs(tenant, KEY.owner, KEY.workflow, kind="pin") == [pin]
+        unpinning = {"manifest": first.manifest.id, **_pin(first), "left": [first.manifest.id]}
+        head = self._append(catalog, make_record(tenant, head, "drop_ref", **unpinning))
+        assert catalog.refs(tenant, KEY.owner, KEY.workflow) == []
         with pytest.raises(Conflict):
-            catalog.append(make_record(tenant, head, "drop_pin", manifest=first.manifest.id))
+            catalog.append(make_record(tenant, head, "drop_ref", **unpinning))
 
     def test_versions_are_found_by_their_newest_decision(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         line = make_line(catalog, tenant, 5)
@@ -126,8 +128,9 @@ class CatalogRecordsSuite:
 
     def test_what_something_needs_does_not_expire(self, catalog: KernelCatalog, tenant: TenantId) -> None:
         first, second, third, fourth = make_line(catalog, tenant, 4)
-        head = self._append(catalog, _tagging(tenant, fourth.head, "add_tag", first))
-        head = self._append(catalog, make_record(tenant, head, "put_pin", manifest=second.manifest.id, reason=None))
+        head = self._append(catalog, _tagging(tenant, fourth.head, first))
+        pinning = {"manifest": second.manifest.id, **_pin(second)}
+        head = self._append(catalog, make_record(tenant, head, "put_ref", **pinning))
         absent = [ExpiringVersion(3, third.manifest.id), ExpiringVersion(9, fourth.manifest.id)]
         another = [ExpiringVersion(3, second.manifest.id)]
         for request in (
@@ -197,7 +200,17 @@ class CatalogRecordsSuite:
         return after(request)
 
 
-def _tagging(
-    tenant: TenantId, head: Head, how: Literal["add_tag", "move_tag"], of: CommitRequest, **details: Any
-) -> RecordRequest:
-    return make_record(tenant, head, how, manifest=of.manifest.id, name="good", message="why", **details)
+def _tagging(tenant: TenantId, head: Head, of: CommitRequest, left: CommitRequest | None = None) -> RecordRequest:
+    on = [] if left is None else [left.manifest.id]
+    return make_record(
+        tenant, head, "put_ref", manifest=of.manifest.id, ref_kind="tag", name="good", text="why", left=on
+    )
+
+
+def _untagging(tenant: TenantId, head: Head, of: CommitRequest, name: str = "good") -> RecordRequest:
+    left = of.manifest.id
+    return make_record(tenant, head, "drop_ref", manifest=left, ref_kind="tag", name=name, left=[left])
+
+
+def _pin(of: CommitRequest, text: str | None = None) -> dict[str, Any]:
+    return {"ref_kind": "pin", "name": of.manifest.manifest_id, "left": [], "text": text}

@@ -56,7 +56,7 @@ def steps() -> dict[str, str]:
 
 def wait_at_steps(url: str) -> None:
     """Have the functions of a store on PostgreSQL wait before each of their statements, for an advisory lock that is
-    called as the step: `SELECT pg_advisory_lock(hashtextextended('add_tag.2', 0))` holds whoever comes to that one.
+    called as the step: `SELECT pg_advisory_lock(hashtextextended('put_ref.2', 0))` holds whoever comes to that one.
     For databases of tests: nothing undoes it."""
     from analemma.catalog.engine.postgres.engine import PostgresEngine
     from analemma.catalog.engine.postgres.functions import functions

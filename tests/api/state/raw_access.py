@@ -19,8 +19,7 @@ TABLES: dict[str, list[str]] = {
     "branch": ["owner", "workflow", "branch"],
     "journal": ["hash"],
     "head": ["owner", "workflow", "branch"],
-    "tag": ["owner", "workflow", "name"],
-    "pin": ["manifest"],
+    "ref": ["owner", "workflow", "kind", "name"],
     "decision": ["manifest"],
     "expired": ["manifest"],
 }

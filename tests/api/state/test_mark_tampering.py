@@ -46,6 +46,9 @@ def write_history(app: App) -> None:
     assert len(kernel.expire(branch="idea", **PLACE).expired) == 1
 
 
+FORGED = {"name": "forged", "text": "forged", "created_at": 7, "branch": "forged"}
+
+
 def verify(app: App) -> list[str]:
     reports = [app.kernel.verify(branch=branch, **PLACE) for branch in ("main", "idea")]
     return [problem for report in reports for problem in report.problems]
@@ -57,66 +60,70 @@ def other_version(rows: Rows, pick: random.Random, table: str, number: int, colu
     return pick.choice([each for each in ids if each != rows.get(table, number, column)])
 
 
-def free_version(rows: Rows, pick: random.Random, table: str) -> dict[str, Any]:
-    """The columns that place a row of this table on a version that has none."""
-    taken = {rows.get(table, number, "manifest") for number in rows.numbers(table)}
+def free_version(rows: Rows, pick: random.Random, table: str, **where: Any) -> dict[str, Any]:
+    """The columns that place such a row of this table on a version that has none."""
+    taken = {rows.get(table, number, "manifest") for number in rows.where(table, **where)}
     free = [number for number in rows.numbers("manifest") if rows.get("manifest", number, "id") not in taken]
     number = pick.choice(free)
     return {"manifest": rows.get("manifest", number, "id"), "branch": rows.get("manifest", number, "branch")}
 
 
-def change(rows: Rows, pick: random.Random, table: str, values: dict[str, Any]) -> str:
-    number, column = pick.choice(rows.numbers(table)), pick.choice(sorted(values))
+def change(rows: Rows, pick: random.Random, table: str, values: dict[str, Any], **where: Any) -> str:
+    number, column = pick.choice(rows.where(table, **where)), pick.choice(sorted(values))
     rows.set(table, number, column, values[column])
     return f"{table}.{column}"
 
 
 def change_a_tag(rows: Rows, pick: random.Random) -> str:
-    return change(rows, pick, "tag", {"name": "forged", "message": "forged", "created_at": 7, "branch": "forged"})
+    return change(rows, pick, "ref", FORGED, kind="tag")
 
 
 def move_a_tag(rows: Rows, pick: random.Random) -> str:
-    number = pick.choice(rows.numbers("tag"))
-    manifest = other_version(rows, pick, "tag", number, "manifest")
-    rows.set("tag", number, "manifest", manifest)
+    number = pick.choice(rows.where("ref", kind="tag"))
+    manifest = other_version(rows, pick, "ref", number, "manifest")
+    rows.set("ref", number, "manifest", manifest)
     if pick.random() < 0.5:
         (target,) = rows.where("manifest", id=manifest)
-        rows.set("tag", number, "branch", rows.get("manifest", target, "branch"))
-    return f"the tag {rows.get('tag', number, 'name')}"
+        rows.set("ref", number, "branch", rows.get("manifest", target, "branch"))
+    return f"the tag {rows.get('ref', number, 'name')}"
 
 
 def move_a_tag_back(rows: Rows, pick: random.Random) -> str:
     """As it once was: only the journal of the branch that it moved to knows better."""
-    (number,) = rows.where("tag", name="elsewhere")
+    (number,) = rows.where("ref", kind="tag", name="elsewhere")
     record = rows.where("journal", kind="tagged", branch="main")[-2]
-    rows.set("tag", number, "manifest", rows.get("journal", record, "manifest"))
-    rows.set("tag", number, "branch", "main")
-    rows.set("tag", number, "created_at", rows.get("journal", record, "created_at"))
+    rows.set("ref", number, "manifest", rows.get("journal", record, "manifest"))
+    rows.set("ref", number, "branch", "main")
+    rows.set("ref", number, "created_at", rows.get("journal", record, "created_at"))
     return "a tag, to the branch that it came from"
 
 
 def drop_a_mark(rows: Rows, pick: random.Random) -> str:
-    table = pick.choice(["tag", "pin"])
-    rows.delete(table, pick.choice(rows.numbers(table)))
-    return f"a row of {table}"
+    number = pick.choice(rows.numbers("ref"))
+    rows.delete("ref", number)
+    return f"a {rows.get('ref', number, 'kind')}"
 
 
 def forge_a_mark(rows: Rows, pick: random.Random) -> str:
-    table = pick.choice(["tag", "pin"])
-    columns = free_version(rows, pick, table)
-    if table == "tag":
-        columns["name"] = pick.choice(["forged", "gone"])
+    kind = pick.choice(["tag", "pin"])
+    columns = free_version(rows, pick, "ref", kind=kind)
+    columns["name"] = pick.choice(["forged", "gone"]) if kind == "tag" else columns["manifest"].hex()
     if pick.random() < 0.3:
         columns["branch"] = "nowhere"
-    rows.add_like(table, pick.choice(rows.numbers(table)), **columns)
-    return f"a row of {table}"
+    rows.add_like("ref", pick.choice(rows.where("ref", kind=kind)), **columns)
+    return f"a {kind}"
 
 
 def change_a_pin(rows: Rows, pick: random.Random) -> str:
     if pick.random() < 0.7:
-        return change(rows, pick, "pin", {"reason": "forged", "created_at": 7, "branch": "forged"})
-    number = pick.choice(rows.numbers("pin"))
-    rows.set("pin", number, "manifest", free_version(rows, pick, "pin")["manifest"])
+        return change(rows, pick, "ref", FORGED, kind="pin")
+    number = pick.choice(rows.where("ref", kind="pin"))
+    manifest = free_version(rows, pick, "ref", kind="pin")["manifest"]
+    if pick.random() < 0.5:
+        rows.set("ref", number, "manifest", manifest)
+    else:
+        rows.add_like("ref", number, manifest=manifest, name=manifest.hex())
+        rows.delete("ref", number)
     return "the version of a pin"
 
 
@@ -214,12 +221,12 @@ def test_every_row_that_the_journal_contradicts_is_found(written: Store, mutatio
 
 def test_a_problem_says_which_row_it_is(written: Store) -> None:
     with written.open(cache_bytes=0) as app, damaged(written) as rows:
-        (tag,) = rows.where("tag", name="good")
-        rows.delete("tag", tag)
+        (tag,) = rows.where("ref", kind="tag", name="good")
+        rows.delete("ref", tag)
         (problem,) = verify(app)
         assert problem.startswith("the tag good is not on manifest ")
         rows.undo()
-        rows.set("pin", rows.where("pin", branch="main")[0], "reason", "other")
+        rows.set("ref", rows.where("ref", kind="pin", branch="main")[0], "text", "other")
         assert verify(app) == ["the pin of version 4 is not as the journal says"]
         rows.undo()
         rows.delete("expired", rows.where("expired", branch="main")[0])

@@ -18,6 +18,8 @@ from analemma.catalog.port import (
     NamedVersion,
     Pin,
     PolicyRow,
+    Ref,
+    RefKind,
     RetentionPolicy,
     Tag,
     TenantId,
@@ -205,20 +207,23 @@ def branch_start(catalog: SqlCatalog, tenant: TenantId, key: BranchKey) -> Branc
     return catalog.engine.row(BranchStart, "branch", **branch_columns(tenant, key))
 
 
-def tag(catalog: SqlCatalog, tenant: TenantId, owner: str, workflow: str, name: str) -> Tag | None:
-    """Where a tag is."""
-    row = catalog.engine.one("tag", tenant=tenant, owner=owner, workflow=workflow, name=name)
-    return None if row is None else tag_row(row)
+def refs(
+    catalog: SqlCatalog,
+    tenant: TenantId,
+    owner: str,
+    workflow: str,
+    *,
+    kind: RefKind | None = None,
+    name: str | None = None,
+) -> list[Ref]:
+    """A workflow's tags and pins, oldest first; of one kind or of one name, where these are named."""
+    rows = catalog.engine.all("refs", tenant=tenant, owner=owner, workflow=workflow, kind=kind, name=name)
+    return [_ref(row) for row in rows]
 
 
-def tags(catalog: SqlCatalog, tenant: TenantId, owner: str, workflow: str) -> list[Tag]:
-    """A workflow's tags, oldest first."""
-    return [tag_row(row) for row in catalog.engine.all("tags", tenant=tenant, owner=owner, workflow=workflow)]
-
-
-def pins(catalog: SqlCatalog, tenant: TenantId, owner: str, workflow: str) -> list[Pin]:
-    """A workflow's pinned versions, oldest pin first."""
-    return [pin_row(row) for row in catalog.engine.all("pins", tenant=tenant, owner=owner, workflow=workflow)]
+def _ref(row: Row) -> Ref:
+    kind, name, owner, workflow, branch, manifest, *rest = row
+    return (Tag if kind == "tag" else Pin)(name, BranchKey(owner, workflow, branch), BlockId(manifest), *rest)
 
 
 def decisions(catalog: SqlCatalog, tenant: TenantId, key: BranchKey, manifest: BlockId) -> list[JournalRow]:
@@ -317,18 +322,6 @@ def manifest_row(row: Row) -> Version:
     """A row of `manifest` or `history`."""
     key = BranchKey(*row[1:4])
     return Version(stored_id(row[0], key), key, *row[4:])
-
-
-def tag_row(row: Row) -> Tag:
-    """A row of `tag` or `tags`."""
-    name, owner, workflow, branch, manifest, *rest = row
-    return Tag(name, BranchKey(owner, workflow, branch), BlockId(manifest), *rest)
-
-
-def pin_row(row: Row) -> Pin:
-    """A row of `pins`."""
-    owner, workflow, branch, manifest, *rest = row
-    return Pin(BranchKey(owner, workflow, branch), BlockId(manifest), *rest)
 
 
 def expired_row(row: Row) -> ExpiredRow:

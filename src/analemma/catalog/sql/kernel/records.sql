@@ -25,56 +25,29 @@ INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body,
 VALUES (:tenant, :expected.key.owner, :expected.key.workflow, :expected.key.branch, :record.seq, :record.kind, :record.manifest, :record.body,
         :record.hash, :record.created_at_us);
 
--- add_tag --
--- A tag whose name is free, with its record.
-(name text, message text)
+-- drop_ref --
+-- A tag or a pin that is still on the version it was on goes, with a record.
+(ref_kind text, name text, left[] bytea)
 
 include append_record;
 
-INSERT INTO tag (tenant, owner, workflow, name, branch, manifest, message, created_at)
-VALUES (:tenant, :expected.key.owner, :expected.key.workflow, :name, :expected.key.branch, :record.manifest, :message, :record.created_at_us)
-ON CONFLICT DO NOTHING
+each left:
+DELETE FROM ref
+WHERE tenant = :tenant AND owner = :expected.key.owner AND workflow = :expected.key.workflow AND kind = :ref_kind AND name = :name
+  AND manifest = :left  -- guard: ref.left
 => 1 or not_as_it_was;
 
--- move_tag --
--- A tag that is still where it was goes to another version, with its record.
-(name text, message text, moved_from bytea)
+-- put_ref --
+-- A version gets a tag, which leaves the version that it was on, if it was on any; or a pin, which may be there already: then it gets another text.
+(text text)
 
-include append_record;
+include drop_ref;
 
-UPDATE tag SET branch = :expected.key.branch, manifest = :record.manifest, message = :message, created_at = :record.created_at_us
-WHERE tenant = :tenant AND owner = :expected.key.owner AND workflow = :expected.key.workflow AND name = :name
-  AND manifest = :moved_from  -- guard: tag.moved
-=> 1 or not_as_it_was;
-
--- drop_tag --
--- A tag that is still where it was goes, with its record.
-(name text)
-
-include append_record;
-
-DELETE FROM tag
-WHERE tenant = :tenant AND owner = :expected.key.owner AND workflow = :expected.key.workflow AND name = :name
-  AND manifest = :record.manifest  -- guard: tag.dropped
-=> 1 or not_as_it_was;
-
--- put_pin --
--- A version must not expire, with its record. Pinning again replaces the reason.
-(reason text)
-
-include append_record;
-
-INSERT INTO pin (tenant, manifest, owner, workflow, branch, reason, created_at)
-VALUES (:tenant, :record.manifest, :expected.key.owner, :expected.key.workflow, :expected.key.branch, :reason, :record.created_at_us)
-ON CONFLICT (tenant, manifest) DO UPDATE SET reason = excluded.reason, created_at = excluded.created_at;
-
--- drop_pin --
--- A version may expire again, with its record.
-()
-
-include append_record;
-
-DELETE FROM pin WHERE tenant = :tenant AND manifest = :record.manifest
+INSERT INTO ref (tenant, owner, workflow, kind, name, branch, manifest, text, created_at)
+VALUES (:tenant, :expected.key.owner, :expected.key.workflow, :ref_kind, :name, :expected.key.branch, :record.manifest, :text,
+        :record.created_at_us)
+ON CONFLICT (tenant, owner, workflow, kind, name) DO UPDATE SET text = excluded.text, created_at = excluded.created_at
+WHERE ref.kind = 'pin'  -- guard: ref.taken
 => 1 or not_as_it_was;
 
 -- put_decision --
@@ -106,8 +79,7 @@ FOR UPDATE  -- guard: expiry.lock.postgres
 each expired:
 SELECT 1 FROM manifest
 WHERE tenant = :tenant AND id = :expired.id
-  AND (EXISTS (SELECT 1 FROM tag WHERE tag.tenant = manifest.tenant AND tag.manifest = manifest.id)  -- guard: expiry.tag
-       OR EXISTS (SELECT 1 FROM pin WHERE pin.tenant = manifest.tenant AND pin.manifest = manifest.id)  -- guard: expiry.pin
+  AND (EXISTS (SELECT 1 FROM ref WHERE ref.tenant = manifest.tenant AND ref.manifest = manifest.id)  -- guard: expiry.ref
        OR EXISTS (SELECT 1 FROM run WHERE run.tenant = manifest.tenant AND run.execution = manifest.execution  -- guard: expiry.run
                   AND (run.ended_at IS NULL OR (run.status = 'FAILED' AND run.head = manifest.id))))
 => 0 or not_as_it_was;  -- guard: expiry.protected
@@ -179,10 +151,7 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow
   AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :owner AND head.workflow = :workflow);
 
 each gone:
-DELETE FROM pin WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
-
-each gone:
-DELETE FROM tag WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
+DELETE FROM ref WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch;
 
 -- With the decisions on them. Only the rows: blocks that nothing else needs go by collection.
 each gone:

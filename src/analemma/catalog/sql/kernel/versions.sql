@@ -132,25 +132,13 @@ FROM page JOIN manifest ON manifest.tenant = page.tenant AND manifest.id = (
 [sqlite] ORDER BY page.workflow
 [postgres] ORDER BY page.workflow COLLATE "C"
 
--- tag --
--- Where a tag is.
-SELECT tag.name, tag.owner, tag.workflow, tag.branch, tag.manifest, manifest.version, tag.message, tag.created_at
-FROM tag JOIN manifest ON manifest.tenant = tag.tenant AND manifest.id = tag.manifest
-WHERE tag.tenant = :tenant AND tag.owner = :owner AND tag.workflow = :workflow AND tag.name = :name
-
--- tags --
--- Every tag of a workflow.
-SELECT tag.name, tag.owner, tag.workflow, tag.branch, tag.manifest, manifest.version, tag.message, tag.created_at
-FROM tag JOIN manifest ON manifest.tenant = tag.tenant AND manifest.id = tag.manifest
-WHERE tag.tenant = :tenant AND tag.owner = :owner AND tag.workflow = :workflow
-ORDER BY tag.created_at, tag.name
-
--- pins --
--- Every pinned version of a workflow.
-SELECT pin.owner, pin.workflow, pin.branch, pin.manifest, manifest.version, pin.reason, pin.created_at
-FROM pin JOIN manifest ON manifest.tenant = pin.tenant AND manifest.id = pin.manifest
-WHERE pin.tenant = :tenant AND pin.owner = :owner AND pin.workflow = :workflow
-ORDER BY pin.created_at, pin.manifest
+-- refs --
+-- Tags and pins of a workflow, oldest first: all of them, those of one kind, or the one of a name.
+SELECT ref.kind, ref.name, ref.owner, ref.workflow, ref.branch, ref.manifest, manifest.version, ref.text, ref.created_at
+FROM ref JOIN manifest ON manifest.tenant = ref.tenant AND manifest.id = ref.manifest
+WHERE ref.tenant = :tenant AND ref.owner = :owner AND ref.workflow = :workflow
+  AND (:kind::text IS NULL OR ref.kind = :kind::text) AND (:name::text IS NULL OR ref.name = :name::text)
+ORDER BY ref.created_at, ref.name
 
 -- expired --
 -- Whether this was a version once.
