@@ -1,5 +1,5 @@
-"""The kernel's verbs that load and save bags: the dicts that users work on. Each is a whole state, read when it is
-asked for, and knows what was changed in it."""
+"""Bags, the dicts that users work on, and the kernel's verbs that load and save them. Each is a whole state, read when
+it is asked for, and knows what was changed in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -37,6 +36,7 @@ from analemma.state.arguments import (
 from analemma.state.commits import Proposal, commit_of
 from analemma.state.delta import DeltaUpdate
 from analemma.state.kernel import Kernel
+from analemma.state.load import latest_version, read_state
 from analemma.state.merge import ByPlace, Roots, changes_by_place, rebase
 from analemma.state.records import Commit
 from analemma.state.save import digest
@@ -163,231 +163,240 @@ class _Request:
     """Whether the same request may be made of another version, and come to something else there."""
 
 
-class BagKernel(Kernel):
-    """Loads and saves bags."""
+@overload
+def load_latest_state(
+    kernel: Kernel,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    execution_id: str | None = None,
+    branch: str = MAIN,
+    lazy: Literal[False] = False,
+) -> dict[str, Any]: ...
 
-    @overload
-    def load_latest_state(
-        self,
-        *,
-        workflow_id: str,
-        owner_id: str,
-        execution_id: str | None = None,
-        branch: str = MAIN,
-        lazy: Literal[False] = False,
-    ) -> dict[str, Any]: ...
 
-    @overload
-    def load_latest_state(
-        self,
-        *,
-        workflow_id: str,
-        owner_id: str,
-        execution_id: str | None = None,
-        branch: str = MAIN,
-        lazy: Literal[True],
-    ) -> SmartStateBag: ...
+@overload
+def load_latest_state(
+    kernel: Kernel,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    execution_id: str | None = None,
+    branch: str = MAIN,
+    lazy: Literal[True],
+) -> SmartStateBag: ...
 
-    def load_latest_state(
-        self,
-        *,
-        workflow_id: str,
-        owner_id: str,
-        execution_id: str | None = None,
-        branch: str = MAIN,
-        lazy: bool = False,
-    ) -> dict[str, Any]:
-        """The newest state of a branch, or of one execution on it; NotFound if there is none. With `lazy`, a
-        SmartStateBag: its fields are read when they are asked for, and `save` stores what was changed in it."""
-        if not lazy:
-            return super().load_latest_state(
-                workflow_id=workflow_id, owner_id=owner_id, execution_id=execution_id, branch=branch
-            )
-        key = branch_key(owner_id, workflow_id, branch)
-        if execution_id is None:
-            return self._bag(self._commits.head(key).manifest)
-        rows = self._catalog.history(self._tenant, key, execution=check_name(execution_id, "execution"), limit=1)
-        if not rows:
-            raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
-        return self._bag(rows[0].id)
 
-    @overload
-    def load_state(
-        self, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[False] = False
-    ) -> dict[str, Any]: ...
+def load_latest_state(
+    kernel: Kernel,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    execution_id: str | None = None,
+    branch: str = MAIN,
+    lazy: bool = False,
+) -> dict[str, Any]:
+    """The newest state of a branch, or of one execution on it; NotFound if there is none. With `lazy`, a
+    SmartStateBag: its fields are read when they are asked for, and `save` stores what was changed in it."""
+    found = latest_version(kernel, branch_key(owner_id, workflow_id, branch), execution_id)
+    return open_bag(kernel, found) if lazy else read_state(kernel, found)
 
-    @overload
-    def load_state(self, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[True]) -> SmartStateBag: ...
 
-    def load_state(self, manifest_id: str, *, owner_id: str | None = None, lazy: bool = False) -> dict[str, Any]:
-        """The whole state of one version; with `lazy`, as a SmartStateBag."""
-        if not lazy:
-            return super().load_state(manifest_id, owner_id=owner_id)
-        return self._bag(self._row(manifest_id, owner_id).id)
+@overload
+def load_state(
+    kernel: Kernel, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[False] = False
+) -> dict[str, Any]: ...
 
-    def save(
-        self,
-        bag: SmartStateBag,
-        *,
-        rebase: bool = False,
-        workflow_id: str | None = None,
-        owner_id: str | None = None,
-        branch: str | None = None,
-        execution_id: str | None = None,
-        segment_id: int | None = None,
-        idempotency_key: str | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        why: Mapping[str, Any] | None = None,
-        strategies: Mapping[str, Strategy] | None = None,
-    ) -> Commit:
-        """Make what the bag is now the next version of its branch; what it costs follows what was changed.
 
-        The head must still be the version that the bag was read or saved as, or HeadMoved is raised and nothing
-        changes, neither the store nor the bag. With `rebase`, what others changed meanwhile stays, and the bag shows it
-        afterwards. What both appended to a list stands, theirs first. Where both changed the same, also if they came to
-        the same, `strategies` (as those of `merge`: ours is the branch, theirs the bag) decide, or Conflict is raised,
-        with `conflicts`. `why` is that of `save_state_delta`. Every save makes a version, also one without changes. A
-        bag that was made from a plain dict needs `workflow_id` and `owner_id` at its first save, which begins the
-        branch."""
-        if not isinstance(bag, SmartStateBag):
-            raise Invalid(f"a {type(bag).__name__} is no bag", hint="load one with lazy=True, or make a SmartStateBag")
-        key, chosen = self._bag_key(bag, owner_id, workflow_id, branch), _strategies(strategies, rebase)
-        asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
-        commit = self._save_bag(bag, _Request(key, rebase, *asked, chosen))
-        assert commit is not None
-        return commit
+@overload
+def load_state(
+    kernel: Kernel, manifest_id: str, *, owner_id: str | None = None, lazy: Literal[True]
+) -> SmartStateBag: ...
 
-    def _save_bag(self, bag: SmartStateBag, request: _Request, *, only_changes: bool = False) -> Commit | None:
-        """Save a bag; None, if only changes are to be saved and there are none."""
-        gone: set[BlockId] = set()
-        while True:
-            work = _Save(self, bag, request, gone)
-            if only_changes and work.edited.root.id == work.base_root:
-                return None
-            try:
-                return work.run()
-            except Expired:
-                # What came from a version that is no more can still be written as a value, as long as it can be read.
-                missing = {each for each in work.changes.bases if self._catalog.manifest(self._tenant, each) is None}
-                if missing <= gone:
-                    raise
-                gone |= missing
 
-    def session(
-        self,
-        *,
-        workflow_id: str,
-        owner_id: str,
-        branch: str = MAIN,
-        rebase: bool = False,
-        execution_id: str | None = None,
-        segment_id: int | None = None,
-        idempotency_key: str | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        why: Mapping[str, Any] | None = None,
-        strategies: Mapping[str, Strategy] | None = None,
-    ) -> AbstractContextManager[SmartStateBag]:
-        """`with k.session(...) as state:` gives the newest state as a bag, an empty one if the branch does not exist
-        yet, and saves it at the end; an exception saves nothing. Afterwards the bag's `commit` is the commit, or None
-        if nothing was changed: then there is no new version. `rebase`, `why` and `strategies` are those of `save`."""
-        key, chosen = branch_key(owner_id, workflow_id, branch), _strategies(strategies, rebase)
-        asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
-        return self._session(_Request(key, rebase, *asked, chosen))
+def load_state(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None, lazy: bool = False) -> dict[str, Any]:
+    """The whole state of one version; with `lazy`, as a SmartStateBag."""
+    found = kernel._row(manifest_id, owner_id).id
+    return open_bag(kernel, found) if lazy else read_state(kernel, found)
 
-    def update(
-        self,
-        function: Callable[[SmartStateBag], object],
-        *,
-        workflow_id: str,
-        owner_id: str,
-        branch: str = MAIN,
-        execution_id: str | None = None,
-        segment_id: int | None = None,
-        idempotency_key: str | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        why: Mapping[str, Any] | None = None,
-    ) -> Commit | None:
-        """Change the newest state by a function, and if somebody else was faster, do it again with what is newest then.
 
-        The function gets the state as a bag, an empty one if the branch does not exist yet, and changes it. It is
-        called once for each attempt, so it should do nothing else. None if it changed nothing: then there is no new
-        version. Under an `idempotency_key` that was used already the function is not called, and the commit is that of
-        the first time; functions are not compared."""
-        key = branch_key(owner_id, workflow_id, branch)
-        asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
-        request = _Request(key, False, *asked, is_update=True)
-        fingerprint = _fingerprint(self, request, ["update"])
-        for _ in self._commits.attempts(key):
-            known = None if idempotency_key is None else self._commits.known(key, idempotency_key, fingerprint)
-            if known is not None:
-                return known
-            bag = self._session_bag(key)
-            try:
-                _change(bag, function)
-            except Expired:
-                # The version may have gone while the function read it, but the newest never does.
-                if self._commits.head(key).manifest == bag._base.manifest:
-                    raise
-            else:
-                with suppress(HeadMoved):
-                    return self._save_session(bag, request)
-        raise AssertionError("unreachable")
+def save(
+    kernel: Kernel,
+    bag: SmartStateBag,
+    *,
+    rebase: bool = False,
+    workflow_id: str | None = None,
+    owner_id: str | None = None,
+    branch: str | None = None,
+    execution_id: str | None = None,
+    segment_id: int | None = None,
+    idempotency_key: str | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    why: Mapping[str, Any] | None = None,
+    strategies: Mapping[str, Strategy] | None = None,
+) -> Commit:
+    """Make what the bag is now the next version of its branch; what it costs follows what was changed.
 
-    @contextmanager
-    def _session(self, request: _Request) -> Iterator[SmartStateBag]:
-        bag = self._session_bag(request.key)
-        yield bag
-        self._save_session(bag, request)
+    The head must still be the version that the bag was read or saved as, or HeadMoved is raised and nothing
+    changes, neither the store nor the bag. With `rebase`, what others changed meanwhile stays, and the bag shows it
+    afterwards. What both appended to a list stands, theirs first. Where both changed the same, also if they came to
+    the same, `strategies` (as those of `merge`: ours is the branch, theirs the bag) decide, or Conflict is raised,
+    with `conflicts`. `why` is that of `save_state_delta`. Every save makes a version, also one without changes. A
+    bag that was made from a plain dict needs `workflow_id` and `owner_id` at its first save, which begins the
+    branch."""
+    if not isinstance(bag, SmartStateBag):
+        raise Invalid(f"a {type(bag).__name__} is no bag", hint="load one with lazy=True, or make a SmartStateBag")
+    key, chosen = _bag_key(kernel, bag, owner_id, workflow_id, branch), _strategies(strategies, rebase)
+    asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
+    commit = _save_bag(kernel, bag, _Request(key, rebase, *asked, chosen))
+    assert commit is not None
+    return commit
 
-    def _session_bag(self, key: BranchKey) -> SmartStateBag:
-        head = self._commits.head_after_pending(key)
-        return SmartStateBag() if head is None else self._bag(head.manifest)
 
-    def _save_session(self, bag: SmartStateBag, request: _Request) -> Commit | None:
-        """Save what was changed; None if nothing was."""
-        self._bag_key(bag, request.key.owner, request.key.workflow, request.key.branch)
-        return self._save_bag(bag, request, only_changes=True)
+def _save_bag(kernel: Kernel, bag: SmartStateBag, request: _Request, *, only_changes: bool = False) -> Commit | None:
+    """Save a bag; None, if only changes are to be saved and there are none."""
+    gone: set[BlockId] = set()
+    while True:
+        work = _Save(kernel, bag, request, gone)
+        if only_changes and work.edited.root.id == work.base_root:
+            return None
+        try:
+            return work.run()
+        except Expired:
+            # What came from a version that is no more can still be written as a value, as long as it can be read.
+            missing = {each for each in work.changes.bases if kernel._catalog.manifest(kernel._tenant, each) is None}
+            if missing <= gone:
+                raise
+            gone |= missing
 
-    @cached_property
-    def _bag_store(self) -> BagStore:
-        return BagStore((id(self._catalog), self._tenant), Parts(self._trees), self._commits.guarded)
 
-    def _bag(self, manifest: BlockId) -> SmartStateBag:
-        found = self._commits.manifest(manifest)
-        if found.root.kind != "map":
-            raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())
-        return SmartStateBag._of_version(
-            self._bag_store, found.key, manifest=manifest, version=found.version, root=found.root
+def session(
+    kernel: Kernel,
+    *,
+    workflow_id: str,
+    owner_id: str,
+    branch: str = MAIN,
+    rebase: bool = False,
+    execution_id: str | None = None,
+    segment_id: int | None = None,
+    idempotency_key: str | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    why: Mapping[str, Any] | None = None,
+    strategies: Mapping[str, Strategy] | None = None,
+) -> AbstractContextManager[SmartStateBag]:
+    """`with k.session(...) as state:` gives the newest state as a bag, an empty one if the branch does not exist
+    yet, and saves it at the end; an exception saves nothing. Afterwards the bag's `commit` is the commit, or None
+    if nothing was changed: then there is no new version. `rebase`, `why` and `strategies` are those of `save`."""
+    key, chosen = branch_key(owner_id, workflow_id, branch), _strategies(strategies, rebase)
+    asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
+    return _session(kernel, _Request(key, rebase, *asked, chosen))
+
+
+def update(
+    kernel: Kernel,
+    function: Callable[[SmartStateBag], object],
+    *,
+    workflow_id: str,
+    owner_id: str,
+    branch: str = MAIN,
+    execution_id: str | None = None,
+    segment_id: int | None = None,
+    idempotency_key: str | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    why: Mapping[str, Any] | None = None,
+) -> Commit | None:
+    """Change the newest state by a function, and if somebody else was faster, do it again with what is newest then.
+
+    The function gets the state as a bag, an empty one if the branch does not exist yet, and changes it. It is
+    called once for each attempt, so it should do nothing else. None if it changed nothing: then there is no new
+    version. Under an `idempotency_key` that was used already the function is not called, and the commit is that of
+    the first time; functions are not compared."""
+    key = branch_key(owner_id, workflow_id, branch)
+    asked = (execution_id, segment_id, idempotency_key, message, explained(metadata, why))
+    request = _Request(key, False, *asked, is_update=True)
+    fingerprint = _fingerprint(kernel, request, ["update"])
+    for _ in kernel._commits.attempts(key):
+        known = None if idempotency_key is None else kernel._commits.known(key, idempotency_key, fingerprint)
+        if known is not None:
+            return known
+        bag = _session_bag(kernel, key)
+        try:
+            _change(bag, function)
+        except Expired:
+            # The version may have gone while the function read it, but the newest never does.
+            if kernel._commits.head(key).manifest == bag._base.manifest:
+                raise
+        else:
+            with suppress(HeadMoved):
+                return _save_session(kernel, bag, request)
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def _session(kernel: Kernel, request: _Request) -> Iterator[SmartStateBag]:
+    bag = _session_bag(kernel, request.key)
+    yield bag
+    _save_session(kernel, bag, request)
+
+
+def _session_bag(kernel: Kernel, key: BranchKey) -> SmartStateBag:
+    head = kernel._commits.head_after_pending(key)
+    return SmartStateBag() if head is None else open_bag(kernel, head.manifest)
+
+
+def _save_session(kernel: Kernel, bag: SmartStateBag, request: _Request) -> Commit | None:
+    """Save what was changed; None if nothing was."""
+    _bag_key(kernel, bag, request.key.owner, request.key.workflow, request.key.branch)
+    return _save_bag(kernel, bag, request, only_changes=True)
+
+
+def _domain(kernel: Kernel) -> object:
+    """Equal for the kernels of one tenant of one store."""
+    return id(kernel._catalog), kernel._tenant
+
+
+def _store(kernel: Kernel) -> BagStore:
+    return BagStore(_domain(kernel), Parts(kernel._trees), kernel._commits.guarded)
+
+
+def open_bag(kernel: Kernel, manifest: BlockId) -> SmartStateBag:
+    """The state of a version that is known to be there."""
+    found = kernel._commits.manifest(manifest)
+    if found.root.kind != "map":
+        raise Corrupt(f"the state of manifest {manifest.hex()} is no dict", block=manifest.hex())
+    return SmartStateBag._of_version(
+        _store(kernel), found.key, manifest=manifest, version=found.version, root=found.root
+    )
+
+
+def _bag_key(
+    kernel: Kernel, bag: SmartStateBag, owner_id: str | None, workflow_id: str | None, branch: str | None
+) -> BranchKey:
+    known = bag._key
+    if bag._unsure:
+        raise Conflict(
+            "the bag was saved, but could not be brought up to what was saved", hint="load the newest state again"
         )
-
-    def _bag_key(
-        self, bag: SmartStateBag, owner_id: str | None, workflow_id: str | None, branch: str | None
-    ) -> BranchKey:
-        known = bag._key
-        if bag._unsure:
-            raise Conflict(
-                "the bag was saved, but could not be brought up to what was saved", hint="load the newest state again"
-            )
-        if known is None:
-            if owner_id is None or workflow_id is None:
-                raise Invalid("the bag belongs to no workflow yet", hint="pass workflow_id and owner_id")
-            bag._base.store = self._bag_store
-            return branch_key(owner_id, workflow_id, MAIN if branch is None else branch)
-        if not self._bag_store.domain == getattr(bag._base.store, "domain", None):
-            raise Invalid("the bag was read from another store or tenant", hint="save it with the kernel it came from")
-        asked = (owner_id or known.owner, workflow_id or known.workflow, branch or known.branch)
-        if asked != (known.owner, known.workflow, known.branch):
-            raise Invalid(f"the bag belongs to {place(known)}", hint="fork the version, and load the fork")
-        return known
+    if known is None:
+        if owner_id is None or workflow_id is None:
+            raise Invalid("the bag belongs to no workflow yet", hint="pass workflow_id and owner_id")
+        bag._base.store = _store(kernel)
+        return branch_key(owner_id, workflow_id, MAIN if branch is None else branch)
+    if _domain(kernel) != getattr(bag._base.store, "domain", None):
+        raise Invalid("the bag was read from another store or tenant", hint="save it with the kernel it came from")
+    asked = (owner_id or known.owner, workflow_id or known.workflow, branch or known.branch)
+    if asked != (known.owner, known.workflow, known.branch):
+        raise Invalid(f"the bag belongs to {place(known)}", hint="fork the version, and load the fork")
+    return known
 
 
 class _Save:
     """A save under way. Until it is committed nothing is changed, neither the store nor the bag."""
 
-    def __init__(self, kernel: BagKernel, bag: SmartStateBag, request: _Request, gone: set[BlockId]) -> None:
+    def __init__(self, kernel: Kernel, bag: SmartStateBag, request: _Request, gone: set[BlockId]) -> None:
         self._kernel = kernel
         self._bag = bag
         self._request = request
@@ -524,7 +533,7 @@ class _Save:
             separate(bag, paths, trees, root, length)
 
 
-def _fingerprint(kernel: BagKernel, request: _Request, came_to: list[Any]) -> bytes:
+def _fingerprint(kernel: Kernel, request: _Request, came_to: list[Any]) -> bytes:
     """What tells whether a request under the same idempotency key is the same; of an update, what is the same however
     often it is tried."""
     if request.idempotency_key is None:
@@ -576,3 +585,13 @@ def _change(bag: SmartStateBag, function: Callable[[SmartStateBag], object]) -> 
         raise Invalid(
             f"the function of an update gave a {type(answer).__name__} back", hint="change the state that it is given"
         )
+
+
+class BagKernel(Kernel):
+    """The kernel with the verbs that load and save bags."""
+
+    load_latest_state = load_latest_state
+    load_state = load_state
+    save = save
+    session = session
+    update = update

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path
+from analemma.catalog.port import BranchKey
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import (
     MAIN,
@@ -25,14 +26,17 @@ def load_latest_state(
     kernel: Kernel, *, workflow_id: str, owner_id: str, execution_id: str | None = None, branch: str = MAIN
 ) -> dict[str, Any]:
     """The newest state of a branch, or of one execution on it; NotFound if there is none."""
-    key = branch_key(owner_id, workflow_id, branch)
-    if execution_id is not None:
-        execution = check_name(execution_id, "execution")
-        rows = kernel._catalog.history(kernel._tenant, key, execution=execution, limit=1)
-        if not rows:
-            raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
-        return read_state(kernel, rows[0].id)
-    return read_state(kernel, kernel._commits.head(key).manifest)
+    return read_state(kernel, latest_version(kernel, branch_key(owner_id, workflow_id, branch), execution_id))
+
+
+def latest_version(kernel: Kernel, key: BranchKey, execution_id: str | None) -> BlockId:
+    """The newest version of a branch, or of one execution on it; NotFound if there is none."""
+    if execution_id is None:
+        return kernel._commits.head(key).manifest
+    rows = kernel._catalog.history(kernel._tenant, key, execution=check_name(execution_id, "execution"), limit=1)
+    if not rows:
+        raise NotFound(f"{place(key)} has no version of execution {execution_id!r}")
+    return rows[0].id
 
 
 def load_state(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> dict[str, Any]:
