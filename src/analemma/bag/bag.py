@@ -1,5 +1,5 @@
-"""Bags, the dicts that users work on, and the kernel's verbs that load and save them. Each is a whole state, read when
-it is asked for, and knows what was changed in it."""
+"""The kernel's verbs that load and save bags: the dicts that users work on. Each is a whole state, read when it is
+asked for, and knows what was changed in it."""
 
 from __future__ import annotations
 
