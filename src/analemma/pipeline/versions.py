@@ -6,7 +6,7 @@ import threading
 from typing import Final
 
 from analemma.catalog.entities.entities import MAXIMUM_VERSION
-from analemma.catalog.nodes import NodeLease, NodeLeases
+from analemma.catalog.leases import NodeLease, NodeLeases
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Invalid
 from analemma.slicing.tsid import Version, VersionGenerator, parse_version, version_time_ms

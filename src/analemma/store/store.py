@@ -244,7 +244,7 @@ class Store:
     @cached_property
     def versions(self) -> Versions:
         """Makes the versions of entities, for all tenants."""
-        from analemma.catalog.nodes import NodeLeases
+        from analemma.catalog.leases import NodeLeases
         from analemma.pipeline.versions import Versions
 
         rows, node = NodeLeases(self.catalog.engine), self.settings.version_node
