@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -15,6 +15,9 @@ from analemma.errors import Conflict, Corrupt
 
 MOST_TRIES = 1000
 """Whoever builds on what is newest loses to others now and then; so often in a row nobody does."""
+
+AGAIN_S = 1.0
+"""After a turn of a thread that raised, the next one comes so much later."""
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
@@ -94,6 +97,65 @@ def attempts(
 
             clock.sleep(uniform(0, 0.002 * min(attempt, 10)))
     raise Conflict(trouble, hint=hint)
+
+
+class Ticker:
+    """A thread that takes its turn whenever it is woken, and when the seconds are over that its last turn gave; after
+    one that raised, a little later, however often it is woken meanwhile. The first wake-up starts it. It is a daemon: a
+    program that ends does not wait for it."""
+
+    def __init__(
+        self, name: str, turn: Callable[[], float | None], *, end: Callable[[], object] = lambda: None
+    ) -> None:
+        """`end` is called by the thread when it ends."""
+        self._name = name
+        self._turn = turn
+        self._end = end
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._wanted = False
+        self._woken = threading.Event()
+        self._stopped = threading.Event()
+
+    def wake(self) -> None:
+        """Have it take a turn that begins later than this."""
+        if self._wanted and self._is_alive():
+            return
+        self._wanted = True
+        self._woken.set()
+        if not self._is_alive():
+            with self._lock:
+                if not self._is_alive() and not self._stopped.is_set():
+                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    self._thread.start()
+
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """End it behind the turn that is under way, or that was asked for; whether it has ended within the time."""
+        with self._lock:
+            self._stopped.set()
+        self._woken.set()
+        if self._thread is not None and self._is_alive():
+            self._thread.join(timeout_s)
+        return not self._is_alive()
+
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while self._wanted or not self._stopped.is_set():
+                # In this order: whoever wakes it from here on does not find that a turn is wanted already.
+                self._woken.clear()
+                self._wanted = False
+                try:
+                    pause_s = self._turn()
+                except Exception:
+                    self._stopped.wait(AGAIN_S)
+                    pause_s = 0.0
+                if not self._stopped.is_set():
+                    self._woken.wait(pause_s)
+        finally:
+            self._end()
 
 
 class Entropy(Protocol):

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from analemma.catalog.collecting.places import FILE_NAME as FILE_NAME
+from analemma.catalog.engine.db import Engine
 from analemma.catalog.engine.sqlite.engine import SqliteEngine, Synchronous, sync_directory
 from analemma.catalog.engine.sqlite.file_lock import PATIENCE_S
 from analemma.catalog.engine.sqlite.memory import is_in_memory, make_directory_in_memory, remove_from_memory
-from analemma.catalog.engine.wakeups import FileWakeups, PostgresWakeups
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock
 from analemma.errors import Invalid, Unavailable
@@ -114,12 +114,7 @@ def _open_sqlite(path: str, clock: Clock | None, migrate: bool, **options: Any) 
         if not migrate and not os.path.exists(path) and not is_in_memory(path):
             raise Unavailable(f"there is no database at {path}", hint="run `analemma migrate`")
         make_directory(os.path.dirname(os.path.abspath(path)))
-        engine = SqliteEngine(path, **options)
-        try:
-            return SqlCatalog(engine, FileWakeups(engine.path), clock=clock, migrate_schema=migrate)
-        except BaseException:
-            engine.close()
-            raise
+        return _open_on(SqliteEngine(path, **options), clock, migrate)
     except BaseException:
         remove_from_memory(path)
         raise
@@ -130,10 +125,12 @@ def _open_postgres(url: str, clock: Clock | None, migrate: bool, options: dict[s
         from analemma.catalog.engine.postgres.engine import PostgresEngine
     except ImportError as exc:
         raise Unavailable("the PostgreSQL driver is not installed", hint="pip install 'analemma[postgres]'") from exc
-    engine = PostgresEngine(url, **options)
+    return _open_on(PostgresEngine(url, **options), clock, migrate)
+
+
+def _open_on(engine: Engine, clock: Clock | None, migrate: bool) -> SqlCatalog:
     try:
-        wakeups = PostgresWakeups(engine.dedicated, listening=not engine.pgbouncer)
-        return SqlCatalog(engine, wakeups, clock=clock, migrate_schema=migrate)
+        return SqlCatalog(engine, clock=clock, migrate_schema=migrate)
     except BaseException:
         engine.close()
         raise

@@ -11,7 +11,6 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.collecting.places import elsewhere
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.schema import migrate
-from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.kernel import commits, records, versions
 from analemma.catalog.kernel.ledger import SqlLedger
 from analemma.catalog.langgraph.pending_writes import carry
@@ -70,9 +69,7 @@ class SqlCatalog(SqlLedger):
     set_retention = versions.set_retention
     retention_policies = versions.retention_policies
 
-    def __init__(
-        self, engine: Engine, wakeups: Wakeups, *, clock: Clock | None = None, migrate_schema: bool = True
-    ) -> None:
+    def __init__(self, engine: Engine, *, clock: Clock | None = None, migrate_schema: bool = True) -> None:
         self.engine = engine
         self.clock = clock or SystemClock()
         self.migrated = migrate(engine, now_us=self.clock.now_us(), apply=migrate_schema)
@@ -82,7 +79,7 @@ class SqlCatalog(SqlLedger):
         self._tenants: dict[str, TenantId] = {}
         self._objects_held: str | None = None
         """Where this program would put objects; None once it is known that nobody chooses another place."""
-        self.wakeups = wakeups
+        self.wakeups = engine.wakeups()
         """Producers of events call `wakeups.signal()` after their commit."""
 
     def store_id(self) -> str:

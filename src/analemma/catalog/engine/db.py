@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.engine.sql import Sql, Statement
+from analemma.catalog.engine.wakeups import Wakeups
 from analemma.errors import AnalemmaError, Conflict, Expired, Internal, OutcomeUnknown, Unavailable
 
 Result = TypeVar("Result")
@@ -138,6 +139,10 @@ class Engine(Statements):
     def function_changes(self, found: Mapping[str, str]) -> list[str]:
         """What makes the functions that are missing, and drops those that nobody needs."""
         return []
+
+    @abstractmethod
+    def wakeups(self) -> Wakeups:
+        """What tells workers, also those of other processes, that something may be due."""
 
     @abstractmethod
     def identity(self) -> tuple[str | None, str]:

@@ -142,8 +142,7 @@ def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Pr
     scalars = dict(_pairs(_TABLE.sub("", heading)))
     steps: list[Step] = []
     often: list[dict[str, bool]] = []
-    for text in filter(None, map(str.strip, _END.split(rest))):
-        sql = _uncommented(text)
+    for sql in map(_uncommented, _END.split(rest)):
         if sql.startswith("include "):
             other = find(sql.removeprefix("include ").strip())
             scalars = {**other.scalars, **scalars}
@@ -155,14 +154,11 @@ def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Pr
         elif (found := _PASSES.fullmatch(sql)) is not None:
             steps.append(Step("", passes=declare(found[1], " ".join(found[2].split()))))
         elif sql:
-            steps.append(_step(text))
+            steps.append(_step(sql))
     return Procedure(name, purpose, scalars, tables, tuple(steps), tuple(often))
 
 
 def _step(text: str) -> Step:
-    # Comments before it would hide how it begins.
-    begins = next(at for at, line in _lines(text) if line.strip() and not line.startswith("--"))
-    text = text[begins:]
     each = _EACH.match(text)
     if each is not None:
         text = text[each.end() :]
@@ -194,13 +190,6 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 def _uncommented(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
-
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    at = 0
-    for line in text.splitlines(keepends=True):
-        yield at, line
-        at += len(line)
 
 
 def picker(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -11,15 +11,10 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
-QUIET_S = 0.005
-"""At least this long between two notifications of a process."""
 WATCH_EVERY_S = 0.02
 RECENT_S = 0.05
 """A file's time has a granularity: one that was changed this recently may have been changed again."""
-RECONNECT_S = 1.0
-LISTEN_S = 0.2
 
 
 class Wakeups:
@@ -59,7 +54,7 @@ class Listener:
         self._event = threading.Event()
         self.look: Callable[[], bool] | None = None
         """Whether other processes committed anything since the last time; asked every few milliseconds."""
-        self.stop: Callable[[], None] | None = None
+        self.stop: Callable[[], object] | None = None
         self.woken = 0
         """How often it was woken, for whoever counts."""
 
@@ -128,109 +123,3 @@ class _LogWatch:
             self._again_at = None
             return True
         return False
-
-
-class PostgresWakeups(Wakeups):
-    """For PostgreSQL. `connect` makes a connection that nobody else uses."""
-
-    def __init__(self, connect: Callable[[], DedicatedConnection], *, listening: bool = True) -> None:
-        super().__init__()
-        self._connect = connect
-        self._listening = listening
-        self._lock = threading.Lock()
-        self._wanted = threading.Event()
-        self._sender: _Line | None = None
-        self._closed = False
-
-    def signal(self) -> None:
-        super().signal()
-        if self._wanted.is_set():
-            return  # One is about to be sent.
-        self._wanted.set()
-        if self._sender is None:
-            with self._lock:
-                if self._sender is None and not self._closed:
-                    self._sender = _Line("analemma-notify", self._connect, self._send)
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-        if self._sender is not None:
-            self._wanted.set()
-            self._sender.close()
-
-    def _watch(self, listener: Listener) -> None:
-        if self._listening:
-
-            def begin(connection: DedicatedConnection) -> None:
-                connection.execute("listen")
-                # For what was sent while nobody listened.
-                listener.wake()
-
-            def hear(connection: DedicatedConnection) -> None:
-                if connection.heard(LISTEN_S):
-                    listener.wake()
-
-            listener.stop = _Line("analemma-listen", self._connect, hear, begin).close
-
-    def _send(self, connection: DedicatedConnection) -> None:
-        time.sleep(QUIET_S)
-        self._wanted.wait()
-        self._wanted.clear()
-        connection.execute("notify")
-
-
-class DedicatedConnection(Protocol):
-    """A PostgreSQL connection outside of the pool."""
-
-    def execute(self, name: str) -> None:
-        """Run a statement by its name."""
-
-    def heard(self, seconds: float) -> bool:
-        """Wait for a notification, at most so long."""
-
-    def close(self) -> None:
-        """Give it back to the server."""
-
-
-class _Line:
-    """A thread with a connection of its own, on which it does one thing over and over. Workers poll, and this is only
-    the faster way: what fails is tried again later, on another connection."""
-
-    def __init__(
-        self,
-        name: str,
-        connect: Callable[[], DedicatedConnection],
-        turn: Callable[[DedicatedConnection], None],
-        begin: Callable[[DedicatedConnection], None] | None = None,
-    ) -> None:
-        self._connect = connect
-        self._turn = turn
-        self._begin = begin
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End behind the turn that is under way."""
-        self._stopped.set()
-        self._thread.join(2.0)
-
-    def _run(self) -> None:
-        connection: DedicatedConnection | None = None
-        stopped = False
-        while not stopped:
-            try:
-                if connection is None:
-                    connection = self._connect()
-                    if self._begin is not None:
-                        self._begin(connection)
-                self._turn(connection)
-                stopped = self._stopped.is_set()
-            except Exception:
-                if connection is not None:
-                    connection.close()
-                connection = None
-                stopped = self._stopped.wait(RECONNECT_S)
-        if connection is not None:
-            connection.close()

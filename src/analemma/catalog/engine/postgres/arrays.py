@@ -5,6 +5,7 @@ psycopg's own list dumper inspects every element in Python, which for a commit c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Any
 
@@ -27,57 +28,55 @@ BYTEA, INT8, TEXT = 17, 20, 25
 BYTEA_ARRAY, INT8_ARRAY, TEXT_ARRAY = 1001, 1016, 1009
 
 
-class BlobsDumper(Dumper):
+class _ArrayDumper(Dumper):
+    """One column. `element` is the type of what is in it."""
+
+    format = Format.BINARY
+    element: int
+
+    def dump(self, obj: Any) -> Buffer:
+        if not obj:
+            return _HEADER.pack(0, 0, self.element, 0, 1)[:12]
+        return _HEADER.pack(1, 1, self.element, len(obj), 1) + b"".join(self.parts(obj))
+
+    def parts(self, values: Any) -> list[bytes]:
+        """What the elements are sent as."""
+        raise NotImplementedError
+
+
+class BlobsDumper(_ArrayDumper):
     """bytea[]"""
 
-    format = Format.BINARY
-    oid = BYTEA_ARRAY
+    oid, element = BYTEA_ARRAY, BYTEA
 
-    def dump(self, obj: Blobs) -> Buffer:
-        if not obj:
-            return _HEADER.pack(0, 0, BYTEA, 0, 1)[:12]
+    def parts(self, values: Iterable[bytes | None]) -> list[bytes]:
         pack = _LENGTH.pack
-        parts = [_HEADER.pack(1, 1, BYTEA, len(obj), 1)]
-        for value in obj:
+        parts = []
+        for value in values:
             if value is None:
                 parts.append(_NULL)
             else:
-                parts.append(pack(len(value)))
-                parts.append(value)
-        return b"".join(parts)
+                parts += (pack(len(value)), value)
+        return parts
 
 
-class IntegersDumper(Dumper):
+class IntegersDumper(_ArrayDumper):
     """bigint[]"""
 
-    format = Format.BINARY
-    oid = INT8_ARRAY
+    oid, element = INT8_ARRAY, INT8
 
-    def dump(self, obj: Integers) -> Buffer:
-        if not obj:
-            return _HEADER.pack(0, 0, INT8, 0, 1)[:12]
+    def parts(self, values: Iterable[int | None]) -> list[bytes]:
         pack = _INTEGER.pack
-        parts = [_NULL if value is None else pack(8, value) for value in obj]
-        return _HEADER.pack(1, 1, INT8, len(obj), 1) + b"".join(parts)
+        return [_NULL if value is None else pack(8, value) for value in values]
 
 
-class TextsDumper(Dumper):
+class TextsDumper(BlobsDumper):
     """text[]"""
 
-    format = Format.BINARY
-    oid = TEXT_ARRAY
+    oid, element = TEXT_ARRAY, TEXT
 
-    def dump(self, obj: Texts) -> Buffer:
-        if not obj:
-            return _HEADER.pack(0, 0, TEXT, 0, 1)[:12]
-        parts = [_HEADER.pack(1, 1, TEXT, len(obj), 1)]
-        for value in obj:
-            if value is None:
-                parts.append(_NULL)
-            else:
-                data = value.encode()
-                parts += (_LENGTH.pack(len(data)), data)
-        return b"".join(parts)
+    def parts(self, values: Iterable[Any]) -> list[bytes]:
+        return super().parts([None if value is None else value.encode() for value in values])
 
 
 def register(connection: Connection[Any]) -> None:

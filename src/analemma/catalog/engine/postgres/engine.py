@@ -27,7 +27,9 @@ from analemma.catalog.engine.postgres.names import (
 )
 from analemma.catalog.engine.postgres.pool import Connection, Loan, PostgresPool
 from analemma.catalog.engine.postgres.transaction import PostgresTransaction
+from analemma.catalog.engine.postgres.wakeups import PostgresWakeups
 from analemma.catalog.engine.sql import POSTGRES
+from analemma.catalog.engine.wakeups import Wakeups
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 
 Result = TypeVar("Result")
@@ -128,10 +130,9 @@ class PostgresEngine(Engine):
         """An autocommit connection; raises ConnectionDropped when it was lost meanwhile."""
         return _Session(self)
 
-    def dedicated(self) -> DedicatedConnection:
-        """A connection outside of the pool, for one that listens or notifies."""
-        connection = self.pool.connect()
-        return DedicatedConnection(connection, self.statements_on(connection))
+    def wakeups(self) -> Wakeups:
+        # A pooler lends another connection for each transaction: what was listened to would be another's.
+        return PostgresWakeups(lambda: self.statements_on(self.pool.connect()), listening=not self.pgbouncer)
 
     def missing_functions(self, found: Mapping[str, str]) -> list[str]:
         return functions.missing(found)
@@ -266,26 +267,6 @@ class _Session:
             connection.close()
         elif connection.broken and isinstance(error, AnalemmaError):
             raise ConnectionDropped(error.message, hint=error.hint) from error
-
-
-class DedicatedConnection:
-    """A connection that one thread has to itself."""
-
-    def __init__(self, connection: Connection, statements: PostgresTransaction) -> None:
-        self._connection = connection
-        self._statements = statements
-
-    def execute(self, name: str) -> None:
-        """Run a statement by its name."""
-        self._statements.control(name)
-
-    def heard(self, seconds: float) -> bool:
-        """Wait for a notification, at most so long."""
-        return any(True for _ in self._connection.notifies(timeout=seconds, stop_after=1))
-
-    def close(self) -> None:
-        """Give it back to the server."""
-        self._connection.close()
 
 
 class ConnectionDropped(Unavailable):

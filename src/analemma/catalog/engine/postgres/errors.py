@@ -63,14 +63,14 @@ def translate_connecting(exc: Exception, server: str) -> AnalemmaError:
     )
 
 
+FAILURES = (psycopg.Error, OverflowError, UnicodeEncodeError)
+"""What a statement may fail with."""
+
+
 def translate(exc: Exception, server: str) -> AnalemmaError:
-    """The error to raise `from exc`, for a statement that failed."""
-    if isinstance(exc, AnalemmaError):
-        return exc
-    if isinstance(exc, (UnicodeEncodeError, OverflowError)):
-        return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
+    """The error to raise `from exc`, which is one of the failures of a statement."""
     if not isinstance(exc, psycopg.Error):
-        return Internal(f"unexpected {type(exc).__name__} from the database driver: {_one_line(exc)}")
+        return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
     if exc.sqlstate is None and isinstance(exc, psycopg.DataError):
         return Invalid(
             f"a value does not fit the database: {_one_line(exc)}", hint="integers are 64 bits, text has no NUL"

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from analemma.catalog.engine.db import Row, Transaction
-from analemma.catalog.engine.postgres.errors import rolled_back, translate
+from analemma.catalog.engine.postgres.errors import FAILURES, rolled_back, translate
 from analemma.catalog.engine.postgres.functions import function
 from analemma.catalog.engine.postgres.names import Names
 from analemma.catalog.engine.postgres.pool import Connection
@@ -49,7 +49,7 @@ class PostgresTransaction(Transaction):
         cursor = self._connection.cursor()
         try:
             cursor.executemany(self._names.queries[name], rows)
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+        except FAILURES as exc:
             raise self._failed(exc) from exc
         return cursor.rowcount
 
@@ -60,7 +60,7 @@ class PostgresTransaction(Transaction):
             hit(called.before)
             row = self._connection.execute(self._names.sent[called.call], called.bind(given), binary=True).fetchone()
             hit(called.after)
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+        except FAILURES as exc:
             raise self._failed(exc) from exc
         assert row is not None
         return None if not called.answers else row[0] or []
@@ -77,6 +77,14 @@ class PostgresTransaction(Transaction):
             self._connection.execute(self._names.queries[name], prepare=False)
         except psycopg.Error as exc:
             raise self._failed(exc) from exc
+
+    def heard(self, seconds: float) -> bool:
+        """Wait for a notification, at most so long."""
+        return any(True for _ in self._connection.notifies(timeout=seconds, stop_after=1))
+
+    def close(self) -> None:
+        """Give a connection back to the server that is not the pool's."""
+        self._connection.close()
 
     def commit(self) -> None:
         """COMMIT. Asked to commit a transaction in which a statement failed, PostgreSQL rolls it back without an
@@ -98,5 +106,5 @@ class PostgresTransaction(Transaction):
             return None
         try:
             return self._connection.execute(self._names.queries[name], values, binary=True)
-        except (psycopg.Error, OverflowError, UnicodeEncodeError) as exc:
+        except FAILURES as exc:
             raise self._failed(exc) from exc

@@ -19,6 +19,7 @@ from analemma.catalog.engine.sqlite.file_lock import PATIENCE_S, TIMEOUT_S, File
 from analemma.catalog.engine.sqlite.memory import is_in_memory, remove_from_memory
 from analemma.catalog.engine.sqlite.transaction import ColumnTypes, SqliteTransaction
 from analemma.catalog.engine.sqlite.writer import LOG_LIMIT_BYTES, SqliteWriter
+from analemma.catalog.engine.wakeups import FileWakeups, Wakeups
 from analemma.errors import Unavailable
 
 Result = TypeVar("Result")
@@ -64,7 +65,7 @@ class SqliteEngine(Engine):
         self.path = os.path.abspath(os.fspath(path))
         self.statements: Counter[str] = Counter()
         self._synchronous = "off" if is_in_memory(self.path) else synchronous
-        self._connect = _Connector(self.path, self.statements, synchronous=self._synchronous, busy_timeout_s=patience_s)
+        self._types = ColumnTypes()
         self._patience_s = patience_s
         self._lock_timeout_s = lock_timeout_s
         self._log_limit_bytes = log_limit_bytes
@@ -103,6 +104,9 @@ class SqliteEngine(Engine):
             sync_file(f"{self.path}-wal")
         return result
 
+    def wakeups(self) -> Wakeups:
+        return FileWakeups(self.path)
+
     def identity(self) -> tuple[str | None, str]:
         # A copy is another file. Not the device: that changes when the same disk is mounted again.
         return "sqlite", str(os.stat(self.path).st_ino)
@@ -121,7 +125,7 @@ class SqliteEngine(Engine):
             self._refusal = self._closed
             self._close_idle()
             # Last: the connection that closes last copies the log back and removes it, and only this one may write.
-            self._connection.close()
+            self._writer.connection.close()
             self._lock.close()
             remove_from_memory(self.path)
 
@@ -130,30 +134,93 @@ class SqliteEngine(Engine):
             raise lost_in_a_fork()
         self._lock = FileLock(self.path, timeout_s=self._lock_timeout_s, patience_s=self._patience_s)
         try:
-            tx = self._connect.writer(self._lock)
+            tx = self._make_writer(self._lock)
             # Not only when it is new: whoever made it may have been killed before this.
             sync_directory(os.path.dirname(self.path))
         except BaseException:
             self._lock.close()
             raise
-        self._connection = tx.connection
         self._writer = SqliteWriter(
             tx,
             database=self.path,
             lock=self._lock,
-            renew=self._renew_writer,
-            truncate_log=self._connect.truncate_log,
+            renew=self._make_writer,
+            truncate_log=self._truncate_log,
             timeout_s=self._lock_timeout_s,
             log_limit_bytes=self._log_limit_bytes,
         )
         self._refusal = None
 
-    def _renew_writer(self) -> SqliteTransaction:
-        before = self._connection
-        tx = self._connect.writer(None)
-        self._connection = tx.connection
-        before.close()
+    def _make_writer(self, lock: FileLock | None = None) -> SqliteTransaction:
+        """The connection that writes. With `lock`, the file is first made to keep a write-ahead log if it does not."""
+        # The last resort: our own processes queue on the lock file, so only a stranger's transaction can block us.
+        tx = self._connect(self._patience_s)
+        try:
+            tx.control("probe")
+            if lock is not None:
+                self._switch_to_wal(tx, lock)
+            tx.control(f"synchronous_{self._synchronous}")
+            for name in _WRITER_PRAGMAS:
+                tx.control(name)
+        except BaseException:
+            tx.connection.close()
+            raise
         return tx
+
+    def _make_reader(self) -> SqliteTransaction:
+        """A connection that cannot write."""
+        tx = self._connect(self._patience_s)
+        try:
+            tx.control("refuse_writes")
+        except BaseException:
+            tx.connection.close()
+            raise
+        return tx
+
+    def _truncate_log(self) -> None:
+        """Empty the log, on a connection of its own that waits only a little."""
+        tx = self._connect(CHECKPOINT_PATIENCE_S)
+        try:
+            tx.control("truncate_log")
+        finally:
+            tx.connection.close()
+
+    def _connect(self, timeout_s: float) -> SqliteTransaction:
+        try:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=timeout_s,
+                isolation_level=None,  # we begin and commit ourselves
+                check_same_thread=False,  # a connection moves between threads, never used by two at once
+                cached_statements=512,
+            )
+        except sqlite3.Error as exc:
+            raise translate(exc, self.path) from exc
+        return SqliteTransaction(connection, self.statements, self.path, self._types)
+
+    def _switch_to_wal(self, tx: SqliteTransaction, lock: FileLock) -> None:
+        if _size(self.path) > 0:
+            # In that mode already, as a rule, and then nothing is written: no need to wait for whoever is writing.
+            try:
+                tx.control("use_wal")
+                return
+            except Unavailable:
+                pass
+        # Several processes may create the file at the same moment, and changing the mode does not wait while others so
+        # much as look at it.
+        lock.acquire()
+        try:
+            deadline = time.monotonic() + self._patience_s
+            while True:
+                try:
+                    tx.control("use_wal")
+                    return
+                except Unavailable:
+                    if time.monotonic() >= deadline:
+                        raise
+                time.sleep(0.002)
+        finally:
+            lock.release()
 
     def _present(self) -> SqliteWriter:
         if self._refusal is not None:
@@ -169,7 +236,7 @@ class SqliteEngine(Engine):
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal()
-            tx = self._connect.reader()
+            tx = self._make_reader()
             self._readers.add(tx)
             return tx
 
@@ -219,91 +286,6 @@ class SqliteEngine(Engine):
         file = _identify(self.path)
         if not quiet and file is not None:
             _LOST_FILES.add(file)
-
-
-class _Connector:
-    """Knows where the database is and how it is to be used."""
-
-    def __init__(self, path: str, counts: Counter[str], *, synchronous: Synchronous, busy_timeout_s: float) -> None:
-        self._path = path
-        self._counts = counts
-        self._types = ColumnTypes()
-        self._synchronous = synchronous
-        # The last resort: our own processes queue on the lock file, so only a stranger's transaction can block us.
-        self._busy_timeout_s = busy_timeout_s
-
-    def writer(self, lock: FileLock | None) -> SqliteTransaction:
-        """The connection that writes. With `lock`, the file is first made to keep a write-ahead log if it does not."""
-        tx = self.on(self._connect(self._busy_timeout_s))
-        try:
-            tx.control("probe")
-            if lock is not None:
-                self._switch_to_wal(tx, lock)
-            tx.control(f"synchronous_{self._synchronous}")
-            for name in _WRITER_PRAGMAS:
-                tx.control(name)
-        except BaseException:
-            tx.connection.close()
-            raise
-        return tx
-
-    def reader(self) -> SqliteTransaction:
-        """A connection that cannot write."""
-        tx = self.on(self._connect(self._busy_timeout_s))
-        try:
-            tx.control("refuse_writes")
-        except BaseException:
-            tx.connection.close()
-            raise
-        return tx
-
-    def truncate_log(self) -> None:
-        """Empty the log, on a connection of its own that waits only a little."""
-        tx = self.on(self._connect(CHECKPOINT_PATIENCE_S))
-        try:
-            tx.control("truncate_log")
-        finally:
-            tx.connection.close()
-
-    def on(self, connection: sqlite3.Connection) -> SqliteTransaction:
-        """Our statements on a connection."""
-        return SqliteTransaction(connection, self._counts, self._path, self._types)
-
-    def _switch_to_wal(self, tx: SqliteTransaction, lock: FileLock) -> None:
-        if _size(self._path) > 0:
-            # In that mode already, as a rule, and then nothing is written: no need to wait for whoever is writing.
-            try:
-                tx.control("use_wal")
-                return
-            except Unavailable:
-                pass
-        # Several processes may create the file at the same moment, and changing the mode does not wait while others so
-        # much as look at it.
-        lock.acquire()
-        try:
-            deadline = time.monotonic() + self._busy_timeout_s
-            while True:
-                try:
-                    tx.control("use_wal")
-                    return
-                except Unavailable:
-                    if time.monotonic() >= deadline:
-                        raise
-                time.sleep(0.002)
-        finally:
-            lock.release()
-
-    def _connect(self, timeout_s: float) -> sqlite3.Connection:
-        try:
-            return sqlite3.connect(
-                self._path,
-                timeout=timeout_s,
-                isolation_level=None,  # we begin and commit ourselves
-                check_same_thread=False,  # a connection moves between threads, never used by two at once
-                cached_statements=512,
-            )
-        except sqlite3.Error as exc:
-            raise translate(exc, self._path) from exc
 
 
 def _vacuum(tx: SqliteTransaction) -> None:

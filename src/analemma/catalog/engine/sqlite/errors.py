@@ -11,14 +11,14 @@ _PRIMARY = 0xFF
 _UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
 
 
+FAILURES = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+"""What a statement may fail with."""
+
+
 def translate(exc: Exception, database: str) -> AnalemmaError:
-    """The error to raise `from exc`."""
-    if isinstance(exc, AnalemmaError):
-        return exc
-    if isinstance(exc, (OverflowError, UnicodeEncodeError)):
-        return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
+    """The error to raise `from exc`, which is one of the failures."""
     if not isinstance(exc, sqlite3.Error):
-        return Internal(f"unexpected {type(exc).__name__} from the database driver: {_one_line(exc)}")
+        return Invalid("a value does not fit the database", hint="integers are 64 bits and text is valid Unicode")
     code = getattr(exc, "sqlite_errorcode", None)
     if code is None:
         if isinstance(exc, sqlite3.ProgrammingError) and "closed" in str(exc):

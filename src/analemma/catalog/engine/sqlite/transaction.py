@@ -19,7 +19,7 @@ from typing import Any, cast
 from analemma.catalog.engine.db import Row, Transaction, lost_in_a_fork
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Refused, Step, picker
 from analemma.catalog.engine.sql import SQLITE, Lazy, Statement
-from analemma.catalog.engine.sqlite.errors import translate, translate_commit
+from analemma.catalog.engine.sqlite.errors import FAILURES, translate, translate_commit
 from analemma.errors import Corrupt
 from analemma.failpoints import hit
 
@@ -54,14 +54,14 @@ class SqliteTransaction(Transaction):
             if rows:
                 self._types.check(statement, cursor, rows)
             return rows
-        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+        except FAILURES as exc:
             raise translate(exc, self._database) from exc
 
     def execute(self, name: str, /, **parameters: Any) -> int:
         statement, values = self._bound(name, parameters)
         try:
             return self.connection.execute(statement.sql, values).rowcount if statement.sql else 0
-        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+        except FAILURES as exc:
             raise translate(exc, self._database) from exc
 
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
@@ -71,13 +71,13 @@ class SqliteTransaction(Transaction):
             rows = (statement.bind(list(row)) for row in rows)
         try:
             return self.connection.executemany(statement.sql, rows).rowcount
-        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+        except FAILURES as exc:
             raise translate(exc, self._database) from exc
 
     def call(self, name: str, given: Any, /) -> list[Any] | None:
         try:
             return STEPS[name].run(self.connection, given, self._counts)
-        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as exc:
+        except FAILURES as exc:
             raise translate(exc, self._database) from exc
 
     def script(self, sql: str, /) -> None:

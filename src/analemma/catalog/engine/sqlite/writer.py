@@ -150,6 +150,11 @@ class SqliteWriter:
         self._in_turn(_Request(None, threading.TIMEOUT_MAX), self._waiting_alone, act)
 
     @property
+    def connection(self) -> sqlite3.Connection:
+        """That on which it writes."""
+        return self._tx.connection
+
+    @property
     def is_busy(self) -> bool:
         """Whether somebody is writing."""
         return self._leading is not None
@@ -283,7 +288,8 @@ class SqliteWriter:
         self._begun = True
         self._lock.acquire(request.deadline)
         if self._doubtful:
-            self._tx = self._renew()
+            before, self._tx = self._tx, self._renew()
+            before.connection.close()
             self._doubtful = False
 
     def _commit(self, batch: _Batch) -> None:
