@@ -2,15 +2,16 @@
 written anew.
 
 What is moved is not changed, and readers notice nothing: a block that is not where its row said is looked up again. A
-pack is filled, stored and read back; only then do rows point there and give up their bytes. Every step is a transaction
-of its own, so a run may be stopped anywhere, and the next one goes on.
+pack is filled, stored and read back; only then do rows point there and give up their bytes. A block moves only from
+where its bytes were read, so whoever comes second moves nothing. Every step is a transaction of its own, so a run may
+be stopped anywhere, and the next one goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from analemma.blocks.codec import decode_block, decode_blocks
 from analemma.blocks.packs import (
@@ -26,24 +27,56 @@ from analemma.blocks.packs import (
 )
 from analemma.blocks.port import ObjectStore
 from analemma.canon.identity import BlockId
-from analemma.catalog.collecting.packs import ColdMark, PackMove, PackRows, PackUsage
+from analemma.catalog.engine.db import Row, Transaction, send
 from analemma.catalog.port import BlockRow, UploadId
 from analemma.context import Context
-from analemma.errors import Corrupt, Invalid, NotFound
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound
 from analemma.failpoints import declare, hit
 
 AFTER_CHECK = declare("pack.after_check", "the pack was read back and is whole, and no block has moved")
+BEFORE_COMMIT = declare("pack.before_commit", "the blocks have moved inside the transaction")
+AFTER_COMMIT = declare("pack.after_commit", "the blocks lie in the pack, but nobody knows")
 
 MOST_BLOCKS = 10_000
 """In one pack. All of them move in one transaction, for which writers of the same database may have to wait."""
 BATCH_BYTES = 4 << 20
 BATCH_BLOCKS = 1000
+COLD_PAGE = 10_000
+USAGE_PAGE = 100
+TABLE_PAGES = 250
+"""PostgreSQL: so many pages of the table are read for a page of blocks. Hardly more than 40 rows fit into one, so none
+becomes much longer than others."""
 _ENTRY_BYTES = 48
 """What a block takes in a pack's footer, at least nearly: a pack of small blocks is not wasteful for having one."""
 
 Item = TypeVar("Item")
 Read = tuple[BlockRow, bytes]
 """A row, and its bytes as stored."""
+ColdMark = int | str | None
+"""Divides what was stored up to some time from what was stored later: a rowid on SQLite, on PostgreSQL a transaction,
+or None if nothing was stored later."""
+
+
+class PackMove(NamedTuple):
+    """One block on its way into a pack: where it will lie, what it is, and where it must still be: in which pack, and
+    where in that, or in its row."""
+
+    offset: int
+    length: int
+    id: BlockId
+    codec: int
+    from_upload: UploadId | None = None
+    from_offset: int | None = None
+
+
+class PackUsage(NamedTuple):
+    """How much of an object still counts."""
+
+    upload: UploadId
+    size: int
+    blocks: int
+    """How many lie in it; 0: the collector's."""
+    live_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +110,8 @@ class Packing:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._settings = context.settings
-        self._rows = PackRows(context.engine, context.tenant)
+        self._engine = context.engine
+        self._tenant = context.tenant
 
     def pack(
         self, *, older_than_s: float | None = None, dry_run: bool = False, progress: Progress | None = None
@@ -91,7 +125,9 @@ class Packing:
         """
         mover = self._mover(progress)
         mark = self._mark(self._settings.pack_after_s if older_than_s is None else older_than_s)
-        blocks, size = (0, 0) if mark is None else self._rows.count_cold_blocks(*mark)
+        blocks, size = 0, 0
+        if mark is not None:
+            blocks, size = self._engine.all("count_cold_blocks", tenant=self._tenant, mark=mark[0])[0]
         if mark is None or not blocks or size < self._settings.pack_least_bytes:
             return PackingReport(waiting_bytes=size, dry_run=dry_run)
         if dry_run:
@@ -112,7 +148,9 @@ class Packing:
         if not 0 <= threshold < 1:
             raise Invalid(f"{threshold} is no share of dead bytes", hint="give a number from 0 to below 1")
         # One in which nothing lies is the collector's.
-        chosen = [usage for usage in self._rows.pack_usage() if usage.blocks > 0 and _wasted(usage) > threshold]
+        pages = self._engine.pages("pack_usage", {"after": b""}, limit=USAGE_PAGE, tenant=self._tenant)
+        usages = [PackUsage(*row) for page in pages for row in page]
+        chosen = [usage for usage in usages if usage.blocks > 0 and _wasted(usage) > threshold]
         if dry_run:
             live_bytes = sum(usage.live_bytes for usage in chosen)
             return PackingReport(
@@ -128,14 +166,14 @@ class Packing:
                 mover.add(row, stored)
         mover.flush()
         for usage in chosen:
-            if self._rows.pack_contents(usage.upload)[0] == 0:
+            if mover.contents(usage.upload)[0] == 0:
                 mover.count(emptied=1, freed_bytes=usage.size)
         return mover.report
 
     def vacuum(self) -> tuple[int, int]:
         """Make an SQLite file as small as what is in it; its bytes before and after. Nobody can write meanwhile, and it
         takes twice that space for a while."""
-        return self._rows.vacuum()
+        return self._engine.vacuum()
 
     def _mover(self, progress: Progress | None) -> _Mover:
         if self._context.objects is None:
@@ -143,19 +181,23 @@ class Packing:
                 "this store has no object store, so there is nowhere for packs to be",
                 hint="open it with objects=..., --objects or ANALEMMA_OBJECTS",
             )
-        return _Mover(self._context, self._rows, self._context.objects, progress)
+        return _Mover(self._context, self._context.objects, progress)
 
     def _mark(self, older_than_s: float) -> tuple[ColdMark] | None:
+        """What was stored so long ago, as far as the times of versions tell; None: nothing was."""
         if not 0 <= older_than_s <= 1e10:
             raise Invalid(f"{older_than_s} is no number of seconds ago", hint="give 0 or more")
-        until_us = None if older_than_s == 0 else self._context.clock.now_us() - round(older_than_s * 1_000_000)
-        return self._rows.cold_mark(until_us)
+        if older_than_s == 0:
+            return (None,)
+        until_us = self._context.clock.now_us() - round(older_than_s * 1_000_000)
+        row = self._engine.one("cold_mark", tenant=self._tenant, until=until_us)
+        return None if row is None else (row[0],)
 
     def _cold(self, mark: ColdMark, mover: _Mover) -> Iterator[BlockRow]:
-        """Blocks in rows that are not newer than the mark, checked. What is damaged stays."""
-        for page in self._rows.cold_blocks(mark):
+        """Blocks in rows that are not doomed and not newer than the mark, checked. What is damaged stays."""
+        for page in self._cold_pages(mark):
             for batch in _in_batches(page, lambda row: int(row[1])):
-                rows = self._context.catalog.read_blocks(self._context.tenant, [row[0] for row in batch])
+                rows = self._context.catalog.read_blocks(self._tenant, [row[0] for row in batch])
                 inline = [rows[row[0]] for row in batch if row[0] in rows and rows[row[0]].body is not None]
                 if len(inline) < len(batch):
                     mover.count(left=len(batch) - len(inline))
@@ -167,14 +209,34 @@ class Packing:
                     else:
                         yield row
 
+    def _cold_pages(self, mark: ColdMark) -> Iterator[list[Row]]:
+        """Each block with the length of its stored bytes, oldest first as far as the database tells. All pages together
+        take one look at each row, and what is written meanwhile may be in several or in none."""
+        which = {"tenant": self._tenant, "mark": mark}
+        if self._engine.has_one_writer:
+            after = 0
+            while page := self._engine.all("cold_blocks", **which, limit=COLD_PAGE, after=after):
+                yield page
+                after = page[-1][2]
+            return
+        # There is no index in the order in which rows were stored, but new rows mostly go to the end of the table.
+        pages = self._engine.value("block_table_pages")
+        for first in range(0, pages, TABLE_PAGES):
+            places = {"first": f"({first},0)", "behind": f"({min(first + TABLE_PAGES, pages)},0)"}
+            yield self._engine.all("cold_blocks", **which, **places)
+
     def _contents(self, upload: UploadId, mover: _Mover) -> Iterator[Read]:
         """What lies in a pack, checked. What cannot be read stays, and so does the pack."""
-        for rows in self._rows.packed_blocks(upload):
+        after = -1
+        while rows := self._engine.rows(
+            BlockRow, "packed_blocks", tenant=self._tenant, upload=upload, after=after, limit=COLD_PAGE
+        ):
+            after = rows[-1].offset or 0
             for near in _in_batches(rows, lambda row: row.length or 0, MAX_READ_BYTES // 2):
                 try:
                     yield from mover.read(upload, near)
                 except NotFound as exc:
-                    if self._rows.pack_contents(upload)[0] == 0:
+                    if mover.contents(upload)[0] == 0:
                         # Others have moved everything meanwhile, and the collector was here.
                         mover.count(left=len(near))
                     else:
@@ -185,9 +247,10 @@ class Packing:
 class _Mover:
     """Takes blocks one after the other, moves them by the pack, and keeps the report of the run so far."""
 
-    def __init__(self, context: Context, rows: PackRows, objects: ObjectStore, progress: Progress | None) -> None:
+    def __init__(self, context: Context, objects: ObjectStore, progress: Progress | None) -> None:
         self._context = context
-        self._rows = rows
+        self._engine = context.engine
+        self._tenant = context.tenant
         self._objects = objects
         self._progress = progress
         self.report = PackingReport()
@@ -241,6 +304,11 @@ class _Mover:
             return self.read(upload, rows[:middle]) + self.read(upload, rows[middle:])
         return [(row, stored[row.id]) for row in rows]
 
+    def contents(self, upload: UploadId) -> tuple[int, int]:
+        """How many blocks lie in an upload, and their bytes."""
+        blocks, size = self._engine.all("pack_contents", tenant=self._tenant, upload=upload)[0]
+        return blocks, size
+
     def _move(self, branching: bool) -> None:
         writer, moves = self._packs.pop(branching)
         pack, size = writer.finish(), writer.size - len(HEADER)
@@ -250,10 +318,44 @@ class _Mover:
         hit(AFTER_CHECK)
         # One in which less than half would count from the beginning, because others move the same blocks, is not worth
         # having: it is left to the collector, and the few blocks to the next run.
-        moved = self._rows.move_into_pack(upload, list(moves.values()), at_least=(len(moves) + 1) // 2)
+        moved = self._move_into(upload, list(moves.values()), at_least=(len(moves) + 1) // 2)
         if 0 < moved < len(moves):
-            _, size = self._rows.pack_contents(upload)
+            _, size = self.contents(upload)
         self.count(blocks=moved, bytes=size if moved else 0, packs=1, left=len(moves) - moved)
+
+    def _move_into(self, upload: UploadId, moves: Sequence[PackMove], *, at_least: int) -> int:
+        """Let the blocks lie in the upload's object, which is there, and finish the upload; how many moved. Fewer than
+        `at_least`: none at all, and the upload is left to the collector. Raises and changes nothing: Conflict (the
+        collector has it already), Unavailable, OutcomeUnknown."""
+        # The order of locks is that of a commit: blocks by id, then uploads.
+        ordered = sorted(moves, key=lambda move: move.id)
+
+        def move(tx: Transaction) -> int:
+            tx.all("hold_moving_blocks", tenant=self._tenant, ids=[move.id for move in ordered])
+            if self._engine.has_one_writer:
+                rows = [(upload, *move[:2], self._tenant, *move[2:]) for move in ordered]
+                moved = tx.execute_many("move_into_pack", rows)
+            else:
+                moved = tx.execute("move_into_pack", tenant=self._tenant, upload=upload, moves=ordered)
+            if moved < max(1, at_least):
+                raise _TooFew("too few blocks were where they had been read")
+            if tx.execute("finish_pack", tenant=self._tenant, id=upload) != 1:
+                raise Conflict("a pack was collected before its blocks moved there", hint="run it again")
+            hit(BEFORE_COMMIT)
+            return moved
+
+        def once() -> int:
+            try:
+                return self._engine.write(move)
+            except _TooFew:
+                return 0
+
+        # Nobody else lets blocks lie in this upload.
+        moved = send(once, found=lambda: self.contents(upload)[0] or None)
+        # None were where they had been read: gone with a transaction whose answer was lost, or really gone.
+        moved = moved or self.contents(upload)[0]
+        hit(AFTER_COMMIT)
+        return moved
 
     def _check(self, key: str, pack: Pack) -> None:
         """Read it back as a reader would: soon these are the only bytes there are."""
@@ -265,6 +367,10 @@ class _Mover:
         view = memoryview(data)
         for entries in _in_batches(pack.entries, lambda entry: entry.length):
             decode_blocks([(each.id, each.codec, bytes(view[each.offset : each.end]), each.size) for each in entries])
+
+
+class _TooFew(AnalemmaError):
+    """Rolls the transaction back: a pack that would begin mostly dead is not begun."""
 
 
 def _wasted(usage: PackUsage) -> float:
