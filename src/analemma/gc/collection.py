@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
+from analemma.canon.identity import ID_BYTES
 from analemma.catalog.collecting.marks import Run
 from analemma.clock import span_for_people
 from analemma.errors import Denied, Invalid
 
 SAMPLE = 20
-ID_BYTES = 32
-UPLOAD_BYTES = 16
 Ids = bytes
 """Many ids, one behind the other."""
 
@@ -243,6 +242,6 @@ class GcStatus:
     dead_failures: int
 
 
-def pieces(data: Ids, size: int) -> Iterator[bytes]:
+def pieces(data: Ids | bytearray, size: int) -> Iterator[bytes]:
     """A concatenation of ids, taken apart."""
-    return (data[start : start + size] for start in range(0, len(data), size))
+    return (bytes(data[start : start + size]) for start in range(0, len(data), size))

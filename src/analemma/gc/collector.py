@@ -11,6 +11,7 @@ from collections.abc import Collection as Many
 from typing import Protocol
 
 from analemma.blocks.ownership import ObjectOwnership
+from analemma.blocks.packs import UPLOAD_ID_BYTES
 from analemma.blocks.port import ObjectStore
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
@@ -22,8 +23,8 @@ from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound
 from analemma.failpoints import declare, hit
-from analemma.gc.collection import UPLOAD_BYTES, Collection, GcStatus, TenantCollection, pieces
-from analemma.gc.mark import Marks, Survey, batches
+from analemma.gc.collection import Collection, GcStatus, TenantCollection, pieces
+from analemma.gc.mark import Marks, Survey
 from analemma.gc.roots import MANIFESTS, ROOTS
 from analemma.gc.uploads import Audit, Failure, UploadCollector
 from analemma.settings import Settings
@@ -315,7 +316,7 @@ class _Run:
             self._done.object_bytes = sum(self._claims.values())
             return
         try:
-            only = None if self._plan is None else frozenset(pieces(self._plan.claims, UPLOAD_BYTES))
+            only = None if self._plan is None else frozenset(pieces(self._plan.claims, UPLOAD_ID_BYTES))
             self._claim_uploads(sound, only)
             self._uploads.delete(self._done, lambda: self._tick("deleting objects", 0), self._refuse)
             self._done.failures = self._uploads.work_failures(self._pass.number, lambda: self._tick("retrying", 0))
@@ -436,8 +437,9 @@ class _Run:
         done.doomed, done.deleted = len(found.doom) // ID_BYTES, len(found.delete) // ID_BYTES
         done.waiting, done.deletions = found.waiting, bytes(found.delete)
         emptied: dict[bytes, int] = {}
-        for batch in batches(found.delete, BATCH):
-            for upload, count, size in self._engine.all("deletion_facts", tenant=tenant, ids=batch):
+        for batch in pieces(found.delete, BATCH * ID_BYTES):
+            ids = [*pieces(batch, ID_BYTES)]
+            for upload, count, size in self._engine.all("deletion_facts", tenant=tenant, ids=ids):
                 done.bytes += size
                 if upload is not None:
                     emptied[upload] = emptied.get(upload, 0) + count
@@ -471,10 +473,10 @@ class _Run:
         """As many at a time as take about `LONGEST_S`: on SQLite all other writers wait for the transaction."""
         place, monotonic = 0, self._clock.monotonic
         while place < len(ids):
-            end = place + self._batch * ID_BYTES
+            batch = ids[place : place + self._batch * ID_BYTES]
+            place += len(batch)
             started = monotonic()
-            yield from batches(ids[place:end], self._batch)
-            place = end
+            yield [BlockId(each) for each in pieces(batch, ID_BYTES)]
             wanted = int(self._batch * min(2.0, LONGEST_S / max(monotonic() - started, 1e-6)))
             self._batch = max(SMALLEST_BATCH, min(LARGEST_BATCH, wanted))
 

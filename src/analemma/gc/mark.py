@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 
-from analemma.canon.identity import ID_BYTES, BlockId
+from analemma.canon.identity import BlockId
 from analemma.canon.nodes import block_links, decode_node, is_tree_node, node_links
 from analemma.canon.values import LINKS
 
@@ -159,10 +159,3 @@ class Survey:
             if len(doomed_here) > len(unneeded):
                 self.clear += b"".join(sorted(set(doomed_here).difference(unneeded)))
             doomed = {block: number for block, number in doomed.items() if block > page[-1]}
-
-
-def batches(ids: bytes | bytearray, size: int) -> Iterator[list[BlockId]]:
-    """A list of ids, so many at a time."""
-    for start in range(0, len(ids), size * ID_BYTES):
-        piece = bytes(ids[start : start + size * ID_BYTES])
-        yield [BlockId(piece[place : place + ID_BYTES]) for place in range(0, len(piece), ID_BYTES)]
