@@ -141,10 +141,8 @@ class Leases:
         in pages."""
         given = dict(zip(("owner", "workflow", "execution"), whose, strict=False))
         statement = ("leases_of_tenant", "leases_of_owner", "leases_of_workflow", "leases_of_execution")[len(given)]
-        after = b""
-        while page := self._engine.rows(Lease, statement, tenant=self._tenant, after=after, limit=PAGE, **given):
-            yield from page
-            after = page[-1].id
+        for page in self._engine.pages(statement, {"after": b""}, limit=PAGE, tenant=self._tenant, **given):
+            yield from [Lease(*row) for row in page]
 
     def release(self, owner: str, workflow: str, execution: str, now_us: int) -> int:
         """End an execution, with all leases of it; how many there were. From then on it gets no new ones."""
