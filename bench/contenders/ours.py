@@ -7,7 +7,7 @@ from typing import Any
 
 import analemma
 from analemma.canon.edit import Operation
-from analemma.state.delta import DeltaUpdate
+from analemma.state.arguments import DeltaUpdate
 from analemma.state.records import Commit
 from bench.contenders.base import Contender, disk_bytes
 

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from analemma.sinks.snapshot import read_snapshot as read_snapshot
     from analemma.slicing.entity_key import EntityKey as EntityKey
     from analemma.slicing.incremental import CompileMode as CompileMode
+    from analemma.state.arguments import DeltaUpdate as DeltaUpdate
     from analemma.state.commits import Proposal as Proposal
-    from analemma.state.delta import DeltaUpdate as DeltaUpdate
     from analemma.state.kernel import Kernel as Kernel
     from analemma.state.merge_values import by_key as by_key
     from analemma.state.records import Commit as Commit
@@ -114,7 +114,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.slicing.entity_key": ("EntityKey",),
     "analemma.slicing.incremental": ("CompileMode",),
     "analemma.state.commits": ("Proposal",),
-    "analemma.state.delta": ("DeltaUpdate",),
+    "analemma.state.arguments": ("DeltaUpdate",),
     "analemma.state.kernel": ("Kernel",),
     "analemma.state.merge_values": ("by_key",),
     "analemma.state.records": ("Commit", "decode_receipt", "encode_receipt"),

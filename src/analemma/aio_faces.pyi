@@ -18,7 +18,7 @@ from analemma.pipeline.fanouts import Fanouts
 from analemma.pipeline.querying import EntityView
 from analemma.pipeline.sinks import Sinks
 from analemma.slicing.entity_key import EntityKey
-from analemma.state.delta import DeltaUpdate
+from analemma.state.arguments import DeltaUpdate
 from analemma.state.records import Commit
 from analemma.state.rollback import Rollback
 from analemma.state.tickets import Ticket

@@ -26,6 +26,7 @@ from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Inv
 from analemma.state.arguments import (
     CURRENT_HEAD,
     MAIN,
+    DeltaUpdate,
     branch_key,
     check_metadata,
     check_name,
@@ -34,7 +35,6 @@ from analemma.state.arguments import (
     place,
 )
 from analemma.state.commits import Proposal, commit_of
-from analemma.state.delta import DeltaUpdate
 from analemma.state.kernel import Kernel
 from analemma.state.load import latest_version, read_state
 from analemma.state.merge import ByPlace, Roots, changes_by_place, rebase

@@ -28,8 +28,7 @@ from analemma.flows.recording import recorded_mock
 from analemma.flows.run_kernel import Standing
 from analemma.flows.walking import begin
 from analemma.flows.working_state import check_field
-from analemma.state.arguments import branch_key, check_name
-from analemma.state.delta import DeltaUpdate, read_delta
+from analemma.state.arguments import DeltaUpdate, branch_key, check_name, read_delta
 
 Mock = bool | str | Mapping[str, Any]
 """Whether models and hosts are asked: False; or what answers instead: the document's stubs (True), what the newest run

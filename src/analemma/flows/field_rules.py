@@ -17,7 +17,7 @@ from analemma.payloads.rings import (
     RESERVED_PREFIXES,
     RING_RESTRICTIONS,
 )
-from analemma.state.reserved_fields import is_reserved
+from analemma.state.arguments import is_reserved
 
 
 class FieldRules:

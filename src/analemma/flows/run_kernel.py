@@ -23,12 +23,11 @@ from analemma.flows.segment_running import ReadyNode, ready_nodes
 from analemma.flows.segments import Plan, Segment, plan_of
 from analemma.flows.walking import Position
 from analemma.flows.working_state import WorkingState
-from analemma.state.arguments import CURRENT_HEAD, place
+from analemma.state.arguments import CURRENT_HEAD, DeltaUpdate, place
 from analemma.state.commits import Outcome, Proposal
-from analemma.state.delta import DeltaUpdate, apply_update
 from analemma.state.records import CONFIGURED, FORKED, ROLLED_BACK, Manifest
-from analemma.state.segment_lists import all_segments, make_list
-from analemma.state.segments import packed_segment, read_segments
+from analemma.state.save import apply_update
+from analemma.state.segments import all_segments, make_list, packed_segment, read_segments
 
 CACHED_PLANS: Final = 100
 CACHED_S: Final = 300.0

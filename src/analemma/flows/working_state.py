@@ -27,8 +27,8 @@ from analemma.flows.handlers import Result
 from analemma.flows.naming import path_tokens
 from analemma.flows.store_errors import StoreErrors
 from analemma.payloads.rings import ALWAYS_EXCLUDED, RESERVED_PREFIXES, RING_RESTRICTIONS, visible_fields
-from analemma.state.delta import DeltaUpdate, apply_update, read_delta
-from analemma.state.reserved_fields import is_reserved
+from analemma.state.arguments import DeltaUpdate, is_reserved, read_delta
+from analemma.state.save import apply_update
 
 T = TypeVar("T")
 Guard = Callable[[BlockId, Callable[[], T]], T]

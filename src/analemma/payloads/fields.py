@@ -7,7 +7,7 @@ from functools import cached_property
 
 from analemma.errors import Invalid
 from analemma.payloads.pointers import PAYLOAD_KEY
-from analemma.state.reserved_fields import RESERVED_FIELDS
+from analemma.state.arguments import RESERVED_FIELDS
 
 DATA_PLANE_FIELDS = frozenset(
     {

@@ -21,7 +21,7 @@ from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count
 from analemma.payloads.pointers import Note, Pointer, check_names
-from analemma.state.delta import DeltaUpdate
+from analemma.state.arguments import DeltaUpdate
 
 T = TypeVar("T")
 

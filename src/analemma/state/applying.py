@@ -16,9 +16,9 @@ from analemma.context import Context
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, Limit, OutcomeUnknown, Unavailable
 from analemma.state.arguments import other_request
 from analemma.state.commits import Commits, Draft, Proposal, check_proposal
-from analemma.state.delta import apply_update
 from analemma.state.pending_deltas import PendingDelta, unpack_delta
 from analemma.state.records import Manifest, decode_manifest, encode_receipt
+from analemma.state.save import apply_update
 from analemma.state.tickets import write_failure
 
 MOST_ENTRIES = 128

@@ -1,13 +1,15 @@
-"""What callers pass, which is hostile until it has been here, and how they are told of it."""
+"""What callers pass, which is hostile until it has been here, and how they are told of it: names, texts, deltas."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
 
-from analemma.canon.pointer import Path, parse_pointer
+from analemma.canon.edit import Operation
+from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.catalog.names import check_part, check_texts
 from analemma.catalog.port import BranchKey, ExpiredRow, Verdict
 from analemma.errors import Conflict, Expired, Invalid
@@ -18,6 +20,37 @@ WHY = "why"
 LONGEST_MESSAGE = 65_536
 TEXT_LIMIT = 10_000
 """Longest message or reason of a record: the journal is kept for ever and read from the beginning."""
+
+
+RESERVED_PREFIX = "_kernel_"
+RESERVED_FIELDS = frozenset(
+    {
+        # What names and proves the version that is running.
+        "manifest_id",
+        "manifest_hash",
+        "config_hash",
+        # The control plane: identity, places, counters and modes of an execution.
+        "ownerId",
+        "workflowId",
+        "idempotency_key",
+        "execution_id",
+        "workflow_config_s3_path",
+        "state_s3_path",
+        "partition_map_s3_path",
+        "segment_manifest_s3_path",
+        "final_state_s3_path",
+        "segment_to_run",
+        "total_segments",
+        "loop_counter",
+        "max_loop_iterations",
+        "max_branch_iterations",
+        "distributed_strategy",
+        "distributed_mode",
+        "MOCK_MODE",
+        "light_config",
+    }
+)
+"""Fields of a state that belong to whoever runs the workflow: the other side of a merge cannot overwrite them."""
 
 
 class CurrentHead:
@@ -166,3 +199,69 @@ def other_request(key: str) -> Conflict:
         hint="use a new key for a new request",
         idempotency_key=key,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaUpdate:
+    """Changes in the order in which they happened."""
+
+    operations: tuple[Operation, ...]
+
+    @property
+    def changed_fields(self) -> tuple[str, ...]:
+        """The top-level fields in which something is set, in order of first change."""
+        return _fields(operation for operation in self.operations if not _deletes(operation))
+
+    @property
+    def deleted_fields(self) -> tuple[str, ...]:
+        """The top-level fields that are deleted as a whole."""
+        return _fields(operation for operation in self.operations if _deletes(operation) and len(operation.path) == 1)
+
+
+def read_delta(delta: Mapping[str, Any] | DeltaUpdate, deleted: Iterable[str] = ()) -> DeltaUpdate:
+    """The operations that a delta and a list of deletions ask for: first what is set, in order, then what is deleted,
+    in order too, or of a set from the end.
+
+    >>> [operation.path for operation in read_delta({"n": 1, "/plan/0/done": True}, ["scratch"]).operations]
+    [('n',), ('plan', '0', 'done'), ('scratch',)]
+    """
+    if isinstance(deleted, str):
+        raise Invalid("deleted is one string", hint="pass a list of names or pointers")
+    gone = [_delta_path(name) for name in deleted]
+    if isinstance(deleted, set | frozenset):
+        # It has no order, or another one in each process: from the end, so that each position in a list is that of
+        # before, and a request that is made again is the same.
+        gone.sort(key=lambda path: [(len(token), token) for token in path], reverse=True)
+    if isinstance(delta, DeltaUpdate):
+        kept = delta.operations
+    elif isinstance(delta, Mapping):
+        kept = tuple(Operation("put", _delta_path(key), value) for key, value in delta.items())
+    else:
+        raise Invalid(f"a delta is a mapping, not a {type(delta).__name__}", hint="pass a dict of changed fields")
+    deleted_paths = set(gone)
+    # By the lengths that there are: many changes with many deletions would otherwise be compared each with each.
+    lengths = {len(path) for path in deleted_paths}
+    for operation in kept if lengths else ():
+        if not _deletes(operation) and any(tuple(operation.path[:length]) in deleted_paths for length in lengths):
+            pointer = format_pointer(operation.path)
+            raise Invalid(f"{pointer} is both set and deleted", hint="leave one of the two out", pointer=pointer)
+    return DeltaUpdate((*kept, *[Operation("discard", path) for path in gone]))
+
+
+def _delta_path(name: Any) -> Path:
+    if type(name) is not str:
+        raise Invalid(f"a delta has a key of type {type(name).__name__}", hint="keys are field names or JSON pointers")
+    return field_path(name)
+
+
+def _deletes(operation: Operation) -> bool:
+    return operation.op in ("remove", "discard")
+
+
+def _fields(operations: Iterable[Operation]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(operation.path[0] for operation in operations if operation.path))
+
+
+def is_reserved(field: str) -> bool:
+    """Whether a top-level field is reserved."""
+    return field in RESERVED_FIELDS or field.startswith(RESERVED_PREFIX)

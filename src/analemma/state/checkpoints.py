@@ -10,6 +10,7 @@ from analemma.errors import AnalemmaError, ConsistencyError, Invalid, NotFound, 
 from analemma.state.arguments import (
     CURRENT_HEAD,
     MAIN,
+    DeltaUpdate,
     branch_key,
     check_message,
     check_name,
@@ -18,8 +19,8 @@ from analemma.state.arguments import (
     explained,
     is_other_revision,
     other_request,
+    read_delta,
 )
-from analemma.state.delta import DeltaUpdate, read_delta
 from analemma.state.pending_deltas import pack_delta
 from analemma.state.records import Commit, decode_receipt
 from analemma.state.save import fingerprint_of

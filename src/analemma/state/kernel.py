@@ -21,8 +21,7 @@ from analemma.state import (
 from analemma.state.arguments import check_version, expired, place
 from analemma.state.checkpointing import Checkpoints
 from analemma.state.commits import Commits
-from analemma.state.segment_lists import SegmentList
-from analemma.state.segments import PlaceSegment
+from analemma.state.segments import PlaceSegment, SegmentList
 
 
 class Kernel:

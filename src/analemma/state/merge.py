@@ -16,10 +16,9 @@ from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, st
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, TenantId, Version
 from analemma.errors import Corrupt, Invalid, NotFound
-from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, place
+from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, is_reserved, place
 from analemma.state.commits import Proposal, commit_of
 from analemma.state.records import MERGED, Commit, Manifest, read_record
-from analemma.state.reserved_fields import is_reserved
 
 # What becomes of values is loaded by who merges: every program has the verb.
 if TYPE_CHECKING:

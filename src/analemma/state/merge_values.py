@@ -19,7 +19,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.types import TypeRegistry, standard_registry
 from analemma.errors import Conflict, Invalid
-from analemma.state.reserved_fields import is_reserved
+from analemma.state.arguments import is_reserved
 
 
 class Absent:

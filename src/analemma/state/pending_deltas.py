@@ -25,8 +25,7 @@ from analemma.canon.values import (
 )
 from analemma.catalog.kernel.ledger_port import Delta
 from analemma.errors import Corrupt, Invalid, Limit
-from analemma.state.arguments import check_metadata
-from analemma.state.delta import DeltaUpdate
+from analemma.state.arguments import DeltaUpdate, check_metadata
 from analemma.state.records import decode_record, encode_record, marked, unmarked
 
 LARGEST_BYTES = MAX_BLOCK_BYTES

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any
 from analemma.canon.build import Packer
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, check_path
-from analemma.canon.trees import Edited
+from analemma.canon.trees import Edited, Trees
 from analemma.canon.values import encode
 from analemma.catalog.port import BranchKey, Head
-from analemma.errors import HeadMoved, Invalid
+from analemma.errors import HeadMoved, Invalid, NotFound
 from analemma.state.arguments import (
     CURRENT_HEAD,
     MAIN,
     CurrentHead,
+    DeltaUpdate,
     branch_key,
     check_metadata,
     check_name,
     check_new_branch,
     explained,
+    read_delta,
 )
 from analemma.state.commits import Proposal, commit_of
-from analemma.state.delta import DeltaUpdate, apply_update, read_delta
 from analemma.state.records import Commit
 
 if TYPE_CHECKING:
@@ -98,6 +99,30 @@ def save_state_delta(
         if known is None:
             raise
         return known
+
+
+def apply_update(trees: Trees, root: BlockId | None, update: DeltaUpdate) -> Edited:
+    """The tree after the changes to the one at `root` (None: to an empty state); Invalid if they do not fit it."""
+    try:
+        edited = _edit_empty(trees, update) if root is None else trees.edit(root, update.operations)
+    except NotFound as exc:
+        raise Invalid(
+            f"the delta cannot be applied: {exc.message}",
+            hint="what a pointer goes through must exist",
+            pointer=exc.facts.get("pointer"),
+        ) from exc
+    if edited.root.kind != "map":
+        raise Invalid("the delta puts something else in the place of the state", hint="a state is a dict of fields")
+    return edited
+
+
+def _edit_empty(trees: Trees, update: DeltaUpdate) -> Edited:
+    empty = trees.build({})
+    only = {block.id: block.data for block in empty.blocks}
+    edited = Trees(lambda blocks: {block: only[block] for block in blocks}, trees.registry).edit(
+        empty.root.id, update.operations
+    )
+    return edited if edited.blocks else empty
 
 
 def fingerprint_of(kernel: Kernel, key: BranchKey, update: DeltaUpdate, *parts: Any) -> bytes:

@@ -13,10 +13,10 @@ from analemma.state.records import encode_manifest as encode_manifest
 from analemma.state.records import encode_receipt as encode_receipt
 from analemma.state.records import next_record as next_record
 from analemma.state.records import read_record as read_record
-from analemma.state.segment_lists import LONGEST as LONGEST
-from analemma.state.segment_lists import Segment as Segment
-from analemma.state.segment_lists import all_segments as all_segments
-from analemma.state.segment_lists import decode_segments as decode_segments
-from analemma.state.segment_lists import find_segment as find_segment
-from analemma.state.segment_lists import insert_segment as insert_segment
-from analemma.state.segment_lists import make_list as make_list
+from analemma.state.segments import LONGEST as LONGEST
+from analemma.state.segments import Segment as Segment
+from analemma.state.segments import all_segments as all_segments
+from analemma.state.segments import decode_segments as decode_segments
+from analemma.state.segments import find_segment as find_segment
+from analemma.state.segments import insert_segment as insert_segment
+from analemma.state.segments import make_list as make_list
