@@ -1,3 +1,10 @@
+-- claimed [text] --
+-- Uploads whose objects are to go, and whether blocks lie in them all the same.
+SELECT tenant, id, object_key, size, claimed_from,
+       EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id),
+       coalesce(claimed_at, 0), deleted_at, reason, attempts
+FROM upload
+
 -- abandoned_uploads --
 -- Intents whose commit has not come for long, and whether a block lies in them all the same, whichever tenant's.
 SELECT tenant, id, object_key, size, 'temp',
@@ -35,20 +42,15 @@ WHERE tenant = :tenant AND id = :id AND object_key = :object_key  -- guard: uplo
 -- claimed_uploads --
 -- Objects to delete: claimed long enough ago and not deleted yet, or deleted so long ago that a late writer may have brought them back.
 -- No block comes to lie in what was claimed: one that does shows that the row is wrong.
-SELECT tenant, id, object_key, size, claimed_from,
-       EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id),
-       coalesce(claimed_at, 0), deleted_at, reason, attempts
-FROM upload
+include claimed
 WHERE state = 'deleting' AND (tenant, id) > (:after_tenant, :after_id) AND error IS NULL
   AND ((deleted_at IS NULL AND coalesce(claimed_at, 0) <= :claimed_before) OR deleted_at <= :deleted_before)
 ORDER BY tenant, id LIMIT :limit
 
 -- failed_uploads --
 -- Objects to delete of which something has failed: their commit, or deleting them. Those that may be tried again now.
-SELECT tenant, id, object_key, size, claimed_from,
-       EXISTS (SELECT 1 FROM tenant AS any_tenant CROSS JOIN block WHERE block.tenant = any_tenant.id AND block.upload = upload.id),
-       coalesce(claimed_at, 0), deleted_at, reason, attempts
-FROM upload WHERE error IS NOT NULL AND attempts < :most AND due_at <= :now ORDER BY due_at, tenant, id LIMIT :limit
+include claimed
+WHERE error IS NOT NULL AND attempts < :most AND due_at <= :now ORDER BY due_at, tenant, id LIMIT :limit
 
 -- try_upload --
 -- Compare-and-set of how often deleting the object was tried: until the next time it is ours. If we die, it comes back by itself.

@@ -1,3 +1,22 @@
+-- checkpoint_rows [text] --
+-- Checkpoints, as callers get them.
+SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
+FROM thread_checkpoint
+
+-- copied_checkpoints [text] --
+-- The same as another thread's.
+INSERT INTO thread_checkpoint
+    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
+SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
+FROM thread_checkpoint
+
+-- copied_writes [text] --
+-- What was written on top of checkpoints, as another thread's.
+INSERT INTO thread_write
+    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
+SELECT tenant, owner, :target, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
+FROM thread_write
+
 -- put_checkpoint --
 -- The row of a checkpoint, beside the commit of its version; refused if the parent is another version by now, or none at all, or if the newest checkpoint
 -- is neither the one that a fenced run has read nor one of its own.
@@ -56,8 +75,7 @@ ON CONFLICT (tenant, owner, thread, branch, checkpoint) DO NOTHING
 
 -- checkpoints_of_runs --
 -- Every checkpoint that one of these runs made.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint
+include checkpoint_rows
 WHERE run = ANY (:runs::text[]) AND owner = :owner AND tenant = :tenant
 
 -- ancestors --
@@ -88,19 +106,14 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 
 -- copy_checkpoints --
 -- All checkpoints of a thread, for another. They are held meanwhile, so that what they keep is kept without a gap.
-INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
-SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+include copied_checkpoints
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 [postgres] ORDER BY branch, checkpoint
 FOR SHARE
 
 -- copy_line --
 -- Some checkpoints of a namespace, for another thread, held meanwhile.
-INSERT INTO thread_checkpoint
-    (tenant, owner, thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas)
-SELECT tenant, owner, :target, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint
+include copied_checkpoints
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
   AND checkpoint = ANY (:checkpoints::text[])
 [postgres] ORDER BY checkpoint
@@ -108,10 +121,7 @@ FOR SHARE
 
 -- copy_line_writes --
 -- What was written on top of some checkpoints of a namespace, for another thread.
-INSERT INTO thread_write
-    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
-SELECT tenant, owner, :target, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
-FROM thread_write
+include copied_writes
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
   AND checkpoint = ANY (:checkpoints::text[])
 
@@ -123,22 +133,19 @@ WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :bra
 
 -- checkpoint --
 -- One checkpoint.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint
+include checkpoint_rows
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint = :checkpoint
 
 -- last_of_run --
 -- The newest checkpoint that a run has read or stored.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint
+include checkpoint_rows
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
   AND (checkpoint = :read OR writer = :fence)
 ORDER BY checkpoint DESC LIMIT 1
 
 -- checkpoint_of_version --
 -- The checkpoint that is this version.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint
+include checkpoint_rows
 WHERE manifest = :manifest AND tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch
 ORDER BY checkpoint DESC LIMIT 1
 
@@ -211,23 +218,20 @@ ORDER BY mine.checkpoint LIMIT :limit
 
 -- checkpoints_of_branch --
 -- Checkpoints of one namespace, newest first.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint
+include checkpoint_rows
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread AND branch = :branch AND checkpoint < :before
 ORDER BY checkpoint DESC LIMIT :limit
 
 -- checkpoints_of_thread --
 -- Checkpoints of all namespaces of a thread, newest first, below a place.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint
+include checkpoint_rows
 WHERE tenant = :tenant AND owner = :owner AND thread = :thread
   AND (checkpoint < :before OR (checkpoint = :before AND branch > :after_branch))
 ORDER BY checkpoint DESC, branch LIMIT :limit
 
 -- checkpoints_of_all --
 -- Checkpoints of all threads, newest first, below a place.
-SELECT thread, branch, checkpoint, namespace, parent, manifest, run, metadata_kind, metadata, alias, deltas
-FROM thread_checkpoint
+include checkpoint_rows
 WHERE tenant = :tenant AND owner = :owner AND checkpoint <= :before
   AND (checkpoint < :before OR thread > :after_thread OR (thread = :after_thread AND branch > :after_branch))
 ORDER BY checkpoint DESC, thread, branch LIMIT :limit
@@ -329,10 +333,8 @@ SELECT 1 WHERE EXISTS (
 
 -- copy_writes --
 -- All writes of a thread, for another.
-INSERT INTO thread_write
-    (tenant, owner, thread, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body)
-SELECT tenant, owner, :target, branch, checkpoint, task, place, task_path, channel, kind, codec, size, digest, body
-FROM thread_write WHERE tenant = :tenant AND owner = :owner AND thread = :thread
+include copied_writes
+WHERE tenant = :tenant AND owner = :owner AND thread = :thread
 
 -- thread_roots --
 -- Every version that is a checkpoint, whether or not its own row is still there.
