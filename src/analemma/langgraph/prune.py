@@ -17,7 +17,7 @@ from analemma.catalog.langgraph.threads import PAGE, CheckpointRow
 from analemma.catalog.port import BranchKey, Head, Version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
-from analemma.langgraph.snapshots import COUNTERS, from_value, slot, to_value
+from analemma.langgraph.snapshots import delta_channels, from_value, slot, to_value
 from analemma.langgraph.threads import Threads, back_to
 from analemma.state.commits import Proposal
 from analemma.state.records import ROLLED_BACK
@@ -142,22 +142,18 @@ def _check_lines(
 def _needed(threads: Threads, rows: Sequence[CheckpointRow]) -> set[str]:
     """The ancestors without which the newest checkpoint's delta channels could not be put together."""
     # Rows from before that was noted have it in their metadata.
-    told = [row if row.deltas is not None else row._replace(deltas=_deltas(threads, row)) for row in rows]
+    told = [
+        row if row.deltas is not None else row._replace(deltas=orjson.dumps(_delta_channels(threads, [row])).decode())
+        for row in rows
+    ]
     return needed_by(told[:1], told, partial(held_channels, threads.kernel))
 
 
-def _deltas(threads: Threads, row: CheckpointRow) -> str:
-    counters = threads.loads((row.metadata_kind, row.metadata)).get(COUNTERS) or {}
-    return orjson.dumps(sorted(counters)).decode()
-
-
 def _delta_channels(threads: Threads, rows: Sequence[CheckpointRow]) -> list[str]:
-    """The delta channels of a namespace. Which channels are such, metadata tells: not always that of the checkpoint
-    itself, so all of the namespace are asked."""
-    known: set[str] = set()
-    for each in rows:
-        known.update((threads.loads((each.metadata_kind, each.metadata)).get(COUNTERS) or {}).keys())
-    return sorted(known)
+    """The delta channels that some checkpoints tell of. Not every one does that has such, so to know those of a
+    namespace all of it are asked."""
+    told = [delta_channels(threads.loads((row.metadata_kind, row.metadata))) for row in rows]
+    return sorted({name for names in told for name in names or ()})
 
 
 def _remove(threads: Threads, plan: DropPlan) -> None:

@@ -32,7 +32,7 @@ from analemma.catalog.names import KEY_BYTES
 from analemma.clock import Entropy, SystemEntropy
 from analemma.errors import HeadMoved, Invalid
 from analemma.langgraph import prune
-from analemma.langgraph.snapshots import COUNTERS, Snapshot, pack_write
+from analemma.langgraph.snapshots import Snapshot, delta_channels, pack_write
 from analemma.langgraph.threads import (
     KEY,
     Fences,
@@ -195,12 +195,13 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         told = get_checkpoint_metadata(config, metadata)
         branched = {} if place.thread == place_of(config).thread else {"branched_from": place_of(config).thread}
         rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
+        deltas = delta_channels(told)
         row = CheckpointRow(
             *(place.thread, place.branch, str(checkpoint["id"]), place.namespace, self._named(place, config)),
             BlockId(b""),
             _name(told.get("run_id")),
             *self._threads.dumps({**told, **branched}),
-            deltas=_deltas(told.get(COUNTERS)),
+            deltas=None if deltas is None else orjson.dumps(deltas).decode(),
         )
         new = NewCheckpoint(
             row,
@@ -450,13 +451,6 @@ def _name(value: Any) -> str | None:
     text = str(value) if value is not None else ""
     valid = text and "\0" not in text and len(text.encode(errors="replace")) <= KEY_BYTES
     return text if valid and text.encode(errors="ignore").decode() == text else None
-
-
-def _deltas(counters: Any) -> str | None:
-    """The channels that a checkpoint does not hold whole, as its metadata tells."""
-    if counters is None:
-        return "[]"
-    return orjson.dumps(sorted(map(str, counters))).decode() if isinstance(counters, Mapping) else None
 
 
 def _step(value: Any) -> int | None:

@@ -102,6 +102,14 @@ def from_value(value: Any, versions: Mapping[str, Any] | None = None) -> Snapsho
         ) from exc
 
 
+def delta_channels(metadata: Mapping[str, Any]) -> list[str] | None:
+    """The channels that a checkpoint does not hold whole, as its metadata tells; None: it cannot be read."""
+    counters = metadata.get(COUNTERS)
+    if counters is None:
+        return []
+    return sorted(map(str, counters)) if isinstance(counters, Mapping) else None
+
+
 def splice_operations(splice: Splice) -> Iterator[Operation]:
     """The same change to a channel's list of pieces."""
     for _ in range(splice.start, splice.stop):
