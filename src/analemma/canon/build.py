@@ -4,6 +4,7 @@ own."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from analemma.canon.canonical_json import inner_values
@@ -49,6 +50,9 @@ LARGEST_INT = 2**64 - 1
 LONGEST_KEY = 65_536
 """Keys stand whole in every index node above them, so they cannot be cut like values."""
 
+RUN = 512
+"""Items of a long list that are looked at together."""
+
 Emit = Callable[[Block], None]
 EmitParts = Callable[[Block, NodeParts], None]
 
@@ -74,6 +78,7 @@ class _Refused(Exception):
 
 _PLAIN = (dict, list, str, int, float, bool, bytes, type(None))
 _PLAIN_KINDS = frozenset({dict, list, str, int, float, bool, type(None)})
+_SCALAR_KINDS = _PLAIN_KINDS - {dict, list}
 _LARGE_NEGATIVE = b"\x3b"
 """How an integer below -2^32 begins in CBOR."""
 _new_tuple = tuple.__new__
@@ -189,28 +194,32 @@ class Packer:
         """A list: inline, or the tree of one that takes more."""
         if depth >= MAXIMUM_DEPTH:
             raise _Refused(_TOO_DEEP, "flatten the value")
-        pack = self._pack
         packed: list[Packed] = []
-        nodes: _Nodes | None = None
         size, number = _head_size(len(value)), -1
         try:
             for item in value:
                 number += 1
-                part = pack(item, depth + 1)
-                size += part.size
-                if nodes is not None:
-                    nodes.entries.append(list_entry(part))
-                    if size > nodes.cut_at:
-                        nodes.cut(size)
-                    continue
-                packed.append(part)
+                packed.append(self._pack(item, depth + 1))
+                size += packed[-1].size
                 if size > inline_bytes:
-                    nodes = _Nodes(self, "list")
-                    nodes.entries += [list_entry(part) for part in packed]
+                    break
+            else:
+                return Packed([item.wire for item in packed], size, _flags(packed))
+            nodes = _Nodes(self, "list")
+            nodes.entries += [list_entry(part) for part in packed]
+            for start in range(len(packed), len(value), RUN):
+                run = value[start : start + RUN]
+                entries = _plain_entries(run, self._inline_bytes)
+                if entries is None:
+                    entries, number = [], start - 1
+                    for item in run:
+                        number += 1
+                        entries.append(list_entry(self._pack(item, depth + 1)))
+                nodes.add(entries)
         except _Refused as refused:
             refused.path.append(number)
             raise
-        return Packed([item.wire for item in packed], size, _flags(packed)) if nodes is None else nodes.tree()
+        return nodes.tree()
 
     def _pack_dict(self, value: dict[Any, Any], depth: int, inline_bytes: int) -> Packed | Link:
         """A dict: inline, in its own order, or the tree of one that takes more."""
@@ -238,10 +247,7 @@ class Packer:
                 nodes = _Nodes(self, "map")
                 for key in sorted(value, key=sort_key):
                     part = packed.pop(key) if key in packed else pack(value[key], depth + 1)
-                    nodes.entries.append(map_entry(key, part))
-                    size += len(nodes.entries[-1][0])
-                    if size > nodes.cut_at:
-                        nodes.cut(size)
+                    nodes.add((map_entry(key, part),))
         except _Refused as refused:
             refused.path.append(_token(key))
             raise
@@ -345,16 +351,22 @@ class _Nodes:
     def __init__(self, packer: Packer, kind: Kind, level: int = 0) -> None:
         self.entries: list[Entry] = []
         """Those that stand in no node yet."""
-        self.cut_at = 0
-        """How many bytes of entries must have come, for `cut` to be worth a call."""
         self._packer = packer
         self._kind: Kind = kind
         self._level = level
         self._made: list[Entry] = []
+        self._waiting_bytes = 0
 
-    def cut(self, size: int, *, ended: bool = False) -> None:
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Take more entries, and make nodes of them when there are enough for it to be worth a call."""
+        self.entries += entries
+        self._waiting_bytes += sum([len(entry[0]) for entry in entries])
+        if self._waiting_bytes > 8 * MAXIMUM_BYTES:
+            self._cut(ended=False)
+
+    def _cut(self, *, ended: bool) -> None:
         """Make the nodes that do not depend on entries to come."""
-        self.cut_at = size + 8 * MAXIMUM_BYTES
+        self._waiting_bytes = 0
         entries, start = self.entries, 0
         while start < len(entries) or not (entries or self._made):
             found = find_cut(self._level, entries, start, first=not self._made, ended=ended)
@@ -367,11 +379,11 @@ class _Nodes:
 
     def tree(self) -> Link:
         """The tree over all entries."""
-        self.cut(0, ended=True)
+        self._cut(ended=True)
         while len(self._made) > 1:
             self.entries, self._made = self._made, []
             self._level += 1
-            self.cut(0, ended=True)
+            self._cut(ended=True)
         return child_link(self._kind, self._made[0][2])
 
 
@@ -424,6 +436,23 @@ def _pack_plain(value: Any, inline_bytes: int, most_levels: int) -> Packed | Non
     if len(data) > inline_bytes or (int in kinds and _LARGE_NEGATIVE in data):
         return None
     return _new_tuple(Packed, (decode(data), len(data), 0))
+
+
+def _plain_entries(items: Sequence[Any], inline_bytes: int) -> list[Entry] | None:
+    """The items of a long list that are all plain scalars, as its leaves hold them; None when one is something else, or
+    may be one to refuse."""
+    kinds = set(map(type, items))
+    if not _SCALAR_KINDS.issuperset(kinds) or (float in kinds and 0.0 in items):
+        return None
+    try:
+        encoded = [*map(encode, items)]
+    except ValueError:
+        return None
+    if max(map(len, encoded)) > inline_bytes or (
+        int in kinds and any(map(_LARGE_NEGATIVE.__eq__, [e[:1] for e in encoded]))
+    ):
+        return None
+    return [*zip(encoded, repeat(0), items, repeat(None), strict=False)]
 
 
 def _inline_fields(fields: dict[str, Packed], size: int) -> Packed:

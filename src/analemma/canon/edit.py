@@ -361,7 +361,8 @@ class TreeRewriter:
             found = None
             if start < len(window):
                 first_chunk = at_beginning and start == 0
-                found = find_cut(level, window, start, first=first_chunk, clean=clean, ended=upcoming is None)
+                ended = upcoming is None
+                found = find_cut(level, window, start, first=first_chunk, clean=clean, ended=ended, again=True)
             if found is None and upcoming is not None:
                 if upcoming not in splices:
                     starts[len(window)] = upcoming

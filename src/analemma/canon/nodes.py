@@ -418,6 +418,9 @@ MEAN_EXTRA_BYTES = 2048
 MAXIMUM_BYTES = 32768
 _REMEMBERED_BYTES = 128
 """Entries up to this size, such as those of index nodes, are hashed once for many edits."""
+_END_BELOW = [(width << 21).to_bytes(4, "big") for width in range(MEAN_EXTRA_BYTES)]
+"""An entry of so many bytes is a natural end if its hash, compared as bytes, is less: that is once in
+`MEAN_EXTRA_BYTES` bytes. Longer entries all are."""
 
 TEXT_AVERAGE_BYTES = 131072
 TEXT_MINIMUM_BYTES = 65536
@@ -426,13 +429,21 @@ TEXT_NORMALIZATION: Literal[2] = 2
 
 
 def find_cut(
-    level: int, entries: Sequence[Entry], start: int, *, first: bool, clean: int = 0, ended: bool = True
+    level: int,
+    entries: Sequence[Entry],
+    start: int,
+    *,
+    first: bool,
+    clean: int = 0,
+    ended: bool = True,
+    again: bool = False,
 ) -> tuple[int, bool] | None:
     """Where the chunk that begins at `start` ends, and whether only because it was full; None when that depends on
     entries to come.
 
     `first` says that this is the first chunk of its level. The first `clean` entries are known to hold no natural
-    end."""
+    end. With `again`, most of the others were looked at before: of an edit's, all but one or two are those of the edit
+    before."""
     minimum = FIRST_LEAF_MINIMUM_BYTES if first and level == 0 else MINIMUM_BYTES
     # An index node with one child would let a tree grow without getting any narrower.
     fewest = start + (2 if level else 1)
@@ -447,7 +458,10 @@ def find_cut(
             return _smallest_hash(prefix, entries, start, position, minimum, fewest), True
         size += width
         if size >= minimum and position + 1 >= fewest:
-            ends = _ends(prefix, data) if width > _REMEMBERED_BYTES else _ends_again(prefix, data)
+            if again and width <= _REMEMBERED_BYTES:
+                ends = _ends(prefix, data)
+            else:
+                ends = width >= MEAN_EXTRA_BYTES or sha256(prefix + data).digest() < _END_BELOW[width]
             if ends:
                 return position + 1, False
     return (len(entries), False) if ended else None
@@ -464,15 +478,9 @@ def _smallest_hash(prefix: bytes, entries: Sequence[Entry], start: int, stop: in
     return best
 
 
-def _ends(prefix: bytes, data: bytes) -> bool:
-    """Whether this entry is a natural end."""
-    return _hash(prefix, data) * MEAN_EXTRA_BYTES < len(data) << 32
-
-
 @lru_cache(maxsize=16384)
-def _ends_again(prefix: bytes, data: bytes) -> bool:
-    # Every edit cuts index nodes anew, and all but one or two of their entries are those of the edit before.
-    return _ends(prefix, data)
+def _ends(prefix: bytes, data: bytes) -> bool:
+    return sha256(prefix + data).digest() < _END_BELOW[len(data)]
 
 
 def _hash(prefix: bytes, data: bytes) -> int:
