@@ -11,8 +11,8 @@ from analemma.canon.read import MISSING, Content
 from analemma.canon.values import (
     Wire,
     is_special,
-    read_special,
     sort_key,
+    wire_link,
 )
 
 _NO_DEFAULT = object()
@@ -50,7 +50,7 @@ class TrackedDict(Tracked, dict[str, Any]):
     @classmethod
     def _open(cls, base: Base, wire: Wire, depth: int) -> TrackedDict:
         made: TrackedDict = cls._made(base, wire, depth)
-        link = read_special(wire).link if is_special(wire) else None
+        link = wire_link(wire)
         if link is not None:
             made._become_shell(link.count)
         else:

@@ -20,7 +20,7 @@ from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, shallo
 from analemma.canon.align import Gap, align
 from analemma.canon.edit import Runs
 from analemma.canon.read import Content
-from analemma.canon.values import Wire, is_special, read_special
+from analemma.canon.values import Wire, wire_link
 
 
 def shell_gaps(runs: Runs, length: int) -> list[Gap]:
@@ -97,7 +97,7 @@ class TrackedList(Tracked, list[Any]):
     @classmethod
     def _open(cls, base: Base, wire: Wire, depth: int) -> TrackedList:
         made = cls._made(base, wire, depth)
-        link = read_special(wire).link if is_special(wire) else None
+        link = wire_link(wire)
         if link is not None:
             made._become_shell(link.count)
         else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from analemma.canon.canonical_json import inner_values
+from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     INLINE_BYTES,
     MAXIMUM_BYTES,
@@ -66,6 +67,15 @@ class Packed(NamedTuple):
     flags: int
 
 
+Parts = list[Packed] | dict[str, Packed]
+"""What a container holds, packed."""
+
+
+def packed_wire(wire: Wire) -> Packed:
+    """Content that is already in stored form, measured again."""
+    return Packed(wire, len(encode_stored(wire)), wire_flags(wire))
+
+
 class _Refused(Exception):
     """Carries the path to a value that cannot be stored, collected on the way out of the recursion."""
 
@@ -87,21 +97,23 @@ _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 
 class Packer:
-    """Packs values, handing each block of a larger value to `emit`, and what a node was made of to `emit_parts`. Links
-    of stored parts go to `accept`; without it, there can be none. A value of more than `inline_bytes` gets blocks. With
-    `in_order`, the fields of what stands inline stay in the order of their dict, and are not sorted."""
+    """Packs values, handing each block of a larger value to `emit`, which keeps them in `made` unless it is given, and
+    what a node was made of to `emit_parts`. Links of stored parts go to `accept`; without it, there can be none. A
+    value of more than `inline_bytes` gets blocks. With `in_order`, the fields of what stands inline stay in the order
+    of their dict, and are not sorted."""
 
     def __init__(
         self,
         registry: TypeRegistry,
-        emit: Emit,
+        emit: Emit | None = None,
         emit_parts: EmitParts | None = None,
         accept: Callable[[Sequence[Link]], None] | None = None,
         inline_bytes: int = INLINE_BYTES,
         in_order: bool = False,
     ) -> None:
         self._registry = registry
-        self._emit = emit
+        self._emit = self._keep if emit is None else emit
+        self.made: dict[BlockId, Block] = {}
         self._emit_parts = emit_parts
         self._accept = accept
         self._inline_bytes = inline_bytes
@@ -155,6 +167,9 @@ class Packer:
         last_key = entries[-1][3] if entries else None
         return index_entry(block, count=count, below=below, forced=forced, last_key=last_key)
 
+    def _keep(self, block: Block) -> None:
+        self.made[block.id] = block
+
     def _pack(self, value: Any, depth: int) -> Packed:
         cls = type(value)
         if cls is str:
@@ -204,7 +219,7 @@ class Packer:
                 if size > inline_bytes:
                     break
             else:
-                return Packed([item.wire for item in packed], size, _flags(packed))
+                return _inline_items(packed, size)
             nodes = _Nodes(self, "list")
             nodes.entries += [list_entry(part) for part in packed]
             for start in range(len(packed), len(value), RUN):
@@ -236,8 +251,7 @@ class Packer:
                     raise _Refused(f"a key of type {type(key).__qualname__}", "keys are strings")
                 if len(key) > LONGEST_KEY or not key.isascii():
                     _check_key(key)
-                width = len(key) if key.isascii() else len(key.encode())
-                size += _head_size(width) + width
+                size += _key_size(key)
             for key, item in value.items():
                 part = packed[key] = pack(item, depth + 1)
                 size += part.size
@@ -253,35 +267,22 @@ class Packer:
             raise
         return _inline_fields(packed, size) if nodes is None else nodes.tree()
 
-    def _items(self, value: Sequence[Any], depth: int) -> list[Packed]:
-        if depth >= MAXIMUM_DEPTH:
-            raise _Refused(_TOO_DEEP, "flatten the value")
-        packed: list[Packed] = []
-        try:
-            for item in value:
-                packed.append(self._pack(item, depth + 1))
-        except _Refused as refused:
-            refused.path.append(len(packed))
-            raise
-        return packed
-
-    def pack_items(self, items: Sequence[Packed]) -> Packed:
-        """A list of packed items: inline, or a tree when it is too large."""
-        size = _head_size(len(items)) + sum([item.size for item in items])
+    def pack_parts(self, parts: Parts) -> Packed:
+        """A container of packed parts: inline, or a tree when it is too large."""
+        size = _head_size(len(parts))
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            size += part.size
+        if isinstance(parts, dict):
+            size += sum(map(_key_size, parts))
         if size > self._inline_bytes:
-            return _linked(self.sequence("list", [list_entry(item) for item in items]))
-        return Packed([item.wire for item in items], size, _flags(items))
+            return _linked(self.tree(parts))
+        return _inline_fields(parts, size) if isinstance(parts, dict) else _inline_items(parts, size)
 
-    def pack_fields(self, fields: dict[str, Packed]) -> Packed:
-        """A map of packed fields: inline, or a tree when it is too large."""
-        size = _head_size(len(fields))
-        for key, item in fields.items():
-            width = len(key) if key.isascii() else len(key.encode())
-            size += _head_size(width) + width + item.size
-        if size > self._inline_bytes:
-            entries = [map_entry(key, fields[key]) for key in sorted(fields, key=sort_key)]
-            return _linked(self.sequence("map", entries))
-        return _inline_fields(fields, size)
+    def tree(self, parts: Parts) -> Link:
+        """The tree of a container of packed parts, however small it is."""
+        if isinstance(parts, dict):
+            return self.sequence("map", [map_entry(key, parts[key]) for key in sorted(parts, key=sort_key)])
+        return self.sequence("list", [list_entry(part) for part in parts])
 
     def _pack_tagged(self, value: Any, depth: int) -> Packed:
         if isinstance(value, StandIn):
@@ -290,7 +291,7 @@ class Packer:
             if depth + value.nesting > MAXIMUM_DEPTH:
                 raise _Refused(_TOO_DEEP, "flatten the value")
             self._accept(wire_links(value.wire))
-            return Packed(value.wire, len(encode_stored(value.wire)), wire_flags(value.wire))
+            return packed_wire(value.wire)
         if type(value) is Tagged:
             name, payload = value.name, value.payload
             if type(name) is not str or not name or name in RESERVED_NAMES:
@@ -314,8 +315,8 @@ class Packer:
         if name in ("set", "frozenset"):
             if type(payload) is not list:
                 raise _Refused(f"a tag {name!r} around a {type(payload).__name__}", "keep the payload that was read")
-            items = self._items(list(payload), depth)
-            packed = self.pack_items(sorted(items, key=lambda item: bytes(encode(item.wire))))
+            items = self._pack_list(payload, depth, LARGEST_INT)
+            packed = self.pack_parts([packed_wire(item) for item in sorted(cast("Packed", items).wire, key=encode)])
         else:
             # A tag is no deeper than what it is around; only tags around tags count, or they would have no end.
             inner = depth + 1 if type(payload) not in _PLAIN else depth
@@ -390,8 +391,7 @@ class _Nodes:
 def check_new_key(key: str, path: Sequence[str]) -> None:
     """Raise Invalid unless a field that is put at this path can have this name."""
     try:
-        if len(key) > LONGEST_KEY // 4:
-            _check_key(key)
+        _check_key(key)
     except _Refused as refused:
         raise _invalid(refused, None, path) from None
 
@@ -455,6 +455,10 @@ def _plain_entries(items: Sequence[Any], inline_bytes: int) -> list[Entry] | Non
     return [*zip(encoded, repeat(0), items, repeat(None), strict=False)]
 
 
+def _inline_items(items: Sequence[Packed], size: int) -> Packed:
+    return Packed([item.wire for item in items], size, _flags(items))
+
+
 def _inline_fields(fields: dict[str, Packed], size: int) -> Packed:
     if len(fields) == 1 and "" in fields:
         return _special(["map", fields[""].wire], fields.values())
@@ -469,6 +473,11 @@ def _head_size(number: int) -> int:
     if number < 0x10000:
         return 3
     return 5 if number < 0x100000000 else 9
+
+
+def _key_size(key: str) -> int:
+    width = len(key) if key.isascii() else len(key.encode())
+    return _head_size(width) + width
 
 
 def _token(key: Any) -> str:

@@ -9,26 +9,10 @@ from typing import Literal, NamedTuple
 from analemma.canon.align import Gap, align
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import (
-    Node,
-    broken_promise,
-    check_shape,
-    child_id,
-)
+from analemma.canon.nodes import Node, broken_promise, check_shape, child_id
 from analemma.canon.pointer import Path
-from analemma.canon.read import MISSING, Fetch, Nodes, Reader, UnknownTypes, container_kind, root_link
-from analemma.canon.types import TypeRegistry
-from analemma.canon.values import (
-    DEEPEST_CONTENT,
-    Kind,
-    Wire,
-    encode_stored,
-    is_special,
-    link_wire,
-    read_special,
-    too_deep,
-    wire_links,
-)
+from analemma.canon.read import MISSING, Nodes, Reader, container_kind, inline_content, root_link
+from analemma.canon.values import DEEPEST_CONTENT, Kind, Wire, encode_stored, link_wire, too_deep, wire_link
 from analemma.errors import Corrupt, Limit
 
 MOST_DIFFERING = 2**24
@@ -44,17 +28,15 @@ class _Change(NamedTuple):
     wire: Wire = None
 
 
-def diff(
-    old: BlockId, new: BlockId, fetch: Fetch, registry: TypeRegistry, unknown: UnknownTypes = "refuse"
-) -> list[Operation]:
-    """The operations (RFC 6902: add, replace, remove) that turn the tree at `old` into the one at `new`."""
+def diff(old: BlockId, new: BlockId, nodes: Nodes, reader: Reader) -> list[Operation]:
+    """The operations (RFC 6902: add, replace, remove) that turn the tree at `old` into the one at `new`; values are
+    read by the reader."""
     if old == new:
         return []
-    nodes = Nodes(fetch)
     roots = nodes.get_many([old, new])
     differ = _Differ(nodes)
     differ.compare(link_wire(root_link(old, roots[old])), link_wire(root_link(new, roots[new])), ())
-    values = Reader(fetch, registry, unknown).read_wires([change.wire for change in differ.changes])
+    values = reader.read_wires([change.wire for change in differ.changes])
     return [
         Operation(change.op, change.path, None if change.op == "remove" else value)
         for change, value in zip(differ.changes, values, strict=True)
@@ -128,18 +110,17 @@ class _Differ:
             and container_kind(pair[0]) is not None
             and container_kind(pair[0]) == container_kind(pair[1])
             for wire in pair
-            if is_special(wire)
-            for link in wire_links(wire)
+            if (link := wire_link(wire)) is not None
         ]
         self._nodes.get_many(wanted)
 
     def _differing_fields(self, old: Wire, new: Wire) -> tuple[dict[str, Wire], dict[str, Wire]]:
         """The fields of the leaves that the two maps do not share. Keys are unique, so a leaf found in both settles its
         keys."""
-        before, after = _tree_of(old), _tree_of(new)
+        before, after = wire_link(old), wire_link(new)
         if before is None or after is None:
             return self._all_fields(old), self._all_fields(new)
-        sides = [[before], [after]]
+        sides = [[before.id], [after.id]]
         level: int | None = None
         while True:
             shared = set(sides[0]) & set(sides[1])
@@ -154,10 +135,10 @@ class _Differ:
     def _differing_items(self, old: Wire, new: Wire) -> list[tuple[int, list[Wire], list[Wire]]]:
         """Stretches of the two lists that may differ: where they start in the new list, the old items and the new
         ones."""
-        before, after = _tree_of(old), _tree_of(new)
+        before, after = wire_link(old), wire_link(new)
         if before is None or after is None:
             return [(0, self._all_items(old), self._all_items(new))]
-        stretches = [(0, [before], [after])]
+        stretches = [(0, [before.id], [after.id])]
         level: int | None = None
         while True:
             level, nodes = self._next_level("list", level, [side for _, *sides in stretches for side in sides])
@@ -208,15 +189,12 @@ class _Differ:
         return found
 
     def _all_fields(self, wire: Wire) -> dict[str, Wire]:
-        tree = _tree_of(wire)
-        if tree is None:
-            special = read_special(wire).tag if is_special(wire) else None
-            return {"": special[1]} if special is not None else wire
-        return self._joined_fields(self._leaves("map", tree))
+        link = wire_link(wire)
+        return inline_content(wire) if link is None else self._joined_fields(self._leaves("map", link.id))
 
     def _all_items(self, wire: Wire) -> list[Wire]:
-        tree = _tree_of(wire)
-        return wire if tree is None else self._joined_items(self._leaves("list", tree))
+        link = wire_link(wire)
+        return wire if link is None else self._joined_items(self._leaves("list", link.id))
 
     def _joined_fields(self, leaves: Sequence[Node]) -> dict[str, Wire]:
         count = sum([leaf.length for leaf in leaves])
@@ -262,10 +240,3 @@ def _differ(old: Wire, new: Wire) -> bool:
 
 def _paired(gap: Gap) -> int:
     return min(gap.old_stop - gap.old_start, gap.new_stop - gap.new_start)
-
-
-def _tree_of(wire: Wire) -> BlockId | None:
-    if not is_special(wire):
-        return None
-    link = read_special(wire).link
-    return link.id if link is not None else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from analemma.canon.build import LONGEST_KEY, Packed, Packer, check_new_key, list_entry, map_entry
+from analemma.canon.build import LONGEST_KEY, Packed, Packer, Parts, check_new_key, list_entry, map_entry, packed_wire
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     FORCED,
@@ -21,7 +21,6 @@ from analemma.canon.nodes import (
     Entry,
     Node,
     NodeParts,
-    broken_promise,
     check_shape,
     child_id,
     child_link,
@@ -40,8 +39,8 @@ from analemma.canon.read import (
     Nodes,
     Walk,
     child_position,
-    find_field,
-    find_item,
+    field_below,
+    item_below,
     locate,
     root_link,
     step,
@@ -53,12 +52,10 @@ from analemma.canon.values import (
     Link,
     SortKey,
     Wire,
-    encode_stored,
     is_special,
     link_wire,
     read_special,
     sort_key,
-    wire_flags,
     wire_links,
 )
 from analemma.errors import Corrupt, Invalid, NotFound
@@ -245,11 +242,6 @@ Span = tuple[int, int, list[Entry]]
 """The items from one position up to another give way to others."""
 
 
-def packed_wire(wire: Wire) -> Packed:
-    """Content that is already in stored form, measured again."""
-    return Packed(wire, len(encode_stored(wire)), wire_flags(wire))
-
-
 class TreeRewriter:
     """One list's or map's tree, about to change: only the nodes around a change are made again.
 
@@ -262,8 +254,6 @@ class TreeRewriter:
         self._nodes = nodes
         self._packer = packer
         node = nodes.get(root)
-        if node.kind not in ("list", "map"):
-            raise broken_promise(root)
         self._kind: Kind = node.kind
         self._height = node.level
         self._at: dict[NodePath, Loaded] = {(): nodes.loaded(root)}
@@ -474,17 +464,6 @@ _DRAFTS = (_MapDraft, _ListDraft)
 """Made once: a union in `isinstance` is made anew each time, which takes longer than the question."""
 
 
-def build(value: Any, registry: TypeRegistry) -> Edited:
-    """The tree of a value, with all its blocks."""
-    made: dict[BlockId, Block] = {}
-
-    def keep(block: Block) -> None:
-        made[block.id] = block
-
-    root = Packer(registry, keep).pack_root(value)
-    return Edited(root, tuple(made.values()))
-
-
 def edit(
     root: BlockId,
     operations: Iterable[Operation],
@@ -632,14 +611,14 @@ class _Editor:
             return slot
         if draft.base is None:
             return MISSING
-        return self._nodes.run([find_field(draft.base, key)])[0]
+        return self._nodes.run([field_below(self._nodes.get(draft.base), key)])[0]
 
     def _item(self, draft: _ListDraft, index: int) -> Any:
         run, offset = draft.runs.get(index)
         if isinstance(run, list):
             return run[offset]
         assert draft.base is not None
-        return self._nodes.run([find_item(draft.base, run[offset])])[0]
+        return self._nodes.run([item_below(self._nodes.get(draft.base), run[offset])])[0]
 
     def _new_slot(self, value: Any, path: Path, find_old: Callable[[], Any]) -> Packed:
         made = len(self._nodes.made)
@@ -686,15 +665,26 @@ class _Editor:
         return self._unchanged(link.id) if link.id == self._old_root else link
 
     def _finish(self, slot: Any) -> Packed:
-        if isinstance(slot, _MapDraft):
+        if isinstance(slot, _DRAFTS):
             if slot.base is None:
-                return self._packer.pack_fields({key: self._finish(inner) for key, inner in slot.fields.items()})
-            return self._inline_or_link(self._finish_tree(slot))
-        if isinstance(slot, _ListDraft):
-            if slot.base is None:
-                return self._packer.pack_items([self._finish(inner) for run in slot.runs for inner in run])
+                return self._packer.pack_parts(self._finish_parts(slot))
             return self._inline_or_link(self._finish_tree(slot))
         return slot if type(slot) is Packed else packed_wire(slot)
+
+    def _finish_parts(self, draft: _Draft) -> Parts:
+        """All that a container holds which stood inline."""
+        # In loops of its own, as every function here that may lead back to itself: frames are scarce when values are
+        # deep.
+        if isinstance(draft, _MapDraft):
+            fields: dict[str, Packed] = {}
+            for key, slot in draft.fields.items():
+                fields[key] = self._finish(slot)
+            return fields
+        items: list[Packed] = []
+        for run in draft.runs:
+            for slot in run:
+                items.append(self._finish(slot))
+        return items
 
     def _inline_or_link(self, link: Link) -> Packed:
         """A container that has shrunk goes back inline, as if it had been built small."""
@@ -702,20 +692,14 @@ class _Editor:
         # A leaf is a few bytes longer than what it holds, so a longer one holds too much.
         if node.level == 0 and self._nodes.length(link.id) <= INLINE_BYTES + LEAF_HEAD_BYTES:
             if node.kind == "map":
-                return self._packer.pack_fields({key: packed_wire(wire) for key, wire in node.body.items()})
-            return self._packer.pack_items([packed_wire(wire) for wire in node.body])
+                return self._packer.pack_parts({key: packed_wire(wire) for key, wire in node.body.items()})
+            return self._packer.pack_parts([packed_wire(wire) for wire in node.body])
         return packed_wire(link_wire(link))
 
     def _finish_tree(self, draft: _Draft) -> Link:
         """The tree of a draft, as a root or as the target of a link."""
         if draft.base is None:
-            if isinstance(draft, _MapDraft):
-                fields = {key: self._finish(inner) for key, inner in draft.fields.items()}
-                return self._packer.sequence(
-                    "map", [map_entry(key, fields[key]) for key in sorted(fields, key=sort_key)]
-                )
-            items = [self._finish(inner) for run in draft.runs for inner in run]
-            return self._packer.sequence("list", [list_entry(item) for item in items])
+            return self._packer.tree(self._finish_parts(draft))
         tree = TreeRewriter(draft.base, self._nodes, self._packer)
         splices = self._map_splices(tree, draft) if isinstance(draft, _MapDraft) else self._list_splices(tree, draft)
         if not splices:
@@ -753,8 +737,6 @@ class _Editor:
         total = root_link(draft.base, tree.node(())).count if draft.base is not None else 0
         for run in [*draft.runs, range(total, total)]:
             if isinstance(run, list):
-                # In a loop of its own, as in every function here that may lead back to itself: frames are scarce when
-                # values are deep.
                 for slot in run:
                     fresh.append(list_entry(self._finish(slot)))
                 continue

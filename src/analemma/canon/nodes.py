@@ -13,7 +13,7 @@ the stored format.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from itertools import repeat
@@ -194,7 +194,7 @@ def node_entries(node: Node) -> list[Entry]:
     if node.level:
         keyed = node.kind == "map"
         return [(encode(child), LINKS, child, child[4] if keyed else None) for child in node.body]
-    wires = node.body.values() if node.kind == "map" else node.body
+    wires = content_wires(node.body)
     flags = map(wire_flags, wires) if node.flags else repeat(0)
     if node.kind == "map":
         return [
@@ -241,7 +241,7 @@ def decode_node(block: BlockId, data: bytes) -> Node:
             if flags == 0:
                 # Plain content is handed out as it is, so a special in it would pass for the user's data. Its first two
                 # bytes are always the same where we wrote them, and looking for one at a time is far quicker.
-                if 0xA1 in data and 0x60 in data and b"\xa1\x60" in data and any(map(wire_flags, _contents(body))):
+                if 0xA1 in data and 0x60 in data and b"\xa1\x60" in data and any(map(wire_flags, content_wires(body))):
                     count = -1
             elif flags not in _LEAF_FLAGS:
                 count = -1
@@ -255,7 +255,9 @@ def decode_node(block: BlockId, data: bytes) -> Node:
     return _new_tuple(Node, (kind, level, flags, body, count))
 
 
-def _contents(body: Any) -> Any:
+def content_wires(body: Any) -> Any:
+    """The items of a list or the fields of a map. The map itself is none of them: a field named "" must not be taken
+    for a tag."""
     return body if type(body) is list else body.values()
 
 
@@ -313,7 +315,7 @@ def check_node(block: BlockId, node: Node) -> None:
         return
     flags = 0
     nested = 0 if node.kind == "value" else 1
-    stack: list[tuple[Wire, int]] = [(wire, nested) for wire in node_wires(node)]
+    stack: list[tuple[Wire, int]] = [(wire, nested) for wire in _leaf_wires(node)]
     while stack:
         wire, depth = stack.pop()
         cls = type(wire)
@@ -325,7 +327,8 @@ def check_node(block: BlockId, node: Node) -> None:
                 if link.kind == "value" or link.size == 0:
                     raise Corrupt(f"block {block.hex()} holds a malformed link", block=block.hex())
             elif tag is not None:
-                _check_tag(block, tag[0], tag[1])
+                if tag[0] == "float" and tag[1] != "-0.0":
+                    raise Corrupt(f"block {block.hex()} holds a malformed tag", block=block.hex())
                 stack.append((tag[1], depth + 1 if tag[0] == "map" or _is_tag(tag[1]) else depth))
         elif cls is dict or cls is list:
             if depth >= DEEPEST_CONTENT:
@@ -341,11 +344,6 @@ def check_node(block: BlockId, node: Node) -> None:
             raise too_deep(block)
     if flags != node.flags:
         raise Corrupt(f"block {block.hex()} has flags that its content does not have", block=block.hex())
-
-
-def _check_tag(block: BlockId, name: str, payload: Wire) -> None:
-    if name == "float" and payload != "-0.0":
-        raise Corrupt(f"block {block.hex()} holds a malformed tag", block=block.hex())
 
 
 def _is_tag(wire: Wire) -> bool:
@@ -391,14 +389,12 @@ def node_links(node: Node) -> list[Link]:
         return [child_link(node.kind, child) for child in node.body]
     if not node.flags & LINKS:
         return []
-    return [link for wire in node_wires(node) for link in wire_links(wire)]
+    return [link for wire in _leaf_wires(node) for link in wire_links(wire)]
 
 
-def node_wires(node: Node) -> list[Wire]:
-    """The pieces of content in a leaf. A map's body is not one itself: a field named "" must not be taken for a tag."""
-    if node.kind == "map":
-        return list(node.body.values())
-    return node.body if node.kind == "list" else [node.body]
+def _leaf_wires(node: Node) -> Iterable[Wire]:
+    """The pieces of content in a leaf."""
+    return content_wires(node.body) if node.kind in ("list", "map") else (node.body,)
 
 
 def node_link_ids(node: Node) -> list[BlockId]:

@@ -18,6 +18,7 @@ from analemma.canon.nodes import (
     check_children,
     check_shape,
     child_id,
+    content_wires,
     decode_node,
     node_entries,
     node_link_ids,
@@ -36,6 +37,7 @@ from analemma.canon.values import (
     read_special,
     sort_key,
     too_deep,
+    wire_link,
     wire_links,
 )
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
@@ -249,11 +251,6 @@ class Reader:
         self._sizes: dict[BlockId, int] = {}
         self._below: dict[BlockId, list[BlockId]] = {}
 
-    def read(self, root: BlockId) -> Any:
-        """The value of this tree."""
-        self._load([root])
-        return self._tree(root, 0)
-
     def read_many(self, roots: Sequence[BlockId]) -> list[Any]:
         """The values of these trees, in their order; one fetch per level of the deepest."""
         self._load(roots)
@@ -374,7 +371,7 @@ class Reader:
 
     def _top(self, wire: Wire) -> Any:
         """The value of content that stands in nothing: the only place where a link may lead to a lone scalar."""
-        link = read_special(wire).link if is_special(wire) else None
+        link = wire_link(wire)
         return self._plain(wire, 0) if link is None else self._tree(link.id, 0, link)
 
     def _plain(self, wire: Wire, depth: int) -> Any:
@@ -467,13 +464,13 @@ def step(wire: Wire, token: str) -> Walk[Wire | Missing]:
             # truth.
             node = check_shape(link.id, (yield link.id), link.kind, link.count)
             if node.kind == "map":
-                return (yield from _field_below(node, token))
+                return (yield from field_below(node, token))
             if node.kind == "list":
                 try:
                     index = list_index(token, node.length)
                 except (IndexError, Invalid):
                     return MISSING
-                return (yield from _item_below(node, index))
+                return (yield from item_below(node, index))
         if tag is not None and tag[0] == "map":
             return tag[1] if token == "" else MISSING
     elif type(wire) is list:
@@ -484,30 +481,16 @@ def step(wire: Wire, token: str) -> Walk[Wire | Missing]:
     return MISSING
 
 
-def find_field(root: BlockId, key: str) -> Walk[Wire | Missing]:
-    """Find a field in a map's tree."""
-    node = yield root
-    if node.kind != "map":
-        raise broken_promise(root)
-    return (yield from _field_below(node, key))
-
-
-def find_item(root: BlockId, index: int) -> Walk[Wire]:
-    """Find an item in a list's tree, which has that many."""
-    node = yield root
-    if node.kind != "list" or not 0 <= index < node.length:
-        raise broken_promise(root)
-    return (yield from _item_below(node, index))
-
-
-def _field_below(node: Node, key: str) -> Walk[Wire | Missing]:
+def field_below(node: Node, key: str) -> Walk[Wire | Missing]:
+    """Find a field in the tree below a map's node."""
     while node.level:
         child = node.body[child_position(node, key)]
         node = check_shape(child_id(child), (yield child_id(child)), node.kind, child[1], node.level - 1)
     return node.body.get(key, MISSING)
 
 
-def _item_below(node: Node, index: int) -> Walk[Wire]:
+def item_below(node: Node, index: int) -> Walk[Wire]:
+    """Find an item in the tree below a list's node, which has that many."""
     # The counts of a node add up to its own and each is its child's, so the index is always found.
     while node.level:
         for child in node.body:
@@ -568,24 +551,24 @@ class Parts:
     def items(self, container: Wire, indexes: Iterable[int]) -> list[Wire]:
         """Some items of a list, which has that many; the descents share their fetches."""
         found = self._nodes().run(step(container, str(index)) for index in indexes)
-        link = _link(container)
+        link = wire_link(container)
         if link is not None and any(wire is MISSING for wire in found):
             raise broken_promise(link.id)
         return found
 
     def is_small(self, container: Wire) -> bool:
         """Whether all of a container stands in one place: inline, or in a single leaf."""
-        link = _link(container)
+        link = wire_link(container)
         return link is None or self._root(link, self._nodes()).level == 0
 
     def contents(self, containers: Sequence[Wire]) -> list[Content]:
         """The fields or items of each of these containers, without what they link to; one fetch per level for all."""
         nodes = self._nodes()
-        links = {number: link for number, wire in enumerate(containers) if (link := _link(wire)) is not None}
+        links = {number: link for number, wire in enumerate(containers) if (link := wire_link(wire)) is not None}
         nodes.get_many([link.id for link in links.values()])
         leaves = dict(zip(links, nodes.leaves([self._root(link, nodes) for link in links.values()]), strict=True))
         return [
-            _joined(links[number], leaves[number]) if number in links else _inline(wire)
+            _joined(links[number], leaves[number]) if number in links else inline_content(wire)
             for number, wire in enumerate(containers)
         ]
 
@@ -612,15 +595,15 @@ class Parts:
                 deepest = max(deepest, depth + 1)
                 if deepest > DEEPEST_CONTENT:
                     return deepest
-                link = _link(wire)
+                link = wire_link(wire)
                 if link is None:
-                    inner += [(part, depth + 1) for part in _parts(_inline(wire))]
+                    inner += [(part, depth + 1) for part in content_wires(inline_content(wire))]
                 elif depth >= linked.get(link.id, (wire, 0))[1]:
                     # The same block at several depths is walked at the deepest of this round.
                     linked[link.id] = (wire, depth)
             contents = self.contents([wire for wire, _ in linked.values()])
             for (_, depth), content in zip(linked.values(), contents, strict=True):
-                inner += [(part, depth + 1) for part in _parts(content)]
+                inner += [(part, depth + 1) for part in content_wires(content)]
         return deepest
 
     def _nodes(self) -> Nodes:
@@ -630,21 +613,13 @@ class Parts:
         return check_shape(link.id, nodes.get(link.id), link.kind, link.count)
 
 
-def _link(wire: Wire) -> Link | None:
-    return read_special(wire).link if is_special(wire) else None
-
-
-def _parts(content: Content) -> Iterable[Wire]:
-    return content if type(content) is list else content.values()  # type: ignore[union-attr]
-
-
-def _inline(wire: Wire) -> Content:
+def inline_content(wire: Wire) -> Any:
     """The content of a container that stands inline; one of the two may be the user's own dict {"": value}."""
     if is_special(wire):
         tag = read_special(wire).tag
         assert tag is not None
         return {"": tag[1]}
-    return wire  # type: ignore[no-any-return]
+    return wire
 
 
 def _joined(link: Link, leaves: Sequence[Node]) -> Content:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from analemma.canon.build import Packer
 from analemma.canon.diff import diff
-from analemma.canon.edit import Edited, Operation, build, edit
+from analemma.canon.edit import Edited, Operation, edit
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     Block,
@@ -71,33 +71,29 @@ class Trees:
 
     def build(self, value: Any) -> Edited:
         """The tree of a value, with all its blocks."""
-        return build(value, self.registry)
+        return _built(Packer(self.registry), value)
 
     def assemble(self, value: Any) -> Edited:
         """The tree of a value that may hold parts of stored trees (`Stored`), with all its blocks but theirs: whoever
         stores it must hold on to a version that has those."""
-        made: dict[BlockId, Block] = {}
-        packer = Packer(self.registry, lambda block: made.update({block.id: block}), accept=lambda links: None)
-        root = packer.pack_root(value)
-        return Edited(root, tuple(made.values()))
+        return _built(Packer(self.registry, accept=lambda links: None), value)
 
     def pack(self, value: Any) -> tuple[Wire, tuple[Block, ...]]:
         """A value as it stands inside another block, with the blocks of its larger parts."""
-        made: dict[BlockId, Block] = {}
-        packed = Packer(self.registry, lambda block: made.update({block.id: block})).pack(value)
-        return packed.wire, tuple(made.values())
+        packer = Packer(self.registry)
+        return packer.pack(value).wire, tuple(packer.made.values())
 
     def unpack(self, wire: Wire) -> Any:
         """The value of what stands inside another block."""
-        return Reader(self.fetch, self.registry, self.unknown).read_wires([wire])[0]
+        return self._reader().read_wires([wire])[0]
 
     def read(self, root: BlockId) -> Any:
         """The value of a tree; one fetch per level."""
-        return Reader(self.fetch, self.registry, self.unknown).read(root)
+        return self._reader().read_many([root])[0]
 
     def read_many(self, roots: Sequence[BlockId]) -> list[Any]:
         """The values of several trees, in the order of their roots; they share their fetches."""
-        return Reader(self.fetch, self.registry, self.unknown).read_many(roots)
+        return self._reader().read_many(roots)
 
     def get(self, root: BlockId, path: Path | str) -> Any:
         """What stands at a path (a JSON pointer or its tokens); NotFound if nothing does."""
@@ -113,7 +109,7 @@ class Trees:
         parsed = [parse_pointer(path) if isinstance(path, str) else path for path in wanted]
         found = dict(zip(wanted, Nodes(self.fetch).run(locate(root, path) for path in parsed), strict=True))
         there = {path: wire for path, wire in found.items() if wire is not MISSING}
-        values = Reader(self.fetch, self.registry, self.unknown).read_wires(list(there.values()))
+        values = self._reader().read_wires(list(there.values()))
         return dict(zip(there, values, strict=True))
 
     def fingerprint(self, root: BlockId, path: Path) -> bytes | None:
@@ -127,7 +123,15 @@ class Trees:
 
     def diff(self, old: BlockId, new: BlockId) -> list[Operation]:
         """The operations that turn one tree into the other, found without reading what they share."""
-        return diff(old, new, self.fetch, self.registry, self.unknown)
+        return diff(old, new, Nodes(self.fetch), self._reader())
+
+    def _reader(self) -> Reader:
+        return Reader(self.fetch, self.registry, self.unknown)
+
+
+def _built(packer: Packer, value: Any) -> Edited:
+    root = packer.pack_root(value)
+    return Edited(root, tuple(packer.made.values()))
 
 
 class Promises:

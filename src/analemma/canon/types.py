@@ -212,9 +212,9 @@ def standard_registry() -> TypeRegistry:
     """A registry that knows the types of the standard library, ready for a program's own. Their names are part of the
     stored format."""
     registry = TypeRegistry()
-    registry.add(dt.datetime, name="datetime", encode=_encode_datetime, decode=_decode_datetime)
+    registry.add(dt.datetime, name="datetime", encode=_encode_moment, decode=_decode_datetime)
     registry.add(dt.date, name="date", encode=dt.date.isoformat, decode=dt.date.fromisoformat)
-    registry.add(dt.time, name="time", encode=_encode_time, decode=_decode_time)
+    registry.add(dt.time, name="time", encode=_encode_moment, decode=_decode_time)
     registry.add(
         dt.timedelta,
         name="timedelta",
@@ -264,17 +264,13 @@ def _decode_zone(payload: Any) -> dt.tzinfo | None:
     return dt.timezone(offset) if payload["name"] is None else dt.timezone(offset, payload["name"])
 
 
-def _encode_datetime(moment: dt.datetime) -> Any:
+def _encode_moment(moment: dt.datetime | dt.time) -> Any:
     return [moment.replace(tzinfo=None, fold=0).isoformat(), _encode_zone(moment.tzinfo), moment.fold]
 
 
 def _decode_datetime(payload: Any) -> dt.datetime:
     text, zone, fold = payload
     return dt.datetime.fromisoformat(text).replace(tzinfo=_decode_zone(zone), fold=fold)
-
-
-def _encode_time(moment: dt.time) -> Any:
-    return [moment.replace(tzinfo=None, fold=0).isoformat(), _encode_zone(moment.tzinfo), moment.fold]
 
 
 def _decode_time(payload: Any) -> dt.time:

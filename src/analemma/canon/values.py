@@ -97,6 +97,11 @@ def read_special(wire: dict[str, Wire]) -> Special:
     raise Corrupt("a block holds a malformed tag")
 
 
+def wire_link(wire: Wire) -> Link | None:
+    """The link that this is, if it is one."""
+    return read_special(wire).link if is_special(wire) else None
+
+
 def link_wire(link: Link) -> Wire:
     """A link as it stands inside content."""
     if link.count > LARGEST_NUMBER or link.size > LARGEST_NUMBER:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Parts, container_kind
-from analemma.canon.values import is_special, read_special
+from analemma.canon.values import wire_link
 from analemma.catalog.runs.records import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable
 from analemma.executors.port import AHEAD, THREADS, Call, CallExecutor, Next, resolve_executor, thread_calls
@@ -215,7 +215,7 @@ def _item_count(run: SegmentRun, group: Group, node: ForEachNode) -> int:
     if found is MISSING or container_kind(found) != "list":
         what = "nothing is there" if found is MISSING else "that is no list"
         raise Invalid(f"{node.id} goes over {node.over}, and {what}", hint="give it a list", node=node.id)
-    link = read_special(found).link if is_special(found) else None
+    link = wire_link(found)
     count = len(found) if link is None else link.count
     if count > node.max_items:
         raise Limit(f"{node.id} goes over {count} items", hint="raise max_items", limit=node.max_items, node=node.id)

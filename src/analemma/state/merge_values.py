@@ -14,7 +14,8 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple, NewType, get_args
 
 from analemma.canon.align import Gap, align
-from analemma.canon.edit import Operation, build
+from analemma.canon.build import Packer
+from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.types import TypeRegistry, standard_registry
@@ -375,12 +376,13 @@ def same(one: Any, other: Any, registry: TypeRegistry) -> bool:
         return len(one) == len(other) and all(same(a, b, registry) for a, b in zip(one, other, strict=True))
     if cls in (str, int, bool, bytes):
         return bool(one == other)
-    return build(one, registry).root.id == build(other, registry).root.id
+    return hashes([one], registry) == hashes([other], registry)
 
 
 def hashes(items: Iterable[Any], registry: TypeRegistry) -> list[BlockId]:
     """Items by their hashes: to Python 1, 1.0 and True are equal, and dicts cannot be put into a set."""
-    return [build(item, registry).root.id for item in items]
+    packer = Packer(registry, lambda block: None)
+    return [packer.pack_root(item).id for item in items]
 
 
 def operation(path: Path, old: Any, new: Any) -> Operation:

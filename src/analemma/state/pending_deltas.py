@@ -14,7 +14,7 @@ from typing import Any
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.build import Packer, check_new_key
 from analemma.canon.edit import OPERATIONS, Operation
-from analemma.canon.identity import BlockId, block_id
+from analemma.canon.identity import block_id
 from analemma.canon.nodes import Block
 from analemma.canon.pointer import check_path
 from analemma.canon.trees import Trees
@@ -63,8 +63,7 @@ def pack_delta(
     message: str | None,
 ) -> Delta:
     """The delta as the ledger keeps it; Invalid, with the pointer, for what can never be stored."""
-    made: dict[BlockId, Block] = {}
-    packer = Packer(registry, lambda block: made.update({block.id: block}))
+    packer = Packer(registry)
     operations = [_pack_operation(operation, packer) for operation in update.operations]
     described = None if metadata is None else packer.pack(check_metadata(metadata)).wire
     fields = {
@@ -73,7 +72,7 @@ def pack_delta(
         "execution": execution,
         "segment": segment,
         "message": message,
-        "blocks": [marked(block.data) for block in made.values()],
+        "blocks": [marked(block.data) for block in packer.made.values()],
     }
     data = encode_record("delta", fields)
     if len(data) > LARGEST_BYTES:
