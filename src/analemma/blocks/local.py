@@ -3,6 +3,9 @@
 Bytes go to a temporary file, which is flushed, then linked or renamed to its final name, and then every folder on the
 way is flushed. Metadata is an extended attribute of the file: it appears and leaves with the object in the same rename,
 with no second file to keep in step. A file system without extended attributes keeps none, and nothing depends on it.
+
+The directory is reached only through descriptors, one name at a time: no symbolic link below the root is ever followed,
+whoever plants it and whenever.
 """
 
 from __future__ import annotations
@@ -12,19 +15,20 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from analemma.blocks import folders
 from analemma.blocks.port import READ_CHUNK_BYTES, ObjectInfo, ObjectStore, Pieces, Ranges, check_key, missing
 from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
-from analemma.errors import AnalemmaError, Invalid, NotFound, Unavailable
+from analemma.errors import AnalemmaError, Denied, Invalid, NotFound, Unavailable
 
 LEFTOVER_AGE_S = 24 * 3600
 """A temporary file untouched for this long belongs to a writer that died."""
 
 LONGEST_LOCK_S = 10.0
 
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"
 _ATTRIBUTE = "user.analemma"
@@ -102,7 +106,7 @@ class LocalStore(ObjectStore):
                 # A missing folder means that all of its objects are gone already.
                 with (
                     contextlib.suppress(FileNotFoundError, NotADirectoryError),
-                    folders.chain(self._open_root(), parents_of) as opened,
+                    _chain(self._open_root(), parents_of) as opened,
                 ):
                     for name in names:
                         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
@@ -110,29 +114,22 @@ class LocalStore(ObjectStore):
                     # A delete that a power cut undoes would leave bytes that nobody will look for again.
                     os.fsync(opened[-1])
                     self._durable_folders.discard(parents_of)
-                    folders.prune(opened, parents_of)
+                    _prune(opened, parents_of)
 
     def _list(self, folder: str) -> Iterator[ObjectInfo]:
         names = folder.split("/") if folder else []
         with (
             self._translating(),
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            folders.chain(self._open_root(), names) as opened,
+            _chain(self._open_root(), names) as opened,
         ):
-            for key, facts in folders.walk(opened[-1], folder + "/" if folder else ""):
+            for key, facts in _walk(opened[-1], folder + "/" if folder else ""):
                 with contextlib.suppress(Invalid):  # Not a name we could have written: not ours.
                     yield ObjectInfo(check_key(key), facts.st_size, facts.st_mtime_ns // 1000)
 
     def health(self) -> None:
-        with self._translating():
-            name = self._temporary_name()
-            with self._scratch() as scratch:
-                file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, dir_fd=scratch)
-                try:
-                    folders.write_all(file, b"writable")
-                finally:
-                    os.close(file)
-                    os.unlink(name, dir_fd=scratch)
+        with self._temporary() as (_, _, file), self._translating():
+            _write_all(file, b"writable")
 
     def close(self) -> None:
         root, self._root, self._closed = self._root, None, True
@@ -141,28 +138,17 @@ class LocalStore(ObjectStore):
 
     def _write(self, key: str, chunks: Iterable[bytes], metadata: dict[str, str], *, if_absent: bool) -> bool:
         *parents, name = key.split("/")
-        temporary = self._temporary_name()
         # Only our own calls are translated: an OSError that `chunks` raises is the caller's business.
-        with self._scratch() as scratch:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._temporary() as (scratch, temporary, file):
+            for chunk in chunks:
+                with self._translating():
+                    _write_all(file, chunk)
             with self._translating():
-                file = os.open(temporary, flags, 0o666, dir_fd=scratch)
-            try:
-                try:
-                    for chunk in chunks:
-                        with self._translating():
-                            folders.write_all(file, chunk)
-                    with self._translating():
-                        _write_metadata(file, metadata)
-                        os.fsync(file)
-                finally:
-                    os.close(file)
-                place = _link if if_absent else _rename
-                with self._translating(key):
-                    return self._place(tuple(parents), lambda folder: place(scratch, temporary, folder, name))
-            finally:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary, dir_fd=scratch)
+                _write_metadata(file, metadata)
+                os.fsync(file)
+            place = _link if if_absent else _rename
+            with self._translating(key):
+                return self._place(tuple(parents), lambda folder: place(scratch, temporary, folder, name))
 
     def _place(self, parents: tuple[str, ...], place: Callable[[int], bool]) -> bool:
         for attempt in range(1, _PLACE_TRIES + 1):
@@ -170,11 +156,14 @@ class LocalStore(ObjectStore):
             # if it was there: another process may have made it a moment ago. Later only the folder itself needs it.
             known = parents in self._durable_folders
             try:
-                with folders.chain(self._open_root(), parents, create=not known) as opened:
+                with _chain(self._open_root(), parents, create=not known) as opened:
                     placed = place(opened[-1])
                     # Also when the object was there already: whoever wrote it may not have flushed the folder yet.
-                    folders.make_durable(opened[-1:] if known else opened)
-                    self._remember_durable(parents)
+                    for folder in opened[-1:] if known else reversed(opened):
+                        os.fsync(folder)
+                    if len(self._durable_folders) >= _MOST_DURABLE_FOLDERS:
+                        self._durable_folders.clear()
+                    self._durable_folders.add(parents)
                     return placed
             except FileNotFoundError:
                 # A delete pruned the folder, empty for a moment: make it anew, and flush its name again.
@@ -183,17 +172,22 @@ class LocalStore(ObjectStore):
                     raise
         raise AssertionError("unreachable")
 
-    def _remember_durable(self, parents: tuple[str, ...]) -> None:
-        if len(self._durable_folders) >= _MOST_DURABLE_FOLDERS:
-            self._durable_folders.clear()
-        self._durable_folders.add(parents)
-
     @contextlib.contextmanager
-    def _scratch(self) -> Iterator[int]:
+    def _temporary(self) -> Iterator[tuple[int, str, int]]:
+        """A new file: the folder that it lies in, its name there and its descriptor. It goes if it is still there."""
         with self._translating(_TEMPORARY):
-            scratch = folders.open_folder(self._open_root(create=True), _TEMPORARY, create=True)
+            scratch = _open_folder(self._open_root(create=True), _TEMPORARY, create=True)
         try:
-            yield scratch
+            name = f"{os.getpid()}-{self._entropy.random_bytes(8).hex()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with self._translating():
+                file = os.open(name, flags, 0o666, dir_fd=scratch)
+            try:
+                yield scratch, name, file
+            finally:
+                os.close(file)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=scratch)
         finally:
             os.close(scratch)
 
@@ -231,8 +225,8 @@ class LocalStore(ObjectStore):
         *parents, name = key.split("/")
         with self._translating():
             try:
-                with folders.chain(self._open_root(), parents) as opened:
-                    file = folders.open_file(opened[-1], name)
+                with _chain(self._open_root(), parents) as opened:
+                    file = _open_file(opened[-1], name)
             except (FileNotFoundError, NotADirectoryError) as exc:
                 raise missing(key) from exc
             try:
@@ -242,7 +236,7 @@ class LocalStore(ObjectStore):
 
     def _clean_leftovers(self) -> None:
         oldest_us = self._clock.now_us() - LEFTOVER_AGE_S * 1_000_000
-        scratch = folders.open_folder(self._open_root(), _TEMPORARY)
+        scratch = _open_folder(self._open_root(), _TEMPORARY)
         try:
             for name in os.listdir(scratch):
                 with contextlib.suppress(OSError):
@@ -252,16 +246,13 @@ class LocalStore(ObjectStore):
         finally:
             os.close(scratch)
 
-    def _temporary_name(self) -> str:
-        return f"{os.getpid()}-{self._entropy.random_bytes(8).hex()}"
-
     def _open_root(self, *, create: bool = False) -> int:
         """The directory; FileNotFoundError if nobody has put anything there and it is not to be made."""
         if self._closed:
             raise Unavailable(f"the object store {self.root} is closed")
         if self._root is None:
             # No lock, which a fork could leave held: should two threads be the first, one descriptor is too many.
-            self._root = folders.make_root(self.root) if create else folders.open_root(self.root)
+            self._root = _make_root(self.root) if create else _open_root(self.root)
         return self._root
 
     @contextlib.contextmanager
@@ -334,3 +325,109 @@ def _read_metadata(file: int) -> dict[str, str]:
     except (OSError, ValueError):
         return {}
     return metadata if isinstance(metadata, dict) else {}
+
+
+def _make_root(path: Path) -> int:
+    """Open the root as a descriptor, made durably if it is missing."""
+    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(absent):
+        folder.mkdir(exist_ok=True)
+        parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+    return _open_root(path)
+
+
+def _open_root(path: Path) -> int:
+    """Open the root as a descriptor."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+@contextlib.contextmanager
+def _chain(root: int, names: Sequence[str], *, create: bool = False) -> Iterator[list[int]]:
+    """Descriptors of the root and of each folder below it, the last one last."""
+    folders = [root]
+    try:
+        for name in names:
+            folders.append(_open_folder(folders[-1], name, create=create))
+        yield folders
+    finally:
+        for folder in folders[1:]:
+            os.close(folder)
+
+
+def _open_folder(parent: int, name: str, *, create: bool = False) -> int:
+    """Open one folder inside another, made if asked; Denied for a symbolic link."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+    except FileNotFoundError:
+        if not create:
+            raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent)
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+    except OSError:
+        _refuse_link(parent, name)
+        raise
+
+
+def _open_file(parent: int, name: str) -> int:
+    """Open a regular file for reading; anything else is FileNotFoundError, a symbolic link Denied."""
+    try:
+        # Without O_NONBLOCK, a named pipe planted in the tree would hang the reader.
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
+    except OSError:
+        _refuse_link(parent, name)
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise FileNotFoundError(name)
+    return file
+
+
+def _refuse_link(parent: int, name: str) -> None:
+    """Raise Denied if this entry is a symbolic link."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            raise Denied(f"{name} is a symbolic link", hint="remove it; an object store does not follow links")
+
+
+def _prune(folders: Sequence[int], names: Sequence[str]) -> None:
+    """Remove folders that have become empty, the innermost first."""
+    for parent, name in zip(reversed(folders[:-1]), reversed(names), strict=True):
+        try:
+            os.rmdir(name, dir_fd=parent)
+        except OSError:
+            return
+
+
+def _write_all(file: int, data: bytes) -> None:
+    """Write every byte, however many calls that takes."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
+
+
+def _walk(folder: int, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Every regular file below, in the order of whole keys, holding the names of one folder per level."""
+    with os.scandir(folder) as entries:
+        found = [entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in entries]
+    # "a/b" sorts after "a-b" although "a" sorts before it: a folder's place is that of its name with the slash.
+    for name in sorted(found):
+        if name.startswith("."):
+            continue
+        try:
+            if name.endswith("/"):
+                inner = _open_folder(folder, name[:-1])
+                try:
+                    yield from _walk(inner, prefix + name)
+                finally:
+                    os.close(inner)
+            else:
+                facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(facts.st_mode):
+                    yield prefix + name, facts
+        except (FileNotFoundError, NotADirectoryError, Denied):
+            continue  # It vanished or was replaced while we listed.

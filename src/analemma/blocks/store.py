@@ -82,14 +82,10 @@ class BlockStore:
         found = self._cache.get_many(self._tenant, blocks)
         missing = [block for block in blocks if block not in found]
         if missing:
-            fresh = self._read(missing)
+            fresh = self.read_uncached(missing)
             self._cache.put_many(self._tenant, fresh)
             found.update(fresh)
         return found
-
-    def read_uncached(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
-        """The same from the store itself: what a verifier must ask."""
-        return self._read(blocks)
 
     def audit(
         self, blocks: Sequence[BlockId], uploads: set[UploadId] | None = None, promises: Promises | None = None
@@ -151,7 +147,7 @@ class BlockStore:
     ) -> tuple[dict[BlockId, bytes], dict[BlockId, AnalemmaError]]:
         """The bytes of those that can be read, and what happens with each of the others, if that is to be told."""
         try:
-            return self._read(blocks), {}
+            return self.read_uncached(blocks), {}
         except told as exc:
             if len(blocks) == 1:
                 return {}, {blocks[0]: exc}
@@ -244,7 +240,8 @@ class BlockStore:
             raise
         return upload, object_key
 
-    def _read(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
+    def read_uncached(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        """As `fetch`, from the store itself: what a verifier must ask."""
         found: dict[BlockId, bytes] = {}
         # Packing moves blocks between rows and objects; one that is not where its row said is looked up once more.
         for _ in range(2):
