@@ -168,12 +168,12 @@ def read_entries(store: ObjectStore, key: str, entries: Iterable[PackEntry]) -> 
     return stored
 
 
-def coalesce(entries: Iterable[PackEntry], gap_bytes: int = COALESCE_GAP_BYTES) -> list[list[PackEntry]]:
-    """Group entries, sorted by offset, whose ranges are at most `gap_bytes` apart."""
+def coalesce(entries: Iterable[PackEntry]) -> list[list[PackEntry]]:
+    """Group entries, sorted by offset, whose ranges are at most `COALESCE_GAP_BYTES` apart."""
     groups: list[list[PackEntry]] = []
     end = 0
     for entry in entries:
-        if groups and entry.offset - end <= gap_bytes and entry.end - groups[-1][0].offset <= MAX_READ_BYTES:
+        if groups and entry.offset - end <= COALESCE_GAP_BYTES and entry.end - groups[-1][0].offset <= MAX_READ_BYTES:
             groups[-1].append(entry)
             end = max(end, entry.end)
         else:
@@ -189,8 +189,8 @@ def upload_pack(
     *,
     open_intent: Callable[[], None],
     metadata: Mapping[str, str],
-) -> str:
-    """Record the intent, store the pack durably, and return its key.
+) -> None:
+    """Record the intent, and store the pack durably.
 
     If it raises or the process dies, the state is the old one and the intent, if recorded, names what the collector
     must look for.
@@ -215,15 +215,14 @@ def upload_pack(
             key=key,
         )
     failpoints.hit(AFTER_OBJECT)
-    return key
 
 
 def object_metadata(
-    pack: Pack, *, workflow_id: str | None, execution_id: str | None, created_at_us: int, usage: str = "temp"
+    pack: Pack, *, workflow_id: str | None, execution_id: str | None, created_at_us: int
 ) -> dict[str, str]:
     """What stands beside a pack for people and tools that look at the bucket; nothing here is ever trusted."""
     metadata = {
-        "usage": usage,
+        "usage": "temp",
         "checksum": f"sha256:{pack.sha256.hex()}",
         "created_at": datetime.fromtimestamp(created_at_us / 1_000_000, UTC).isoformat(timespec="microseconds"),
     }

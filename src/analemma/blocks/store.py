@@ -42,7 +42,6 @@ class Carried:
 
     rows: dict[BlockId, BlockRow] = field(default_factory=dict)
     uploads: list[UploadId] = field(default_factory=list)
-    object_keys: list[str] = field(default_factory=list)
 
 
 class Prepared(NamedTuple):
@@ -50,7 +49,6 @@ class Prepared(NamedTuple):
 
     rows: tuple[BlockRow, ...]
     uploads: tuple[UploadId, ...]
-    object_keys: tuple[str, ...]
 
 
 class BlockStore:
@@ -193,21 +191,20 @@ class BlockStore:
         again = [known[block.id] for block in blocks if block.id in known]
         carried.rows.update({row.id: row for row in fresh.rows if row.upload is not None})
         carried.uploads += fresh.uploads
-        carried.object_keys += fresh.object_keys
-        return Prepared((*again, *fresh.rows), tuple(carried.uploads), tuple(carried.object_keys))
+        return Prepared((*again, *fresh.rows), tuple(carried.uploads))
 
     def _prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None, read_back: bool) -> Prepared:
         rows, total = _inline_rows(blocks, read_back=read_back)
         if self._objects is None or total <= self._pack_threshold_bytes:
-            return Prepared(tuple(rows), (), ())
+            return Prepared(tuple(rows), ())
         # What is stored already would only lie dead in the pack. It stays in the commit all the same, inline: the
         # commit alone can tell whether the stored row is still there.
         present = self._catalog.read_blocks(self._tenant, [row.id for row in rows])
         packed = [row for row in rows if row.id not in present]
         if sum([len(row.body or b"") for row in packed]) <= self._pack_threshold_bytes:
-            return Prepared(tuple(rows), (), ())
+            return Prepared(tuple(rows), ())
         pack = build_pack(StoredBlock(row.id, row.codec, row.body or b"", row.size) for row in packed)
-        upload, object_key = self.store_pack(pack, key, execution)
+        upload = self.store_pack(pack, key, execution)
         entries = {entry.id: entry for entry in pack.entries}
         rows = [
             row._replace(body=None, upload=upload, offset=entries[row.id].offset, length=entries[row.id].length)
@@ -215,20 +212,18 @@ class BlockStore:
             else row
             for row in rows
         ]
-        return Prepared(tuple(rows), (upload,), (object_key,))
+        return Prepared(tuple(rows), (upload,))
 
-    def store_pack(
-        self, pack: Pack, key: BranchKey | None = None, execution: str | None = None
-    ) -> tuple[UploadId, str]:
+    def store_pack(self, pack: Pack, key: BranchKey | None = None, execution: str | None = None) -> UploadId:
         """Put a pack into the object store, where it counts for nothing until a commit finishes its upload; of which
-        workflow it is said to be. The upload, and the object's key."""
+        workflow it is said to be."""
         assert self._objects is not None
         upload = UploadId(self._entropy.random_bytes(16))
         now_us = self._clock.now_us()
         owner, workflow = (None, None) if key is None else (key.owner, key.workflow)
         intent = Upload(upload, "temp", pack_key(upload), len(pack.data), now_us, owner, workflow, execution)
         try:
-            object_key = upload_pack(
+            upload_pack(
                 self._objects,
                 upload,
                 pack,
@@ -238,7 +233,7 @@ class BlockStore:
         except AnalemmaError as exc:
             self.give_up([upload], exc)
             raise
-        return upload, object_key
+        return upload
 
     def read_uncached(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
         """As `fetch`, from the store itself: what a verifier must ask."""

@@ -239,13 +239,10 @@ class Reader:
         fetch: Fetch,
         registry: TypeRegistry,
         unknown: UnknownTypes = "refuse",
-        *,
-        largest_bytes: int = LARGEST_READ_BYTES,
     ) -> None:
         self._fetch = fetch
         self._registry = registry
         self._unknown = unknown
-        self._largest_bytes = largest_bytes
         self._bytes: dict[BlockId, bytes] = {}
         self._nodes: dict[BlockId, Node] = {}
         self._sizes: dict[BlockId, int] = {}
@@ -293,9 +290,9 @@ class Reader:
             except KeyError:
                 stack += [each for each in below[block] if each not in sizes]
         total = sum([sizes[root] for root in roots])
-        if total > self._largest_bytes:
+        if total > LARGEST_READ_BYTES:
             raise Limit(
-                f"the value takes {total} bytes of blocks, and one read may take {self._largest_bytes}",
+                f"the value takes {total} bytes of blocks, and one read may take {LARGEST_READ_BYTES}",
                 hint="read parts of it by their paths",
                 bytes=total,
             )

@@ -313,8 +313,8 @@ class _Mover:
         writer, moves = self._packs.pop(branching)
         pack, size = writer.finish(), writer.size - len(HEADER)
         del writer  # It holds a copy of the pack.
-        upload, key = self._context.blocks.store_pack(pack)
-        self._check(key, pack)
+        upload = self._context.blocks.store_pack(pack)
+        self._check(pack_key(upload), pack)
         hit(AFTER_CHECK)
         # One in which less than half would count from the beginning, because others move the same blocks, is not worth
         # having: it is left to the collector, and the few blocks to the next run.

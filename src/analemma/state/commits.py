@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from analemma.blocks.packs import pack_key
 from analemma.blocks.store import Carried
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
@@ -356,7 +357,7 @@ class Commits:
             unless_pending=proposal.guessed,
             rows=() if proposal.rows is None else tuple(proposal.rows(block.id)),
         )
-        return Draft(request, receipt, manifest, emitted, prepared.object_keys)
+        return Draft(request, receipt, manifest, emitted, tuple(map(pack_key, prepared.uploads)))
 
     def removal_events(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
         """What is told with branches that go."""

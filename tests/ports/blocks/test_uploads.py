@@ -28,11 +28,10 @@ def pack() -> Any:
 def test_the_intent_is_recorded_before_the_first_byte(pack: Any) -> None:
     store = FailingStore(MemoryStore())
     calls_at_intent: list[list[str]] = []
-    key = upload_pack(store, UPLOAD, pack, open_intent=lambda: calls_at_intent.append(list(store.calls)), metadata={})
-    assert key == KEY
+    upload_pack(store, UPLOAD, pack, open_intent=lambda: calls_at_intent.append(list(store.calls)), metadata={})
     assert calls_at_intent == [[]]
     assert store.calls == ["put", "head"]
-    assert store.get(key) == pack.data
+    assert store.get(KEY) == pack.data
 
 
 def test_without_an_intent_no_byte_is_written(pack: Any) -> None:
@@ -88,7 +87,8 @@ def test_metadata_says_whose_the_object_is(pack: Any) -> None:
         "created_at": "2023-11-14T22:13:20.000001+00:00",
     }
     store = MemoryStore()
-    info = store.head(upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata=metadata))
+    upload_pack(store, UPLOAD, pack, open_intent=lambda: None, metadata=metadata)
+    info = store.head(KEY)
     assert info is not None and info.metadata == metadata
 
 
