@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from hashlib import sha256
 from zlib import crc32
 
 import zstandard
@@ -68,24 +67,7 @@ def decompress(codec: int, stored: bytes, size: int) -> bytes:
 
 def decode_blocks(stored: Iterable[tuple[BlockId, int, bytes, int]]) -> dict[BlockId, bytes]:
     """The canonical bytes of many blocks, each given as `decode_block` takes it."""
-    found: dict[BlockId, bytes] = {}
-    decompress_frame = _decompressor().decompress
-    for block, codec, body, size in stored:
-        # The same checks as below, in the order in which a sound block passes them; whatever else it is, the slower
-        # way says.
-        if codec == ZSTD and 0 <= size <= MAX_BLOCK_BYTES:
-            frame = body[:-CRC_BYTES]
-            if crc32(frame) == int.from_bytes(body[-CRC_BYTES:], "big"):
-                try:
-                    if zstandard.frame_content_size(frame) == size:
-                        data = decompress_frame(frame, max_output_size=size, allow_extra_data=False)
-                        if len(data) == size and sha256(data).digest() == block:
-                            found[block] = data
-                            continue
-                except zstandard.ZstdError:
-                    pass
-        found[block] = decode_block(block, codec, body, size)
-    return found
+    return {block: decode_block(block, codec, body, size) for block, codec, body, size in stored}
 
 
 def decode_block(block: BlockId, codec: int, stored: bytes, size: int) -> bytes:
@@ -103,7 +85,7 @@ def _inflate(stored: bytes, size: int) -> bytes:
         raise Corrupt("its stored bytes do not match their CRC", hint="restore it from a second copy")
     try:
         # The frame's own claim is checked first: zstandard allocates what the frame says and ignores our bound.
-        if zstandard.get_frame_parameters(frame).content_size != size:
+        if zstandard.frame_content_size(frame) != size:
             raise Corrupt("a zstd frame states another size than its row")
         return _decompressor().decompress(frame, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as exc:
