@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from analemma.blocks.port import (
@@ -20,10 +20,8 @@ from analemma.blocks.port import (
     Pieces,
     Ranges,
     check_key,
-    check_metadata,
     missing,
     quote_metadata,
-    settle_existing,
     short_read,
 )
 from analemma.errors import AnalemmaError, Corrupt, Denied, Invalid, NotFound, OutcomeUnknown, Unavailable
@@ -70,31 +68,22 @@ class CloudStore(ObjectStore):
     def __repr__(self) -> str:
         return f"CloudStore({self.place!r})"
 
-    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        attributes = _attributes(check_metadata(metadata))
-        with self._translating(check_key(key), writing=True):
-            try:
-                # One request, not parts: only a single request can be conditional, and the wrapper retries it.
-                self._obstore.put(
-                    self._client,
-                    key,
-                    data,
-                    attributes=attributes,
-                    mode="create" if if_absent else "overwrite",
-                    use_multipart=False,
-                )
-                return
-            except self._obstore.exceptions.AlreadyExistsError:
-                pass
-        settle_existing(self, key, data)
-
     def _write(self, key: str, chunks: Iterable[bytes], metadata: dict[str, str], *, if_absent: bool) -> bool:
         attributes = _attributes(metadata)
+        if isinstance(chunks, list):
+            # One request, not parts: only a single request can be conditional, and the wrapper retries it.
+            with self._translating(key, writing=True):
+                try:
+                    mode = "create" if if_absent else "overwrite"
+                    self._put(self._client, key, b"".join(chunks), attributes=attributes, mode=mode)
+                    return True
+                except self._obstore.exceptions.AlreadyExistsError:
+                    return False
         source = _Source(chunks)
         first = source.take(PART_BYTES)
         with self._translating(key, writing=True, source=source):
             if len(first) < PART_BYTES:
-                self._obstore.put(self._patient, key, first, attributes=attributes, use_multipart=False)
+                self._put(self._patient, key, first, attributes=attributes)
             else:
                 self._obstore.put(
                     self._patient,
@@ -107,6 +96,9 @@ class CloudStore(ObjectStore):
                 )
         return True
 
+    def _put(self, client: Client, key: str, data: bytes, **options: Any) -> None:
+        self._obstore.put(client, key, data, use_multipart=False, **options)
+
     def _replace(self, key: str, data: bytes, expected: bytes) -> bytes | None:
         try:
             with self._translating(key):
@@ -118,9 +110,7 @@ class CloudStore(ObjectStore):
             return held
         with self._translating(key, writing=True):
             try:
-                self._obstore.put(
-                    self._client, key, data, attributes=attributes, mode=_version(meta), use_multipart=False
-                )
+                self._put(self._client, key, data, attributes=attributes, mode=_version(meta))
                 return held
             except (self._obstore.exceptions.PreconditionError, FileNotFoundError):
                 pass
@@ -214,15 +204,8 @@ class CloudStore(ObjectStore):
         data = self.get(key)
         refused = (self._obstore.exceptions.PreconditionError, self._obstore.exceptions.NotSupportedError)
         with self._translating(key, writing=True), contextlib.suppress(*refused):
-            self._obstore.put(
-                self._client,
-                key,
-                data,
-                attributes=found.attributes,
-                tags=dict(tags),
-                mode=_version(found.meta),
-                use_multipart=False,
-            )
+            options = {"attributes": found.attributes, "tags": dict(tags), "mode": _version(found.meta)}
+            self._put(self._client, key, data, **options)
 
     def health(self) -> None:
         # Asking for an object that is not there tells a missing bucket and bad credentials apart, and needs no listing.

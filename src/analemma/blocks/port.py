@@ -56,7 +56,7 @@ class ObjectStore:
 
     def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
         """Store a stream in bounded memory; if `chunks` raises, nothing appears under the key."""
-        self._write(check_key(key), chunks, check_metadata(metadata), if_absent=False)
+        self._write(check_key(key), iter(chunks), check_metadata(metadata), if_absent=False)
 
     def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
         """Store the bytes in one atomic step if the object holds the `expected` ones; Conflict if it holds others, or
@@ -120,7 +120,9 @@ class ObjectStore:
         """Give back handles; safe to call twice."""
 
     def _write(self, key: str, chunks: Iterable[bytes], metadata: dict[str, str], *, if_absent: bool) -> bool:
-        """Store the bytes durably, in one atomic step. With `if_absent`, False if there was an object, and keep it."""
+        """Store the bytes durably, in one atomic step. With `if_absent`, False if there was an object, and keep it.
+
+        All that `put` is given comes as a list of one piece; of a stream nobody knows how long it is."""
         raise NotImplementedError
 
     def _replace(self, key: str, data: bytes, expected: bytes) -> bytes | None:
