@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -113,8 +115,12 @@ class Engine(Statements):
     """The statements, as this database takes them."""
     has_one_writer: bool
     """One transaction writes at a time, and whoever comes next waits for it. Else they wait for each other's rows."""
-    statements: Counter[str]
-    """How often each statement ran: what a query costs is part of its contract, and tests read it here."""
+
+    def __init__(self) -> None:
+        """Once a fork can find what it asks of it."""
+        self.statements: Counter[str] = Counter()
+        """How often each statement ran: what a query costs is part of its contract, and tests read it here."""
+        _ENGINES.add(self)
 
     @abstractmethod
     def snapshot(self, *, long: bool = False) -> AbstractContextManager[Transaction]:
@@ -157,6 +163,14 @@ class Engine(Statements):
     def close(self) -> None:
         """Give back connections and locks; safe to call twice."""
 
+    def is_quiet(self) -> bool:
+        """Whether nobody is using, making or closing what a forked child would have to close."""
+        return True
+
+    @abstractmethod
+    def lose(self, *, quiet: bool) -> None:
+        """In a forked child: close what the parent opened if all was quiet, else never touch it again; and refuse."""
+
 
 def send(once: Callable[[], Result], *, found: Callable[[], Result | None] = lambda: None) -> Result:
     """Do it once; if its answer was lost, find out whether it happened, and if not, make it happen. `found` gives what
@@ -196,3 +210,17 @@ def lost_in_a_fork() -> Unavailable:
         "the store was open when this process was forked",
         hint="open it after forking, or start processes with the spawn method",
     )
+
+
+_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    engines = list(_ENGINES)
+    # To be closed in the child they must be at rest, all of them.
+    quiet = all(engine.is_quiet() for engine in engines)
+    for engine in engines:
+        engine.lose(quiet=quiet)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -124,11 +124,6 @@ class Procedure:
         return self.steps[number].passes or f"{self.name}.{number + 1}"
 
 
-def is_procedure(body: str) -> bool:
-    """Whether it is one, and not a statement."""
-    return body.startswith("(")
-
-
 def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Procedure]) -> Procedure:
     """The procedure of this text; `find` gives those that it includes."""
     heading, rest = _parameters(body)

@@ -30,7 +30,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import orjson
 
-from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, is_procedure, parse_procedure
+from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, parse_procedure
 from analemma.errors import Corrupt, Internal
 from analemma.failpoints import STEPS
 
@@ -42,6 +42,8 @@ NOT_OURS = ("schema", "foreign")
 
 _NAME = re.compile(r"^-- (\w+)(?: \[(\w+)\])? --$", re.MULTILINE)
 _INCLUDE = re.compile(r"^include (\w+)$", re.MULTILINE)
+_PROCEDURE = re.compile(r"\s*(?:--.*\n)+\(")
+"""What stands below the name of one."""
 _OWN = re.compile(r"^\[(\w+)\] ?(.*)$")
 # Literals and comments come first so that what looks like a parameter inside them is left alone.
 TOKEN = re.compile(
@@ -162,11 +164,11 @@ class Sql:
 
     def every_statement(self) -> dict[str, Statement]:
         """All of them."""
-        return {name: self.statements[name] for name, block in self._blocks.items() if not self._is_procedure(block)}
+        return {name: self.statements[name] for name, block in self._blocks.items() if not _PROCEDURE.match(block.text)}
 
     def every_procedure(self) -> dict[str, Procedure]:
         """All that can be called."""
-        callable_ = (block for block in self._blocks.values() if block.only != PART and self._is_procedure(block))
+        callable_ = (block for block in self._blocks.values() if block.only != PART and _PROCEDURE.match(block.text))
         return {block.name: self.procedures[block.name] for block in callable_}
 
     def parse(self, text: str, *, source: str) -> dict[str, Statement]:
@@ -200,9 +202,6 @@ class Sql:
                 if step.sql:
                     STEPS[found.failpoint(number)] = f"before {step.sql}"
         return found
-
-    def _is_procedure(self, block: _Block) -> bool:
-        return is_procedure(self._read(block)[1])
 
     def _blocks_of(self, text: str, source: str) -> Iterator[_Block]:
         pieces = _NAME.split(text)

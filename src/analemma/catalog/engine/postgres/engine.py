@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
-import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -60,7 +57,6 @@ class PostgresEngine(Engine):
         statement_timeout_s: float | None = 60.0,
         pgbouncer: bool = False,
     ) -> None:
-        self.statements: Counter[str] = Counter()
         self.pgbouncer = pgbouncer
         url, schema = split_schema(url)
         parts = parse_url(url)
@@ -87,6 +83,7 @@ class PostgresEngine(Engine):
         self.pool = PostgresPool(
             self._connect, most=max(1, max_connections), timeout_s=connect_timeout_s, server=self.server
         )
+        super().__init__()
         # At once: what is wrong with the URL should be told here.
         connection = self.pool.connect()
         try:
@@ -95,7 +92,6 @@ class PostgresEngine(Engine):
             connection.close()
             raise
         self.pool.give_back(Loan(self.pool), connection)
-        _ENGINES.add(self)
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         try:
@@ -153,6 +149,9 @@ class PostgresEngine(Engine):
 
     def close(self) -> None:
         self.pool.close()
+
+    def lose(self, *, quiet: bool) -> None:
+        self.pool.lose()
 
     def statements_on(self, connection: Connection) -> PostgresTransaction:
         return PostgresTransaction(connection, self._names, self.statements, self.server)
@@ -291,14 +290,3 @@ def _may_interrupt(error: BaseException) -> bool:
     what the driver believes of the server (the transaction, what is prepared, who is to answer) may not be so, and
     neither may be asked to make it so."""
     return not isinstance(error, (AnalemmaError, GeneratorExit))
-
-
-_ENGINES: weakref.WeakSet[PostgresEngine] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for engine in list(_ENGINES):
-        engine.pool.lose()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -7,7 +7,6 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
@@ -63,7 +62,6 @@ class SqliteEngine(Engine):
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self.statements: Counter[str] = Counter()
         self._synchronous = "off" if is_in_memory(self.path) else synchronous
         self._types = ColumnTypes()
         self._patience_s = patience_s
@@ -77,7 +75,7 @@ class SqliteEngine(Engine):
         """All of them: one that an interrupt took from its thread is closed when nothing knows it any more."""
         self._refusal: Callable[[], Unavailable] | None = self._closed
         """What whoever uses it is told; None: it is open."""
-        _ENGINES.add(self)
+        super().__init__()
         with self._gate:
             self._open()
 
@@ -264,13 +262,13 @@ class SqliteEngine(Engine):
         return Unavailable(f"the catalog {self.path} is closed", hint="open it again")
 
     def is_quiet(self) -> bool:
-        """Whether nobody is using, making or closing a connection."""
         if self._gate.locked() or self._refusal is not None:
             return not self._gate.locked()
         return not self._writer.is_busy and len(self._readers) == len(self._idle)
 
     def lose(self, *, quiet: bool) -> None:
-        """In a forked child: close what the parent opened if all was quiet, else never touch it again; and refuse."""
+        # SQLite has locks of its own that all connections share. Closing asks for the real locks, which the parent has,
+        # so it leaves the log alone.
         changing, self._gate = self._gate.locked(), threading.Lock()
         if self._refusal is None:
             self._refusal = lost_in_a_fork
@@ -332,7 +330,6 @@ def sync_directory(path: str) -> None:
         ) from exc
 
 
-_ENGINES: weakref.WeakSet[SqliteEngine] = weakref.WeakSet()
 _KEPT: list[sqlite3.Connection] = []
 _LOST_FILES: set[tuple[int, int]] = set()
 """What a parent was using when it forked this process. SQLite tells files by these numbers, and what it remembers of
@@ -346,15 +343,3 @@ def _identify(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return facts.st_dev, facts.st_ino
-
-
-def _after_fork_in_child() -> None:
-    engines = list(_ENGINES)
-    # To be closed in the child they must be at rest, all of them: SQLite has locks of its own that they share. Closing
-    # asks for the real locks, which the parent has, so it leaves the log alone.
-    quiet = all(engine.is_quiet() for engine in engines)
-    for engine in engines:
-        engine.lose(quiet=quiet)
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
