@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from operator import attrgetter
 from typing import Any, TypeVar
 
-from analemma.catalog.engine.procedures import Refused
+from analemma.catalog.engine.procedures import ITSELF, Refused
 from analemma.catalog.engine.sql import Sql, Statement
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.errors import AnalemmaError, Conflict, Expired, Internal, OutcomeUnknown, Unavailable
@@ -202,6 +203,18 @@ def send(once: Callable[[], Result], *, found: Callable[[], Result | None] = lam
         raise
     except AnalemmaError as exc:
         raise unknown from exc
+
+
+def picker(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """What makes a tuple of these attributes of an object."""
+    if paths == [ITSELF]:
+        return lambda row: (row,)
+    if len(paths) > 1:
+        return attrgetter(*paths)
+    if not paths:
+        return lambda row: ()
+    get = attrgetter(paths[0])
+    return lambda row: (get(row),)
 
 
 def lost_in_a_fork() -> Unavailable:

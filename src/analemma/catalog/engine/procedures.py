@@ -37,8 +37,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from analemma.errors import Conflict, Internal, OutcomeUnknown
 from analemma.failpoints import declare
@@ -185,15 +184,3 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 def _uncommented(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
-
-
-def picker(paths: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """What makes a tuple of these attributes of an object."""
-    if paths == [ITSELF]:
-        return lambda row: (row,)
-    if len(paths) > 1:
-        return attrgetter(*paths)
-    if not paths:
-        return lambda row: ()
-    get = attrgetter(paths[0])
-    return lambda row: (get(row),)

@@ -14,7 +14,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Step, Table, picker
+from analemma.catalog.engine.db import picker
+from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Step, Table
 from analemma.catalog.engine.sql import COLUMNS, POSTGRES, TOKEN, Lazy
 
 REFUSED_STATE = "AN010"

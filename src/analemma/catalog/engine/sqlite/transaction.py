@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, cast
 
-from analemma.catalog.engine.db import Row, Transaction, lost_in_a_fork
-from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Refused, Step, picker
+from analemma.catalog.engine.db import Row, Transaction, lost_in_a_fork, picker
+from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Refused, Step
 from analemma.catalog.engine.sql import SQLITE, Lazy, Statement
 from analemma.catalog.engine.sqlite.errors import FAILURES, translate, translate_commit
 from analemma.errors import Corrupt
