@@ -104,7 +104,7 @@ class Archiver:
         """Give up a session whose blocks were not committed: what it wrote is garbage."""
         session, self._session = self._session, None
         if session is not None:
-            self._parts.catalog.abandon_session(self._parts.tenant, session)
+            self._parts.catalog.sessions.forget(self._parts.tenant, session)
 
     def _finished_upload(self, op_id: str) -> Meta | None:
         """An upload of this very operation that was finished, and is of the volume as it is."""
@@ -258,7 +258,7 @@ class Archiver:
                 raise Conflict(f"workspace {row.id} is in the middle of another operation", hint="look again")
             root = None if meta.root is None else bytes.fromhex(meta.root)
             if self._session is not None:
-                self._parts.catalog.close_session(tx, self._parts.tenant, self._session)
+                self._parts.catalog.sessions.close(tx, self._parts.tenant, self._session)
             self._parts.catalog.keep_unit(tx, self._parts.tenant, row, op_id, meta.facts(root), now)
             return row._replace(archive_op=op_id, archive_key=key)
 

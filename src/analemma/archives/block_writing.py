@@ -86,7 +86,7 @@ class BlockWriter:
 
     def write(self, op_id: str) -> tuple[Meta, bytes]:
         """Store all blocks; the marker, and the bytes of the index object that it will stand for."""
-        self._parts.catalog.open_session(self._parts.tenant, self.session)
+        self._parts.catalog.sessions.open(self._parts.tenant, self.session)
         limits = self._parts.limits
         walk = Walk(self._held.volume.path, unchanged=self._is_unchanged, limits=limits, times_ns=TIMES_NS)
         try:

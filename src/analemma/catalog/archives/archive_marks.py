@@ -56,7 +56,7 @@ class ArchiveSnapshot:
 
     def protected(self) -> Iterator[Protected]:
         """Every unit that a workspace which is not deleted has or is about to have, in order."""
-        return _protected(_pages(self._tx, "protected_units", self._tenant, "/"))
+        return _protected(self._tx.pages("protected_units", {"after": ""}, limit=PAGE, tenant=self._tenant))
 
     def protected_workspaces(self) -> int:
         """How many workspaces these are of."""
@@ -64,7 +64,8 @@ class ArchiveSnapshot:
 
     def marks(self) -> Iterator[Mark]:
         """Every mark, in order."""
-        yield from itertools.starmap(Mark, _pages(self._tx, "archive_marks", self._tenant, ""))
+        for page in self._tx.pages("archive_marks", {"after": ""}, limit=PAGE, tenant=self._tenant):
+            yield from itertools.starmap(Mark, page)
 
     def known(self, units: Sequence[str]) -> set[str]:
         """Those of these units that this catalog has ever heard of."""
@@ -107,7 +108,7 @@ class ArchiveMarks:
 
     def changed(self, tenant: TenantId, since_us: int) -> Iterator[Protected]:
         """What workspaces that were changed since then need now."""
-        return _protected(_pages(self.engine, "changed_units", tenant, "/", since=since_us))
+        return _protected(self.engine.pages("changed_units", {"after": ""}, limit=PAGE, tenant=tenant, since=since_us))
 
 
 class ArchivePass(Lease):
@@ -170,17 +171,7 @@ class ArchivePass(Lease):
         self._engine.write(lambda tx: tx.execute("archive_gc_finish", **self._key, needed=needed, number=self.number))
 
 
-def _pages(source: Statements, statement: str, tenant: TenantId, ending: str, **more: Any) -> Iterator[Row]:
-    """The rows of a statement that goes on after what it answered last."""
-    after = ""
-    while rows := source.all(statement, tenant=tenant, after=after, limit=PAGE, **more):
-        yield from rows
-        if len(rows) < PAGE:
-            return
-        after = rows[-1][0] + ending
-
-
-def _protected(rows: Iterator[Row]) -> Iterator[Protected]:
-    for workspace, op_id, archive_op, updated_at in rows:
-        units = [Protected(f"{workspace}/{op}/", op == archive_op, updated_at) for op in {op_id, archive_op} - {None}]
+def _protected(pages: Iterator[list[Row]]) -> Iterator[Protected]:
+    for folder, op_id, archive_op, updated_at in itertools.chain.from_iterable(pages):
+        units = [Protected(f"{folder}{op}/", op == archive_op, updated_at) for op in {op_id, archive_op} - {None}]
         yield from sorted(units, key=lambda each: each.unit)

@@ -110,17 +110,17 @@ class SqlWorkspaces:
     """The rows of all tenants' workspaces."""
 
     def __init__(self, engine: Engine, *, clock: DatabaseClock = database_clock) -> None:
-        self.engine = self._engine = engine
-        self.clock = self._clock = clock
-        self._sessions = Sessions(engine, clock=clock)
+        self.engine = engine
+        self.clock = clock
+        self.sessions = Sessions(engine, clock=clock)
 
     def now_us(self) -> int:
         """The database's time."""
-        return self._clock(self._engine)
+        return self.clock(self.engine)
 
     def get(self, tenant: TenantId, workspace: str) -> WorkspaceRow | None:
         """One workspace, deleted ones too."""
-        return self._engine.row(WorkspaceRow, "workspace", tenant=tenant, id=workspace)
+        return self.engine.row(WorkspaceRow, "workspace", tenant=tenant, id=workspace)
 
     def page(
         self,
@@ -134,15 +134,15 @@ class SqlWorkspaces:
     ) -> list[WorkspaceRow]:
         """Workspaces with an id above `after`, in the order of the ids' bytes."""
         chosen = {"owner": owner or "", "status": status or "", "deleted": int(deleted)}
-        return self._engine.rows(WorkspaceRow, "workspaces", tenant=tenant, **chosen, after=after, limit=limit)
+        return self.engine.rows(WorkspaceRow, "workspaces", tenant=tenant, **chosen, after=after, limit=limit)
 
     def at_work(self, tenant: TenantId, *, after: str = "", limit: int = 100) -> list[WorkspaceRow]:
         """A page of the workspaces that are in the middle of an operation, by id."""
-        return self._engine.rows(WorkspaceRow, "workspaces_at_work", tenant=tenant, after=after, limit=limit)
+        return self.engine.rows(WorkspaceRow, "workspaces_at_work", tenant=tenant, after=after, limit=limit)
 
     def around(self, path: str) -> list[VolumeRow]:
         """The workspaces of all tenants, but for deleted ones, whose volume is at, above or below a path."""
-        return self._engine.rows(VolumeRow, "volumes_around", path=path)
+        return self.engine.rows(VolumeRow, "volumes_around", path=path)
 
     def add(
         self, tenant: TenantId, row: WorkspaceRow, *, lease_s: float, unit: UnitFacts | None = None
@@ -150,7 +150,7 @@ class SqlWorkspaces:
         """Make a workspace; Conflict if its id is taken. With `unit`, its archive is one that is there already."""
 
         def insert(tx: Transaction) -> WorkspaceRow:
-            now = self._clock(tx)
+            now = self.clock(tx)
             until = now + int(lease_s * SECOND_US) if lease_s else 0
             # Fences count from the time on: those of a workspace of this name that was purged are all below.
             # guard: workspace.made
@@ -164,7 +164,7 @@ class SqlWorkspaces:
                 self.spare_unit(tx, tenant, made.id, row.archive_op)
             return made
 
-        return self._engine.write(insert, durable=True)
+        return self.engine.write(insert, durable=True)
 
     def change(self, tenant: TenantId, workspace: str, move: Change) -> WorkspaceRow:
         """Change a workspace under its row lock, durably; NotFound if there is none."""
@@ -176,14 +176,14 @@ class SqlWorkspaces:
                 raise missing(workspace)
             if row in sent:
                 return row
-            now = self._clock(tx)
+            now = self.clock(tx)
             changed = move(tx, row, now)._replace(updated_at_us=now)
             tx.execute("write_workspace", tenant=tenant, **changed._asdict())
             sent.append(changed)
             return changed
 
         # Under the lock it shows whether it happened: then the row is the one that was written.
-        return send(lambda: self._engine.write(write, durable=True))
+        return send(lambda: self.engine.write(write, durable=True))
 
     def drop(self, tenant: TenantId, workspace: str, fence: int) -> None:
         """Forget a workspace; its archives are the collector's. The end of a purge."""
@@ -193,18 +193,18 @@ class SqlWorkspaces:
             if row is None:
                 return
             check_fence(row, fence)  # guard: workspace.purged.row
-            tx.execute("claim_units", tenant=tenant, workspace=workspace, now=self._clock(tx))
+            tx.execute("claim_units", tenant=tenant, workspace=workspace, now=self.clock(tx))
             tx.execute("drop_workspace", tenant=tenant, id=workspace)
 
-        self._engine.write(remove, durable=True)
+        self.engine.write(remove, durable=True)
 
     def unit(self, tenant: TenantId, workspace: str, op_id: str, *, within: Statements | None = None) -> UnitRow | None:
         """One archive, as a transaction sees it, or as it is."""
-        return (within or self._engine).row(UnitRow, "archive_unit", tenant=tenant, workspace=workspace, op_id=op_id)
+        return (within or self.engine).row(UnitRow, "archive_unit", tenant=tenant, workspace=workspace, op_id=op_id)
 
     def units(self, tenant: TenantId, workspace: str) -> list[UnitRow]:
         """A workspace's archives that are known, oldest first."""
-        return self._engine.rows(UnitRow, "archive_units", tenant=tenant, workspace=workspace)
+        return self.engine.rows(UnitRow, "archive_units", tenant=tenant, workspace=workspace)
 
     def begin_unit(self, tx: Transaction, tenant: TenantId, row: WorkspaceRow, op_id: str, now: int) -> None:
         """An archive is about to be written: before its first byte."""
@@ -226,7 +226,7 @@ class SqlWorkspaces:
 
     def claim_unit(self, tenant: TenantId, workspace: str, op_id: str) -> bool:
         """Give an archive to the collector, durably, unless its workspace needs it; whether it is the collector's."""
-        return self._engine.write(lambda tx: self.claim_in(tx, tenant, workspace, op_id), durable=True)
+        return self.engine.write(lambda tx: self.claim_in(tx, tenant, workspace, op_id), durable=True)
 
     def claim_in(
         self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str, *, deleted_before_us: int | None = None
@@ -237,16 +237,12 @@ class SqlWorkspaces:
             recent = deleted_before_us is not None and (row.deleted_at_us or 0) > deleted_before_us
             if needs_unit(row, op_id) or recent:  # guard: unit.claimed
                 return False
-        tx.execute("claim_unit", tenant=tenant, workspace=workspace, op_id=op_id, now=self._clock(tx))
+        tx.execute("claim_unit", tenant=tenant, workspace=workspace, op_id=op_id, now=self.clock(tx))
         # There was no row to lock. A workspace that was made with this archive since then had its unit's row before us.
         appeared = None if row is not None else _held(tx, tenant, workspace)
         if appeared is not None and needs_unit(appeared, op_id):  # guard: unit.appeared
             raise AppearedMeanwhile(f"workspace {workspace} was made meanwhile", hint="try again", workspace=workspace)
         return True
-
-    def open_session(self, tenant: TenantId, session: SessionId) -> None:
-        """Begin to write the blocks of an archive, in any number of transactions."""
-        self._sessions.open(tenant, session)
 
     def write_blocks(
         self,
@@ -262,7 +258,7 @@ class SqlWorkspaces:
         What is stored of the blocks `again` is damaged: their bytes take its place."""
 
         def write(tx: Transaction) -> int:
-            self._sessions.touch(tx, tenant, session)
+            self.sessions.touch(tx, tenant, session)
             present = {row[0] for row in tx.all("present_blocks", tenant=tenant, ids=[row.id for row in blocks])}
             add_bodies(tx, tenant, blocks, uploads)
             replaced = [row for row in blocks if row.id in again and row.id in present and row.body is not None]
@@ -270,20 +266,12 @@ class SqlWorkspaces:
             new = [*(row for row in blocks if row.id not in present), *replaced]
             return sum(len(row.body) if row.body is not None else row.length or 0 for row in new)
 
-        return self._engine.write(write)
+        return self.engine.write(write)
 
     def block_places(self, tenant: TenantId, blocks: Sequence[BlockId]) -> dict[BlockId, tuple[UploadId | None, int]]:
         """Where those of the blocks lie that are stored: in which upload, and where there they end."""
-        rows = self._engine.all("present_blocks", tenant=tenant, ids=blocks)
+        rows = self.engine.all("present_blocks", tenant=tenant, ids=blocks)
         return {block: (upload, end or 0) for block, upload, end in rows}
-
-    def abandon_session(self, tenant: TenantId, session: SessionId) -> None:
-        """Nothing of it is to stay."""
-        self._engine.execute("close_session", tenant=tenant, id=session)
-
-    def close_session(self, tx: Transaction, tenant: TenantId, session: SessionId) -> None:
-        """In the transaction that keeps the archive; Conflict if the session was given up."""
-        self._sessions.close(tx, tenant, session)
 
 
 def _held(tx: Transaction, tenant: TenantId, workspace: str) -> WorkspaceRow | None:

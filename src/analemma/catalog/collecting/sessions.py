@@ -35,6 +35,10 @@ class Sessions:
         if tx.execute("close_session", tenant=tenant, id=session) != 1:
             raise given_up(session)
 
+    def forget(self, tenant: TenantId, session: SessionId) -> None:
+        """Nothing of it is to stay."""
+        self._engine.execute("close_session", tenant=tenant, id=session)
+
     def abandon(self, idle_s: float) -> int:
         """Give up sessions that have written nothing for so long; how many."""
         return self._engine.write(

@@ -20,7 +20,7 @@ UPDATE archive_gc SET holder = NULL, lease_until = 0, needed = coalesce(:needed,
 
 -- protected_units --
 -- A page of the workspaces that need archives, in the order in which object stores list their folders.
-SELECT id, op_id, archive_op, updated_at FROM workspace
+SELECT id || '/', op_id, archive_op, updated_at FROM workspace
 WHERE tenant = :tenant AND id || '/' > :after AND deleted_at IS NULL AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
 ORDER BY id || '/' LIMIT :limit
 
@@ -30,7 +30,7 @@ SELECT count(*) FROM workspace WHERE tenant = :tenant AND deleted_at IS NULL AND
 
 -- changed_units --
 -- A page of those that were changed lately.
-SELECT id, op_id, archive_op, updated_at FROM workspace
+SELECT id || '/', op_id, archive_op, updated_at FROM workspace
 WHERE tenant = :tenant AND id || '/' > :after AND updated_at >= :since AND deleted_at IS NULL
   AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
 ORDER BY id || '/' LIMIT :limit
