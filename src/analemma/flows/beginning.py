@@ -12,7 +12,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.pointer import format_pointer
 from analemma.catalog.port import BranchKey, RowChange
 from analemma.catalog.runs.queues import add_lane
-from analemma.catalog.runs.records import NewRun, RunRow, as_us
+from analemma.catalog.runs.runs import NewRun, RunRow, as_us
 from analemma.contracts.field_types import mismatches, parse_field_type
 from analemma.errors import AnalemmaError, Conflict, Internal, Invalid
 from analemma.flows.building import Flow

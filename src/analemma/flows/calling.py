@@ -12,7 +12,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final
 
-from analemma.catalog.runs.records import FencedOut
+from analemma.catalog.runs.runs import FencedOut
 from analemma.clock import Clock
 from analemma.errors import Corrupt, Denied, Invalid, Timeout
 from analemma.flows.context import Cancelled

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from analemma.catalog.port import BranchKey, RowChange
-from analemma.catalog.runs.records import ENDED, RunRow
+from analemma.catalog.runs.runs import ENDED, RunRow
 from analemma.errors import AnalemmaError, Timeout, Unavailable
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.run_kernel import Standing

@@ -8,7 +8,7 @@ from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs.effects import Blocks, EffectRow, settle_effect
-from analemma.catalog.runs.records import FencedOut, Move, RunRow, Status, as_us
+from analemma.catalog.runs.runs import FencedOut, Move, RunRow, Status, as_us
 from analemma.errors import Conflict, Denied, Invalid, Timeout
 from analemma.flows.effects import DID_NOT, HAPPENED, result_row
 from analemma.flows.held_runs import Held, RunnerParts

@@ -18,7 +18,7 @@ from analemma.canon.trees import Trees
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.catalog.runs.effects import Blocks, EffectRow, EffectRows
-from analemma.catalog.runs.records import FencedOut
+from analemma.catalog.runs.runs import FencedOut
 from analemma.clock import Clock, Entropy
 from analemma.errors import Corrupt, Invalid, OutcomeUnknown
 from analemma.flows.context import Chance, Facts, OnUnknown, Settle

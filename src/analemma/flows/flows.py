@@ -12,8 +12,7 @@ from typing import Any, Final, get_args
 from analemma.canon.identity import BlockId
 from analemma.catalog.leases import database_clock
 from analemma.catalog.runs.queues import QueueRows
-from analemma.catalog.runs.records import FencedOut, RunRow, SegmentRow, Status
-from analemma.catalog.runs.runs import LAST
+from analemma.catalog.runs.runs import LAST, FencedOut, RunRow, SegmentRow, Status
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Timeout, Unavailable
 from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
 from analemma.flows.continuing import beginning_again

@@ -15,7 +15,7 @@ from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Parts, container_kind
 from analemma.canon.values import wire_link
-from analemma.catalog.runs.records import FencedOut
+from analemma.catalog.runs.runs import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable
 from analemma.executors.port import AHEAD, THREADS, Call, CallExecutor, Next, resolve_executor, thread_calls
 from analemma.flows.branch_merging import BranchChange, merge_branches, strategies_of

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.runs.records import RunRow, Status
-from analemma.catalog.runs.runs import RunRows
+from analemma.catalog.runs.runs import RunRow, RunRows, Status
 from analemma.context import Context
 from analemma.flows.handlers import Handlers
 from analemma.flows.keeping import position_text

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs.records import RunRow
-from analemma.catalog.runs.runs import RunRows
+from analemma.catalog.runs.runs import RunRow, RunRows
 from analemma.errors import Conflict, Invalid, Limit
 from analemma.flows.document import Workflow, plain
 from analemma.flows.naming import NODE_ID

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.runs.records import EndedSegment, SegmentStatus
+from analemma.catalog.runs.runs import EndedSegment, SegmentStatus
 from analemma.flows.runs import RunError
 from analemma.flows.segments import Segment
 from analemma.flows.walking import Position, iterations_at

@@ -7,8 +7,7 @@ import json
 from typing import Any, Final
 
 from analemma.catalog.runs.effects import EffectRows
-from analemma.catalog.runs.records import RunRow
-from analemma.catalog.runs.runs import LAST
+from analemma.catalog.runs.runs import LAST, RunRow
 from analemma.errors import NotFound
 from analemma.flows.effects import read_result
 from analemma.flows.held_runs import RunnerParts

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.runs.records import RunRow
+from analemma.catalog.runs.runs import RunRow
 from analemma.errors import Invalid, NotFound, Timeout, Unavailable
 from analemma.executors.port import Call, CallExecutor, portable
 from analemma.flows.context import Facts

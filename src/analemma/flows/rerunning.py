@@ -9,7 +9,7 @@ from typing import Final
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs.queues import add_lane
-from analemma.catalog.runs.records import NewRun, RunRow, SegmentRow, as_us
+from analemma.catalog.runs.runs import NewRun, RunRow, SegmentRow, as_us
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.flows.deciding import moved
 from analemma.flows.held_runs import RunnerParts

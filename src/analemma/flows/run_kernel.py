@@ -15,7 +15,7 @@ from analemma.canon.nodes import Block
 from analemma.canon.pointer import format_pointer
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, OutboxEvent, RowChange
-from analemma.catalog.runs.records import FencedOut
+from analemma.catalog.runs.runs import FencedOut
 from analemma.errors import Conflict, Denied, Expired, Invalid, NotFound
 from analemma.flows.document import Workflow
 from analemma.flows.partitioning import iteration_limit, partition

@@ -13,7 +13,7 @@ from typing import Any
 from analemma.canon.identity import BlockId
 from analemma.catalog.port import RowChange
 from analemma.catalog.runs.effects import EffectRows
-from analemma.catalog.runs.records import FencedOut, Move, RunRow, SegmentStatus, Status, as_us
+from analemma.catalog.runs.runs import FencedOut, Move, RunRow, SegmentStatus, Status, as_us
 from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller

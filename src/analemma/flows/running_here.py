@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Literal
 
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs.records import RunRow
+from analemma.catalog.runs.runs import RunRow
 from analemma.errors import AnalemmaError, Timeout, Unavailable
 from analemma.flows.continuing import Family, workflow_status
 from analemma.flows.deciding import moved

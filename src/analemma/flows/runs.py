@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from analemma.catalog.runs.records import RunRow, SegmentRow, SegmentStatus, Status
+from analemma.catalog.runs.runs import RunRow, SegmentRow, SegmentStatus, Status
 from analemma.clock import moment
 from analemma.errors import AnalemmaError, OutcomeUnknown
 

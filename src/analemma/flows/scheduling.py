@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from analemma.catalog.leases import database_clock
-from analemma.catalog.runs.records import RunRow
+from analemma.catalog.runs.runs import RunRow
 from analemma.catalog.runs.schedules import ScheduleRow, ScheduleRows, due_schedules
 from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound, Unavailable

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter
 
 from analemma.bag.bag import SmartStateBag
 from analemma.catalog.port import OutboxEvent
-from analemma.catalog.runs.records import FencedOut, RunRow
+from analemma.catalog.runs.runs import FencedOut, RunRow
 from analemma.clock import Clock
 from analemma.errors import Denied, Invalid, Timeout, Unavailable
 from analemma.flows.calling import Caller, may_help, wait_before

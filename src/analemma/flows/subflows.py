@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from analemma.canon.edit import Operation
-from analemma.catalog.runs.records import ENDED, SECOND_US, FencedOut, RunRow
+from analemma.catalog.runs.runs import ENDED, SECOND_US, FencedOut, RunRow
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, Limit, NotFound, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning

@@ -13,7 +13,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.port import BranchKey, OutboxEvent
 from analemma.catalog.runs.effects import Blocks, EffectRows
-from analemma.catalog.runs.records import FencedOut, RunRow
+from analemma.catalog.runs.runs import FencedOut, RunRow
 from analemma.catalog.runs.tasks import TaskRow, TaskRows
 from analemma.errors import Denied, Timeout, Unavailable
 from analemma.flows.branch_merging import BranchChange

@@ -14,7 +14,7 @@ from analemma.catalog.engine.db import Engine
 from analemma.catalog.leases import database_clock
 from analemma.catalog.port import TenantId
 from analemma.catalog.runs.queues import claim_next
-from analemma.catalog.runs.records import RunRow
+from analemma.catalog.runs.runs import RunRow
 from analemma.catalog.runs.schedules import due_schedules
 from analemma.errors import AnalemmaError, Conflict, Internal, Timeout, Unavailable
 from analemma.flows.flows import Flows

@@ -11,8 +11,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies
 from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
-from analemma.catalog.runs.records import Move, RunRow, fenced_out
-from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE, change_runs
+from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE, Move, RunRow, change_runs, fenced_out
 from analemma.failpoints import declare, hit
 
 BEFORE_INTENT = declare("effect.before_intent", "an effect is about to be begun, and nothing is recorded")

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
 from analemma.catalog.port import RowChange, TenantId
-from analemma.catalog.runs.records import SECOND_US, RunRow, as_us
-from analemma.catalog.runs.runs import AFTER_CLAIM, claim_due
+from analemma.catalog.runs.runs import AFTER_CLAIM, SECOND_US, RunRow, as_us, claim_due
 from analemma.failpoints import declare, hit
 
 BEFORE_CLAIM = declare("queue.before_claim", "a queue has a place, and the run that gets it is not taken yet")

@@ -10,7 +10,7 @@ from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.entities.bodies import add_bodies
 from analemma.catalog.port import TenantId
 from analemma.catalog.runs.effects import Blocks
-from analemma.catalog.runs.records import RunRow, fenced_out
+from analemma.catalog.runs.runs import RunRow, fenced_out
 from analemma.failpoints import declare, hit
 
 BEFORE_RECORD = declare("task.before_record", "tasks of a group have run, and nothing says so")
