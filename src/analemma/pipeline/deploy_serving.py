@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.cutover import Cutover, HeldEntity, cut_over, hold_entities, plan_cutover
-from analemma.catalog.entities.dependants import has_dependants
 from analemma.catalog.entities.deploy_states import DeployState
 from analemma.catalog.entities.deploys import (
     DeployRow,
@@ -19,6 +18,7 @@ from analemma.catalog.entities.deploys import (
     hold_waiting_deploys,
     move,
 )
+from analemma.catalog.entities.fanouts import has_dependants
 from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.sinks.states import ShippedRow
 from analemma.clock import Clock

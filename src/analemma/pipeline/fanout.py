@@ -14,9 +14,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.dependants import DependantRow, dependants, dependencies_of, has_dependants
 from analemma.catalog.entities.entities import EntityPlace, EntityRow, Overtaken, find_entity
-from analemma.catalog.entities.fanouts import FanoutRow, FanoutStatus, ask_fanout, find_fanout, hold_fanout, move_fanout
+from analemma.catalog.entities.fanouts import (
+    DependantRow,
+    FanoutRow,
+    FanoutStatus,
+    ask_fanout,
+    dependants,
+    dependencies_of,
+    find_fanout,
+    has_dependants,
+    hold_fanout,
+    move_fanout,
+)
 from analemma.catalog.outbox.events import enqueue
 from analemma.catalog.outbox.lanes import settled_lane
 from analemma.catalog.port import OutboxEvent

@@ -1,4 +1,5 @@
-"""Fanouts as rows: one per entity whose change others have to follow."""
+"""Fanouts as rows: one per entity whose change others have to follow; and who these are, by the index entries that name
+it."""
 
 from __future__ import annotations
 
@@ -118,3 +119,39 @@ class FanoutRows:
     def forget(self, *, finished_before_us: int, limit: int) -> int:
         """Delete some that were finished before that time; how many."""
         return self._engine.execute("forget_fanouts", before=finished_before_us, limit=limit)
+
+
+class DependantRow(NamedTuple):
+    """An entity whose index entries name another."""
+
+    number: int
+    place: EntityPlace
+    newest_compiled: int | None
+    serving_version: int | None
+
+
+def has_dependants(source: Statements, target: int) -> bool:
+    """Whether anybody names an entity."""
+    return source.one("any_dependant", target=target) is not None
+
+
+def dependencies_of(source: Statements, target: int) -> dict[tuple[str, str], int]:
+    """By entity type and index, how many name an entity. Whatever the index: a ruleset of today may have others than
+    the one that an entity was compiled by."""
+    return {(row[0], row[1]): row[2] for row in source.all("dependencies_of", target=target)}
+
+
+def dependants(
+    source: Statements, target: int, *, entity_type: str, index_type: str, after: int, until: int, limit: int
+) -> list[DependantRow]:
+    """A page of those of one type and index, by number."""
+    rows = source.all(
+        "dependants",
+        target=target,
+        entity_type=entity_type,
+        index_type=index_type,
+        after=after,
+        until=until,
+        limit=limit,
+    )
+    return [DependantRow(number, EntityPlace(kind, key), *versions) for number, kind, key, *versions in rows]

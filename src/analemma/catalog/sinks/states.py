@@ -109,10 +109,6 @@ class SinkStates:
         owners = {(row[0], row[1]): int(row[2]) for row in found}
         return [owners[want.place, want.doc_id] for want, _ in wanted]
 
-    def of_entity(self, number: int) -> list[EntitySinkState]:
-        """What every sink is known to have of an entity, by the ids of their rules."""
-        return sink_states_of(self._engine, number)
-
 
 def sink_states_of(source: Statements, number: int) -> list[EntitySinkState]:
     """What every sink is known to have of an entity, by the ids of their rules."""
