@@ -65,7 +65,8 @@ class Channels:
 
     def due(self, tenant: TenantId | None = None) -> list[DueChannel]:
         """Channels with something to deliver now."""
-        return self._engine.rows(DueChannel, "due_channels", now=self.now_us(), tenant=tenant)
+        now_us = None if self._clock is None else self._clock()
+        return self._engine.rows(DueChannel, "due_channels", now=now_us, tenant=tenant)
 
     def rest(self, name: str, *, base_s: float, longest_s: float, asked_s: float | None, reason: str) -> float:
         """Leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; for how

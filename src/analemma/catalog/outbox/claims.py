@@ -102,10 +102,10 @@ class OutboxClaims:
 
     def anything_due(self, tenant: TenantId | None = None, *, channel: str = "") -> bool:
         """Whether a claim would find something, or would have to pass it over because it is being written to."""
-        now = self._now(self._engine)
+        asked = {"now": self._given_now(), "channel": channel}
         if tenant is None:
-            return self._engine.one("any_lane_due", now=now, channel=channel) is not None
-        return self._engine.one("any_lane_due_of", now=now, tenant=tenant, channel=channel) is not None
+            return self._engine.one("any_lane_due", **asked) is not None
+        return self._engine.one("any_lane_due_of", **asked, tenant=tenant) is not None
 
     def read(self, lane: ClaimedLane, limit: int) -> list[EventRow]:
         """The first rows of a lane that are not settled, as they are now."""

@@ -40,17 +40,17 @@ WITH RECURSIVE named (name) AS (
 )
 SELECT named.name, coalesce(channel.failures, 0)
 FROM named LEFT JOIN channel ON channel.name = named.name
-WHERE named.name IS NOT NULL AND coalesce(channel.rest_until, 0) <= :now
+WHERE named.name IS NOT NULL AND coalesce(channel.rest_until, 0) <= coalesce(:now::bigint, (SELECT analemma_now()))
   AND EXISTS (
       SELECT 1 FROM lane
-      WHERE lane.channel = named.name AND lane.due_at IS NOT NULL AND NOT lane.parked AND lane.due_at <= :now
-        AND (lane.lease_until IS NULL OR lane.lease_until <= :now) AND lane.tenant = coalesce(:tenant, lane.tenant)
+      WHERE lane.channel = named.name AND lane.due_at IS NOT NULL AND NOT lane.parked AND lane.due_at <= coalesce(:now::bigint, (SELECT analemma_now()))
+        AND (lane.lease_until IS NULL OR lane.lease_until <= coalesce(:now::bigint, (SELECT analemma_now()))) AND lane.tenant = coalesce(:tenant, lane.tenant)
   )
 
 -- due_channels [postgres] --
 -- Channels that have something to deliver now and do not rest, and how often in a row each could not deliver: the function is in
 -- migration 0015.
-SELECT * FROM analemma_due_channels(:now::bigint, :tenant::bigint)
+SELECT * FROM analemma_due_channels(coalesce(:now::bigint, analemma_now()), :tenant::bigint)
 
 -- rest_channel [sqlite] --
 -- Has all workers leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; answers for how long. What others

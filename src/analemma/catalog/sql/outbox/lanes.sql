@@ -81,25 +81,25 @@ SELECT * FROM analemma_claim_lanes(  -- guard: lane.leased.postgres
 -- any_lane_due [sqlite] --
 -- Whether there is anything to claim.
 SELECT 1 FROM lane
-WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
-  AND (lease_until IS NULL OR lease_until <= :now)
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= coalesce(:now::bigint, (SELECT analemma_now()))
+  AND (lease_until IS NULL OR lease_until <= coalesce(:now::bigint, (SELECT analemma_now())))
 LIMIT 1
 
 -- any_lane_due [postgres] --
 -- Whether there is anything to claim: the function is in migration 0015.
-SELECT 1 WHERE analemma_is_due(:now::bigint, NULL, :channel)
+SELECT 1 WHERE analemma_is_due(coalesce(:now::bigint, analemma_now()), NULL, :channel)
 
 -- any_lane_due_of [sqlite] --
 -- Whether there is anything to claim of one tenant.
 SELECT 1 FROM lane
-WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
-  AND (lease_until IS NULL OR lease_until <= :now)
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= coalesce(:now::bigint, (SELECT analemma_now()))
+  AND (lease_until IS NULL OR lease_until <= coalesce(:now::bigint, (SELECT analemma_now())))
   AND tenant = :tenant
 LIMIT 1
 
 -- any_lane_due_of [postgres] --
 -- Whether there is anything to claim of one tenant.
-SELECT 1 WHERE analemma_is_due(:now::bigint, :tenant::bigint, :channel)
+SELECT 1 WHERE analemma_is_due(coalesce(:now::bigint, analemma_now()), :tenant::bigint, :channel)
 
 -- claimable_lanes [sqlite] --
 -- Lanes that are due and free, the most urgent first; with `calm`, nothing that a dead worker left.
