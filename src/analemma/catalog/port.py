@@ -22,7 +22,6 @@ UploadId = NewType("UploadId", bytes)
 """16 random bytes; also the name of the object that the upload writes."""
 
 UploadState = Literal["temp", "ready", "deleting"]
-WorkflowStatus = Literal["RUNNING", "COMPLETED", "FAILED", "IDLE"]
 RefKind = Literal["tag", "pin"]
 Verdict = Literal["approved", "rejected", "escalated", "pending"]
 
@@ -222,19 +221,6 @@ class Committed(NamedTuple):
     """What was stored under the idempotency key, when one was given."""
 
 
-class NamedVersion(NamedTuple):
-    """A version that a row beside the branch's own names, as a checkpoint of a thread: the row keeps it."""
-
-    name: str
-    namespace: str
-    parent: str | None
-    manifest: BlockId
-    elsewhere: bool
-    """Whether a row of another branch gives the same version another name."""
-    twice: bool
-    """Whether another row of this branch names it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Upload:
     """An intent: this object is about to be, or has been, written."""
@@ -285,67 +271,6 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Workflow(Shown):
-    """A workflow, and where it stands: on its main branch, or else on the first by name."""
-
-    FIELDS = (
-        *("workflow_id", "owner_id", "name", "status", "manifest_id", "branch"),
-        *("version", "segment_id", "created_at", "updated_at"),
-    )
-    owner_id: str
-    workflow_id: str
-    name: str
-    """Its id, until it is given another."""
-    status: WorkflowStatus
-    created_at_us: int
-    renamed_at_us: int
-    """When name or status last changed."""
-    manifest: BlockId
-    branch: str
-    version: int
-    segment_id: int | None
-    committed_at_us: int
-
-    @property
-    def updated_at(self) -> dt.datetime:
-        """When its state, its name or its status last changed."""
-        return moment(max(self.renamed_at_us, self.committed_at_us))
-
-
-@dataclass(frozen=True, slots=True)
-class Branch(Shown):
-    """Where a branch began, and where it stands."""
-
-    FIELDS = ("name", "manifest_id", "version", "parent_id", "created_at", "updated_at")
-    name: str
-    parent: BlockId | None
-    created_at_us: int
-    manifest: BlockId
-    version: int
-    committed_at_us: int
-
-    @property
-    def parent_id(self) -> str | None:
-        """The version it was forked from, whether or not that is still there."""
-        return None if self.parent is None else self.parent.hex()
-
-    @property
-    def updated_at(self) -> dt.datetime:
-        """When its state last changed."""
-        return moment(self.committed_at_us)
-
-
-@dataclass(frozen=True, slots=True)
-class BranchStart:
-    """How a branch began."""
-
-    first: BlockId
-    parent: BlockId | None
-    """The version it was forked from, whether or not that is still there."""
-    created_at_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class Ref(Shown):
     """What names a version, and so keeps it from expiring: a tag or a pin."""
 
@@ -386,35 +311,6 @@ class Pin(Ref):
     def reason(self) -> str | None:
         """Why not."""
         return self.text
-
-
-class ExpiredRow(NamedTuple):
-    """A version that was removed by retention."""
-
-    manifest: BlockId
-    key: BranchKey
-    version: int
-    expired_at_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """Which versions to keep; one rule that keeps a version is enough, and without any rule all are kept."""
-
-    keep_last: int | None = None
-    keep_newer_than_s: int | None = None
-    keep_hourly: int | None = None
-    keep_daily: int | None = None
-    keep_weekly: int | None = None
-
-
-class PolicyRow(NamedTuple):
-    """Whose versions a policy is for."""
-
-    owner: str
-    workflow: str | None
-    """None: every workflow of the owner that has no policy of its own."""
-    policy: RetentionPolicy
 
 
 class ExpiringVersion(NamedTuple):

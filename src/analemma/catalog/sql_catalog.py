@@ -49,12 +49,14 @@ class SqlCatalog(SqlLedger):
     manifest = versions.manifest
     versions_between = versions.versions_between
     history = versions.history
+    every_version = versions.every_version
     versions_after = versions.versions_after
     children = versions.children
     journal = versions.journal
     named_versions = versions.named_versions
     workflow = versions.workflow
     workflows = versions.workflows
+    workflow_ids = versions.workflow_ids
     set_workflow = versions.set_workflow
     branches = versions.branches
     branch_start = versions.branch_start

@@ -16,7 +16,8 @@ from analemma.cli.output import print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
-    from analemma.catalog.port import Branch, Pin, Tag, Version, Workflow
+    from analemma.catalog.kernel.versions import Branch, Workflow
+    from analemma.catalog.port import Pin, Tag, Version
     from analemma.state.records import Commit, Receipt
     from analemma.state.refs import Decision
 

@@ -22,7 +22,7 @@ from analemma.langgraph.threads import Threads, back_to
 from analemma.state.commits import Proposal
 from analemma.state.records import ROLLED_BACK
 from analemma.state.removal import remove_at
-from analemma.state.retention import BATCH, all_versions, expire_batch, held_channels, needed_by
+from analemma.state.retention import BATCH, expire_batch, held_channels, needed_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
             _move_head(threads, key, head, plan.kept[0])
             continue
         marked = {ref.manifest for ref in catalog.refs(tenant, key.owner, key.workflow)}
-        rows = list(all_versions(threads.kernel, key))
+        rows = list(catalog.every_version(tenant, key))
         if doomed and all(row.id not in marked and plan.dooms(row, staying) for row in rows):
             _remove_planned(threads, plan, planned)
             return True

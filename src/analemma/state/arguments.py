@@ -10,8 +10,9 @@ from typing import Any, get_args
 
 from analemma.canon.edit import Operation
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
+from analemma.catalog.kernel.versions import ExpiredRow
 from analemma.catalog.names import check_part, check_texts
-from analemma.catalog.port import BranchKey, ExpiredRow, Verdict
+from analemma.catalog.port import BranchKey, Verdict
 from analemma.errors import Conflict, Expired, Invalid
 
 MAIN = "main"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.trees import Operation
-from analemma.catalog.port import BranchKey, ExpiredRow, Verdict, Version
+from analemma.catalog.kernel.versions import ExpiredRow
+from analemma.catalog.port import BranchKey, Verdict, Version
 from analemma.errors import Expired, Invalid, NotFound
 from analemma.state.arguments import (
     MAIN,

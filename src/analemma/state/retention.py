@@ -11,8 +11,9 @@ import orjson
 
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes, locate
+from analemma.catalog.kernel.versions import RetentionPolicy
 from analemma.catalog.langgraph.threads import CheckpointRow
-from analemma.catalog.port import BranchKey, ExpiringVersion, Pin, RetentionPolicy, Tag, Version
+from analemma.catalog.port import BranchKey, ExpiringVersion, Pin, Tag, Version
 from analemma.clock import attempts
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, place
@@ -167,26 +168,16 @@ def expire_branches(
 
 def _branches_with_rules(kernel: Kernel) -> Iterator[BranchKey]:
     """Every branch to which a policy with a rule applies, once."""
-    policies: dict[tuple[str, str | None], RetentionPolicy] = {}
-    after: tuple[str, str | None] | None = None
-    while page := kernel._catalog.retention_policies(kernel._tenant, after=after, limit=READ_PAGE):
-        policies.update({(row.owner, row.workflow): row.policy for row in page})
-        after = (page[-1].owner, page[-1].workflow)
+    rows = kernel._catalog.retention_policies(kernel._tenant)
+    policies = {(row.owner, row.workflow): row.policy for row in rows}
     for (owner, chosen), policy in policies.items():
         if not any(asdict(policy).values()):
             continue
-        for workflow in _workflow_ids(kernel, owner) if chosen is None else [chosen]:
+        for workflow in kernel._catalog.workflow_ids(kernel._tenant, owner) if chosen is None else [chosen]:
             # Under its owner's policy, one with a policy of its own has its turn with that.
             if chosen is not None or (owner, workflow) not in policies:
                 for row in kernel._catalog.branches(kernel._tenant, owner, workflow):
                     yield BranchKey(owner, workflow, row.name)
-
-
-def _workflow_ids(kernel: Kernel, owner: str) -> Iterator[str]:
-    after = ""
-    while page := kernel._catalog.workflows(kernel._tenant, owner, after=after, limit=READ_PAGE):
-        yield from [row.workflow_id for row in page]
-        after = page[-1].workflow_id
 
 
 def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionPolicy, now_us: int) -> ExpiryPlan:
@@ -195,7 +186,7 @@ def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionPolicy, now_us
     tagged, pinned = ({ref.manifest for ref in refs if isinstance(ref, kind)} for kind in (Tag, Pin))
     running = set(kernel._catalog.running_executions(kernel._tenant, key.owner, key.workflow))
     resumable = set(kernel._catalog.resumable_heads(kernel._tenant, key.owner, key.workflow))
-    versions = list(all_versions(kernel, key))
+    versions = list(kernel._catalog.every_version(kernel._tenant, key))
     rows = list(kernel._catalog.threads(kernel._tenant, key.owner).every(key.workflow, key.branch))
     own = {version.id for version in versions}
     plan = plan_expiry(
@@ -253,13 +244,6 @@ def held_channels(kernel: Kernel, manifest: BlockId, channels: Collection[str]) 
     names, root = sorted(channels), kernel._commits.manifest(manifest).root.id
     found = Nodes(kernel._trees.fetch).run(locate(root, ("channels", name)) for name in names)
     return [name for name, wire in zip(names, found, strict=True) if wire is not MISSING]
-
-
-def all_versions(kernel: Kernel, key: BranchKey) -> Iterable[Version]:
-    before: int | None = None
-    while rows := kernel._catalog.history(kernel._tenant, key, before_version=before, limit=READ_PAGE):
-        yield from rows
-        before = rows[-1].version
 
 
 def expire_batch(kernel: Kernel, key: BranchKey, batch: tuple[Version, ...]) -> None:

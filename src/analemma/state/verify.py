@@ -21,19 +21,8 @@ from analemma.canon.nodes import block_links
 from analemma.canon.trees import Promises, Trees
 from analemma.canon.types import standard_registry
 from analemma.canon.values import wire_links
-from analemma.catalog.port import (
-    BranchKey,
-    BranchStart,
-    Head,
-    JournalRow,
-    NamedVersion,
-    Pin,
-    Tag,
-    TenantId,
-    UploadId,
-    Verdict,
-    Version,
-)
+from analemma.catalog.kernel.versions import BranchStart, NamedVersion
+from analemma.catalog.port import BranchKey, Head, JournalRow, Pin, Tag, TenantId, UploadId, Verdict, Version
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.records import (
     DECIDED,
@@ -54,7 +43,6 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 BATCH = 500
-NEWEST = (1 << 62) - 1
 
 
 @dataclass(slots=True)
@@ -97,9 +85,11 @@ class Verifier:
             if head is None:
                 report.problems.append(f"the branch {key.owner}/{key.workflow}/{key.branch} has no head")
                 return report
-            versions = list(history(seen, self._tenant, key))
+            versions = list(seen.every_version(self._tenant, key))
             self._rows(seen, head, versions, expect, report)
-            named = list(self._named(seen, key))
+            # What rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
+            # copied, so that no journal of this branch tells of them.
+            named = list(seen.named_versions(self._tenant, key))
         report.add(self._versions(key, versions, named))
         return report
 
@@ -192,14 +182,6 @@ class Verifier:
                 for place, count in self._replay(seen, other, Report()).tag_balance.items():
                     summary.tag_balance[place] += count
 
-    def _named(self, seen: SqlCatalog, key: BranchKey) -> Iterator[NamedVersion]:
-        """What rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
-        copied, so that no journal of this branch tells of them."""
-        after = ""
-        while page := seen.named_versions(self._tenant, key, after=after, limit=PAGE):
-            yield from page
-            after = page[-1].name
-
     def _versions(self, key: BranchKey, versions: list[Version], named: list[NamedVersion]) -> Report:
         """Check versions and named versions down to the last block."""
         while True:
@@ -212,8 +194,8 @@ class Verifier:
                 return report
             # Blocks are read after the rows, and may go with a version that expires meanwhile.
             with self._catalog.snapshot() as seen:
-                there = {row.id for row in history(seen, self._tenant, key)}
-                still_named = {(row.name, row.manifest) for row in self._named(seen, key)}
+                there = {row.id for row in seen.every_version(self._tenant, key)}
+                still_named = {(row.name, row.manifest) for row in seen.named_versions(self._tenant, key)}
             left = [row for row in versions if row.id in there]
             left_named = [row for row in named if (row.name, row.manifest) in still_named]
             if (len(left), len(left_named)) == (len(versions), len(named)):
@@ -439,11 +421,9 @@ def shown_rows(
                 ref.created_at_us,
             )
     for verdict in get_args(Verdict):
-        rows |= {Place("decision", row.id): (verdict,) for row in history(seen, tenant, key, verdict)}
-    after = 0
-    while page := seen.expired_versions(tenant, key, after_version=after, limit=PAGE):
-        rows |= {Place("expired", row.manifest): (row.key, row.version, row.expired_at_us) for row in page}
-        after = page[-1].version
+        rows |= {Place("decision", row.id): (verdict,) for row in seen.every_version(tenant, key, verdict)}
+    for row in seen.expired_versions(tenant, key):
+        rows[Place("expired", row.manifest)] = (row.key, row.version, row.expired_at_us)
     start = seen.branch_start(tenant, key)
     if start is not None:
         rows[Place("start", start.first)] = (start,)
@@ -499,14 +479,6 @@ def misplaced_marks(seen: SqlCatalog, tenant: TenantId, key: BranchKey) -> Itera
             if there is None or there.key != ref.key:
                 name = f"the tag {ref.name}" if isinstance(ref, Tag) else f"the pin of manifest {ref.manifest_id}"
                 yield f"{name} is on no version of branch {ref.branch}"
-
-
-def history(seen: SqlCatalog, tenant: TenantId, key: BranchKey, decision: Verdict | None = None) -> Iterator[Version]:
-    """The versions of a branch, newest first, read by the page."""
-    before = NEWEST
-    while page := seen.history(tenant, key, before_version=before, decision=decision, limit=PAGE):
-        yield from page
-        before = page[-1].version
 
 
 def _id(text: str | None) -> BlockId | None:

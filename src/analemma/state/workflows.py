@@ -6,8 +6,9 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
+from analemma.catalog.kernel.versions import Branch, Workflow, WorkflowStatus
 from analemma.catalog.names import check_texts
-from analemma.catalog.port import Branch, BranchKey, Version, Workflow, WorkflowStatus
+from analemma.catalog.port import BranchKey, Version
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, check_unicode, place
 

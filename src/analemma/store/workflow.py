@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from analemma.canon.pointer import Path
 from analemma.canon.trees import Operation
-from analemma.catalog.port import Branch, BranchKey, Tag, Verdict, Version
+from analemma.catalog.kernel.versions import Branch
+from analemma.catalog.port import BranchKey, Tag, Verdict, Version
 from analemma.errors import Invalid, NotFound
 from analemma.state import history
 from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, DeltaUpdate, branch_key, place, read_delta

@@ -15,13 +15,13 @@ from analemma.catalog.engine.sql import Sql as Sql
 from analemma.catalog.engine.sqlite.engine import SqliteEngine as SqliteEngine
 from analemma.catalog.engine.sqlite.transaction import STEPS as STEPS
 from analemma.catalog.engine.wakeups import Wakeups
+from analemma.catalog.kernel.versions import BranchStart as BranchStart
+from analemma.catalog.kernel.versions import PolicyRow as PolicyRow
+from analemma.catalog.kernel.versions import RetentionPolicy as RetentionPolicy
 from analemma.catalog.opening import open_catalog as open_catalog
-from analemma.catalog.port import BranchStart as BranchStart
 from analemma.catalog.port import Head as Head
 from analemma.catalog.port import KernelCatalog as KernelCatalog
-from analemma.catalog.port import PolicyRow as PolicyRow
 from analemma.catalog.port import RecordRequest as RecordRequest
-from analemma.catalog.port import RetentionPolicy as RetentionPolicy
 from analemma.catalog.port import TenantId as TenantId
 from analemma.catalog.port import UploadId as UploadId
 from analemma.catalog.sql_catalog import SqlCatalog as SqlCatalog

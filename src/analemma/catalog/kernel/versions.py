@@ -3,41 +3,133 @@ expired, policies. `SqlCatalog` names these functions as its own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analemma.canon.identity import ID_BYTES, BlockId
 from analemma.catalog.engine.db import Row, Statements
 from analemma.catalog.names import check_part
-from analemma.catalog.port import (
-    Branch,
-    BranchKey,
-    BranchStart,
-    ExpiredRow,
-    Head,
-    JournalRow,
-    NamedVersion,
-    Pin,
-    PolicyRow,
-    Ref,
-    RefKind,
-    RetentionPolicy,
-    Tag,
-    TenantId,
-    Verdict,
-    Version,
-    Workflow,
-    WorkflowStatus,
-)
+from analemma.catalog.port import BranchKey, Head, JournalRow, Pin, Ref, RefKind, Shown, Tag, TenantId, Verdict, Version
+from analemma.clock import moment
 from analemma.errors import Corrupt
 
 if TYPE_CHECKING:
     from analemma.catalog.sql_catalog import SqlCatalog
 
 NEWEST = (1 << 63) - 1
+PAGE = 1000
+"""Rows that are read at once by who goes through all of them."""
 OWNER_WIDE = ""
 """Stands for the workflow in the row of a policy for all workflows of an owner; no workflow is called that."""
 
 _new_tuple = tuple.__new__
+
+WorkflowStatus = Literal["RUNNING", "COMPLETED", "FAILED", "IDLE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow(Shown):
+    """A workflow, and where it stands: on its main branch, or else on the first by name."""
+
+    FIELDS = (
+        *("workflow_id", "owner_id", "name", "status", "manifest_id", "branch"),
+        *("version", "segment_id", "created_at", "updated_at"),
+    )
+    owner_id: str
+    workflow_id: str
+    name: str
+    """Its id, until it is given another."""
+    status: WorkflowStatus
+    created_at_us: int
+    renamed_at_us: int
+    """When name or status last changed."""
+    manifest: BlockId
+    branch: str
+    version: int
+    segment_id: int | None
+    committed_at_us: int
+
+    @property
+    def updated_at(self) -> dt.datetime:
+        """When its state, its name or its status last changed."""
+        return moment(max(self.renamed_at_us, self.committed_at_us))
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Shown):
+    """Where a branch began, and where it stands."""
+
+    FIELDS = ("name", "manifest_id", "version", "parent_id", "created_at", "updated_at")
+    name: str
+    parent: BlockId | None
+    created_at_us: int
+    manifest: BlockId
+    version: int
+    committed_at_us: int
+
+    @property
+    def parent_id(self) -> str | None:
+        """The version it was forked from, whether or not that is still there."""
+        return None if self.parent is None else self.parent.hex()
+
+    @property
+    def updated_at(self) -> dt.datetime:
+        """When its state last changed."""
+        return moment(self.committed_at_us)
+
+
+@dataclass(frozen=True, slots=True)
+class BranchStart:
+    """How a branch began."""
+
+    first: BlockId
+    parent: BlockId | None
+    """The version it was forked from, whether or not that is still there."""
+    created_at_us: int
+
+
+class NamedVersion(NamedTuple):
+    """A version that a row beside the branch's own names, as a checkpoint of a thread: the row keeps it."""
+
+    name: str
+    namespace: str
+    parent: str | None
+    manifest: BlockId
+    elsewhere: bool
+    """Whether a row of another branch gives the same version another name."""
+    twice: bool
+    """Whether another row of this branch names it."""
+
+
+class ExpiredRow(NamedTuple):
+    """A version that was removed by retention."""
+
+    manifest: BlockId
+    key: BranchKey
+    version: int
+    expired_at_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Which versions to keep; one rule that keeps a version is enough, and without any rule all are kept."""
+
+    keep_last: int | None = None
+    keep_newer_than_s: int | None = None
+    keep_hourly: int | None = None
+    keep_daily: int | None = None
+    keep_weekly: int | None = None
+
+
+class PolicyRow(NamedTuple):
+    """Whose versions a policy is for."""
+
+    owner: str
+    workflow: str | None
+    """None: every workflow of the owner that has no policy of its own."""
+    policy: RetentionPolicy
 
 
 def head(catalog: SqlCatalog, tenant: TenantId, key: BranchKey) -> Head | None:
@@ -110,6 +202,16 @@ def history(
     return [_new_tuple(Version, (row[0], key, *row[4:], False)) for row in rows]
 
 
+def every_version(
+    catalog: SqlCatalog, tenant: TenantId, key: BranchKey, decision: Verdict | None = None
+) -> Iterator[Version]:
+    """The versions of a branch, newest first; of those whose newest decision this is, if one is named."""
+    before = None
+    while page := history(catalog, tenant, key, before_version=before, decision=decision, limit=PAGE):
+        yield from page
+        before = page[-1].version
+
+
 def versions_after(
     catalog: SqlCatalog, tenant: TenantId, key: BranchKey, *, after_version: int, limit: int = 100
 ) -> list[Version]:
@@ -147,13 +249,11 @@ def journal(
     )
 
 
-def named_versions(
-    catalog: SqlCatalog, tenant: TenantId, key: BranchKey, *, after: str = "", limit: int = 1000
-) -> list[NamedVersion]:
-    """The versions that rows name as checkpoints of this branch, by name, above `after`."""
+def named_versions(catalog: SqlCatalog, tenant: TenantId, key: BranchKey) -> Iterator[NamedVersion]:
+    """The versions that rows name as checkpoints of this branch, by name."""
     asked = {"tenant": tenant, "owner": key.owner, "thread": key.workflow, "branch": key.branch}
-    rows = catalog.engine.all("named_versions", **asked, after=after, limit=limit)
-    return [NamedVersion._make((*row[:4], bool(row[4]), bool(row[5]))) for row in rows]
+    for page in catalog.engine.pages("named_versions", {"after": ""}, **asked, limit=PAGE):
+        yield from (NamedVersion._make((*row[:4], bool(row[4]), bool(row[5]))) for row in page)
 
 
 def workflow(catalog: SqlCatalog, tenant: TenantId, owner: str, workflow: str) -> Workflow | None:
@@ -177,6 +277,13 @@ def workflows(
         "workflows", tenant=tenant, owner=owner, name_prefix=name_prefix, status=status, after=after, limit=limit
     )
     return [Workflow(owner, *row) for row in rows]
+
+
+def workflow_ids(catalog: SqlCatalog, tenant: TenantId, owner: str) -> Iterator[str]:
+    """The ids of all of an owner's workflows, in the order of their bytes."""
+    asked = {"tenant": tenant, "owner": owner, "name_prefix": "", "status": None}
+    for page in catalog.engine.pages("workflows", {"after": ""}, **asked, limit=PAGE):
+        yield from (row[0] for row in page)
 
 
 def set_workflow(
@@ -264,17 +371,11 @@ def expired_version(catalog: SqlCatalog, tenant: TenantId, key: BranchKey, versi
     return None if row is None else expired_row(row)
 
 
-def expired_versions(
-    catalog: SqlCatalog, tenant: TenantId, key: BranchKey, *, after_version: int = 0, limit: int = 1000
-) -> list[ExpiredRow]:
-    """What expired on a branch, oldest first, above `after_version`."""
-    rows = catalog.engine.all(
-        "expired_versions",
-        **branch_columns(tenant, key),
-        after_version=after_version,
-        limit=limit,
-    )
-    return [expired_row(row) for row in rows]
+def expired_versions(catalog: SqlCatalog, tenant: TenantId, key: BranchKey) -> Iterator[ExpiredRow]:
+    """What expired on a branch, oldest first."""
+    behind = {"after_version": 0}
+    for page in catalog.engine.pages("expired_versions", behind, **branch_columns(tenant, key), limit=PAGE):
+        yield from (ExpiredRow(BlockId(row[1]), key, row[0], row[2]) for row in page)
 
 
 def retention(catalog: SqlCatalog, tenant: TenantId, owner: str, workflow: str | None) -> RetentionPolicy | None:
@@ -302,20 +403,11 @@ def set_retention(
     )
 
 
-def retention_policies(
-    catalog: SqlCatalog, tenant: TenantId, *, after: tuple[str, str | None] | None = None, limit: int = 100
-) -> list[PolicyRow]:
-    """Every policy of a tenant, by the page, in some order that does not change; `after` names owner and workflow
-    of the last one of the page before."""
-    owner, workflow = after or ("", None)
-    rows = catalog.engine.all(
-        "retention_policies",
-        tenant=tenant,
-        after_owner=owner,
-        after_workflow=workflow or OWNER_WIDE,
-        limit=limit,
-    )
-    return [PolicyRow(row[0], row[1] or None, RetentionPolicy(*row[2:])) for row in rows]
+def retention_policies(catalog: SqlCatalog, tenant: TenantId) -> Iterator[PolicyRow]:
+    """Every policy of a tenant, in some order that does not change."""
+    behind = {"after_owner": "", "after_workflow": OWNER_WIDE}
+    for page in catalog.engine.pages("retention_policies", behind, tenant=tenant, limit=PAGE):
+        yield from (PolicyRow(row[0], row[1] or None, RetentionPolicy(*row[2:])) for row in page)
 
 
 def manifest_row(row: Row) -> Version:

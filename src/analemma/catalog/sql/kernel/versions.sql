@@ -152,7 +152,7 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
 
 -- expired_versions --
 -- What is gone from a branch, oldest first.
-SELECT manifest, owner, workflow, branch, version, expired_at
+SELECT version, manifest, expired_at
 FROM expired
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version > :after_version
 ORDER BY version LIMIT :limit
