@@ -83,9 +83,7 @@ class Collector:
         self._store_id = store_id
         self._engine = engine
         self._database_clock = database_clock
-        self._uploads = UploadCollector(
-            engine, database_clock, objects, age_s=settings.gc_upload_age_s, delay_s=settings.gc_object_delay_s
-        )
+        self._uploads = UploadCollector(engine, database_clock, objects, settings)
         self._ownership = ownership
         """Whose the objects are; None if nobody else can have them."""
         self._open_tenant = open_tenant

@@ -20,6 +20,7 @@ from analemma.errors import AnalemmaError, Corrupt, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.gc.collection import Collection
 from analemma.gc.lifecycle import ORPHAN_TAG
+from analemma.settings import Settings
 
 BEFORE_CLAIM = declare("gc.before_claim", "a pass has found uploads that nobody needs, and none of them is claimed")
 AFTER_CLAIM = declare("gc.after_claim", "uploads are claimed durably, and their objects are still there")
@@ -106,14 +107,11 @@ class Failure:
 class UploadCollector:
     """Works without the collector's lease: of two who claim or delete the same, both may."""
 
-    def __init__(
-        self, engine: Engine, clock: DatabaseClock, objects: ObjectStore | None, *, age_s: float, delay_s: float
-    ) -> None:
+    def __init__(self, engine: Engine, clock: DatabaseClock, objects: ObjectStore | None, settings: Settings) -> None:
         self._engine = engine
         self._clock = clock
         self._objects = objects
-        self._age_us = int(age_s * SECOND_US)
-        self._delay_us = int(delay_s * SECOND_US)
+        self._settings = settings
 
     @property
     def has_objects(self) -> bool:
@@ -172,7 +170,7 @@ class UploadCollector:
         return claimed
 
     def _before_us(self) -> int:
-        return self._clock(self._engine) - self._age_us
+        return self._clock(self._engine) - int(self._settings.gc_upload_age_s * SECOND_US)
 
     def delete(self, done: Collection, tick: Callable[[], None], refuse: Refuse) -> None:
         """Delete the objects of all claimed uploads, whoever claimed them. Unavailable if so many committed ones are
@@ -181,7 +179,8 @@ class UploadCollector:
             return
         now = self._clock(self._engine)
         looked_for = missing = 0
-        since = {"claimed_before": now - self._delay_us, "deleted_before": now - AGAIN_AFTER_S * SECOND_US}
+        delay_us = int(self._settings.gc_object_delay_s * SECOND_US)
+        since = {"claimed_before": now - delay_us, "deleted_before": now - AGAIN_AFTER_S * SECOND_US}
         for claimed in self._pages("claimed_uploads", **since):
             page = _sound(claimed, refuse)
             # Those that a commit made count, nobody has deleted as far as is known, and that are not there.
