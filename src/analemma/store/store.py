@@ -142,7 +142,7 @@ class Store:
                 self._tenants[name] = Tenant(self, name)
             return self._tenants[name]
 
-    @property
+    @cached_property
     def default(self) -> Tenant:
         """The tenant that the settings name (`default` unless told otherwise)."""
         return self.tenant(self.settings.tenant)
@@ -152,7 +152,7 @@ class Store:
         read, and nothing begun. The owner is the one that the settings name, if not another."""
         return self.default.workflow(name, owner=owner)
 
-    @property
+    @cached_property
     def kernel(self) -> BagKernel:
         """The state kernel of the default tenant."""
         return self.default.kernel
