@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import analemma
-from analemma.state.tickets import Ticket
+from analemma.state.checkpoints import Ticket
 from analemma.store.store import App
 from bench.commits import Round, compare
 from bench.harness import Row, temporary_folder

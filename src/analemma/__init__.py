@@ -60,13 +60,13 @@ if TYPE_CHECKING:
     from analemma.slicing.entity_key import EntityKey as EntityKey
     from analemma.slicing.incremental import CompileMode as CompileMode
     from analemma.state.arguments import DeltaUpdate as DeltaUpdate
+    from analemma.state.checkpoints import Ticket as Ticket
     from analemma.state.commits import Proposal as Proposal
     from analemma.state.kernel import Kernel as Kernel
     from analemma.state.merge_values import by_key as by_key
     from analemma.state.records import Commit as Commit
     from analemma.state.records import decode_receipt as decode_receipt
     from analemma.state.records import encode_receipt as encode_receipt
-    from analemma.state.tickets import Ticket as Ticket
     from analemma.store.functions import lambda_handler as lambda_handler
     from analemma.store.functions import with_payloads as with_payloads
     from analemma.store.open import open as open
@@ -118,7 +118,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.state.kernel": ("Kernel",),
     "analemma.state.merge_values": ("by_key",),
     "analemma.state.records": ("Commit", "decode_receipt", "encode_receipt"),
-    "analemma.state.tickets": ("Ticket",),
+    "analemma.state.checkpoints": ("Ticket",),
     "analemma.store.workflow": ("Workflow", "WorkflowTicket", "WorkflowVersion"),
 }
 _MODULES = ("aio", "errors")

@@ -19,9 +19,9 @@ from analemma.pipeline.querying import EntityView
 from analemma.pipeline.sinks import Sinks
 from analemma.slicing.entity_key import EntityKey
 from analemma.state.arguments import DeltaUpdate
+from analemma.state.checkpoints import Ticket
 from analemma.state.records import Commit
 from analemma.state.rollback import Rollback
-from analemma.state.tickets import Ticket
 from analemma.store.revisions import Revision
 from analemma.store.store import Store
 from analemma.store.tenant import Tenant

@@ -135,11 +135,11 @@ TABLES: dict[str, dict[str, Verb]] = {
     "journal": WORKFLOWS,
     "manifest": {**STATES, **WORKFLOWS, **THREADS},
     "payload": STATES,
+    "pending": {name: {**STATES, **WORKFLOWS}[name] for name in ("load a ticket", "ticket", "ticket that failed")},
     "ref": WORKFLOWS,
     "retention": WORKFLOWS,
     "thread_checkpoint": THREADS,
     "thread_write": THREADS,
-    "ticket": {name: {**STATES, **WORKFLOWS}[name] for name in ("load a ticket", "ticket", "ticket that failed")},
     "upload": {**STATES, **WORKFLOWS},
     "workflow": WORKFLOWS,
 }
@@ -262,14 +262,14 @@ def accept(url: str, objects: str | None) -> None:
 def test_a_damaged_delta_that_was_accepted_is_told_as_damage(store: Store) -> None:
     with Actor(accept, store.url, store.objects, at="ledger.after_insert", then="kill") as actor:
         actor.wait()
-    names = [name for name in columns(store, "ledger")[0] if name != "seq"]
-    [row] = select(store, f"SELECT {', '.join(names)} FROM ledger")  # noqa: S608
-    insert = f"INSERT INTO ledger ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
+    names = [name for name in columns(store, "pending")[0] if name != "seq"]
+    [row] = select(store, f"SELECT {', '.join(names)} FROM pending")  # noqa: S608
+    insert = f"INSERT INTO pending ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
     wrong: list[str] = []
     with store.open() as app:
         for column in ("codec", "size", "digest", "body", "created_at"):
             for other in damages(store, row[names.index(column)]):
-                change(store, "DELETE FROM ledger")
+                change(store, "DELETE FROM pending")
                 try:
                     change(store, insert, [other if name == column else row[names.index(name)] for name in names])
                 except psycopg.errors.NumericValueOutOfRange:
@@ -283,5 +283,5 @@ def test_a_damaged_delta_that_was_accepted_is_told_as_damage(store: Store) -> No
                     continue
                 if state != {"n": 1}:
                     wrong.append(f"{column} -> {other!r:.40}: {state}")
-        change(store, "DELETE FROM ledger")
+        change(store, "DELETE FROM pending")
     assert not wrong, "\n".join(wrong)

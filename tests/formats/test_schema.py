@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 import analemma
-from analemma.errors import Corrupt, Unavailable
+from analemma.errors import Corrupt, Invalid, NotFound, Unavailable
+from tests.api.state.pending import left_behind
 from tests.formats.older_schema import ARCHIVE, FILES
 from tests.ports.entry_points.catalog import BASELINE, OLDER, POSTGRES, SQLITE, checksum_of, older_migrations
 from tests.raw_rows import change, is_sqlite, select, table
@@ -229,3 +230,52 @@ def test_tags_and_pins_that_had_tables_of_their_own_stay(store: Store) -> None:
         app.kernel.set_retention(**AT, keep_last=1)
         assert {version.version for version in app.kernel.expire(**AT).expired} == {1, 2}
         assert app.kernel.verify(**AT).ok
+
+
+LEDGER = "tenant, owner, workflow, branch, secret, created_at, codec, size, digest, stored, body"
+TICKET = "seq, tenant, owner, workflow, branch, secret, settled_at"
+OF_LEDGER = "seq, tenant, owner, workflow, branch, secret, 7"
+
+
+@BOTH
+def test_deltas_that_waited_in_the_ledger_are_pending_and_tickets_are_known(older: Store, tmp_path: Path) -> None:
+    """They had two tables: a delta changed from one to the other when it was settled."""
+    like = Store(str(tmp_path / "like"))
+    deltas: list[dict[str, Any]] = [{"n": 1}, {"m": 2}, {"n": 3}, {"/no/where": 1}, {"n": 5}]
+    with like.open() as app:
+        tickets = [left_behind(app, like, delta, **AT) for delta in deltas]
+        rows = table(like, "pending")
+        app.checkpoints.drain()
+    settled = {row["seq"]: row for row in table(like, "pending")}
+    migrate_by_hand(older, BASELINE)
+    change(older, "INSERT INTO tenant (name) VALUES ('default')")
+    for row in rows:
+        values = [row[name] for name in LEDGER.split(", ")]
+        change(older, f"INSERT INTO ledger ({LEDGER}) VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608
+    add = f"INSERT INTO ticket ({TICKET}, receipt) SELECT {OF_LEDGER}, ? FROM ledger WHERE seq = 3"  # noqa: S608
+    change(older, add, [settled[3]["receipt"]])
+    columns = "codec, size, digest, body"
+    add = (
+        f"INSERT INTO ticket ({TICKET}, failure, {columns}) SELECT {OF_LEDGER}, ?, {columns} FROM ledger WHERE seq = 4"  # noqa: S608
+    )
+    change(older, add, [settled[4]["failure"]])
+    # What became of the last was forgotten: its number is not given again.
+    change(older, "DELETE FROM ledger WHERE seq > 2")
+    with older.open() as app:
+        kernel = app.kernel
+        statuses = [kernel.ticket(ticket).status for ticket in tickets[:4]]
+        assert statuses == ["pending", "pending", "committed", "failed"] and app.checkpoints.pending == 2
+        with pytest.raises(NotFound):
+            kernel.ticket(tickets[4])
+        assert kernel.ticket(tickets[2]).version == 3
+        with pytest.raises(Invalid, match="nothing at /no"):
+            kernel.wait_for(tickets[3])
+        assert select(older, "SELECT body IS NULL, stored FROM pending WHERE seq > 2 ORDER BY seq") == [
+            (True, None),
+            (False, len(rows[3]["body"])),
+        ]
+        assert kernel.save_state_delta({"k": 1}, **AT).version == 3
+        assert kernel.load_state_with_consistency(tickets[1]) == {"n": 1, "m": 2}
+        assert kernel.checkpoint_async({"n": 6}, wait_for_commit=True, **AT).seq > 5
+        assert kernel.verify(**AT).problems == []
+        assert app.checkpoints.forget(0) == 5

@@ -10,7 +10,7 @@ from tests.models.rules import Rule
 
 Links = dict[str, tuple[str, ...]]
 
-ROOTS = ("manifest", "lease", "ledger")
+ROOTS = ("manifest", "lease", "pending")
 """The tables whose rows name blocks. A head, a tag or a pin names a manifest, which is a root by itself."""
 
 NO_SESSION = 1_000_000

@@ -192,13 +192,13 @@ def payload_lease(setting: Setting) -> Store:
     )
 
 
-def ledger(setting: Setting) -> Store:
+def pending(setting: Setting) -> Store:
     """A pending delta brings a block that is there as garbage; applying it makes a version and removes the entry."""
     rules = setting.rules
     return setting.store(
-        {"block b": BlockRow(), "ledger q": None, "manifest 1": None},
-        commit("checkpoint", rules, makes={"ledger q": ("b",)}, emits="b"),
-        commit("apply", rules, makes={"manifest 1": ("b",)}, drops=["ledger q"]),
+        {"block b": BlockRow(), "pending q": None, "manifest 1": None},
+        commit("checkpoint", rules, makes={"pending q": ("b",)}, emits="b"),
+        commit("apply", rules, makes={"manifest 1": ("b",)}, drops=["pending q"]),
     )
 
 
@@ -339,7 +339,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     import_session,
     import_of_an_expired_version,
     payload_lease,
-    ledger,
+    pending,
     two_saves,
     tagged_version,
     damaged_node,

@@ -77,10 +77,10 @@ MUST_HAPPEN: dict[Scenario, tuple[str, ...]] = {
         "end of execution: removes lease l",
         "collector: deletes block b",
     ),
-    scenarios.ledger: (
+    scenarios.pending: (
         "checkpoint: finds block b there, and clears its doom",
-        "apply: commits with manifest 1 without ledger q",
-        "collector: reads the roots: ledger q",
+        "apply: commits with manifest 1 without pending q",
+        "collector: reads the roots: pending q",
         "collector: clears the doom of block b",
         "collector: deletes block b",
     ),

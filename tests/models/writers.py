@@ -1,4 +1,4 @@
-"""Everybody who is not the collector: commits of every kind, expiry, tags, sessions, leases, the ledger, packing.
+"""Everybody who is not the collector: commits of every kind, expiry, tags, sessions, leases, pending deltas, packing.
 
 Each is a list of steps in the order of `commit_versions` in `catalog/sql/kernel/commits.sql`: head, bases, blocks in
 order of their ids, then what is new. On PostgreSQL a commit is one statement, but not one moment: it may have to wait
@@ -45,10 +45,10 @@ def commit(
     uploads: Mapping[str, Blocks] | None = None,
     durable: bool = True,
 ) -> Process:
-    """A transaction that makes roots: a save, rollback, fork or merge; a lease; an entry of the ledger.
+    """A transaction that makes roots: a save, rollback, fork or merge; a lease; a pending delta.
 
     `makes` gives each new row; `bases` are the roots whose blocks these name without emitting them; `drops` are bases
-    that end with this transaction (a ledger entry that is applied); `uploads` says which emitted blocks each holds."""
+    that end with this transaction (a pending delta that is applied); `uploads` says which emitted blocks each holds."""
     emits, bases, drops, uploads = tuple(emits), tuple(bases), tuple(drops), uploads or {}
     if Rule.SAME_ORDER in rules:
         emits, bases = tuple(sorted(emits)), tuple(sorted(bases))

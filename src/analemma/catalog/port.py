@@ -205,7 +205,7 @@ class CommitRequest:
     events: tuple[OutboxEvent, ...] = ()
     idempotency: Idempotency | None = None
     unless_pending: bool = False
-    """HeadMoved also while deltas wait in the branch's ledger: for whoever has not looked whether any do."""
+    """HeadMoved also while deltas are pending on the branch: for whoever has not looked whether any do."""
     rows: tuple[RowChange, ...] = ()
     """What else becomes visible with it, changed last and in this order."""
 
@@ -363,7 +363,7 @@ class KernelCatalog(Protocol):
         """Where the branch stands."""
 
     def head_and_pending(self, tenant: TenantId, key: BranchKey) -> tuple[Head | None, bool]:
-        """The same, and whether its ledger (see `ledger_port`) has entries that wait to be applied; one round trip for
+        """The same, and whether deltas are pending there (see `catalog.kernel.pending`); one round trip for
         both."""
 
     def manifest(self, tenant: TenantId, manifest: BlockId) -> Version | None:

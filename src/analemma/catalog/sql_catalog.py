@@ -11,8 +11,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.collecting.places import elsewhere
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.engine.schema import migrate
-from analemma.catalog.kernel import commits, records, versions
-from analemma.catalog.kernel.ledger import SqlLedger
+from analemma.catalog.kernel import commits, pending, records, versions
 from analemma.catalog.langgraph.pending_writes import carry
 from analemma.catalog.langgraph.threads import ThreadRows
 from analemma.catalog.names import check_part, check_tenant, check_texts
@@ -37,8 +36,8 @@ LONGEST_ERROR = 500
 _new_tuple = tuple.__new__
 
 
-class SqlCatalog(SqlLedger):
-    """Implements `KernelCatalog` and `LedgerCatalog`. `engine` is open to layers that write in the
+class SqlCatalog:
+    """Implements `KernelCatalog`. `engine` is open to layers that write in the
     same transactions. With `migrate_schema=False` an outdated schema is refused instead of upgraded."""
 
     commit = commits.commit
@@ -70,6 +69,16 @@ class SqlCatalog(SqlLedger):
     retention = versions.retention
     set_retention = versions.set_retention
     retention_policies = versions.retention_policies
+    enter = pending.enter
+    ticket = pending.ticket
+    pending_request = pending.pending_request
+    newest_pending = pending.newest_pending
+    pending_count = pending.pending_count
+    pending_branches = pending.pending_branches
+    pending_entries = pending.pending_entries
+    heads = pending.heads
+    settle = pending.settle
+    forget_tickets = pending.forget_tickets
 
     def __init__(self, engine: Engine, *, clock: Clock | None = None, migrate_schema: bool = True) -> None:
         self.engine = engine

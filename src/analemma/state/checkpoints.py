@@ -1,11 +1,14 @@
-"""Checkpoints that do not wait: a delta is acknowledged once it is durable, and becomes a version soon after."""
+"""Checkpoints that do not wait: a delta is acknowledged once it is durable, and becomes a version soon after. Its
+ticket tells what became of it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from analemma.catalog.kernel.ledger_port import TicketRow
+from analemma.catalog.kernel.pending import TicketRow
 from analemma.errors import AnalemmaError, ConsistencyError, Invalid, NotFound, Timeout
 from analemma.state.arguments import (
     CURRENT_HEAD,
@@ -21,15 +24,49 @@ from analemma.state.arguments import (
     other_request,
     read_delta,
 )
+from analemma.state.pending import read_failure
 from analemma.state.pending_deltas import pack_delta
 from analemma.state.records import Commit, decode_receipt
 from analemma.state.save import fingerprint_of
-from analemma.state.tickets import Ticket, described, read_failure
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
 
 CheckpointContext = Literal["autonomous_loop", "before_hitl", "loop_completed"]
+TicketStatus = Literal["pending", "committed", "failed"]
+
+_TOKEN = re.compile(r"ticket-([1-9][0-9]{0,18})-([0-9a-f]{32})")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A checkpoint, as far as it was known when the ticket was made; `k.ticket(ticket)` looks again.
+
+    Its text is the version token, from which `Ticket.parse` makes a ticket in any process. Two tickets of the same
+    checkpoint are equal, whatever each knows."""
+
+    seq: int
+    secret: bytes = field(repr=False)
+    status: TicketStatus = field(default="pending", compare=False)
+    manifest_id: str | None = field(default=None, compare=False)
+    version: int | None = field(default=None, compare=False)
+    reason: str | None = field(default=None, compare=False)
+    """Why it failed."""
+
+    @classmethod
+    def parse(cls, text: str) -> Ticket:
+        """The ticket of a token. Nothing is looked up: it counts as pending until `k.ticket` says otherwise.
+
+        >>> str(Ticket.parse("ticket-7-00112233445566778899aabbccddeeff"))
+        'ticket-7-00112233445566778899aabbccddeeff'
+        """
+        found = _TOKEN.fullmatch(text) if isinstance(text, str) else None
+        if found is None or int(found[1]) >= 2**63:
+            raise Invalid("not a ticket", hint="pass a ticket, or its text as it was given")
+        return cls(int(found[1]), bytes.fromhex(found[2]))
+
+    def __str__(self) -> str:
+        return f"ticket-{self.seq}-{self.secret.hex()}"
 
 
 def checkpoint_async(
@@ -84,30 +121,32 @@ def checkpoint_async(
         check_name(idempotency_key, "idempotency key")
         fingerprint = fingerprint_of(kernel, key, update, CURRENT_HEAD, execution_id, segment_id, message, metadata)
         kernel._commits.known(key, idempotency_key, fingerprint)
-        pending = kernel._checkpoints.ledger.pending_request(kernel._tenant, key, idempotency_key)
+        pending = kernel._commits.pending.catalog.pending_request(kernel._tenant, key, idempotency_key)
         if pending not in (None, fingerprint):
             raise other_request(idempotency_key)
-    ticket = kernel._checkpoints.enter(key, packed, idempotency_key=idempotency_key, fingerprint=fingerprint)
+    ticket = Ticket(
+        *kernel._commits.pending.enter(key, packed, idempotency_key=idempotency_key, fingerprint=fingerprint)
+    )
     if not waits:
-        kernel._checkpoints.hand_over(key)
+        kernel._commits.pending.hand_over(key)
         return ticket
     try:
         row = _await(kernel, ticket, timeout)
     except AnalemmaError as exc:
-        # Whatever came between, the delta is in the ledger: made again, it would be applied twice.
+        # Whatever came between, the delta is durable: made again, it would be applied twice.
         exc.facts.setdefault("ticket", str(ticket))
-        kernel._checkpoints.hand_over(key)
+        kernel._commits.pending.hand_over(key)
         raise
     if row.failure is not None:
         raise read_failure(row.failure)
-    return described(ticket, row)
+    return _described(ticket, row)
 
 
 def ticket(kernel: Kernel, ticket: Ticket | str) -> Ticket:
     """What has become of a checkpoint, by its ticket or the text of it; NotFound for a ticket that this tenant
     never gave, or of a checkpoint that was forgotten."""
     known = _parsed(ticket)
-    return described(known, _ticket_row(kernel, known))
+    return _described(known, _ticket_row(kernel, known))
 
 
 def wait_for(kernel: Kernel, ticket: Ticket | str, timeout: float = 30.0) -> Commit:
@@ -135,6 +174,16 @@ def load_state_with_consistency(kernel: Kernel, ticket: Ticket | str, timeout: f
     return kernel.load_state(Commit.of(decode_receipt(row.receipt)).manifest_id)
 
 
+def _described(ticket: Ticket, row: TicketRow) -> Ticket:
+    """The ticket with what is known of it by now."""
+    if row.failure is not None:
+        return Ticket(ticket.seq, ticket.secret, "failed", reason=str(read_failure(row.failure)))
+    if row.receipt is None:
+        return Ticket(ticket.seq, ticket.secret)
+    receipt = decode_receipt(row.receipt)
+    return Ticket(ticket.seq, ticket.secret, "committed", receipt.manifest.hex(), receipt.version)
+
+
 def _settled(kernel: Kernel, ticket: Ticket, timeout: float) -> TicketRow:
     row = _await(kernel, ticket, timeout)
     if row.failure is not None:
@@ -150,19 +199,19 @@ def _await(kernel: Kernel, ticket: Ticket, timeout: float) -> TicketRow:
         row = _ticket_row(kernel, ticket)
         if row.receipt is not None or row.failure is not None:
             return row
-        if not kernel._checkpoints.finish(row.key, ticket.seq, deadline):
+        if not kernel._commits.pending.finish(row.key, ticket.seq, deadline):
             row = _ticket_row(kernel, ticket)
             if row.receipt is not None or row.failure is not None:
                 return row
             raise Timeout(
                 f"the checkpoint is still pending after {timeout:g} s",
-                hint="it is safe in the ledger and will be applied; ask for its ticket again",
+                hint="it is durable and will be applied; ask for its ticket again",
                 ticket=str(ticket),
             )
 
 
 def _ticket_row(kernel: Kernel, ticket: Ticket) -> TicketRow:
-    row = kernel._checkpoints.ledger.ticket(kernel._tenant, ticket.seq, ticket.secret)
+    row = kernel._commits.pending.catalog.ticket(kernel._tenant, ticket.seq, ticket.secret)
     if row is None:
         raise NotFound("there is no such ticket", hint="it may be another tenant's, or forgotten")
     return row

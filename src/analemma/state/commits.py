@@ -54,7 +54,7 @@ from analemma.state.records import (
 )
 
 if TYPE_CHECKING:
-    from analemma.state.checkpointing import Checkpoints
+    from analemma.state.pending import Pending
 
 T = TypeVar("T")
 
@@ -95,8 +95,8 @@ class Proposal(NamedTuple):
     events: tuple[OutboxEvent, ...] = ()
     """For the outbox, beside what is told of the commit itself."""
     guessed: bool = False
-    """Whether `expected` was not read but guessed: then HeadMoved is also raised when deltas wait in the ledger. The
-    last field: see below."""
+    """Whether `expected` was not read but guessed: then HeadMoved is also raised when deltas are pending. The last
+    field: see below."""
 
     def as_guess(self) -> Proposal:
         """The same on a head that was guessed. Every save asks for this, and `_replace` would take ten times as
@@ -138,7 +138,7 @@ class _OwnHead(NamedTuple):
 class Commits:
     """The versions that one tenant's programs make, and the records that they add. Safe to share between threads."""
 
-    pending: Checkpoints
+    pending: Pending
     """What was accepted and is no version yet. It is applied by commits, so whoever makes both says so here."""
 
     def __init__(self, context: Context, announcer: Announcer) -> None:

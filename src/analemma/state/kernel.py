@@ -19,7 +19,6 @@ from analemma.state import (
     workflows,
 )
 from analemma.state.arguments import check_version, expired, place
-from analemma.state.checkpointing import Checkpoints
 from analemma.state.commits import Commits
 from analemma.state.segments import PlaceSegment, SegmentList
 
@@ -85,7 +84,6 @@ class Kernel:
         self,
         context: Context,
         commits: Commits,
-        checkpoints: Checkpoints,
         place_segment: PlaceSegment | None = None,
     ) -> None:
         self._catalog = context.catalog
@@ -94,7 +92,6 @@ class Kernel:
         self._trees = context.trees
         self._clock = context.clock
         self._commits = commits
-        self._checkpoints = checkpoints
         self._place_segment = place_segment
         self._lists: dict[BlockId, SegmentList] = {}
 

@@ -1,4 +1,4 @@
-"""A delta as it lies in the ledger: what a caller asked for, packed while the caller still waits.
+"""A pending delta in bytes: what a caller asked for, packed while the caller still waits.
 
 It is the DAG-CBOR array `["delta", format, fields]`. Values are in stored form, and the blocks of large ones are in it
 too, so nothing but the entry itself is needed to apply it, whichever process does; not even the classes of its values.
@@ -23,13 +23,13 @@ from analemma.canon.values import (
     Wire,
     wire_flags,
 )
-from analemma.catalog.kernel.ledger_port import Delta
+from analemma.catalog.kernel.pending import Delta
 from analemma.errors import Corrupt, Invalid, Limit
 from analemma.state.arguments import DeltaUpdate, check_metadata
 from analemma.state.records import decode_record, encode_record, marked, unmarked
 
 LARGEST_BYTES = MAX_BLOCK_BYTES
-"""Of one delta in the ledger, before compression: it is read as a whole when it is applied."""
+"""Of one delta, before compression: it is read as a whole when it is applied."""
 
 WORTH_COMPRESSING = 4096
 """A smaller delta is kept as it is: its row will be gone in a moment, and each way takes as long as packing does."""
@@ -62,7 +62,7 @@ def pack_delta(
     segment: int | None,
     message: str | None,
 ) -> Delta:
-    """The delta as the ledger keeps it; Invalid, with the pointer, for what can never be stored."""
+    """The delta as it is kept; Invalid, with the pointer, for what can never be stored."""
     packer = Packer(registry)
     operations = [_pack_operation(operation, packer) for operation in update.operations]
     described = None if metadata is None else packer.pack(check_metadata(metadata)).wire
@@ -81,15 +81,15 @@ def pack_delta(
             hint="save it with save_state_delta, which waits for the commit",
         )
     codec, body = compress(data) if len(data) >= WORTH_COMPRESSING else (RAW, data)
-    return Delta(codec=codec, size=len(data), body=body, digest=sha256(data).digest())
+    return Delta(codec, len(data), sha256(data).digest(), body)
 
 
 def unpack_delta(delta: Delta) -> PendingDelta:
-    """What an entry of the ledger asks for; Corrupt unless its bytes are those that were acknowledged."""
+    """What an entry asks for; Corrupt unless its bytes are those that were acknowledged."""
     data = decompress(delta.codec, delta.body, delta.size)
     if sha256(data).digest() != delta.digest:
-        raise Corrupt("a delta in the ledger does not match its hash", hint="restore the catalog from a backup")
-    return decode_record("delta", data, _pending, "a delta in the ledger cannot be read")
+        raise Corrupt("a pending delta does not match its hash", hint="restore the catalog from a backup")
+    return decode_record("delta", data, _pending, "a pending delta cannot be read")
 
 
 def _pending(fields: Any) -> PendingDelta:

@@ -22,7 +22,7 @@ from analemma.clock import Clock, Entropy, SystemClock, SystemEntropy
 from analemma.errors import Denied, Invalid, NotFound
 from analemma.machine import holder_name
 from analemma.settings import Settings, redact
-from analemma.state.checkpointing import Checkpoints
+from analemma.state.pending import Pending
 from analemma.store.tenant import Tenant as Tenant
 
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
@@ -158,7 +158,7 @@ class Store:
         return self.default.kernel
 
     @property
-    def checkpoints(self) -> Checkpoints:
+    def checkpoints(self) -> Pending:
         """What is pending in the default tenant: `drain()`, `forget(older_than_s)`, `pending`."""
         return self.default.checkpoints
 

@@ -13,11 +13,10 @@ from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head
 from analemma.context import Context
 from analemma.errors import Invalid
-from analemma.state.applying import Applier
 from analemma.state.arguments import MAIN, branch_key
-from analemma.state.checkpointing import Checkpoints
 from analemma.state.commits import Commits
 from analemma.state.events import Announcer
+from analemma.state.pending import Pending
 from analemma.state.records import Manifest, decode_manifest
 
 # What only some programs use is imported by the property that makes it: a command that prints a log should not wait for
@@ -74,7 +73,7 @@ class Tenant:
         """What its parts are made of."""
         announcer = Announcer(name, app.source_watch, entropy=entropy, wake=self.context.wake)
         self.committer = Commits(self.context, announcer)
-        self.checkpoints = Checkpoints(self.context, Applier(self.context, self.committer))
+        self.checkpoints = Pending(self.context, self.committer)
         self.committer.pending = self.checkpoints
 
     @cached_property
@@ -82,7 +81,7 @@ class Tenant:
         """The verbs on this tenant's state."""
         from analemma.bag.bag import BagKernel
 
-        return BagKernel(self.context, self.committer, self.checkpoints, self._place_segment)
+        return BagKernel(self.context, self.committer, self._place_segment)
 
     def workflow(self, name: str, *, owner: str | None = None) -> Workflow:
         """A handle on one workflow, with all that can be done with its versions. Nothing is read, and nothing begun.
@@ -277,7 +276,7 @@ class Tenant:
         app, context = self._app, self.context
         handlers = Handlers(parent=app.handlers)
         bind_standard_types(handlers, self, app.settings, clock=context.clock, entropy=context.entropy)
-        kernel = RunKernel(self.context, self.committer, self.checkpoints)
+        kernel = RunKernel(self.context, self.committer)
         return Flows(
             RunnerParts(
                 **vars(context),

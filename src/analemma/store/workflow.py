@@ -24,9 +24,9 @@ from analemma.store.revisions import HEAD, Revision, find_own_version, find_vers
 
 if TYPE_CHECKING:
     from analemma.bag.bag import BagKernel, SmartStateBag
+    from analemma.state.checkpoints import Ticket
     from analemma.state.merge import Merge
     from analemma.state.merge_values import Strategy
-    from analemma.state.tickets import Ticket
     from analemma.state.verify import Report
 
 Why = Mapping[str, Any]

@@ -24,13 +24,13 @@ from analemma.catalog.port import (
 )
 from analemma.errors import Conflict, Expired, HeadMoved, Invalid
 from analemma.testing.catalog_blocks import CatalogBlocksSuite
-from analemma.testing.catalog_ledger import CatalogLedgerSuite
+from analemma.testing.catalog_pending import CatalogPendingSuite
 from analemma.testing.catalog_records import CatalogRecordsSuite
 from analemma.testing.commits import KEY, make_block, make_event, make_line, make_request, make_upload
 from analemma.testing.refusals import refuses
 
 
-class KernelCatalogSuite(CatalogRecordsSuite, CatalogLedgerSuite, CatalogBlocksSuite, ABC):
+class KernelCatalogSuite(CatalogRecordsSuite, CatalogPendingSuite, CatalogBlocksSuite, ABC):
     """What every catalog must do. The subclass supplies the fixture `catalog` and four ways past the port."""
 
     @abstractmethod

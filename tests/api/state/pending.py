@@ -30,7 +30,7 @@ def left_behind(app: App, store: Store, delta: Any, **place: Any) -> Ticket:
 
     with failpoints.call("ledger.after_insert", die), pytest.raises(Died):
         app.kernel.checkpoint_async(delta, **place)
-    [(seq, secret)] = select(store, "SELECT seq, secret FROM ledger ORDER BY seq DESC LIMIT 1")
+    [(seq, secret)] = select(store, "SELECT seq, secret FROM pending ORDER BY seq DESC LIMIT 1")
     return Ticket(seq, bytes(secret))
 
 

@@ -64,7 +64,7 @@ class Objects:
         return sum(path.is_file() for path in folder.rglob("*"))
 
 
-def test_a_delta_that_cannot_be_applied_fails_alone_and_says_why(app: App) -> None:
+def test_a_delta_that_cannot_be_applied_fails_alone_and_says_why(app: App, store: Store) -> None:
     with stuck() as thread:
         app.kernel.checkpoint_async({"n": 0}, **NAME)
         thread.wait()
@@ -85,6 +85,13 @@ def test_a_delta_that_cannot_be_applied_fails_alone_and_says_why(app: App) -> No
         app.kernel.load_state_with_consistency(bad)
     assert lost.value.reason == "invalid" and lost.value.ticket == str(bad)
     assert [row.version for row in app.kernel.history(**NAME)] == [3, 2, 1]
+    # What was made a version of is gone, and what failed is kept.
+    kept = dict(select(store, "SELECT seq, body IS NOT NULL FROM pending"))
+    assert {ticket.seq: bool(kept[ticket.seq]) for ticket in (first, bad, last)} == {
+        first.seq: False,
+        bad.seq: True,
+        last.seq: False,
+    }
     with pytest.raises(Invalid):
         app.kernel.checkpoint_async({"/no/such/place": 1}, wait_for_commit=True, **NAME)
 
@@ -103,12 +110,12 @@ def test_a_damaged_entry_fails_and_the_next_ones_do_not(app: App, store: Store) 
         place: dict[str, Any] = {"workflow_id": column, "owner_id": "ann"}
         bad = left_behind(app, store, {"n": 0}, **place)
         good = left_behind(app, store, {"n": 1}, **place)
-        assert change(store, f"UPDATE ledger SET {column} = ? WHERE seq = ?", (value, bad.seq)) == 1  # noqa: S608
-        [(body,)] = select(store, "SELECT body FROM ledger WHERE seq = ?", (bad.seq,))
+        assert change(store, f"UPDATE pending SET {column} = ? WHERE seq = ?", (value, bad.seq)) == 1  # noqa: S608
+        [(body,)] = select(store, "SELECT body FROM pending WHERE seq = ?", (bad.seq,))
         assert app.kernel.wait_for(good).version == 1
         assert app.kernel.load_latest_state(**place) == {"n": 1}
         assert app.kernel.ticket(bad).status == "failed"
-        [(kept,)] = select(store, "SELECT body FROM ticket WHERE seq = ?", (bad.seq,))
+        [(kept,)] = select(store, "SELECT body FROM pending WHERE seq = ?", (bad.seq,))
         assert bytes(kept) == bytes(body)
 
 

@@ -199,7 +199,7 @@ def test_what_can_be_checked_is_checked_at_once(app: App) -> None:
 
 
 @pytest.mark.deep("packs a delta of 65 MB")
-def test_a_delta_too_large_for_the_ledger_is_refused(app: App) -> None:
+def test_a_delta_too_large_to_be_pending_is_refused(app: App) -> None:
     with pytest.raises(Limit) as caught:
         app.kernel.checkpoint_async({"x": random.Random(1).randbytes(65 << 20)}, **NAME)
     assert "save_state_delta" in str(caught.value)

@@ -171,7 +171,7 @@ def _refused(source: Statements, request: CommitRequest, refused: Refused, key_k
         raise Unavailable("the idempotency key was taken meanwhile", hint="try again") from refused
     found = read_head(source, request.tenant, request.head.key)
     if refused.doubt is not None and request.unless_pending and found == request.expected:
-        # It says nothing about the lost one: what waits in the ledger was entered since, perhaps.
+        # It says nothing about the lost one: what is pending was entered since, perhaps.
         raise refused.doubt
     raise head_moved(request, found) from None
 

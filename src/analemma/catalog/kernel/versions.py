@@ -144,8 +144,7 @@ def read_head(source: Statements, tenant: TenantId, key: BranchKey) -> Head | No
 
 
 def head_and_pending(catalog: SqlCatalog, tenant: TenantId, key: BranchKey) -> tuple[Head | None, bool]:
-    """The same, and whether its ledger (see `ledger_port`) has entries that wait to be applied; one round trip for
-    both."""
+    """The same, and whether deltas are pending there (see `catalog.kernel.pending`); one round trip for both."""
     ((manifest, version, journal_seq, journal_tip, pending),) = catalog.engine.all(
         "head_and_pending", tenant=tenant, owner=key.owner, workflow=key.workflow, branch=key.branch
     )

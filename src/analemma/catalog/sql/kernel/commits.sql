@@ -112,9 +112,9 @@ WHERE tenant = :tenant AND owner = :heads.head.key.owner AND workflow = :heads.h
   AND manifest = :heads.expected.manifest AND version = :heads.expected.version
   AND journal_seq = :heads.expected.journal_seq AND journal_tip = :heads.expected.journal_tip  -- guard: head.journal
   AND NOT (:heads.unless_pending <> 0 AND EXISTS (  -- guard: pending
-      SELECT 1 FROM ledger
-      WHERE ledger.tenant = :tenant AND ledger.owner = :heads.head.key.owner AND ledger.workflow = :heads.head.key.workflow
-        AND ledger.branch = :heads.head.key.branch
+      SELECT 1 FROM pending
+      WHERE pending.tenant = :tenant AND pending.owner = :heads.head.key.owner AND pending.workflow = :heads.head.key.workflow
+        AND pending.branch = :heads.head.key.branch AND pending.settled_at IS NULL
   ))
 => 1 or head_moved;
 

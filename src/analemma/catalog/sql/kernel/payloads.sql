@@ -64,7 +64,9 @@ WITH RECURSIVE above (number, parent, status) AS (
 )
 SELECT 1 FROM used
 WHERE NOT EXISTS (SELECT 1 FROM above WHERE status NOT IN ('COMPLETED', 'CANCELLED'))  -- guard: execution.over.above
-  AND NOT EXISTS (SELECT 1 FROM ledger WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow)  -- guard: execution.over.delta
+  AND NOT EXISTS (  -- guard: execution.over.delta
+      SELECT 1 FROM pending WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND settled_at IS NULL
+  )
   AND NOT EXISTS (
       SELECT 1 FROM run
       WHERE tenant = :tenant AND workflow = :workflow AND owner = :owner

@@ -127,8 +127,9 @@ DELETE FROM head
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :gone.key.branch
   AND manifest = :gone.manifest AND version = :gone.version AND journal_seq = :gone.journal_seq AND journal_tip = :gone.journal_tip
   AND NOT EXISTS (
-      SELECT 1 FROM ledger
-      WHERE ledger.tenant = :tenant AND ledger.owner = :owner AND ledger.workflow = :workflow AND ledger.branch = :gone.key.branch
+      SELECT 1 FROM pending
+      WHERE pending.tenant = :tenant AND pending.owner = :owner AND pending.workflow = :workflow AND pending.branch = :gone.key.branch
+        AND pending.settled_at IS NULL
   )
 => 1 or head_moved;
 
