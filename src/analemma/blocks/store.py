@@ -156,7 +156,7 @@ class BlockStore:
 
     def inline(self, blocks: Sequence[Block]) -> tuple[BlockRow, ...]:
         """The rows of blocks with their bytes, however many: for those that lie nowhere else."""
-        return tuple(_inline_rows(blocks)[0])
+        return tuple(inline_rows(blocks)[0])
 
     def remember(self, blocks: Iterable[Block]) -> None:
         """Keep blocks that were just committed near: the next change starts from them."""
@@ -194,7 +194,7 @@ class BlockStore:
         return Prepared((*again, *fresh.rows), tuple(carried.uploads))
 
     def _prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None, read_back: bool) -> Prepared:
-        rows, total = _inline_rows(blocks, read_back=read_back)
+        rows, total = inline_rows(blocks, read_back=read_back)
         if self._objects is None or total <= self._pack_threshold_bytes:
             return Prepared(tuple(rows), ())
         # What is stored already would only lie dead in the pack. It stays in the commit all the same, inline: the
@@ -292,7 +292,7 @@ class BlockStore:
         return decode_blocks([(row.id, row.codec, stored[row.id], row.size) for row in rows])
 
 
-def _inline_rows(blocks: Iterable[Block], *, read_back: bool = False) -> tuple[list[BlockRow], int]:
+def inline_rows(blocks: Iterable[Block], *, read_back: bool = False) -> tuple[list[BlockRow], int]:
     """Rows with their bytes, and how many bytes these are; with `read_back`, somebody else compares them with their
     names."""
     rows: list[BlockRow] = []
@@ -302,7 +302,7 @@ def _inline_rows(blocks: Iterable[Block], *, read_back: bool = False) -> tuple[l
             # Every reader would take it for damage, and a collector would stop at it.
             raise Limit(
                 f"a block of {len(data)} bytes, and the largest may have {MAX_BLOCK_BYTES}",
-                hint="of a workflow with very many segments, keep what stands around their configurations short",
+                hint="store it in several",
                 bytes=len(data),
             )
         codec, body = compress(data if read_back else verify_block(block, data), linked=bool(links))

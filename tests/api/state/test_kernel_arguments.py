@@ -10,7 +10,7 @@ import pytest
 
 import analemma
 from analemma import App, SmartStateBag
-from analemma.errors import AnalemmaError, Conflict, Invalid, Limit
+from analemma.errors import AnalemmaError, Conflict, Invalid
 from tests.stores import Store
 
 TRIP: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
@@ -130,15 +130,6 @@ def test_what_cannot_be_stored_is_refused_by_its_own_place_under_an_idempotency_
             with pytest.raises(Invalid) as refused:
                 verb({"n": 1, "/plan": {"cost": NAN}}, **TRIP, idempotency_key="k")
             assert refused.value.facts["pointer"] == "/plan/cost"
-
-
-@pytest.mark.deep("lists 36,000 segments")
-def test_a_block_that_no_reader_would_take_is_not_stored(app: App) -> None:
-    segment = {"segment_config": {}, "note": "x" * 2000}
-    app.kernel.save_state_delta({"n": 1}, **TRIP)
-    with pytest.raises(Limit, match="67108864"):
-        app.kernel.create_manifest("trip", {}, [segment] * 36_000, owner_id="ann")
-    assert len(app.kernel.history(**TRIP)) == 1
 
 
 def test_many_changes_and_many_deletions_go_together(app: App) -> None:

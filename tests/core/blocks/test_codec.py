@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analemma import BlockId
-from analemma.errors import Corrupt
+from analemma.errors import Corrupt, Limit
 from analemma.testing.refusals import refuses
-from tests.core.entry_points.blocks import block_id, compress, decode_blocks
+from tests.core.entry_points.blocks import Block, block_id, compress, decode_blocks, inline_rows
 
 RAW, ZSTD = 0, 1
 
@@ -175,3 +175,10 @@ def test_one_damaged_block_among_many_is_found_and_named() -> None:
                 continue
         unnoticed.append(what)
     assert unnoticed == []
+
+
+def test_a_block_that_no_reader_would_take_is_not_stored() -> None:
+    """No verb makes one: values, and lists of segments, are cut long before."""
+    data = bytes((64 << 20) + 1)
+    with pytest.raises(Limit, match="67108864"):
+        inline_rows([Block(BlockId(bytes(32)), data, ())])

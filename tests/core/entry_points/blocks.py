@@ -12,4 +12,6 @@ from analemma.blocks.packs import read_entries as read_entries
 from analemma.blocks.packs import verify_pack as verify_pack
 from analemma.blocks.port import ObjectInfo as ObjectInfo
 from analemma.blocks.port import is_transient as is_transient
+from analemma.blocks.store import inline_rows as inline_rows
 from analemma.canon.identity import block_id as block_id
+from analemma.canon.nodes import Block as Block
