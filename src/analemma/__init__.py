@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from analemma.state.checkpoints import Ticket as Ticket
     from analemma.state.commits import Proposal as Proposal
     from analemma.state.kernel import Kernel as Kernel
-    from analemma.state.merge_values import by_key as by_key
+    from analemma.state.merge.values import by_key as by_key
     from analemma.state.records import Commit as Commit
     from analemma.state.records import decode_receipt as decode_receipt
     from analemma.state.records import encode_receipt as encode_receipt
@@ -116,7 +116,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.state.commits": ("Proposal",),
     "analemma.state.arguments": ("DeltaUpdate",),
     "analemma.state.kernel": ("Kernel",),
-    "analemma.state.merge_values": ("by_key",),
+    "analemma.state.merge.values": ("by_key",),
     "analemma.state.records": ("Commit", "decode_receipt", "encode_receipt"),
     "analemma.state.checkpoints": ("Ticket",),
     "analemma.store.workflow": ("Workflow", "WorkflowTicket", "WorkflowVersion"),

@@ -36,7 +36,7 @@ OTHERS = {
 OURS = {
     *("aio", "archives", "cli", "contracts", "executors", "flows", "gc.collector", "langgraph", "outbox", "payloads"),
     *("pipeline", "sinks", "slicing", "blocks.cloud", "blocks.memory", "catalog.engine.postgres"),
-    *("catalog.runs", "state.merge_values", "state.verify", "store.remote"),
+    *("catalog.runs", "state.merge.values", "state.verify", "store.remote"),
 }
 """Modules, of others and of ours, that loading a state has no use for."""
 STATEMENTS = 4

@@ -37,13 +37,13 @@ from analemma.state.arguments import (
 from analemma.state.commits import Proposal, commit_of
 from analemma.state.kernel import Kernel
 from analemma.state.load import latest_version, read_state
-from analemma.state.merge import ByPlace, Roots, changes_by_place, rebase
+from analemma.state.merge.histories import ByPlace, Roots, changes_by_place, rebase
 from analemma.state.records import Commit
 from analemma.state.save import digest
 
 # Loaded by who rebases: every program has the verbs.
 if TYPE_CHECKING:
-    from analemma.state.merge_values import Strategies, Strategy
+    from analemma.state.merge.values import Strategies, Strategy
 
 
 class SmartStateBag(TrackedDict):
@@ -458,7 +458,7 @@ class _Save:
         return commit_of(commits.commit_next(self._request.key, base, lambda head: self._proposal(self.edited, head)))
 
     def _commit_rebased(self) -> Commit:
-        from analemma.state.merge_values import Strategies
+        from analemma.state.merge.values import Strategies
 
         kernel, request = self._kernel, self._request
         strategies = request.strategies or Strategies()
@@ -570,7 +570,7 @@ def _strategies(strategies: Mapping[str, Strategy] | None, rebase: bool) -> Stra
         raise Invalid("there are strategies, but no rebase that would ask them", hint="pass rebase=True too")
     if not strategies:
         return None
-    from analemma.state.merge_values import Strategies
+    from analemma.state.merge.values import Strategies
 
     return Strategies(patterns=strategies)
 

@@ -10,7 +10,7 @@ from analemma.canon.edit import Operation
 from analemma.canon.pointer import Path, format_pointer
 from analemma.errors import Conflict
 from analemma.flows.working_state import WorkingState
-from analemma.state.merge_values import ABSENT, UNDECIDED, Clash, Comparison, Strategies, compare, decide, same, settle
+from analemma.state.merge.values import ABSENT, UNDECIDED, Clash, Comparison, Strategies, compare, decide, same, settle
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from analemma.errors import Invalid
 from analemma.flows.document import Workflow
 from analemma.flows.reading import check_located, usable
 from analemma.flows.segments import Plan
-from analemma.state.merge_values import NamedStrategy
+from analemma.state.merge.values import NamedStrategy
 
 Function = Callable[..., Any]
 AnyFunction = TypeVar("AnyFunction", bound=Function)

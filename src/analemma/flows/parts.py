@@ -19,7 +19,7 @@ from analemma.contracts.field_types import parse_field_type
 from analemma.errors import Invalid
 from analemma.flows.naming import FUNCTION_NAME, HASH, NODE_ID, WORKFLOW_NAME, path_tokens
 from analemma.flows.texts import environment_names, placeholders
-from analemma.state.merge_values import BY_KEY, NAMES, check_strategy
+from analemma.state.merge.values import BY_KEY, NAMES, check_strategy
 
 YEAR_S: Final = 366 * 86_400
 INTEGERS: Final = range(-(2**63), 2**64)

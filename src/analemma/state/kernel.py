@@ -10,7 +10,6 @@ from analemma.state import (
     checkpoints,
     history,
     load,
-    merge,
     refs,
     retention,
     rollback,
@@ -20,6 +19,7 @@ from analemma.state import (
 )
 from analemma.state.arguments import check_version, expired, place
 from analemma.state.commits import Commits
+from analemma.state.merge import histories
 from analemma.state.segments import PlaceSegment, SegmentList
 
 
@@ -55,7 +55,7 @@ class Kernel:
     last_safe_manifest = rollback.last_safe_manifest
     rollback_to_last_safe = rollback.rollback_to_last_safe
     fork = rollback.fork
-    merge = merge.merge
+    merge = histories.merge
     create_manifest = segments.create_manifest
     get_manifest = segments.get_manifest
     load_workflow_config = segments.load_workflow_config

@@ -25,8 +25,8 @@ from analemma.store.revisions import HEAD, Revision, find_own_version, find_vers
 if TYPE_CHECKING:
     from analemma.bag.bag import BagKernel, SmartStateBag
     from analemma.state.checkpoints import Ticket
-    from analemma.state.merge import Merge
-    from analemma.state.merge_values import Strategy
+    from analemma.state.merge.histories import Merge
+    from analemma.state.merge.values import Strategy
     from analemma.state.verify import Report
 
 Why = Mapping[str, Any]

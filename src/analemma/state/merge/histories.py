@@ -24,7 +24,7 @@ from analemma.state.records import MERGED, Commit, Manifest, read_record
 if TYPE_CHECKING:
     from analemma.catalog.sql_catalog import SqlCatalog
     from analemma.state.kernel import Kernel
-    from analemma.state.merge_values import Clash, Resolution, Strategies, Strategy
+    from analemma.state.merge.values import Clash, Resolution, Strategies, Strategy
 
 PAGE = 200
 MOST_VERSIONS = 100_000
@@ -57,7 +57,7 @@ def reconcile(
 
     Of a rebase, both sides having come to the same is a conflict like any other: two who counted from 1 to 2 would have
     counted once."""
-    from analemma.state.merge_values import ABSENT, Clash, Comparison, compare, resolve
+    from analemma.state.merge.values import ABSENT, Clash, Comparison, compare, resolve
 
     our_places, their_places = _Touched(ours), _Touched(theirs)
     contested = [path for path in _outermost([*ours, *theirs]) if our_places.at(path) and their_places.at(path)]
@@ -98,7 +98,7 @@ def rebase(
     head = by_place(trees, roots.base, trees.diff(roots.base, roots.ours))
     made, resolution = reconcile(roots, head, by_place(trees, roots.base, operations), trees, strategies, rebase=True)
     if resolution.undecided:
-        from analemma.state.merge_values import refusal
+        from analemma.state.merge.values import refusal
 
         raise refusal(resolution.undecided)
     return made
@@ -182,7 +182,7 @@ def merge(
     With `preview`, only say what would happen. Checkpoints that were accepted for either branch are applied first,
     for a preview too.
     """
-    from analemma.state.merge_values import Strategies, refusal
+    from analemma.state.merge.values import Strategies, refusal
 
     key = branch_key(owner_id, workflow_id, into)
     row = _source_row(kernel, key, source)
