@@ -183,12 +183,9 @@ class PostgresSinkTable:
         stale: set[str] = set()
         with self._lock, self._translating() as connection, connection.transaction():
             if removed:
-                doc_ids, ship_seqs, *_ = _columns(removed)
-                stale |= self._ids(connection, "remove_documents", doc_ids=doc_ids, ship_seqs=ship_seqs)
+                stale |= self._ids(connection, "remove_documents", documents=removed)
             if written:
-                names = ("doc_ids", "ship_seqs", "tenants", "entity_keys", "versions", "bodies")
-                columns = dict(zip(names, _columns(written), strict=True))
-                stale |= {row.doc_id for row in written} - self._ids(connection, "upsert_documents", **columns)
+                stale |= {row.doc_id for row in written} - self._ids(connection, "upsert_documents", documents=written)
         return stale
 
     def check(self) -> None:
@@ -266,10 +263,6 @@ class PostgresSinkTable:
             f"PostgreSQL at {self._server} did not take the documents{what}",
             hint="check that it runs, and the table's name, columns and rights",
         )
-
-
-def _columns(rows: Sequence[SinkRow]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _quoted(table: str) -> str:

@@ -48,9 +48,7 @@ SELECT ship_seq FROM "sink_table" WHERE doc_id = :doc_id
 -- writers wait for each other and not each for the other.
 INSERT INTO "sink_table" AS held (doc_id, ship_seq, tenant, entity_key, version, deleted, body)
 SELECT doc_id, ship_seq, tenant, entity_key, version, body IS NULL, body::jsonb
-FROM unnest(
-    :doc_ids::text[], :ship_seqs::bigint[], :tenants::text[], :entity_keys::text[], :versions::bigint[], :bodies::text[]
-) AS given (doc_id, ship_seq, tenant, entity_key, version, body)
+FROM rows(:documents) AS given (doc_id text, ship_seq bigint, tenant text, entity_key text, version bigint, body text)
 ORDER BY doc_id COLLATE "C"
 ON CONFLICT (doc_id) DO UPDATE SET
     ship_seq = excluded.ship_seq, tenant = excluded.tenant, entity_key = excluded.entity_key,
@@ -61,7 +59,7 @@ RETURNING doc_id
 -- remove_documents [postgres] --
 -- Deletes what is not newer than the delete; gives back the ids of what is newer, and stays.
 WITH given AS MATERIALIZED (
-    SELECT doc_id, ship_seq FROM unnest(:doc_ids::text[], :ship_seqs::bigint[]) AS given (doc_id, ship_seq)
+    SELECT doc_id, ship_seq FROM rows(:documents) AS given (doc_id text, ship_seq bigint)
 ), found AS MATERIALIZED (
     SELECT held.doc_id, held.ship_seq > given.ship_seq AS is_newer
     FROM "sink_table" AS held JOIN given ON held.doc_id = given.doc_id
