@@ -52,41 +52,24 @@ WHERE named.name IS NOT NULL AND coalesce(channel.rest_until, 0) <= coalesce(:no
 -- migration 0015.
 SELECT * FROM analemma_due_channels(coalesce(:now::bigint, analemma_now()), :tenant::bigint)
 
--- rest_channel [sqlite] --
--- Has all workers leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; answers for how long. What others
--- say of it while it rests is the same failure once more.
-INSERT INTO channel (name, rest_until, failures, since, reason)
-VALUES (:name, :now + max(min(:longest, :base), :asked), 1, :now, :reason)
-ON CONFLICT (name) DO UPDATE
-SET rest_until = CASE
-        WHEN channel.rest_until > :now THEN max(channel.rest_until, :now + :asked)
-        ELSE :now + max(min(:longest, :base << min(channel.failures, 30)), :asked)
-        END,
-    failures = channel.failures + CASE WHEN channel.rest_until > :now THEN 0 ELSE 1 END,
-    reason = excluded.reason, since = coalesce(channel.since, excluded.since)
-RETURNING rest_until - :now
-
--- rest_channel [postgres] --
+-- rest_channel --
 -- Has all workers leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; answers for how long. What others
 -- say of it while it rests is the same failure once more.
 INSERT INTO channel AS held (name, rest_until, failures, since, reason)
-VALUES (:name, :now::bigint + greatest(least(:longest::bigint, :base::bigint), :asked::bigint), 1, :now::bigint, :reason)
+[sqlite] VALUES (:name, :now + max(min(:longest, :base), :asked), 1, :now, :reason)
+[postgres] VALUES (:name, :now::bigint + greatest(least(:longest::bigint, :base::bigint), :asked::bigint), 1, :now::bigint, :reason)
 ON CONFLICT (name) DO UPDATE
 SET rest_until = CASE
-        WHEN held.rest_until > :now::bigint THEN greatest(held.rest_until, :now::bigint + :asked::bigint)
-        ELSE :now::bigint
-            + greatest(least(:longest::bigint, :base::bigint << least(held.failures, 30)::integer), :asked::bigint)
+[sqlite]         WHEN held.rest_until > :now THEN max(held.rest_until, :now + :asked)
+[sqlite]         ELSE :now + max(min(:longest, :base << min(held.failures, 30)), :asked)
+[postgres]         WHEN held.rest_until > :now::bigint THEN greatest(held.rest_until, :now::bigint + :asked::bigint)
+[postgres]         ELSE :now::bigint + greatest(least(:longest::bigint, :base::bigint << least(held.failures, 30)::integer), :asked::bigint)
         END,
     failures = held.failures + CASE WHEN held.rest_until > :now::bigint THEN 0 ELSE 1 END,
     reason = excluded.reason, since = coalesce(held.since, excluded.since)
 RETURNING rest_until - :now::bigint
 
--- hasten_channel [sqlite] --
--- Whatever of a channel waits for another try is due now, unless a worker has it.
-UPDATE lane SET due_at = :now, retry_at = NULL
-WHERE channel = :name AND due_at IS NOT NULL AND NOT parked AND due_at > :now AND lease_until IS NULL
-
--- hasten_channel [postgres] --
+-- hasten_channel --
 -- Whatever of a channel waits for another try is due now, unless a worker has it.
 WITH waiting AS MATERIALIZED (
     SELECT tenant, aggregatetype, aggregateid FROM lane
@@ -98,16 +81,11 @@ UPDATE lane SET due_at = :now::bigint, retry_at = NULL
 FROM waiting
 WHERE lane.tenant = waiting.tenant AND lane.aggregatetype = waiting.aggregatetype AND lane.aggregateid = waiting.aggregateid
 
--- take_turn [sqlite] --
--- The next time at which a channel with a rate may deliver, having reserved `duration` from then on; answers how long to wait for it.
-INSERT INTO channel (name, next_at) VALUES (:name, :now + :duration)
-ON CONFLICT (name) DO UPDATE SET next_at = max(channel.next_at, :now) + :duration
-RETURNING next_at - :duration - :now
-
--- take_turn [postgres] --
+-- take_turn --
 -- The next time at which a channel with a rate may deliver, having reserved `duration` from then on; answers how long to wait for it.
 INSERT INTO channel AS held (name, next_at) VALUES (:name, :now::bigint + :duration::bigint)
-ON CONFLICT (name) DO UPDATE SET next_at = greatest(held.next_at, :now::bigint) + :duration::bigint
+[sqlite] ON CONFLICT (name) DO UPDATE SET next_at = max(held.next_at, :now) + :duration
+[postgres] ON CONFLICT (name) DO UPDATE SET next_at = greatest(held.next_at, :now::bigint) + :duration::bigint
 RETURNING next_at - :duration::bigint - :now::bigint
 
 -- held_lanes --

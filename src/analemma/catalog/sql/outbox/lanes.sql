@@ -78,11 +78,15 @@ SELECT * FROM analemma_claim_lanes(  -- guard: lane.leased.postgres
     :now::bigint, :tenant::bigint, :lanes::bigint, :rows::bigint, :lease::bigint, :calm::boolean, :channel
 )
 
--- any_lane_due [sqlite] --
--- Whether there is anything to claim.
+-- due_lane [text] --
+-- A lane that is due and free.
 SELECT 1 FROM lane
 WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= coalesce(:now::bigint, (SELECT analemma_now()))
   AND (lease_until IS NULL OR lease_until <= coalesce(:now::bigint, (SELECT analemma_now())))
+
+-- any_lane_due [sqlite] --
+-- Whether there is anything to claim.
+include due_lane
 LIMIT 1
 
 -- any_lane_due [postgres] --
@@ -91,35 +95,31 @@ SELECT 1 WHERE analemma_is_due(coalesce(:now::bigint, analemma_now()), NULL, :ch
 
 -- any_lane_due_of [sqlite] --
 -- Whether there is anything to claim of one tenant.
-SELECT 1 FROM lane
-WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= coalesce(:now::bigint, (SELECT analemma_now()))
-  AND (lease_until IS NULL OR lease_until <= coalesce(:now::bigint, (SELECT analemma_now())))
-  AND tenant = :tenant
-LIMIT 1
+include due_lane
+  AND tenant = :tenant LIMIT 1
 
 -- any_lane_due_of [postgres] --
 -- Whether there is anything to claim of one tenant.
 SELECT 1 WHERE analemma_is_due(coalesce(:now::bigint, analemma_now()), :tenant::bigint, :channel)
 
--- claimable_lanes [sqlite] --
--- Lanes that are due and free, the most urgent first; with `calm`, nothing that a dead worker left.
+-- claimable_lane [text] --
+-- A lane that is due and free; with `calm`, not one that a dead worker left.
 SELECT rowid, tenant, aggregatetype, aggregateid, fence + 1, done_seq, next_seq - 1, suspect, lease_until IS NOT NULL
 FROM lane
 WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
   AND (lease_until IS NULL OR lease_until <= :now)  -- guard: lane.leased.sqlite
   AND NOT (:calm AND (suspect OR lease_until IS NOT NULL))
-ORDER BY priority, due_at
-LIMIT :lanes
+
+-- claimable_lanes [sqlite] --
+-- Those that are due and free, the most urgent first.
+include claimable_lane
+ORDER BY priority, due_at LIMIT :lanes
 
 -- claimable_lanes_of [sqlite] --
 -- The same for one tenant.
-SELECT rowid, tenant, aggregatetype, aggregateid, fence + 1, done_seq, next_seq - 1, suspect, lease_until IS NOT NULL
-FROM lane
-WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now
-  AND (lease_until IS NULL OR lease_until <= :now)
-  AND NOT (:calm AND (suspect OR lease_until IS NOT NULL)) AND tenant = :tenant
-ORDER BY priority, due_at
-LIMIT :lanes
+include claimable_lane
+  AND tenant = :tenant
+ORDER BY priority, due_at LIMIT :lanes
 
 -- claim_lane [sqlite] --
 -- Leases a lane that was found free in the same transaction.

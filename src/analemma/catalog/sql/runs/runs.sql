@@ -300,12 +300,7 @@ SELECT number FROM run WHERE number = :run AND fence = :fence AND status = 'RUNN
 -- guard: run.parent.lock.postgres
 UPDATE run SET updated_at = updated_at WHERE number = :run AND fence = :fence AND status = 'RUNNING'  -- guard: run.parent
 
--- wake_parent [sqlite] --
--- The run that waits for one that has ended, beside its end. Before it in every transaction: whoever waits is locked before whom it waits for.
-UPDATE run SET due_at = (SELECT us FROM moment)
-WHERE number = :run AND holder IS NULL AND status = 'RUNNING' AND waiting LIKE '{"kind":"subflow"%'
-
--- wake_parent [postgres] --
+-- wake_parent --
 -- The run that waits for one that has ended, beside its end. Before it in every transaction: whoever waits is locked before whom it waits for,
 -- also one that does not wait yet: it begins to when this has committed, and then sees the end.
 UPDATE run
