@@ -52,7 +52,7 @@ LONGEST_KEY = 65_536
 """Keys stand whole in every index node above them, so they cannot be cut like values."""
 
 RUN = 512
-"""Items of a long list that are looked at together."""
+"""Items or fields of a large container that are taken together."""
 
 Emit = Callable[[Block], None]
 EmitParts = Callable[[Block, NodeParts], None]
@@ -259,9 +259,13 @@ class Packer:
                     break
             if size > inline_bytes and value:
                 nodes = _Nodes(self, "map")
-                for key in sorted(value, key=sort_key):
-                    part = packed.pop(key) if key in packed else pack(value[key], depth + 1)
-                    nodes.add((map_entry(key, part),))
+                keys = sorted(value, key=sort_key)
+                for start in range(0, len(keys), RUN):
+                    entries = []
+                    for key in keys[start : start + RUN]:
+                        part = packed.pop(key) if key in packed else pack(value[key], depth + 1)
+                        entries.append(map_entry(key, part))
+                    nodes.add(entries)
         except _Refused as refused:
             refused.path.append(_token(key))
             raise
