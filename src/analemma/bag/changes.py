@@ -44,7 +44,7 @@ def registry_of(base: Base) -> TypeRegistry:
 
 def packed_form(value: Any, registry: TypeRegistry, at: Sequence[str] = ()) -> bytes:
     """A value as the base would have it, to compare with what it has; where it stands is for messages."""
-    packer = Packer(registry, lambda block: None, accept=lambda links: None)
+    packer = Packer(registry, lambda *_: None, accept=lambda links: None)
     return bytes(encode(packer.pack(value, at=at).wire))
 
 

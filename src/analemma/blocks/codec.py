@@ -31,8 +31,16 @@ _SMALLEST_WITH_LINKS = 384
 _LARGEST_RATIO = 0.95
 """A block that shrinks less than this stays raw: every read would pay for decompression and storage gains nothing."""
 
-# zstandard's objects hold large tables and are not thread-safe: one pair per thread, made once.
-_local = threading.local()
+
+class _Codecs(threading.local):
+    """zstandard's objects hold large tables and are not thread-safe: one pair per thread, made once."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True, write_checksum=False)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_codecs = _Codecs()
 
 
 def compress(data: bytes, *, linked: bool = False) -> tuple[int, bytes]:
@@ -40,11 +48,7 @@ def compress(data: bytes, *, linked: bool = False) -> tuple[int, bytes]:
     says that the block links to others."""
     if len(data) < (_SMALLEST_WITH_LINKS if linked else _SMALLEST_WORTH_TRYING):
         return RAW, data
-    try:
-        compressor: zstandard.ZstdCompressor = _local.compressor
-    except AttributeError:
-        compressor = _compressor()
-    frame = compressor.compress(data)
+    frame = _codecs.compressor.compress(data)
     if len(frame) > len(data) * _LARGEST_RATIO:
         return RAW, data
     return ZSTD, frame + crc32(frame).to_bytes(CRC_BYTES, "big")
@@ -87,20 +91,6 @@ def _inflate(stored: bytes, size: int) -> bytes:
         # The frame's own claim is checked first: zstandard allocates what the frame says and ignores our bound.
         if zstandard.frame_content_size(frame) != size:
             raise Corrupt("a zstd frame states another size than its row")
-        return _decompressor().decompress(frame, max_output_size=size, allow_extra_data=False)
+        return _codecs.decompressor.decompress(frame, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as exc:
         raise Corrupt(f"not a zstd frame: {exc}", hint="restore it from a second copy") from exc
-
-
-def _compressor() -> zstandard.ZstdCompressor:
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True, write_checksum=False)
-    _local.compressor = compressor
-    return compressor
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    decompressor = getattr(_local, "decompressor", None)
-    if decompressor is None:
-        decompressor = zstandard.ZstdDecompressor()
-        _local.decompressor = decompressor
-    return decompressor

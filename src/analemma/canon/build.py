@@ -54,8 +54,8 @@ LONGEST_KEY = 65_536
 RUN = 512
 """Items or fields of a large container that are taken together."""
 
-Emit = Callable[[Block], None]
-EmitParts = Callable[[Block, NodeParts], None]
+Emit = Callable[[Block, NodeParts | None], None]
+"""Takes a block, and what it was made of if that is known."""
 
 
 class Packed(NamedTuple):
@@ -97,16 +97,14 @@ _TOO_DEEP = f"nesting deeper than {MAXIMUM_DEPTH}"
 
 
 class Packer:
-    """Packs values, handing each block of a larger value to `emit`, which keeps them in `made` unless it is given, and
-    what a node was made of to `emit_parts`. Links of stored parts go to `accept`; without it, there can be none. A
-    value of more than `inline_bytes` gets blocks. With `in_order`, the fields of what stands inline stay in the order
-    of their dict, and are not sorted."""
+    """Packs values, handing each block of a larger value to `emit`; without it, they are kept in `made`. Links of
+    stored parts go to `accept`; without it, there can be none. A value of more than `inline_bytes` gets blocks. With
+    `in_order`, the fields of what stands inline stay in the order of their dict, and are not sorted."""
 
     def __init__(
         self,
         registry: TypeRegistry,
         emit: Emit | None = None,
-        emit_parts: EmitParts | None = None,
         accept: Callable[[Sequence[Link]], None] | None = None,
         inline_bytes: int = INLINE_BYTES,
         in_order: bool = False,
@@ -114,7 +112,6 @@ class Packer:
         self._registry = registry
         self._emit = self._keep if emit is None else emit
         self.made: dict[BlockId, Block] = {}
-        self._emit_parts = emit_parts
         self._accept = accept
         self._inline_bytes = inline_bytes
         self._in_order = in_order
@@ -145,7 +142,7 @@ class Packer:
             raise _invalid(refused, value, ()) from None
         links = wire_links(packed.wire)
         block = content_block("value", packed.wire, packed.flags, tuple([link.id for link in links]))
-        self._emit(block)
+        self._emit(block, None)
         return Link(block.id, "value", 1, len(block.data) + sum([link.size for link in links]), bool(links))
 
     def sequence(self, kind: Kind, entries: Sequence[Entry], level: int = 0) -> Link:
@@ -161,13 +158,11 @@ class Packer:
         else:
             block, below = leaf_block(kind, entries)
             count = len(entries)
-        self._emit(block)
-        if self._emit_parts is not None:
-            self._emit_parts(block, (kind, level, count, entries))
+        self._emit(block, (kind, level, count, entries))
         last_key = entries[-1][3] if entries else None
         return index_entry(block, count=count, below=below, forced=forced, last_key=last_key)
 
-    def _keep(self, block: Block) -> None:
+    def _keep(self, block: Block, parts: NodeParts | None) -> None:
         self.made[block.id] = block
 
     def _pack(self, value: Any, depth: int) -> Packed:
@@ -344,7 +339,7 @@ class Packer:
                 while end < len(data) and data[end] & 0xC0 == 0x80:
                     end += 1
             block = long_block(kind, data[start:end])
-            self._emit(block)
+            self._emit(block, None)
             entries.append(index_entry(block, count=end - start, below=0))
             start = end
         return child_link(kind, entries[0][2]) if len(entries) == 1 else self.sequence(kind, entries, level=1)

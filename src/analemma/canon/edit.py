@@ -162,18 +162,16 @@ class EditedNodes(Nodes):
         each level costs one fetch. While every node is at hand they cost nothing."""
         self._expected = lambda: self.run(walks())
 
-    def add(self, block: Block) -> None:
-        """Make a new block readable; nothing is stored. Corrupt when it links to something that was neither made nor
-        seen: a node it took content from has links that its flags deny."""
+    def add(self, block: Block, parts: NodeParts | None) -> None:
+        """Make a new block readable, a node by what it was made of; nothing is stored. Corrupt when it links to
+        something that was neither made nor seen: a node it took content from has links that its flags deny."""
         if not self.known.issuperset(block.links):
             for link in block.links:
                 if link not in self.known and link not in self.made:
                     raise Corrupt(f"a block has a link to {link.hex()} that its flags deny", block=link.hex())
         self.made[block.id] = block
-
-    def add_parts(self, block: Block, parts: NodeParts) -> None:
-        """Tell of what a new block was made, so that reading it needs no decoding."""
-        self._parts[block.id] = parts
+        if parts is not None:
+            self._parts[block.id] = parts
 
     def accept(self, links: Sequence[Link]) -> None:
         """Know these as well, although no node that was met has them: whoever names them holds on to their trees."""
@@ -479,7 +477,7 @@ def edit(
 class _Editor:
     def __init__(self, root: BlockId, nodes: EditedNodes, registry: TypeRegistry) -> None:
         self._nodes = nodes
-        self._packer = Packer(registry, nodes.add, nodes.add_parts, nodes.accept)
+        self._packer = Packer(registry, nodes.add, nodes.accept)
         self._old_root = root
         self._root: Any = None
 

@@ -63,7 +63,7 @@ def encode_field(name: str, value: Any, registry: TypeRegistry, limit_bytes: int
     return Encoded(made, text) if len(text) <= limit_bytes else None
 
 
-def _too_large(_: object) -> NoReturn:
+def _too_large(*_: object) -> NoReturn:
     raise _TooLarge
 
 

@@ -147,7 +147,7 @@ def fingerprint_of(kernel: Kernel, key: BranchKey, update: DeltaUpdate, *parts: 
 def digest(kernel: Kernel, value: Any, path: Path) -> bytes:
     """A hash of a value as it would be stored at this path; Invalid, with the pointer, if it cannot be."""
     check_path(path)
-    packed = Packer(kernel._trees.registry, lambda block: None).pack(value, at=path)
+    packed = Packer(kernel._trees.registry, lambda *_: None).pack(value, at=path)
     return sha256(encode(packed.wire)).digest()
 
 

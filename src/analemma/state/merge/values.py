@@ -381,7 +381,7 @@ def same(one: Any, other: Any, registry: TypeRegistry) -> bool:
 
 def hashes(items: Iterable[Any], registry: TypeRegistry) -> list[BlockId]:
     """Items by their hashes: to Python 1, 1.0 and True are equal, and dicts cannot be put into a set."""
-    packer = Packer(registry, lambda block: None)
+    packer = Packer(registry, lambda *_: None)
     return [packer.pack_root(item).id for item in items]
 
 
