@@ -447,9 +447,9 @@ def _plain_entries(items: Sequence[Any], inline_bytes: int) -> list[Entry] | Non
         encoded = [*map(encode, items)]
     except ValueError:
         return None
-    if max(map(len, encoded)) > inline_bytes or (
-        int in kinds and any(map(_LARGE_NEGATIVE.__eq__, [e[:1] for e in encoded]))
-    ):
+    if max(map(len, encoded)) > inline_bytes:
+        return None
+    if int in kinds and min([item for item in items if type(item) is int]) < SMALLEST_INT:
         return None
     return [*zip(encoded, repeat(0), items, repeat(None), strict=False)]
 

@@ -450,16 +450,17 @@ def find_cut(
     for position in range(start + clean, len(entries)):
         data = entries[position][0]
         width = len(data)
-        if size + width > MAXIMUM_BYTES and position >= fewest:
-            return _smallest_hash(prefix, entries, start, position, minimum, fewest), True
         size += width
-        if size >= minimum and position + 1 >= fewest:
-            if again and width <= _REMEMBERED_BYTES:
-                ends = _ends(prefix, data)
-            else:
-                ends = width >= MEAN_EXTRA_BYTES or sha256(prefix + data).digest() < _END_BELOW[width]
-            if ends:
-                return position + 1, False
+        if size < minimum or position + 1 < fewest:
+            continue
+        if size > MAXIMUM_BYTES and position >= fewest:
+            return _smallest_hash(prefix, entries, start, position, minimum, fewest), True
+        if again and width <= _REMEMBERED_BYTES:
+            ends = _ends(prefix, data)
+        else:
+            ends = width >= MEAN_EXTRA_BYTES or sha256(prefix + data).digest() < _END_BELOW[width]
+        if ends:
+            return position + 1, False
     return (len(entries), False) if ended else None
 
 
