@@ -63,9 +63,15 @@ def facts(app: App) -> dict[str, Any]:
     return found
 
 
-PROCEDURES = {"save": "commit_versions", "fork": "commit_versions", "tag": "add_tag", "pin": "put_pin"}
+PROCEDURES = {
+    "save": "commit_versions",
+    "fork": "commit_versions",
+    "tag": "put_ref",
+    "pin": "put_ref",
+    "untag": "drop_ref",
+}
 STEPS = [(verb, point) for verb in PROCEDURES for point in failpoints.steps() if point.startswith(PROCEDURES[verb])]
-FIRST_STEPS = [("save", "commit_versions.before"), ("tag", "add_tag.3")]
+FIRST_STEPS = [("save", "commit_versions.before"), ("tag", "put_ref.3")]
 
 
 @pytest.mark.parametrize(("verb", "point"), some(STEPS, test=FIRST_STEPS))
