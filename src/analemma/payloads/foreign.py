@@ -44,7 +44,7 @@ def parse_buckets(text: str | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ForeignField:
-    """A `LazyField` in an object that another program wrote as JSON."""
+    """A field's value in an object that another program wrote as JSON."""
 
     bucket: str
     key: str
@@ -55,9 +55,11 @@ class ForeignField:
 
     @property
     def size_bytes(self) -> int:
+        """How much there is to load, as far as its pointer says."""
         return self.stated_bytes or 0
 
     def load(self) -> Any:
+        """The value."""
         place, data = f"s3://{self.bucket}/{self.key}", bytearray()
         for chunk in self.source.open(self.bucket).open_read(self.key):
             data += chunk

@@ -46,72 +46,60 @@ def wrap_handler(
 
         @functools.wraps(function)
         async def handle_async(event: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-            shelf = await asyncio.to_thread(payloads)
-            arrival = await asyncio.to_thread(_arrive, shelf, event, options)
-            names = _names(arrival.state, options)
-            result = await function(arrival.state, *args, **kwargs)
-            return await asyncio.to_thread(_leave, shelf, arrival, result, names, options)
+            state, leave = await asyncio.to_thread(_arrive, payloads, event, options)
+            result = await function(state, *args, **kwargs)
+            return await asyncio.to_thread(leave, result)
 
         return handle_async
 
     @functools.wraps(function)
     def handle(event: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        shelf = payloads()
-        arrival = _arrive(shelf, event, options)
-        # Before the function runs: what it does may not be undone by an error that comes after it.
-        names = _names(arrival.state, options)
-        result = function(arrival.state, *args, **kwargs)
-        return _leave(shelf, arrival, result, names, options)
+        state, leave = _arrive(payloads, event, options)
+        return leave(function(state, *args, **kwargs))
 
     return handle
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """The state of an event, and those fields of it that the function is not shown."""
-
-    state: HydratedState
-    hidden: dict[str, Any]
-    """As they stood in the state's own storage: what was not loaded is still in the store."""
-
-
-def _arrive(payloads: Payloads, event: Any, options: HandlerOptions) -> _Arrival:
-    # Not by `skip_fields` of hydrate: what the function does not see it did not decide to drop, and has to go on.
-    state = payloads.hydrate(event, owner_id=options.owner_id, workflow_id=options.workflow_id)
+def _arrive(
+    payloads: Callable[[], Payloads], event: Any, options: HandlerOptions
+) -> tuple[HydratedState, Callable[[Any], dict[str, Any]]]:
+    """The state of an event, and what makes a payload of a function's result."""
+    opened = payloads()
+    # Not by `skip_fields` of hydrate: what the function does not see it did not decide to drop, and has to go on. It
+    # stays as it stood in the state's own storage: what was not loaded is still in the store.
+    state = opened.hydrate(event, owner_id=options.owner_id, workflow_id=options.workflow_id)
     skip = field_names(options.skip_fields, "skip_fields")
     hidden = {name: dict.pop(state, name) for name in list(state) if name in skip}
     state.load(field_names(options.load_fields, "load_fields"))
-    return _Arrival(state, hidden)
+    # Before the function runs: what it does may not be undone by an error that comes after it.
+    names = _names(state, options)
 
-
-def _leave(
-    payloads: Payloads, arrival: _Arrival, result: Any, names: dict[str, str], options: HandlerOptions
-) -> dict[str, Any]:
-    if result is not None and not isinstance(result, Mapping):
-        raise Invalid(
-            f"the handler returned a {type(result).__name__}",
-            hint="return the new state, or None for the one it was given",
+    def leave(result: Any) -> dict[str, Any]:
+        if result is not None and not isinstance(result, Mapping):
+            raise Invalid(
+                f"the handler returned a {type(result).__name__}",
+                hint="return the new state, or None for the one it was given",
+            )
+        leaving: Mapping[str, Any] = state if result is None else result
+        delta = options.return_delta
+        if leaving is state:
+            dict.update(state, {name: value for name, value in hidden.items() if name not in state})
+        elif hidden:
+            # Another state, and whole: with what it never saw, as that is in the store.
+            leaving = HydratedState(hidden | dict(leaving.items()), state.origin)
+            delta = False
+        return opened.dehydrate(
+            leaving,
+            **names,
+            segment_id=options.segment_id,
+            force_offload_fields=options.force_offload_fields,
+            return_delta=delta,
         )
-    delta = options.return_delta
-    state: Mapping[str, Any] = arrival.state if result is None else result
-    if state is arrival.state:
-        dict.update(arrival.state, {name: value for name, value in arrival.hidden.items() if name not in state})
-    elif arrival.hidden:
-        # Another state, and whole: with what it never saw, as that is in the store.
-        state = HydratedState(arrival.hidden | dict(state.items()), arrival.state.origin)
-        delta = False
-    return payloads.dehydrate(
-        state,
-        owner_id=names["owner_id"],
-        workflow_id=names["workflow_id"],
-        execution_id=names["execution_id"],
-        segment_id=options.segment_id,
-        force_offload_fields=options.force_offload_fields,
-        return_delta=delta,
-    )
+
+    return state, leave
 
 
-def _names(state: HydratedState, options: HandlerOptions) -> dict[str, str]:
+def _names(state: HydratedState, options: HandlerOptions) -> dict[str, Any]:
     """Whose payload it will be: as the decorator says, or as the event said of itself."""
     assert state.origin is not None
     said = {

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from analemma.bag.changes import packed_form
 from analemma.bag.tracked import Base, NotLoaded, never_changes, plain_copy
@@ -20,31 +20,20 @@ from analemma.catalog.kernel.payloads import Leases, released
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid
 from analemma.machine import reader_count
+from analemma.payloads.foreign import ForeignField
 from analemma.payloads.pointers import Note, Pointer, check_names
 from analemma.state.arguments import DeltaUpdate
 
 T = TypeVar("T")
 
 
-class LazyField(Protocol):
-    """A field's value that is not here yet."""
-
-    @property
-    def size_bytes(self) -> int:
-        """About how much there is to load."""
-
-    def load(self) -> Any:
-        """The value."""
-
-
 @dataclass(frozen=True, slots=True)
 class StoredField:
-    """A `LazyField` in our own store: a whole tree, or one field of a tree that holds several."""
+    """A field's value in our own store: a whole tree, or one field of a tree that holds several."""
 
     pointer: Pointer
     execution: str
     """Whose lease the pointer names."""
-    trees: LeasedTrees
     grouped: bool = False
     """Whether it is one of several fields, and not the whole tree."""
     wire: Wire = None
@@ -52,15 +41,13 @@ class StoredField:
 
     @property
     def size_bytes(self) -> int:
+        """About how much there is to load."""
         return self.pointer.size_bytes
 
     @property
     def form(self) -> bytes:
         """What tells whether a value is still the one that is there."""
         return bytes(encode(self.wire)) if self.grouped else bytes(self.pointer.hash)
-
-    def load(self) -> Any:
-        return self.trees.values([self])[0]
 
 
 class LeasedTrees(Base):
@@ -95,11 +82,11 @@ class LeasedTrees(Base):
                 raise Corrupt(f"block {pointer.hash.hex()} is no map of fields", block=pointer.hash.hex())
             (fields,) = parts.contents([wire])
         assert isinstance(fields, dict)
-        return {name: StoredField(pointer, execution, self, grouped=True, wire=wire) for name, wire in fields.items()}
+        return {name: StoredField(pointer, execution, grouped=True, wire=wire) for name, wire in fields.items()}
 
     def names_of(self, pointer: Pointer) -> tuple[str, ...]:
         """The names in a tree that is a list of them."""
-        return check_names(self._read([StoredField(pointer, "", self)])[0])
+        return check_names(self._read([StoredField(pointer, "")])[0])
 
     def guarded(self, pointer: Pointer, read: Callable[[], T]) -> T:
         """Read something behind a pointer; Denied if it was released meanwhile."""
@@ -191,7 +178,7 @@ class HydratedState(TrackedDict):
             dict.update(self, zip(waiting, values, strict=True))
         return self
 
-    def not_loaded(self) -> dict[str, LazyField]:
+    def not_loaded(self) -> dict[str, StoredField | ForeignField]:
         """The fields that are still in the store."""
         return {name: value.wire for name, value in dict.items(self) if type(value) is NotLoaded}
 

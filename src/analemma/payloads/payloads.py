@@ -230,11 +230,11 @@ class Payloads:
 
     def _wrappers_of(self, event: Mapping[str, Any]) -> list[str]:
         """The keys under which there is a state, and not a field of that name."""
-        if PAYLOAD_KEY in event:
-            return []
-        found = [key for key in WRAPPERS if isinstance(event.get(key), dict)]
-        # A pointer there stands for a field of that name: its own keys are nobody's state.
-        return [key for key in found if not is_pointer(event[key]) and not self._foreign.recognise(event[key])]
+        return [] if PAYLOAD_KEY in event else [key for key in WRAPPERS if self._is_state(event.get(key))]
+
+    def _is_state(self, value: Any) -> bool:
+        """Whether there are fields; a pointer stands for a field of its name, and its own keys are nobody's state."""
+        return isinstance(value, dict) and not is_pointer(value) and not self._foreign.recognise(value)
 
     def _filtered_payload(
         self, event: Mapping[str, Any], kept: dict[str, Any], visible: frozenset[str]
@@ -286,9 +286,7 @@ class Payloads:
             raise Invalid(f"an event is a JSON object, not a {type(event).__name__}", hint="pass the event as it came")
         if PAYLOAD_KEY not in event:
             wrapped = next((event[key] for key in WRAPPERS if isinstance(event.get(key), dict)), None)
-            # A pointer there stands for a field of that name: its own keys are nobody's state.
-            if wrapped is not None and not is_pointer(wrapped) and not self._foreign.recognise(wrapped):
-                event = wrapped
+            event = wrapped if self._is_state(wrapped) else event
         note = parse_note(event[PAYLOAD_KEY]) if PAYLOAD_KEY in event else None
         owner = _agreed("owner", owner_id, note.owner_id if note else None, event, outer, "ownerId")
         workflow = _agreed("workflow", workflow_id, note.workflow_id if note else None, event, outer, "workflowId")
@@ -347,10 +345,7 @@ class Payloads:
         leases = self._leased.leases.use([pointer.lease for pointer in asked])
         for pointer in asked:
             pointer.check(leases.get(pointer.lease), owner_id, workflow_id)
-        stored = {
-            name: StoredField(pointer, leases[pointer.lease].execution, self._leased)
-            for name, pointer in pointers.items()
-        }
+        stored = {name: StoredField(pointer, leases[pointer.lease].execution) for name, pointer in pointers.items()}
         if overflow is not None:
             together = self._leased.fields_of(overflow, leases[overflow.lease].execution)
             for name in together.keys() & stored.keys():
