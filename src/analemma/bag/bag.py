@@ -39,7 +39,7 @@ from analemma.state.kernel import Kernel
 from analemma.state.load import latest_version, read_state
 from analemma.state.merge.histories import ByPlace, Roots, changes_by_place, rebase
 from analemma.state.records import Commit
-from analemma.state.save import digest
+from analemma.state.save import digest, empty_state
 
 # Loaded by who rebases: every program has the verbs.
 if TYPE_CHECKING:
@@ -406,21 +406,25 @@ class _Save:
         forget_places(base)
         self.changes = find_changes(bag, by_value=gone)
         if base.root is None:
-            empty = trees.build({})
-            trees, self.base_root = trees.over(_by_id(empty)), empty.root.id
+            trees, empty = empty_state(trees)
+            self.base_root = empty.root.id
             self.edited = self._edit(trees, self.base_root, self.changes.operations)
             self.edited = self.edited if self.edited.blocks else empty
         else:
             self.base_root = base.root
             self.edited = self._edit(trees, base.root, self.changes.operations)
-        self._trees = trees.over(_by_id(self.edited))
-        """Reads also what the save has made and not stored yet."""
+        self._base_trees = trees
         self._metadata: Any = None
         self._metadata_blocks: tuple[Block, ...] = ()
         if request.metadata is not None:
             self._metadata, self._metadata_blocks = kernel._trees.pack(check_metadata(request.metadata))
         came_to = ["update"] if request.is_update else [bag.manifest_id, self.edited.root.id]
         self._fingerprint = _fingerprint(kernel, request, came_to)
+
+    @property
+    def _trees(self) -> Trees:
+        """Reads also what the save has made and not stored yet."""
+        return self._base_trees.over(self.edited.by_id)
 
     def run(self) -> Commit:
         """Commit, and let the bag stand for the version that it was saved as."""
@@ -514,20 +518,20 @@ class _Save:
 
     def _catch_up(self, root: BlockId) -> Changes:
         """Make the bag show a tree that has more changes than its own; all of them, relative to its base."""
-        bag, length = self._bag, MAXIMUM_DEPTH
+        bag, made, length = self._bag, self._trees, MAXIMUM_DEPTH
         # Where one container stands at several places, what others did to each of them is done to it more than once, if
         # that is possible at all; what comes out is compared with the tree in any case.
         with suppress(LookupError, TypeError, ValueError):
-            follow(bag, self._trees.diff(self.edited.root.id, root))
+            follow(bag, made.diff(self.edited.root.id, root))
         while True:
             changes = find_changes(bag, by_value=self._gone)
-            shown = self._trees.edit(self.base_root, changes.operations)
+            shown = made.edit(self.base_root, changes.operations)
             if shown.root.id == root:
                 return changes
             if length == 1:
                 raise Internal("a bag does not show what was saved", root=root.hex())
             # The innermost containers first, so that as much as possible stays the object that it was.
-            trees = self._trees.over(_by_id(shown))
+            trees = made.over(shown.by_id)
             paths = [operation.path for operation in trees.diff(shown.root.id, root)]
             length = max(1, min(length - 1, max([2, *[len(path) - 1 for path in paths]])))
             separate(bag, paths, trees, root, length)
@@ -551,10 +555,6 @@ def _fingerprint(kernel: Kernel, request: _Request, came_to: list[Any]) -> bytes
         # As in `_fingerprint` of a delta: with a list around it, metadata can be nested too deep.
         asked[2] = digest(kernel, asked[2], ())
         return sha256(b"deep bag" + trees.build(asked).root.id).digest()
-
-
-def _by_id(edited: Edited) -> dict[BlockId, Block]:
-    return {block.id: block for block in edited.blocks}
 
 
 def _by_field(trees: Trees, root: BlockId, operations: Iterable[Operation]) -> dict[Path, list[Operation]]:

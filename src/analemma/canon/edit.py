@@ -439,6 +439,11 @@ class Edited:
     root: Link
     blocks: tuple[Block, ...]
 
+    @property
+    def by_id(self) -> dict[BlockId, Block]:
+        """The blocks, for trees that are read over them."""
+        return {block.id: block for block in self.blocks}
+
 
 @dataclass(slots=True)
 class _MapDraft:

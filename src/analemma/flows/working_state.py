@@ -96,7 +96,7 @@ class WorkingState:
         if len(wires) != root.count:
             # A state of its own, which shares what is below its fields: what is not granted is not there to be found.
             made = trees.assemble({name: Stored(wire, DEEPEST_CONTENT - 1) for name, wire in wires.items()})
-            trees, root = trees.over({block.id: block for block in made.blocks}), made.root
+            trees, root = trees.over(made.by_id), made.root
         return _Part(self.root.id, wanted, trees, root)
 
     def apply(self, operations: Sequence[Operation]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +117,16 @@ def apply_update(trees: Trees, root: BlockId | None, update: DeltaUpdate) -> Edi
     return edited
 
 
-def _edit_empty(trees: Trees, update: DeltaUpdate) -> Edited:
+def empty_state(trees: Trees) -> tuple[Trees, Edited]:
+    """The tree of a state without fields, and trees that have it."""
     empty = trees.build({})
-    only = {block.id: block.data for block in empty.blocks}
-    edited = Trees(lambda blocks: {block: only[block] for block in blocks}, trees.registry).edit(
-        empty.root.id, update.operations
-    )
+    return trees.over(empty.by_id), empty
+
+
+def _edit_empty(trees: Trees, update: DeltaUpdate) -> Edited:
+    # A whole state would fill the cache of nodes, which is for those of edits.
+    trees, empty = empty_state(replace(trees, nodes=None))
+    edited = trees.edit(empty.root.id, update.operations)
     return edited if edited.blocks else empty
 
 

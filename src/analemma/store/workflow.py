@@ -18,7 +18,7 @@ from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, DeltaUpdat
 from analemma.state.load import read_fields, read_state
 from analemma.state.records import Commit, Receipt
 from analemma.state.rollback import roll_back
-from analemma.state.save import apply_update
+from analemma.state.save import apply_update, empty_state
 from analemma.store.provenance import read_metadata, why_of
 from analemma.store.revisions import HEAD, Revision, find_own_version, find_version
 
@@ -392,11 +392,10 @@ def _apply(kernel: BagKernel, state: SmartStateBag, changes: Mapping[str, Any] |
 
     trees, root = kernel._trees, state._base.root
     if root is None:
-        empty = trees.build({})
-        trees, root = trees.over({block.id: block for block in empty.blocks}), empty.root.id
+        trees, empty = empty_state(trees)
+        root = empty.root.id
     edited = apply_update(trees, root, read_delta(changes))
-    made = trees.over({block.id: block for block in edited.blocks})
-    follow(state, made.diff(root, edited.root.id))
+    follow(state, trees.over(edited.by_id).diff(root, edited.root.id))
 
 
 def _with_old_values(
