@@ -258,7 +258,7 @@ def test_whoever_runs_it_can_stop_it(store: Store) -> None:
     with store.open() as app:
         fill(app, 300)
         seen: list[Any] = []
-        done = app.backfill(BOOKS, rate=300, watch=seen.append, stop=lambda: bool(seen))
+        done = app.backfill(BOOKS, page=10, watch=seen.append, stop=lambda: bool(seen))
         assert done.state == "PAUSED" and 0 < done.counts.done < 300
         assert app.backfills.resume(done.id).counts.done == 300
 
