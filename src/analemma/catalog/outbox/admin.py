@@ -5,7 +5,6 @@ rows that were delivered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
@@ -85,19 +84,18 @@ class EventFilter(NamedTuple):
 
 
 class OutboxRows:
-    """Looks at the outbox and tends it. `clock` replaces the database's, for tests."""
+    """Looks at the outbox and tends it."""
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._clock = clock
 
     def now_us(self) -> int:
         """The time that leases and ages go by."""
-        return self._now(self._engine)
+        return database_clock(self._engine)
 
     def lane_counts(self, tenant: TenantId | None) -> LaneCounts:
         """What is under way; costs what is under way, not what was."""
-        return self._engine.rows(LaneCounts, "outbox_lanes", tenant=tenant, now=self.now_us())[0]
+        return self._engine.rows(LaneCounts, "outbox_lanes", tenant=tenant)[0]
 
     def oldest_us(self, tenant: TenantId | None) -> int | None:
         """When the oldest event was made that a worker has still to deliver."""
@@ -124,7 +122,7 @@ class OutboxRows:
     def revive(self, event: OutboxEntry) -> bool:
         """Have a lane try again the event at which it stopped; False if it did not stop there, or goes on already."""
 
-        return self._engine.write(lambda tx: revive_event(tx, event.lane, event.seq, now_us=self._now(tx)))
+        return self._engine.write(lambda tx: revive_event(tx, event.lane, event.seq, now_us=database_clock(tx)))
 
     def deliver_again(self, event: OutboxEntry, *, id: str, now_us: int) -> None:
         """Add a copy of a settled event at the end of its lane. Under a key of its own: consumers know the old one."""
@@ -145,7 +143,7 @@ class OutboxRows:
         """Give an event up, so that its lane goes on behind it; False if it did not stop the lane."""
 
         def move(tx: Transaction) -> bool:
-            now = self._now(tx)
+            now = database_clock(tx)
             place = {**event.lane._asdict(), "seq": event.seq}
             if tx.execute("skip_in_lane", **place, now=now) != 1:
                 return False
@@ -164,9 +162,6 @@ class OutboxRows:
     def _page(self, statement: str, chosen: EventFilter, after: LaneKey, limit: int) -> list[OutboxEntry]:
         place = {"after_tenant": after.tenant, "after_type": after.aggregate_type, "after_id": after.aggregate_id}
         return self._engine.rows(OutboxEntry, statement, **chosen._asdict(), **place, limit=limit)
-
-    def _now(self, source: Engine | Transaction) -> int:
-        return database_clock(source) if self._clock is None else self._clock()
 
 
 def revive_event(tx: Transaction, lane: LaneKey, seq: int, *, now_us: int) -> bool:

@@ -4,10 +4,10 @@ A channel whose receiver does not answer rests as a whole, for all workers: what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from analemma.catalog.engine.db import Engine, Statements, Transaction
+from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.lanes import ClaimedLane
 from analemma.catalog.port import TenantId
@@ -53,20 +53,18 @@ class ChannelFailure(NamedTuple):
 
 
 class Channels:
-    """The channels of a store. `clock` replaces the database's, for tests."""
+    """The channels of a store."""
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._clock = clock
 
     def now_us(self) -> int:
         """The time that rests and leases go by."""
-        return self._now(self._engine)
+        return database_clock(self._engine)
 
     def due(self, tenant: TenantId | None = None) -> list[DueChannel]:
         """Channels with something to deliver now."""
-        now_us = None if self._clock is None else self._clock()
-        return self._engine.rows(DueChannel, "due_channels", now=now_us, tenant=tenant)
+        return self._engine.rows(DueChannel, "due_channels", tenant=tenant)
 
     def rest(self, name: str, *, base_s: float, longest_s: float, asked_s: float | None, reason: str) -> float:
         """Leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; for how
@@ -76,7 +74,7 @@ class Channels:
             rest_us = tx.value(
                 "rest_channel",
                 name=name,
-                now=self._now(tx),
+                now=database_clock(tx),
                 base=int(base_s * 1_000_000),
                 longest=int(longest_s * 1_000_000),
                 asked=int((asked_s or 0.0) * 1_000_000),
@@ -95,7 +93,7 @@ class Channels:
 
         def move(tx: Transaction) -> bool:
             rested = tx.execute("wake_channel", name=name) == 1
-            hastened = tx.execute("hasten_channel", name=name, now=self._now(tx))
+            hastened = tx.execute("hasten_channel", name=name, now=database_clock(tx))
             return rested or hastened > 0
 
         return self._engine.write(move)
@@ -105,7 +103,7 @@ class Channels:
         many seconds from now it begins."""
 
         def move(tx: Transaction) -> float:
-            wait_us = tx.value("take_turn", name=name, now=self._now(tx), duration=int(duration_s * 1_000_000))
+            wait_us = tx.value("take_turn", name=name, now=database_clock(tx), duration=int(duration_s * 1_000_000))
             return max(0.0, float(wait_us) / 1_000_000)
 
         return self._engine.write(move)
@@ -116,7 +114,7 @@ class Channels:
 
     def counts(self, tenant: TenantId | None = None) -> dict[str, ChannelCounts]:
         """What every channel holds that holds anything, by name."""
-        found = self._engine.rows(ChannelCounts, "channel_lanes", now=self.now_us(), tenant=tenant)
+        found = self._engine.rows(ChannelCounts, "channel_lanes", tenant=tenant)
         return {counts.name: counts for counts in found}
 
     def failures(self, tenant: TenantId | None = None) -> dict[str, ChannelFailure]:
@@ -126,10 +124,7 @@ class Channels:
 
     def held(self, lanes: Sequence[ClaimedLane], *, least_s: float) -> list[bool]:
         """Which of these lanes are still ours, and will be for at least so long unless they are renewed."""
-        until = self.now_us() + int(least_s * 1_000_000)
+        least = int(least_s * 1_000_000)
         given = [(*lane.key, lane.fence) for lane in lanes]
-        found = {row[0] for row in self._engine.all("held_lanes", lanes=given, until=until)}
+        found = {row[0] for row in self._engine.all("held_lanes", lanes=given, least=least)}
         return [place in found for place in range(len(lanes))]
-
-    def _now(self, source: Statements) -> int:
-        return database_clock(source) if self._clock is None else self._clock()

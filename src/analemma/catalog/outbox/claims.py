@@ -49,14 +49,12 @@ Result = TypeVar("Result")
 
 
 class OutboxClaims:
-    """Claims, settles and gives back lanes. `clock` replaces the database's, for tests."""
+    """Claims, settles and gives back lanes."""
 
-    def __init__(self, engine: Engine, *, lease_s: float, clock: Callable[[], int] | None = None) -> None:
+    def __init__(self, engine: Engine, *, lease_s: float) -> None:
         self._engine = engine
         self.lease_s = lease_s
         self._lease_us = int(lease_s * 1_000_000)
-        self._clock = clock
-
         self._turn = 0
 
     @property
@@ -85,7 +83,6 @@ class OutboxClaims:
         """Lease lanes, having waited for one that a claim would have to pass over."""
         found = self._engine.all(
             "passed_over_lanes",
-            now=self._now(self._engine),
             tenant=tenant,
             lease=self._lease_us,
             limit=CANDIDATES,
@@ -102,10 +99,9 @@ class OutboxClaims:
 
     def anything_due(self, tenant: TenantId | None = None, *, channel: str = "") -> bool:
         """Whether a claim would find something, or would have to pass it over because it is being written to."""
-        asked = {"now": self._given_now(), "channel": channel}
         if tenant is None:
-            return self._engine.one("any_lane_due", **asked) is not None
-        return self._engine.one("any_lane_due_of", **asked, tenant=tenant) is not None
+            return self._engine.one("any_lane_due", channel=channel) is not None
+        return self._engine.one("any_lane_due_of", channel=channel, tenant=tenant) is not None
 
     def read(self, lane: ClaimedLane, limit: int) -> list[EventRow]:
         """The first rows of a lane that are not settled, as they are now."""
@@ -144,11 +140,11 @@ class OutboxClaims:
         hit(BEFORE_SETTLE)
         given = {**lane.key._asdict(), "fence": lane.fence, "seq": seq}
         if self.passes_over:
-            found = tx.one("settle_event", **given, after=lane.done_seq, now=self._given_now())
+            found = tx.one("settle_event", **given, after=lane.done_seq)
         else:
             found = tx.one("settle_lane", **given)
             if found is not None:
-                tx.execute("process_events", lanes=[(*lane.key, lane.done_seq, seq)], now=self._now(tx))
+                tx.execute("process_events", lanes=[(*lane.key, lane.done_seq, seq)])
         if found is None:
             position = self._position(tx, lane)
             if position is None or position < seq:
@@ -182,12 +178,6 @@ class OutboxClaims:
     def tenant_names(self) -> dict[int, str]:
         """What tenants are called."""
         return {int(row[0]): str(row[1]) for row in self._engine.all("tenant_names")}
-
-    def _given_now(self) -> int | None:
-        return None if self._clock is None else self._clock()
-
-    def _now(self, source: Engine | Transaction) -> int:
-        return database_clock(source) if self._clock is None else self._clock()
 
     def _position(self, source: Engine | Transaction, lane: ClaimedLane) -> int | None:
         row = source.one("lane_position", **lane.key._asdict())
@@ -231,12 +221,12 @@ class OutboxClaims:
         self, source: Engine | Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
     ) -> list[ClaimedLane]:
         given = {"tenant": tenant, "lanes": lanes, "rows": rows, "lease": self._lease_us, "calm": calm}
-        return grouped(source.all("claim_lanes", now=self._given_now(), channel=channel, **given))
+        return grouped(source.all("claim_lanes", channel=channel, **given))
 
     def _claim_in_steps(
         self, tx: Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
     ) -> list[ClaimedLane]:
-        now = self._now(tx)
+        now = database_clock(tx)
         asked = {"now": now, "lanes": lanes, "calm": calm, "channel": channel}
         if tenant is None:
             found = tx.all("claimable_lanes", **asked)
@@ -253,7 +243,7 @@ class OutboxClaims:
     def _renew(self, source: Engine | Transaction, lanes: Sequence[ClaimedLane]) -> list[ClaimedLane]:
         """Those that were not renewed."""
         given = [(*lane.key, lane.fence) for lane in lanes]
-        renewed = set(source.all("renew_lanes", lanes=given, now=self._given_now(), lease=self._lease_us))
+        renewed = set(source.all("renew_lanes", lanes=given, lease=self._lease_us))
         return [lane for lane in lanes if lane.key not in renewed]
 
     def _renew_one(self, tx: Transaction, lane: ClaimedLane) -> None:
@@ -271,7 +261,7 @@ class OutboxClaims:
 
     def _finish_at_once(self, source: Engine | Transaction, outcomes: Sequence[LaneOutcome]) -> Finished:
         if self.passes_over:
-            found = source.all("finish_lanes", now=self._given_now(), **_columns(outcomes))
+            found = source.all("finish_lanes", **_columns(outcomes))
             said = {row[0] - 1: row[1:] for row in found}
         else:
             said = self._finish_in_steps(source, outcomes)
@@ -292,7 +282,7 @@ class OutboxClaims:
         self, tx: Engine | Transaction, outcomes: Sequence[LaneOutcome]
     ) -> dict[int, tuple[Any, Any, Any]]:
         """Of each that was not lost whether it is due again, how far it is settled, and whether it is parked."""
-        now = self._now(tx)
+        now = database_clock(tx)
         lanes = [
             (*lane.key, lane.fence, done_seq, lane.last_seq, failure and failure.status, failure and failure.delay_us)
             for lane, done_seq, failure in outcomes
@@ -302,7 +292,7 @@ class OutboxClaims:
         held = [outcomes[at] for at in said]
         settled = [(*lane.key, lane.done_seq, done_seq) for lane, done_seq, _ in held if done_seq > lane.done_seq]
         if settled:
-            tx.execute("process_events", lanes=settled, now=now)
+            tx.execute("process_events", lanes=settled)
         written = [
             _as_written(outcomes[at], bool(is_parked))
             for at, (_, done_seq, is_parked) in said.items()

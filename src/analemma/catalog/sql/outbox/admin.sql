@@ -2,8 +2,8 @@
 -- What is under way: undelivered rows, lanes that have any, lanes in a worker's hands, under a lease that has run out, waiting for another
 -- try, and parked. Only lanes with something left are looked at.
 SELECT CAST(coalesce(sum(left_over), 0) AS bigint), count(*),
-       CAST(coalesce(sum(CASE WHEN lease_until > :now THEN 1 ELSE 0 END), 0) AS bigint),
-       CAST(coalesce(sum(CASE WHEN lease_until <= :now THEN 1 ELSE 0 END), 0) AS bigint),
+       CAST(coalesce(sum(CASE WHEN lease_until > (SELECT analemma_now()) THEN 1 ELSE 0 END), 0) AS bigint),
+       CAST(coalesce(sum(CASE WHEN lease_until <= (SELECT analemma_now()) THEN 1 ELSE 0 END), 0) AS bigint),
        CAST(coalesce(sum(CASE WHEN retry_at IS NOT NULL AND lease_until IS NULL THEN 1 ELSE 0 END), 0) AS bigint),
        CAST(coalesce(sum(dead), 0) AS bigint)
 FROM (

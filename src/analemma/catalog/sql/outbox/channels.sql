@@ -22,7 +22,7 @@ JOIN outbox ON outbox.tenant = lane.tenant AND outbox.aggregatetype = lane.aggre
 -- channel_lanes --
 -- What each channel holds: undelivered rows, lanes, those in workers' hands, those that wait for another try, and those that are parked.
 SELECT channel, CAST(sum(next_seq - 1 - done_seq) AS bigint), count(*),
-       CAST(sum(CASE WHEN lease_until > :now AND NOT parked THEN 1 ELSE 0 END) AS bigint),
+       CAST(sum(CASE WHEN lease_until > (SELECT analemma_now()) AND NOT parked THEN 1 ELSE 0 END) AS bigint),
        CAST(sum(CASE WHEN retry_at IS NOT NULL AND lease_until IS NULL AND NOT parked THEN 1 ELSE 0 END) AS bigint),
        CAST(sum(CASE WHEN parked THEN 1 ELSE 0 END) AS bigint), min(CASE WHEN parked THEN NULL ELSE due_at END)
 FROM lane
@@ -40,17 +40,17 @@ WITH RECURSIVE named (name) AS (
 )
 SELECT named.name, coalesce(channel.failures, 0)
 FROM named LEFT JOIN channel ON channel.name = named.name
-WHERE named.name IS NOT NULL AND coalesce(channel.rest_until, 0) <= coalesce(:now::bigint, (SELECT analemma_now()))
+WHERE named.name IS NOT NULL AND coalesce(channel.rest_until, 0) <= (SELECT analemma_now())
   AND EXISTS (
       SELECT 1 FROM lane
-      WHERE lane.channel = named.name AND lane.due_at IS NOT NULL AND NOT lane.parked AND lane.due_at <= coalesce(:now::bigint, (SELECT analemma_now()))
-        AND (lane.lease_until IS NULL OR lane.lease_until <= coalesce(:now::bigint, (SELECT analemma_now()))) AND lane.tenant = coalesce(:tenant, lane.tenant)
+      WHERE lane.channel = named.name AND lane.due_at IS NOT NULL AND NOT lane.parked AND lane.due_at <= (SELECT analemma_now())
+        AND (lane.lease_until IS NULL OR lane.lease_until <= (SELECT analemma_now())) AND lane.tenant = coalesce(:tenant, lane.tenant)
   )
 
 -- due_channels [postgres] --
 -- Channels that have something to deliver now and do not rest, and how often in a row each could not deliver: the function is in
 -- migration 0015.
-SELECT * FROM analemma_due_channels(coalesce(:now::bigint, analemma_now()), :tenant::bigint)
+SELECT * FROM analemma_due_channels(analemma_now(), :tenant::bigint)
 
 -- rest_channel --
 -- Has all workers leave a channel alone: twice as long with each failure in a row, and no shorter than it asked for; answers for how long. What others
@@ -89,9 +89,9 @@ INSERT INTO channel AS held (name, next_at) VALUES (:name, :now::bigint + :durat
 RETURNING next_at - :duration::bigint - :now::bigint
 
 -- held_lanes --
--- The places, from 0, of those of these lanes that are held under these fences until then at least.
+-- The places, from 0, of those of these lanes that are held under these fences, and will be for so long.
 SELECT given.place - 1
 FROM rows(:lanes) WITH ORDINALITY AS given (tenant bigint, aggregatetype text, aggregateid text, fence bigint, place)
 CROSS JOIN lane
 WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype AND lane.aggregateid = given.aggregateid
-  AND lane.fence = given.fence AND lane.lease_until >= :until::bigint
+  AND lane.fence = given.fence AND lane.lease_until >= (SELECT analemma_now()) + :least::bigint

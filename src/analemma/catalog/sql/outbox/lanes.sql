@@ -75,14 +75,14 @@ SELECT id, name FROM tenant
 -- claim_lanes [postgres] --
 -- Leases lanes that are due and free, and answers the first rows of each: the function is in migration 0015.
 SELECT * FROM analemma_claim_lanes(  -- guard: lane.leased.postgres
-    :now::bigint, :tenant::bigint, :lanes::bigint, :rows::bigint, :lease::bigint, :calm::boolean, :channel
+    NULL, :tenant::bigint, :lanes::bigint, :rows::bigint, :lease::bigint, :calm::boolean, :channel
 )
 
 -- due_lane [text] --
 -- A lane that is due and free.
 SELECT 1 FROM lane
-WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= coalesce(:now::bigint, (SELECT analemma_now()))
-  AND (lease_until IS NULL OR lease_until <= coalesce(:now::bigint, (SELECT analemma_now())))
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= (SELECT analemma_now())
+  AND (lease_until IS NULL OR lease_until <= (SELECT analemma_now()))
 
 -- any_lane_due [sqlite] --
 -- Whether there is anything to claim.
@@ -91,7 +91,7 @@ LIMIT 1
 
 -- any_lane_due [postgres] --
 -- Whether there is anything to claim: the function is in migration 0015.
-SELECT 1 WHERE analemma_is_due(coalesce(:now::bigint, analemma_now()), NULL, :channel)
+SELECT 1 WHERE analemma_is_due(analemma_now(), NULL, :channel)
 
 -- any_lane_due_of [sqlite] --
 -- Whether there is anything to claim of one tenant.
@@ -100,7 +100,7 @@ include due_lane
 
 -- any_lane_due_of [postgres] --
 -- Whether there is anything to claim of one tenant.
-SELECT 1 WHERE analemma_is_due(coalesce(:now::bigint, analemma_now()), :tenant::bigint, :channel)
+SELECT 1 WHERE analemma_is_due(analemma_now(), :tenant::bigint, :channel)
 
 -- claimable_lane [text] --
 -- A lane that is due and free; with `calm`, not one that a dead worker left.
@@ -158,7 +158,7 @@ RETURNING tenant, aggregatetype, aggregateid, coalesce(due_at <= :now, 0), done_
 
 -- process_events [sqlite] --
 -- What was settled of lanes.
-UPDATE outbox SET status = 'PROCESSED', processed_at = :now, next_attempt_at = NULL
+UPDATE outbox SET status = 'PROCESSED', processed_at = analemma_now(), next_attempt_at = NULL
 FROM rows(:lanes) AS given
     (tenant bigint, aggregatetype text, aggregateid text, after bigint, up_to bigint)
 WHERE outbox.tenant = given.tenant AND outbox.aggregatetype = given.aggregatetype
@@ -187,7 +187,7 @@ RETURNING done_seq
 
 -- renew_lanes [sqlite] --
 -- Longer leases for a worker that is still at it.
-UPDATE lane SET lease_until = coalesce(:now::bigint, analemma_now()) + :lease
+UPDATE lane SET lease_until = analemma_now() + :lease
 FROM rows(:lanes) AS given (tenant bigint, aggregatetype text, aggregateid text, fence bigint)
 WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
   AND lane.aggregateid = given.aggregateid AND lane.fence = given.fence AND lane.lease_until IS NOT NULL  -- guard: lane.renewed.sqlite
@@ -196,7 +196,7 @@ RETURNING lane.tenant, lane.aggregatetype, lane.aggregateid
 -- finish_lanes [postgres] --
 -- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0023.
 SELECT * FROM analemma_finish_lanes(  -- guard: lane.finished.postgres
-    :now::bigint, :tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[], :done_seqs::bigint[], :last_seqs::bigint[],
+    NULL, :tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[], :done_seqs::bigint[], :last_seqs::bigint[],
     :statuses::text[], :attempts::bigint[], :delays::bigint[], :reasons::text[]
 )
 
@@ -214,7 +214,7 @@ WITH moved AS (
 ), processed AS (
     UPDATE outbox
     SET status = 'PROCESSED', next_attempt_at = NULL,
-        processed_at = coalesce(:now::bigint, analemma_now())
+        processed_at = analemma_now()
     WHERE tenant = :tenant AND aggregatetype = :aggregate_type AND aggregateid = :aggregate_id
       AND seq > :after AND seq <= :seq AND processed_at IS NULL AND EXISTS (SELECT FROM moved)
 )
@@ -231,7 +231,7 @@ WITH held AS MATERIALIZED (
     FOR NO KEY UPDATE OF lane SKIP LOCKED
 )
 UPDATE lane
-SET lease_until = coalesce(:now::bigint, analemma_now()) + :lease
+SET lease_until = analemma_now() + :lease
 FROM held
 WHERE lane.tenant = held.tenant AND lane.aggregatetype = held.aggregatetype AND lane.aggregateid = held.aggregateid
 RETURNING lane.tenant, lane.aggregatetype, lane.aggregateid
@@ -251,8 +251,8 @@ FOR NO KEY UPDATE
 -- The most urgent lanes that are due and free; asked when a claim got none of them. Those whose worker was not heard of come a lease later:
 -- it may be waiting in the same line, to renew it.
 SELECT tenant, aggregatetype, aggregateid FROM lane
-WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= :now::bigint
-  AND (lease_until IS NULL OR lease_until <= :now::bigint - :lease::bigint)
+WHERE channel = :channel AND due_at IS NOT NULL AND NOT parked AND due_at <= (SELECT analemma_now())
+  AND (lease_until IS NULL OR lease_until <= (SELECT analemma_now()) - :lease::bigint)
   AND tenant = coalesce(:tenant::integer, tenant)
 ORDER BY priority, due_at
 LIMIT :limit
