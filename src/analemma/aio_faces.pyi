@@ -86,6 +86,9 @@ class AsyncWorkflow(Async[Workflow]):
         str | None = None, why: Why | None = None, metadata: Mapping[str, Any] | None = None, execution: str | None =
         None, segment: int | None = None
     ) -> AsyncWorkflowTicket: ...
+    delete = hop(Workflow.delete)
+    delete_branch = hop(Workflow.delete_branch)
+    deleted = hop(Workflow.deleted)
     diff = hop(Workflow.diff)
     edit = manage(Workflow.edit)
     get = hop(Workflow.get)
@@ -97,6 +100,8 @@ class AsyncWorkflow(Async[Workflow]):
     save = hop(Workflow.save)
     tag = hop(Workflow.tag)
     tags = hop(Workflow.tags)
+    undelete = hop(Workflow.undelete)
+    undelete_branch = hop(Workflow.undelete_branch)
     untag = hop(Workflow.untag)
     update = hop(Workflow.update)
     verify = hop(Workflow.verify)
@@ -218,6 +223,8 @@ class AsyncKernel(Async[BagKernel]):
     create_manifest = hop(BagKernel.create_manifest)
     decide = hop(BagKernel.decide)
     decisions = hop(BagKernel.decisions)
+    delete = hop(BagKernel.delete)
+    deleted = hop(BagKernel.deleted)
     diff = hop(BagKernel.diff)
     expire = hop(BagKernel.expire)
     expire_all = hop(BagKernel.expire_all)
@@ -282,6 +289,7 @@ class AsyncKernel(Async[BagKernel]):
     tag = hop(BagKernel.tag)
     tags = hop(BagKernel.tags)
     ticket = hop(BagKernel.ticket)
+    undelete = hop(BagKernel.undelete)
     unpin = hop(BagKernel.unpin)
     untag = hop(BagKernel.untag)
     update = hop(BagKernel.update)

@@ -155,6 +155,12 @@ class Settings:
         "A worker collects garbage when the newest run began this long ago.", 3600, 1, 31_536_000
     )
     gc_grace_s: float = number("Blocks that nothing leads to stay at least this long.", 86_400, 0, 31_536_000)
+    delete_grace_s: float = number(
+        "What was deleted of workflows can be had back for so long; then it is removed when garbage is collected.",
+        604_800,
+        0,
+        10_000_000_000,
+    )
     gc_upload_age_s: float = number(
         "An upload whose commit has not come for so long is abandoned.", 86_400, 0, 31_536_000
     )

@@ -113,3 +113,25 @@ def test_what_a_workflow_runs(here: CommandLine) -> None:
 def test_words_that_group_commands_list_them(here: CommandLine) -> None:
     for group, command in (("workflow", "list"), ("segments", "inject"), ("retention", "expire")):
         assert command in here.text(group)
+
+
+def test_workflows_and_branches_are_deleted_and_come_back(here: CommandLine) -> None:
+    for number in range(3):
+        here.save(f"n={number}")
+    here.answer("fork", "-w", "trip", "2", "--to-branch", "draft")
+    (draft,) = here.answer("delete", "-w", "trip", "--branch", "draft", "--yes")["deleted"]
+    assert (draft["owner_id"], draft["workflow_id"], draft["branch"], draft["version"]) == ("ann", "trip", "draft", 3)
+    assert draft["deleted_at"] < draft["until"] and here.answer("deleted")["deleted"] == [draft]
+    assert here.text("delete", "-w", "trip", "--yes").startswith("ann/trip on main  version 3  until 2")
+    here.error("not_found", "log", "-w", "trip")
+    for digits in (draft["manifest_id"], draft["manifest_id"][:8]):
+        here.error("not_found", "load", digits, ANALEMMA_OWNER="")
+    assert here.answer("workflow", "list")["workflows"] == []
+    assert [each["branch"] for each in here.answer("deleted", "-w", "trip")["deleted"]] == ["main", "draft"]
+    assert here.text("undelete", "-w", "trip") == "ann/trip on main  version 3\n"
+    assert here.answer("undelete", "-w", "trip", "--branch", "draft")["restored"] == [draft]
+    assert [each["name"] for each in here.answer("branches", "-w", "trip")["branches"]] == ["main", "draft"]
+    assert here.text("deleted") == "" and here.answer("verify", "-w", "trip")["report"]["ok"]
+    here.error("not_found", "undelete", "-w", "trip")
+    here.error("not_found", "delete", "-w", "trip", "--branch", "odd", "--yes")
+    here.error("invalid", "delete", "-w", "trip")

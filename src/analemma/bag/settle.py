@@ -5,8 +5,9 @@ holds stays the same object, and is watched. What was taken out of the bag stays
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from analemma.bag.changes import Changes, form_of
@@ -19,6 +20,8 @@ from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path
 from analemma.canon.read import MISSING
 from analemma.canon.trees import Trees
+from analemma.state.arguments import DeltaUpdate, read_delta
+from analemma.state.save import apply_update, empty_state
 
 
 def follow(bag: TrackedDict, operations: Iterable[Operation]) -> None:
@@ -39,6 +42,27 @@ def follow(bag: TrackedDict, operations: Iterable[Operation]) -> None:
             del container[path[-1]]
         else:
             container[path[-1]] = value
+
+
+def take(bag: TrackedDict, trees: Trees, changes: Mapping[str, Any] | DeltaUpdate) -> None:
+    """Make changes, as a save takes them, to a bag as it was loaded."""
+    root = bag._base.root
+    if root is None:
+        trees, empty = empty_state(trees)
+        root = empty.root.id
+    edited = apply_update(trees, root, read_delta(changes))
+    follow(bag, trees.over(edited.by_id).diff(root, edited.root.id))
+
+
+def replaced(bag: TrackedDict, operations: Iterable[Operation]) -> Iterator[Any]:
+    """What stands where each operation replaces or removes something. Each is about the state that those before it lead
+    to: so they are followed, one by one."""
+    for operation in operations:
+        value: Any = bag
+        for token in operation.path if operation.op != "add" else ():
+            value = value[int(token)] if isinstance(value, list) else value[token]
+        yield None if operation.op == "add" else copy.deepcopy(value)
+        follow(bag, [operation])
 
 
 def separate(bag: TrackedDict, differing: Iterable[Path], trees: Trees, root: BlockId, length: int) -> None:

@@ -42,6 +42,16 @@ class BlockRow(NamedTuple):
     """None: it links to nothing. Empty: its links are read from its bytes. Otherwise: the linked ids, 32 bytes each."""
 
 
+ASIDE = "~deleted/"
+"""How an owner begins who has the rows of a deletion: then follow what tells it from others, and whose they were.
+Nobody else can be called that, so that no reader finds them by their own names."""
+
+
+def owner_of(owner: str) -> str:
+    """Whose it is, or was before it was deleted."""
+    return owner.split("/", 2)[2] if owner.startswith(ASIDE) else owner
+
+
 class BranchKey(NamedTuple):
     """Which line of history: one branch of one owner's workflow."""
 
@@ -73,7 +83,7 @@ class Version(NamedTuple):
     @property
     def owner_id(self) -> str:
         """Whose it is."""
-        return self.key.owner
+        return owner_of(self.key.owner)
 
     @property
     def workflow_id(self) -> str:
@@ -387,6 +397,9 @@ class KernelCatalog(Protocol):
 
     def journal(self, tenant: TenantId, key: BranchKey, *, after_seq: int = 0, limit: int = 1000) -> list[JournalRow]:
         """Oldest first, above `after_seq`."""
+
+    def last_record(self, tenant: TenantId, key: BranchKey) -> JournalRow | None:
+        """The end of a branch's journal: of one that was deleted, the tombstone."""
 
     def receipt(self, tenant: TenantId, key: BranchKey, idempotency_key: str) -> Idempotency | None:
         """What was committed under this key, if anything."""

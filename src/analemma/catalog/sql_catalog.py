@@ -51,6 +51,8 @@ class SqlCatalog:
     every_version = versions.every_version
     versions_after = versions.versions_after
     children = versions.children
+    journals = versions.journals
+    last_record = versions.last_record
     journal = versions.journal
     named_versions = versions.named_versions
     workflow = versions.workflow

@@ -1,4 +1,4 @@
-"""The commands on lines of history: fork, merge, branches, children."""
+"""The commands on lines of history: fork, merge, branches, children, delete, undelete, deleted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ from analemma.cli.options import (
     StoreOptions,
     Workflow,
     WorkflowOfNumber,
+    Yes,
     on_store,
 )
-from analemma.cli.output import print_fields, print_json, print_line
+from analemma.cli.output import confirm, print_fields, print_json, print_line
 from analemma.errors import Invalid
 
 commands = typer.Typer()
+
+OneBranch = Annotated[
+    str | None, typer.Option("--branch", "-b", help="Only this branch. Left out: the whole workflow.", metavar="NAME")
+]
 
 
 @on_store(commands, "analemma fork -u ./store -o ann -w trip 3 --to-branch idea")
@@ -150,6 +155,55 @@ def children(
         return
     for each in found:
         print_line(f"{history_place(each)} {history_line(each)}")
+
+
+@on_store(commands, "analemma delete -u ./store -o ann -w trip --branch draft --yes")
+def delete(
+    store: StoreOptions,
+    owner: Owner,
+    workflow: Workflow,
+    branch: OneBranch = None,
+    force: Annotated[bool, typer.Option("--force", help="Cancel runs that go on there.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a workflow with all that belongs to it, or one of its branches; until says how long it comes back."""
+    what = f"workflow {workflow} with all its branches" if branch is None else f"branch {branch} of workflow {workflow}"
+    if not yes and not confirm(f"Delete {what}?"):
+        raise Invalid("nothing was deleted")
+    with store.open() as app:
+        found = app.kernel.delete(owner_id=owner, workflow_id=workflow, branch=branch, force=force)
+    _print_deleted(store, "deleted", found)
+
+
+@on_store(commands, "analemma undelete -u ./store -o ann -w trip")
+def undelete(store: StoreOptions, owner: Owner, workflow: Workflow, branch: OneBranch = None) -> None:
+    """Bring back what was deleted last of a workflow, or one branch, unless it was collected or its name is used."""
+    with store.open() as app:
+        found = app.kernel.undelete(owner_id=owner, workflow_id=workflow, branch=branch)
+    _print_deleted(store, "restored", found)
+
+
+@on_store(commands, "analemma deleted -u ./store -o ann")
+def deleted(
+    store: StoreOptions,
+    owner: OwnerOrAny = None,
+    workflow: Annotated[
+        str | None, typer.Option("--workflow", "-w", help="Only of this workflow.", metavar="NAME")
+    ] = None,
+) -> None:
+    """List what is deleted and can be had back, and until when."""
+    with store.open() as app:
+        found = app.kernel.deleted(owner_id=owner, workflow_id=workflow)
+    _print_deleted(store, "deleted", found)
+
+
+def _print_deleted(store: StoreOptions, title: str, found: list[Any]) -> None:
+    if store.json:
+        print_json({title: [each.to_json() for each in found]})
+        return
+    for each in found:
+        until = f"  until {each.until.isoformat(' ', 'seconds')}" if title == "deleted" else ""
+        print_line(f"{each.owner_id}/{each.workflow_id} on {each.branch}  version {each.version}{until}")
 
 
 def _chosen(choices: list[str]) -> dict[str, Any]:

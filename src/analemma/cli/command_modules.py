@@ -24,7 +24,9 @@ PANELS = {
         **dict.fromkeys(("log", "diff", "blame", "rollback", "watch"), "analemma.cli.history_commands"),
     },
     BRANCHES: {
-        **dict.fromkeys(("fork", "merge", "branches", "children"), "analemma.cli.branch_commands"),
+        **dict.fromkeys(
+            ("fork", "merge", "branches", "children", "delete", "undelete", "deleted"), "analemma.cli.branch_commands"
+        ),
         **dict.fromkeys(("tag", "pin", "decide"), "analemma.cli.marking_commands"),
         "workflow": "analemma.cli.workflow_commands",
         "segments": "analemma.cli.segment_commands",

@@ -29,6 +29,7 @@ from analemma.gc.roots import MANIFESTS, ROOTS
 from analemma.gc.uploads import Audit, Failure, UploadCollector
 from analemma.settings import Settings
 from analemma.state.kernel import Kernel
+from analemma.state.removal import remove_due
 from analemma.state.retention import ExpiryPlan, expire_branches
 
 BEFORE_FINISH = declare("gc.before_finish", "a pass is done, and nothing says so")
@@ -363,6 +364,12 @@ class _Run:
                 place = f"{key.owner}/{key.workflow} on {key.branch}"
                 self._done.complaints.append((f"{done.tenant}: {place}: {plan}", Conflict.kind))
             self._tick("expiring", done.expired)
+        before_us = now_us - round(self._settings.delete_grace_s * SECOND_US)
+        if self._engine.one("deletion_is_due", tenant=kernel._tenant, before=before_us) is not None:
+            for versions in remove_due(kernel, before_us=before_us, dry_run=self._pass is None):
+                done.expired += len(versions)
+                found.update(versions)
+                self._tick("removing", done.expired)
         return found if self._pass is None else set()
 
     def _collect_blocks(self, tenant: TenantId, done: TenantCollection, expiring: Many[BlockId]) -> None:

@@ -21,7 +21,7 @@ from analemma.langgraph.snapshots import delta_channels, from_value, slot, to_va
 from analemma.langgraph.threads import Threads, back_to
 from analemma.state.commits import Proposal
 from analemma.state.records import ROLLED_BACK
-from analemma.state.removal import remove_at
+from analemma.state.removal import remove_branch
 from analemma.state.retention import BATCH, expire_batch, held_channels, needed_by
 
 
@@ -210,7 +210,7 @@ def _remove_planned(threads: Threads, plan: DropPlan, planned: Head) -> None:
     """Remove a branch with all its rows, if it still has what was planned with."""
     rows = threads.rows.drop_branch(plan.key.workflow, plan.key.branch, checkpoints=len(plan.gone))
     try:
-        remove_at(threads.kernel, threads.context.engine, plan.key.owner, plan.key.workflow, (planned,), rows)
+        remove_branch(threads.kernel, planned, rows)
     except HeadMoved:
         raise
     except Conflict as exc:

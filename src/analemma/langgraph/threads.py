@@ -310,7 +310,7 @@ class Threads:
 
     def remove(self, thread: str) -> None:
         """Remove a thread with everything that it has, tagged and pinned or not, in one transaction."""
-        remove_workflow(self.kernel, self.context.engine, self.owner, thread, self.rows.drop_thread(thread))
+        remove_workflow(self.kernel, self.owner, thread, self.rows.drop_thread(thread))
 
     def key(self, thread: str, branch: str) -> BranchKey:
         """The branch of a namespace."""

@@ -12,7 +12,7 @@ from analemma.canon.edit import Operation
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.catalog.kernel.versions import ExpiredRow
 from analemma.catalog.names import check_part, check_texts
-from analemma.catalog.port import BranchKey, Verdict
+from analemma.catalog.port import ASIDE, BranchKey, Verdict, owner_of
 from analemma.errors import Conflict, Expired, Invalid
 
 MAIN = "main"
@@ -82,6 +82,8 @@ def check_name(text: Any, what: str) -> str:
     """A short, non-empty text that can be part of a key."""
     check_unicode(text, what)
     check_part(text, what)
+    if text.startswith(ASIDE):  # guard: deleted.reserved
+        raise Invalid(f"the {what} {text!r} is reserved for what is deleted", hint="choose another name")
     return str(text)
 
 
@@ -190,7 +192,7 @@ def field_path(name: str) -> Path:
 
 def place(key: BranchKey) -> str:
     """A branch as messages name it."""
-    return f"workflow {key.owner}/{key.workflow}" + ("" if key.branch == MAIN else f" on branch {key.branch}")
+    return f"workflow {owner_of(key.owner)}/{key.workflow}" + ("" if key.branch == MAIN else f" on branch {key.branch}")
 
 
 def other_request(key: str) -> Conflict:

@@ -16,6 +16,7 @@ from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
 from analemma.canon.values import Wire
 from analemma.catalog.port import (
+    ASIDE,
     BranchKey,
     CommitRequest,
     Committed,
@@ -42,6 +43,7 @@ from analemma.state.arguments import (
 from analemma.state.events import Announcer
 from analemma.state.records import (
     COMMITTED,
+    DELETED,
     Commit,
     Manifest,
     Note,
@@ -51,6 +53,7 @@ from analemma.state.records import (
     encode_manifest,
     encode_receipt,
     next_record,
+    read_record,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +83,8 @@ class Proposal(NamedTuple):
     """Where a branch that begins comes from; otherwise the expected head is the parent."""
     version: int = 1
     """Where a branch that begins starts counting."""
+    behind: Head | None = None
+    """Where the one before it of its name ended: then its numbers and its journal go on from there."""
     execution: str | None = None
     segment: int | None = None
     message: str | None = None
@@ -205,6 +210,9 @@ class Commits:
         """Append what `propose(now_us)` says, asking again until nobody was faster; None: there is nothing to do.
 
         A commit on the branch moves the tip under us all the time, and changes nothing that a record says."""
+        if key.owner.startswith(ASIDE):
+            # Versions of a deleted branch are there for those that were forked from them, but nothing happens to them.
+            raise NotFound(f"{place(key)} was deleted", hint="have it back first")
         for _ in attempts(self._clock, f"{place(key)} changes too fast to record anything"):
             # Before what the proposal reads: then the compare-and-set covers that too.
             head = self.head(key)
@@ -277,7 +285,14 @@ class Commits:
         check_proposal(proposal)
         draft = self.draft(proposal, carried)
         request = draft.request
-        committed = self._catalog.commit(request)
+        try:
+            committed = self._catalog.commit(request)
+        except HeadMoved as exc:
+            # There is no head, and yet none can begin as the first of its name: one was deleted.
+            behind = None if proposal.expected or proposal.behind or exc.found else self.left_off(proposal.key)
+            if behind is None:
+                raise
+            return self._commit(proposal._replace(behind=behind), carried)
         if committed.replayed and committed.receipt is not None:
             receipt = decode_receipt(committed.receipt)
             head = Head(receipt.key, receipt.manifest, receipt.version, receipt.journal_seq, receipt.journal_tip)
@@ -309,7 +324,7 @@ class Commits:
         now_us = self._clock.now_us()
         manifest = Manifest(
             key=proposal.key,
-            version=proposal.version if expected is None else expected.version + 1,
+            version=_first_version(proposal) if expected is None else expected.version + 1,
             parent=proposal.parent if expected is None else expected.manifest,
             root=proposal.tree.root,
             created_at_us=now_us,
@@ -326,7 +341,7 @@ class Commits:
         prepared = self._blocks.prepare(emitted, proposal.key, proposal.execution, carried)
         record = next_record(
             proposal.key,
-            expected,
+            expected or proposal.behind,
             kind=proposal.kind,
             manifest=block.id,
             at_us=now_us,
@@ -359,9 +374,18 @@ class Commits:
         )
         return Draft(request, receipt, manifest, emitted, tuple(map(pack_key, prepared.uploads)))
 
-    def removal_events(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
-        """What is told with branches that go."""
-        return self._announcer.removed(keys)
+    def events_of(self, heads: Sequence[Head], *, removed: bool) -> tuple[OutboxEvent, ...]:
+        """What is told of branches that go, or are back."""
+        if removed:
+            return self._announcer.removed(head.key for head in heads)
+        return tuple(event for head in heads for event in self._announcer.committed(head))
+
+    def left_off(self, key: BranchKey) -> Head | None:
+        """Where a branch ended that was deleted, if one was: another of its name goes on from there."""
+        row = self._catalog.last_record(self._tenant, key)
+        if row is None or row.kind != DELETED or row.manifest is None:
+            return None
+        return Head(key, row.manifest, read_record(row)["facts"]["version"], row.seq, row.hash)
 
     def announced(self, events: Iterable[OutboxEvent]) -> None:
         """These are committed: whoever delivers them need not wait for the next look."""
@@ -380,6 +404,11 @@ def check_proposal(proposal: Proposal) -> None:
         check_message(proposal.message)
     if proposal.segment is not None:
         check_segment(proposal.segment)
+
+
+def _first_version(proposal: Proposal) -> int:
+    behind = proposal.behind
+    return proposal.version if behind is None else max(proposal.version, behind.version + 1)  # guard: branch.counting
 
 
 def _bases(proposal: Proposal) -> tuple[BlockId, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analemma.canon.identity import BlockId, parse_block_id
-from analemma.catalog.port import BranchKey, Version
+from analemma.catalog.port import ASIDE, BranchKey, Version
 from analemma.context import Context
 from analemma.errors import NotFound
 from analemma.state import (
@@ -11,6 +11,7 @@ from analemma.state import (
     history,
     load,
     refs,
+    removal,
     retention,
     rollback,
     save,
@@ -79,6 +80,9 @@ class Kernel:
     get_retention = retention.get_retention
     expire = retention.expire
     expire_all = retention.expire_all
+    delete = removal.delete
+    undelete = removal.undelete
+    deleted = removal.deleted
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Kernel:
         commits: Commits,
         place_segment: PlaceSegment | None = None,
     ) -> None:
+        self._context = context
         self._catalog = context.catalog
         self._tenant = context.tenant
         self._blocks = context.blocks
@@ -98,11 +103,13 @@ class Kernel:
     def _row(self, manifest_id: str, owner_id: str | None) -> Version:
         manifest = parse_block_id(manifest_id)
         row = self._catalog.manifest(self._tenant, manifest)
-        if row is None:
+        if row is not None and row.key.owner.startswith(ASIDE) and not removal.is_inherited(self, row):
+            row = None  # guard: deleted.id
+        elif row is None:
             gone = self._catalog.expired(self._tenant, manifest)
-            if gone is not None and owner_id in (None, gone.key.owner):
+            if gone is not None and owner_id in (None, gone.key.owner) and not gone.key.owner.startswith(ASIDE):
                 raise expired(gone)
-        if row is None or (owner_id is not None and row.key.owner != owner_id):
+        if row is None or (owner_id is not None and row.owner_id != owner_id):
             raise NotFound(f"there is no manifest {manifest_id}", manifest=manifest_id)
         return row
 

@@ -409,6 +409,7 @@ class _Builder:
         """The next versions of one branch. Deltas that can never be applied become failures; anything else that goes
         wrong with the first is raised and leaves the branch as it is, with a later one it ends the list."""
         manifest = None if head is None else self._manifest(head.manifest)
+        behind = self._commits.left_off(key) if head is None else None
         branch = _Branch(key, [], [])
         answered: dict[str, Idempotency] = {}
         nodes = _BranchNodes(self._trees.nodes)
@@ -430,7 +431,7 @@ class _Builder:
                 continue
             try:
                 tree = apply_update(trees, None if manifest is None else manifest.root.id, delta.update)
-                draft = self._draft(_proposal(entry, delta, tree, head, manifest))
+                draft = self._draft(_proposal(entry, delta, tree, head, manifest)._replace(behind=behind))
             except (Invalid, Limit) as exc:
                 branch.steps.append(Settlement(entry.seq, failure=write_failure(exc)))
                 continue

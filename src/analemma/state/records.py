@@ -33,6 +33,10 @@ UNTAGGED: Final = "untagged"
 PINNED: Final = "pinned"
 UNPINNED: Final = "unpinned"
 DECIDED: Final = "decided"
+DELETED: Final = "deleted"
+"""A tombstone: the fact `version` is where the branch stood, and where another one of its name goes on."""
+RESTORED: Final = "restored"
+"""The branch that the tombstone before it tells of is back."""
 
 
 def encode_record(kind: str, fields: Any, number: int = FORMAT) -> bytes:

@@ -26,8 +26,10 @@ from analemma.catalog.port import BranchKey, Head, JournalRow, Pin, Tag, TenantI
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.records import (
     DECIDED,
+    DELETED,
     EXPIRED,
     PINNED,
+    RESTORED,
     TAGGED,
     UNPINNED,
     UNTAGGED,
@@ -101,6 +103,8 @@ class Verifier:
         if row is None:
             report.problems.append(f"there is no manifest {manifest.hex()}")
             return report
+        # One of a deleted branch that others were forked from.
+        row = row._replace(key=row.key._replace(owner=row.owner_id))
         links = self._manifests([row], row.key, report)
         if beside is None:
             self._trees(links, report)
@@ -176,10 +180,13 @@ class Verifier:
     def _add_other_branches(self, seen: SqlCatalog, key: BranchKey, summary: JournalSummary) -> None:
         """A tag that moved to another branch is told of in that branch's journal: those are read only if there is a tag
         to look for."""
-        for branch in seen.branches(self._tenant, key.owner, key.workflow):
-            other = seen.head(self._tenant, key._replace(branch=branch.name))
-            if other is not None and other.key != key:
-                for place, count in self._replay(seen, other, Report()).tag_balance.items():
+        for name in seen.journals(self._tenant, key.owner, key.workflow):
+            end = seen.last_record(self._tenant, key._replace(branch=name))
+            if end is not None and name != key.branch:
+                other = Head(key._replace(branch=name), BlockId(end.hash), 0, end.seq, end.hash)
+                told = self._replay(seen, other, Report())
+                summary.cut = summary.cut or told.cut
+                for place, count in told.tag_balance.items():
                     summary.tag_balance[place] += count
 
     def _versions(self, key: BranchKey, versions: list[Version], named: list[NamedVersion]) -> Report:
@@ -304,6 +311,9 @@ class Verifier:
 
 def _check_place(key: BranchKey, record: dict[str, Any], row: JournalRow, seq: int, tip: bytes | None) -> None:
     before = None if record["before"] is None else record["before"][1:]
+    if seq == 0 and record["kind"] == DELETED:
+        # What was before it is removed with the branch that it tells of.
+        seq, before = row.seq - 1, tip
     # guard: journal.sequence
     if row.seq != seq + 1 or before != tip:  # guard: journal.chain
         raise Corrupt(f"journal record {row.seq} does not follow record {seq}")
@@ -315,6 +325,8 @@ def _check_place(key: BranchKey, record: dict[str, Any], row: JournalRow, seq: i
 def _check_receipt(receipt: Receipt, head: Head, summary: JournalSummary, report: Report) -> None:
     if receipt.key != head.key:
         report.problems.append("the receipt is for another branch")
+    elif summary.tombstone is not None and receipt.journal_seq < summary.tombstone:
+        report.problems.append(f"version {receipt.version}, for which there is a receipt, was deleted with its branch")
     elif (summary.tip, summary.moves.get(receipt.manifest)) != (receipt.journal_tip, receipt.version):
         report.problems.append(f"the store does not show version {receipt.version}, for which there is a receipt")
 
@@ -355,10 +367,24 @@ class JournalSummary:
     A tag that moves to another branch is told of in that branch's journal alone. All journals of the workflow together,
     in whatever order, leave 1 where the tag is and 0 everywhere else; those of other branches can only take away."""
 
+    tombstone: int | None = None
+    """The record at which the branch was last deleted, unless it was had back."""
+    aside: JournalSummary | None = None
+    """What the branch was that is deleted: it may come back."""
+    cut: bool = False
+    """Whether a journal of the workflow begins with a tombstone: where tags were put since is not known."""
+
     def add(self, key: BranchKey, record: dict[str, Any], manifest: BlockId | None) -> None:
         """Take the next record in; KeyError, TypeError or ValueError if it does not say what its kind should."""
         kind, facts, at_us = record["kind"], record["facts"], record["at"]
-        if record["seq"] == 1 and manifest is not None:
+        if kind == DELETED:
+            self.cut = self.cut or (record["seq"] > 1 and self.start is None and self.aside is None)
+            self._set_aside(record["seq"])
+            return
+        if kind == RESTORED:
+            self._bring_back(record["seq"])
+            return
+        if self.start is None and manifest is not None:
             self.start = BranchStart(manifest, _id(facts.get("from")), at_us)
         if record["version"] is not None and manifest is not None:
             self.moves[manifest] = record["version"]
@@ -370,6 +396,19 @@ class JournalSummary:
             if manifest is None:
                 raise ValueError(f"a record of kind {kind} is on no version")
             self._mark(key, kind, facts, manifest, at_us)
+
+    def _set_aside(self, seq: int) -> None:
+        """From here on nothing of the branch is to be found by its name."""
+        gone = JournalSummary(start=self.start, moves=self.moves, last=self.last, rows=self.rows)
+        self.start, self.moves, self.last, self.rows = None, {}, None, {}
+        self.tombstone, self.aside = seq, gone
+
+    def _bring_back(self, seq: int) -> None:
+        gone = self.aside
+        if gone is None or gone.start is None or self.tombstone != seq - 1:
+            raise ValueError("a branch is restored that was not deleted just before")
+        self.start, self.moves, self.last, self.rows = gone.start, gone.moves, gone.last, gone.rows
+        self.tombstone = self.aside = None
 
     def _mark(self, key: BranchKey, kind: str, facts: dict[str, Any], manifest: BlockId, at_us: int) -> None:
         if kind == TAGGED:
@@ -435,6 +474,8 @@ def differences(summary: JournalSummary, shown: Rows) -> Iterator[tuple[Place, s
     expected = summary.expected()
     for place in {**expected, **shown}:
         said, found = expected.get(place), shown.get(place)
+        if place.kind == "tag" and found is None and summary.cut:
+            continue
         # What was decided on a version is found with the version: that it is missing is said once.
         if said != found and (place.kind != "decision" or place._replace(kind="version") in shown):
             yield place, _difference(place, said, found, summary)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from analemma.canon.pointer import Path
-from analemma.canon.trees import Operation
 from analemma.catalog.kernel.versions import Branch
 from analemma.catalog.port import BranchKey, Tag, Verdict, Version
 from analemma.errors import Invalid, NotFound
 from analemma.state import history
-from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, DeltaUpdate, branch_key, place, read_delta
+from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, DeltaUpdate, branch_key, place
 from analemma.state.load import read_fields, read_state
 from analemma.state.records import Commit, Receipt
 from analemma.state.rollback import roll_back
-from analemma.state.save import apply_update, empty_state
 from analemma.store.provenance import read_metadata, why_of
 from analemma.store.revisions import HEAD, Revision, find_own_version, find_version
 
@@ -27,6 +23,7 @@ if TYPE_CHECKING:
     from analemma.state.checkpoints import Ticket
     from analemma.state.merge.histories import Merge
     from analemma.state.merge.values import Strategy
+    from analemma.state.removal import DeletedBranch
     from analemma.state.verify import Report
 
 Why = Mapping[str, Any]
@@ -140,6 +137,7 @@ class Workflow:
     ) -> Commit | None:
         """Change the newest state by a function, again if somebody else was faster. The function changes the state that
         it is given, or gives back the changes, as `save` takes them. None, and no version, if it changed nothing."""
+        from analemma.bag.settle import take
         from analemma.bag.tracked_dict import TrackedDict
 
         self._check_branch()
@@ -150,7 +148,7 @@ class Workflow:
                 return given
             if state.is_changed:
                 raise Invalid("the function changed the state and gave changes back", hint="do one of the two")
-            _apply(self._kernel, state, given)
+            take(state, self._kernel._trees, given)
             return None
 
         return self._kernel.update(
@@ -237,7 +235,14 @@ class Workflow:
         before, after = self._find(old), self._find(new)
         changes = history.changes_between(self._kernel, before, after)
         patches = [history.patch_of(change) for change in changes]
-        return _with_old_values(self._kernel, before, changes, patches) if old_values else patches
+        if old_values:
+            from analemma.bag.settle import replaced
+
+            state = self._kernel.load_state(before.manifest_id, lazy=True)
+            for change, patch, old in zip(changes, patches, replaced(state, changes), strict=True):
+                if change.op != "add":
+                    patch["old"] = old
+        return patches
 
     def blame(self, path: str) -> Version:
         """The version that last changed what stands at a field or JSON pointer."""
@@ -312,6 +317,28 @@ class Workflow:
         """Remove a tag; NotFound if there is none."""
         self._kernel.untag(name, owner_id=self.key.owner, workflow_id=self.key.workflow)
 
+    def delete(self, *, force: bool = False) -> list[DeletedBranch]:
+        """Delete the workflow with all that belongs to it, whatever branch this is; until the grace is over, `undelete`
+        brings it back. Conflict while a run goes on, unless with `force`, which cancels it."""
+        return self._kernel.delete(owner_id=self.key.owner, workflow_id=self.key.workflow, force=force)
+
+    def delete_branch(self, name: str, *, force: bool = False) -> DeletedBranch:
+        """The same with one branch. Those that were forked from it keep what they have from it."""
+        return self._kernel.delete(**{**self._place, "branch": name}, force=force)[0]
+
+    def undelete(self) -> list[DeletedBranch]:
+        """Have back what was deleted last of the workflow, as it was; NotFound if nothing is deleted, Conflict if its
+        names are used again."""
+        return self._kernel.undelete(owner_id=self.key.owner, workflow_id=self.key.workflow)
+
+    def undelete_branch(self, name: str) -> DeletedBranch:
+        """The same with one branch."""
+        return self._kernel.undelete(**{**self._place, "branch": name})[0]
+
+    def deleted(self) -> list[DeletedBranch]:
+        """The branches that are deleted and can be had back, and until when."""
+        return self._kernel.deleted(owner_id=self.key.owner, workflow_id=self.key.workflow)
+
     def _find(self, revision: Revision) -> Version:
         key = self.key
         return find_version(self._kernel, revision, owner=key.owner, workflow=key.workflow, branch=key.branch)
@@ -384,36 +411,3 @@ class WorkflowTicket:
     def look(self) -> Ticket:
         """What is known of it now: `status`, and `version` or `reason`."""
         return self._kernel.ticket(self.ticket)
-
-
-def _apply(kernel: BagKernel, state: SmartStateBag, changes: Mapping[str, Any] | DeltaUpdate) -> None:
-    """Make changes, as a save takes them, to a bag as it was loaded."""
-    from analemma.bag.settle import follow
-
-    trees, root = kernel._trees, state._base.root
-    if root is None:
-        trees, empty = empty_state(trees)
-        root = empty.root.id
-    edited = apply_update(trees, root, read_delta(changes))
-    follow(state, trees.over(edited.by_id).diff(root, edited.root.id))
-
-
-def _with_old_values(
-    kernel: BagKernel, old: Version, changes: list[Operation], patches: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Each operation is about the state that those before it lead to: so they are followed, one by one."""
-    from analemma.bag.settle import follow
-
-    state = kernel.load_state(old.manifest_id, lazy=True)
-    for change, patch in zip(changes, patches, strict=True):
-        if change.op != "add":
-            patch["old"] = _copy_at(state, change.path)
-        follow(state, [change])
-    return patches
-
-
-def _copy_at(state: SmartStateBag, path: Path) -> Any:
-    value: Any = state
-    for token in path:
-        value = value[int(token)] if isinstance(value, list) else value[token]
-    return copy.deepcopy(value)

@@ -58,7 +58,7 @@ NO_ROOTS: dict[str, str] = {
     "thread_checkpoint.metadata": "a checkpoint's own bytes",
     "thread_write.digest": "a hash of the write",
     "thread_write.body": "a task's own bytes",
-    "removal.body": "tells of branches that are gone",
+    "removal.body": "tells of branches that an earlier release removed",
     "removal.hash": "a hash of the record",
     "gc_audit.upload": "names an object that is gone",
     "item_space.namespace": "the labels of a namespace",

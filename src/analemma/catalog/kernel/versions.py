@@ -248,6 +248,16 @@ def journal(
     )
 
 
+def last_record(catalog: SqlCatalog, tenant: TenantId, key: BranchKey) -> JournalRow | None:
+    """The end of a branch's journal: of one that was deleted, the tombstone."""
+    return catalog.engine.row(JournalRow, "last_record", **branch_columns(tenant, key))
+
+
+def journals(catalog: SqlCatalog, tenant: TenantId, owner: str, workflow: str) -> list[str]:
+    """The branches of a workflow that have a journal, also those that were deleted."""
+    return [row[0] for row in catalog.engine.all("journals", tenant=tenant, owner=owner, workflow=workflow)]
+
+
 def named_versions(catalog: SqlCatalog, tenant: TenantId, key: BranchKey) -> Iterator[NamedVersion]:
     """The versions that rows name as checkpoints of this branch, by name."""
     asked = {"tenant": tenant, "owner": key.owner, "thread": key.workflow, "branch": key.branch}

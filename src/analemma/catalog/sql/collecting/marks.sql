@@ -84,6 +84,7 @@ WHERE NOT EXISTS (SELECT 1 FROM manifest WHERE tenant = :tenant)
   AND (EXISTS (SELECT 1 FROM branch WHERE tenant = :tenant)
        OR (NOT EXISTS (SELECT 1 FROM payload WHERE tenant = :tenant)
            AND NOT EXISTS (SELECT 1 FROM archive_unit WHERE tenant = :tenant AND state <> 'kept')
+           AND NOT EXISTS (SELECT 1 FROM journal WHERE tenant = :tenant AND kind = 'deleted')
            AND NOT EXISTS (SELECT 1 FROM removal WHERE tenant = :tenant)))
 
 -- old_released_leases --

@@ -61,13 +61,18 @@ ON CONFLICT DO NOTHING
 [postgres] );
 
 -- begin_heads [part] --
--- The heads of branches that must not exist yet.
+-- The heads of branches that must not exist yet. One whose name was used before goes on behind the tombstone that ends the journal.
 ()
 
 each begun:
 INSERT INTO head (tenant, owner, workflow, branch, manifest, version, journal_seq, journal_tip)
-VALUES (:tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.key.branch, :begun.head.manifest, :begun.head.version,
-        :begun.head.journal_seq, :begun.head.journal_tip)
+SELECT :tenant, :begun.head.key.owner, :begun.head.key.workflow, :begun.head.key.branch, :begun.head.manifest, :begun.head.version,
+       :begun.head.journal_seq, :begun.head.journal_tip
+WHERE NOT EXISTS (  -- guard: branch.name_used
+    SELECT 1 FROM journal
+    WHERE tenant = :tenant AND owner = :begun.head.key.owner AND workflow = :begun.head.key.workflow AND branch = :begun.head.key.branch
+      AND seq >= :begun.head.journal_seq
+)
 ON CONFLICT DO NOTHING
 => 1 or branch_exists;
 
@@ -122,9 +127,7 @@ WHERE tenant = :tenant AND owner = :heads.head.key.owner AND workflow = :heads.h
 -- The rows of versions whose heads have moved to them: what they are made of, and the new links of their branches' hash chains.
 (tenant bigint, bases[] bytea,
  versions[] (id bytea, key.owner text, key.workflow text, key.branch text, version bigint, parent bytea, root bytea, created_at_us bigint,
-             execution text, segment bigint, message text),
- records[] (key.owner text, key.workflow text, key.branch text, record.seq bigint, record.kind text, record.manifest bytea, record.body bytea,
-            record.hash bytea, record.created_at_us bigint))
+             execution text, segment bigint, message text))
 
 -- A manifest whose blocks are linked without being emitted must still be there, and stay until the end.
 each bases:
@@ -141,6 +144,14 @@ each versions:
 INSERT INTO manifest (tenant, id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message)
 VALUES (:tenant, :versions.id, :versions.key.owner, :versions.key.workflow, :versions.key.branch, :versions.version, :versions.parent,
         :versions.root, :versions.created_at_us, :versions.execution, :versions.segment, :versions.message);
+
+include add_records;
+
+-- add_records [part] --
+-- The next links of the hash chains of branches whose heads are held.
+(tenant bigint,
+ records[] (key.owner text, key.workflow text, key.branch text, record.seq bigint, record.kind text, record.manifest bytea, record.body bytea,
+            record.hash bytea, record.created_at_us bigint))
 
 each records:
 INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
