@@ -40,8 +40,9 @@ from analemma.archives.operations import Held
 from analemma.archives.parts import Parts
 from analemma.archives.walking import FileVersion, Found, Walk
 from analemma.blocks.packs import pack_key
+from analemma.canon.build import text_cuts
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, text_cuts
+from analemma.canon.nodes import Block
 from analemma.catalog.collecting.sessions import SessionId
 from analemma.catalog.leases import SECOND_US
 from analemma.catalog.port import BranchKey, UploadId

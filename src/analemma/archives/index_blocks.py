@@ -20,13 +20,15 @@ from zlib import crc32
 from analemma.archives.entries import Entry, EntryKind, check_extents, data_length
 from analemma.canon.identity import BlockId, block_id, from_cid, to_cid
 from analemma.canon.nodes import (
+    SPECIALS,
     Block,
     block_links,
+    decode,
     decode_node,
+    encode,
     head_bytes,
     long_block,
 )
-from analemma.canon.values import SPECIALS, decode, encode
 from analemma.errors import AnalemmaError, Corrupt
 
 FORMAT = 1

@@ -16,11 +16,10 @@ from analemma.bag.tracked import BagStore, Base, Tracked
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.canon.build import MAXIMUM_DEPTH
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, Link, decode, link_wire
 from analemma.canon.pointer import Path
 from analemma.canon.read import Parts
 from analemma.canon.trees import Edited, Operation, Trees
-from analemma.canon.values import Link, decode, link_wire
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
 from analemma.state.arguments import (

@@ -13,10 +13,10 @@ from analemma.canon.align import Gap
 from analemma.canon.build import MAXIMUM_DEPTH, Packer
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Stored, decode, encode, is_special
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.read import MISSING, container_kind
 from analemma.canon.types import TypeRegistry, standard_registry
-from analemma.canon.values import Stored, decode, encode, is_special
 from analemma.errors import AnalemmaError, Invalid
 
 Places = list[tuple[Tracked, Path]]

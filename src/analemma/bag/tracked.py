@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from analemma.canon.build import MAXIMUM_DEPTH
 from analemma.canon.identity import BlockId
+from analemma.canon.nodes import StandIn, Stored, Wire, encode
 from analemma.canon.pointer import Path
 from analemma.canon.read import Content, Parts, container_kind
-from analemma.canon.values import StandIn, Stored, Wire, encode
 from analemma.errors import Corrupt, Invalid
 
 T = TypeVar("T")

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from analemma.bag.tracked import MAKERS, SCALARS, SLOTS, Base, NotLoaded, Tracked, shallow
-from analemma.canon.read import MISSING, Content
-from analemma.canon.values import (
+from analemma.canon.nodes import (
     Wire,
     is_special,
     sort_key,
     wire_link,
 )
+from analemma.canon.read import MISSING, Content
 
 _NO_DEFAULT = object()
 _item = dict.__getitem__

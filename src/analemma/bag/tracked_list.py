@@ -19,8 +19,8 @@ from typing import Any, SupportsIndex
 from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, shallow
 from analemma.canon.align import Gap, align
 from analemma.canon.edit import Runs
+from analemma.canon.nodes import Wire, wire_link
 from analemma.canon.read import Content
-from analemma.canon.values import Wire, wire_link
 
 
 def shell_gaps(runs: Runs, length: int) -> list[Gap]:

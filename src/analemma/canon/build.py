@@ -1,48 +1,51 @@
 """From Python values to stored form: every type checked, every value too large to stand inline put into a tree of its
-own."""
+own.
+
+Where nodes and long texts are cut is a pure left-to-right function of the content, so the same value has the same cuts.
+A chunk ends after an entry once it has the minimum size and the entry's hash falls below a threshold proportional to
+the entry's size. A chunk that fills up without such an entry is cut after the smallest hash seen (ties: the last),
+which neither runs away on identical items nor shifts every later boundary after an insertion. These numbers are part of
+the stored format.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from hashlib import sha256
 from itertools import repeat
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from analemma.canon.canonical_json import inner_values
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
-    INLINE_BYTES,
-    MAXIMUM_BYTES,
-    Block,
-    Entry,
-    NodeParts,
-    child_link,
-    content_block,
-    find_cut,
-    index_block,
-    index_entry,
-    leaf_block,
-    long_block,
-    text_cuts,
-)
-from analemma.canon.pointer import format_pointer
-from analemma.canon.types import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
-from analemma.canon.values import (
     DEEPEST_CONTENT,
     LINKS,
     SPECIALS,
+    Block,
+    Entry,
     Kind,
     Link,
+    NodeParts,
     StandIn,
     Stored,
     Wire,
+    child_link,
+    content_block,
     decode,
     encode,
     encode_stored,
+    index_block,
+    index_entry,
+    leaf_block,
     link_wire,
+    long_block,
     sort_key,
     wire_flags,
     wire_links,
 )
+from analemma.canon.pointer import Path, format_pointer
+from analemma.canon.types import RESERVED_NAMES, Tagged, TypeCodec, TypeRegistry
 from analemma.errors import Invalid
 
 MAXIMUM_DEPTH = DEEPEST_CONTENT
@@ -50,6 +53,25 @@ SMALLEST_INT = -(2**63)
 LARGEST_INT = 2**64 - 1
 LONGEST_KEY = 65_536
 """Keys stand whole in every index node above them, so they cannot be cut like values."""
+
+INLINE_BYTES = 2048
+"""A value encoded in more bytes than this gets a tree of its own."""
+MINIMUM_BYTES = 2048
+FIRST_LEAF_MINIMUM_BYTES = 8192
+"""The first leaf may grow further, so that ordinary small containers are one block and one read."""
+MEAN_EXTRA_BYTES = 2048
+"""How far beyond the minimum a chunk goes on average."""
+MAXIMUM_BYTES = 32768
+_REMEMBERED_BYTES = 128
+"""Entries up to this size, such as those of index nodes, are hashed once for many edits."""
+_END_BELOW = [(width << 21).to_bytes(4, "big") for width in range(MEAN_EXTRA_BYTES)]
+"""An entry of so many bytes is a natural end if its hash, compared as bytes, is less: that is once in
+`MEAN_EXTRA_BYTES` bytes. Longer entries all are."""
+
+TEXT_AVERAGE_BYTES = 131072
+TEXT_MINIMUM_BYTES = 65536
+TEXT_MAXIMUM_BYTES = 393216
+TEXT_NORMALIZATION: Literal[2] = 2
 
 RUN = 512
 """Items or fields of a large container that are taken together."""
@@ -387,6 +409,20 @@ class _Nodes:
         return child_link(self._kind, self._made[0][2])
 
 
+def check_path(path: Path) -> None:
+    """Raise Invalid unless every token can be the key of a stored dict."""
+    for token in path:
+        try:
+            token.encode()
+        except (AttributeError, UnicodeEncodeError):
+            shown = format_pointer(path).encode(errors="backslashreplace").decode()
+            raise Invalid(
+                f"{shown} has a token that is no valid text",
+                hint="tokens are strings without lone surrogates",
+                pointer=shown,
+            ) from None
+
+
 def check_new_key(key: str, path: Sequence[str]) -> None:
     """Raise Invalid unless a field that is put at this path can have this name."""
     try:
@@ -557,3 +593,79 @@ def _find_cycle(value: Any) -> list[str | int] | None:
         return False
 
     return path if descend(value) else None
+
+
+def find_cut(
+    level: int,
+    entries: Sequence[Entry],
+    start: int,
+    *,
+    first: bool,
+    clean: int = 0,
+    ended: bool = True,
+    again: bool = False,
+) -> tuple[int, bool] | None:
+    """Where the chunk that begins at `start` ends, and whether only because it was full; None when that depends on
+    entries to come.
+
+    `first` says that this is the first chunk of its level. The first `clean` entries are known to hold no natural
+    end. With `again`, most of the others were looked at before: of an edit's, all but one or two are those of the edit
+    before."""
+    minimum = FIRST_LEAF_MINIMUM_BYTES if first and level == 0 else MINIMUM_BYTES
+    # An index node with one child would let a tree grow without getting any narrower.
+    fewest = start + (2 if level else 1)
+    prefix = bytes((level,))
+    size = sum([len(entry[0]) for entry in entries[start : start + clean]])
+    if size > MAXIMUM_BYTES:
+        size = clean = 0
+    for position in range(start + clean, len(entries)):
+        data = entries[position][0]
+        width = len(data)
+        size += width
+        if size < minimum or position + 1 < fewest:
+            continue
+        if size > MAXIMUM_BYTES and position >= fewest:
+            return _smallest_hash(prefix, entries, start, position, minimum, fewest), True
+        if again and width <= _REMEMBERED_BYTES:
+            ends = _ends(prefix, data)
+        else:
+            ends = width >= MEAN_EXTRA_BYTES or sha256(prefix + data).digest() < _END_BELOW[width]
+        if ends:
+            return position + 1, False
+    return (len(entries), False) if ended else None
+
+
+def _smallest_hash(prefix: bytes, entries: Sequence[Entry], start: int, stop: int, minimum: int, fewest: int) -> int:
+    best, best_hash = stop, 1 << 32
+    size = 0
+    for position in range(start, stop):
+        data = entries[position][0]
+        size += len(data)
+        if size >= minimum and position + 1 >= fewest and (hashed := _hash(prefix, data)) <= best_hash:
+            best, best_hash = position + 1, hashed
+    return best
+
+
+@lru_cache(maxsize=16384)
+def _ends(prefix: bytes, data: bytes) -> bool:
+    return sha256(prefix + data).digest() < _END_BELOW[len(data)]
+
+
+def _hash(prefix: bytes, data: bytes) -> int:
+    return int.from_bytes(sha256(prefix + data).digest()[:4], "big")
+
+
+def text_cuts(data: bytes) -> list[int]:
+    """The end of each chunk of a long text or of long bytes, the last one being the length."""
+    if len(data) <= TEXT_MINIMUM_BYTES:
+        return [len(data)]
+    # Most programs never cut a long text.
+    from pyfastcdc import FastCDC
+
+    chunker = FastCDC(
+        TEXT_AVERAGE_BYTES,
+        min_size=TEXT_MINIMUM_BYTES,
+        max_size=TEXT_MAXIMUM_BYTES,
+        normalized_chunking=TEXT_NORMALIZATION,
+    )
+    return [chunk.offset + chunk.length for chunk in chunker.cut_buf(data)]

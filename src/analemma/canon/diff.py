@@ -9,10 +9,21 @@ from typing import Literal, NamedTuple
 from analemma.canon.align import Gap, align
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Node, broken_promise, check_shape, child_id
+from analemma.canon.nodes import (
+    DEEPEST_CONTENT,
+    Kind,
+    Node,
+    Wire,
+    broken_promise,
+    check_shape,
+    child_id,
+    encode_stored,
+    link_wire,
+    too_deep,
+    wire_link,
+)
 from analemma.canon.pointer import Path
 from analemma.canon.read import MISSING, Nodes, Reader, container_kind, inline_content, root_link
-from analemma.canon.values import DEEPEST_CONTENT, Kind, Wire, encode_stored, link_wire, too_deep, wire_link
 from analemma.errors import Corrupt, Limit
 
 MOST_DIFFERING = 2**24

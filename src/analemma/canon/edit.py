@@ -9,27 +9,47 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from analemma.canon.build import LONGEST_KEY, Packed, Packer, Parts, check_new_key, list_entry, map_entry, packed_wire
+from analemma.canon.build import (
+    INLINE_BYTES,
+    LONGEST_KEY,
+    MAXIMUM_BYTES,
+    Packed,
+    Packer,
+    Parts,
+    check_new_key,
+    check_path,
+    find_cut,
+    list_entry,
+    map_entry,
+    packed_wire,
+)
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     FORCED,
-    INLINE_BYTES,
     LEAF_HEAD_BYTES,
-    MAXIMUM_BYTES,
+    LINKS,
     Block,
     Child,
     Entry,
+    Kind,
+    Link,
     Node,
     NodeParts,
+    SortKey,
+    Wire,
     check_shape,
     child_id,
     child_link,
     decode_node,
-    find_cut,
+    is_special,
+    link_wire,
     node_from_parts,
     node_links,
+    read_special,
+    sort_key,
+    wire_links,
 )
-from analemma.canon.pointer import Path, check_path, format_pointer, list_index
+from analemma.canon.pointer import Path, format_pointer, list_index
 from analemma.canon.read import (
     MISSING,
     Fetch,
@@ -46,18 +66,6 @@ from analemma.canon.read import (
     step,
 )
 from analemma.canon.types import TypeRegistry
-from analemma.canon.values import (
-    LINKS,
-    Kind,
-    Link,
-    SortKey,
-    Wire,
-    is_special,
-    link_wire,
-    read_special,
-    sort_key,
-    wire_links,
-)
 from analemma.errors import Corrupt, Invalid, NotFound
 
 T = TypeVar("T")

@@ -1,44 +1,199 @@
-"""The stored form of a tree: what a node's bytes are, and what a link says about its target.
+"""The stored form of values: nodes of trees, the content of their leaves, and what a link says about its target.
 
-A node is the DAG-CBOR array `[kind, level, flags, body]`. At level 0 the body is the content (see `canon.values`): a
-list of items, a map of fields, a text, bytes, or (kind `value`) a lone scalar. Above, it is a list of index entries,
-one per child.
+A node is the DAG-CBOR array `[kind, level, flags, body]`. At level 0 the body is the content: a list of items, a map of
+fields, a text, bytes, or (kind `value`) a lone scalar. Above, it is a list of index entries, one per child.
 
-Where nodes and long texts are cut is a pure left-to-right function of the content, so the same value has the same cuts.
-A chunk ends after an entry once it has the minimum size and the entry's hash falls below a threshold proportional to
-the entry's size. A chunk that fills up without such an entry is cut after the smallest hash seen (ties: the last),
-which neither runs away on identical items nor shifts every later boundary after an insertion. These numbers are part of
-the stored format.
+In content, plain JSON stands for itself. Everything else stands in a map with the single key `""`:
+
+    {"": [cid, kind, count, size, branching]}    a value in a tree of its own
+    {"": ["datetime", payload]}                  a tagged value
+    {"": ["map", value]}                         the user's own dict {"": value}
+    {"": ["float", "-0.0"]}                      negative zero, which DAG-CBOR encoders lose
+
+and bytes carry a leading 0x00, because encoders take bytes that parse as a CID for a link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from hashlib import sha256
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
+
+import libipld
 
 from analemma.canon.identity import CID_PREFIX, BlockId, block_id, from_cid, to_cid
-from analemma.canon.values import (
-    DEEPEST_CONTENT,
-    KINDS,
-    LARGEST_NUMBER,
-    LINKS,
-    SPECIALS,
-    Kind,
-    Link,
-    Wire,
-    decode,
-    encode,
-    is_special,
-    read_special,
-    sort_key,
-    too_deep,
-    wire_flags,
-    wire_links,
-)
 from analemma.errors import Corrupt
+
+_new_tuple = tuple.__new__
+"""Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
+
+Kind = Literal["list", "map", "text", "bytes", "value"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+Wire = Any
+"""A value in its stored form, as the DAG-CBOR codec takes and gives it."""
+
+LINKS = 1
+"""Flag: something here links to another block."""
+SPECIALS = 2
+"""Flag: something here is not plain JSON, so reading has to walk it."""
+
+DEEPEST_CONTENT = 128
+"""Containers inside containers, tags around tags: the nesting that can be stored, and so the most that can be read."""
+LARGEST_NUMBER = 2**63 - 1
+"""The largest count or size that a link can promise."""
+
+encode: Any = libipld.encode_dag_cbor
+decode: Any = libipld.decode_dag_cbor
+
+SortKey = tuple[int, str]
+
+
+def sort_key(key: str) -> SortKey:
+    """DAG-CBOR's order of map keys: shorter first, then by bytes. (For equal lengths code points order as UTF-8
+    does.)"""
+    return (len(key) if key.isascii() else len(key.encode()), key)
+
+
+class Link(NamedTuple):
+    """A value that lives in a tree of its own."""
+
+    id: BlockId
+    kind: Kind
+    count: int  # type: ignore[assignment]
+    """Items of a list or map; bytes of a text (in UTF-8) or of bytes."""
+    size: int
+    """Bytes of all blocks of the tree, repeats counted each time."""
+    branching: bool
+    """Whether the target links to further blocks; a collector need not read it otherwise."""
+
+
+class Special(NamedTuple):
+    """A decoded `{"": [...]}`: exactly one of the two is set."""
+
+    link: Link | None
+    tag: tuple[str, Wire] | None
+
+
+def is_special(wire: Wire) -> bool:
+    """Whether this stands for something that is not a plain dict."""
+    return type(wire) is dict and len(wire) == 1 and "" in wire
+
+
+def read_special(wire: dict[str, Wire]) -> Special:
+    """Take a special apart; Corrupt when it is neither a link nor a tag."""
+    body = wire[""]
+    if type(body) is list:
+        if len(body) == 5:
+            cid, kind, count, size, branching = body
+            if (
+                type(cid) is bytes
+                and type(kind) is str
+                and kind in KINDS
+                and type(count) is type(size) is type(branching) is int
+                and 0 <= count <= LARGEST_NUMBER
+                and 0 <= size <= LARGEST_NUMBER
+                and 0 <= branching <= 1
+            ):
+                return _new_tuple(Special, (_new_tuple(Link, (from_cid(cid), kind, count, size, branching == 1)), None))
+        elif len(body) == 2 and type(body[0]) is str and body[0]:
+            return _new_tuple(Special, (None, (body[0], body[1])))
+    raise Corrupt("a block holds a malformed tag")
+
+
+def wire_link(wire: Wire) -> Link | None:
+    """The link that this is, if it is one."""
+    return read_special(wire).link if is_special(wire) else None
+
+
+def link_wire(link: Link) -> Wire:
+    """A link as it stands inside content."""
+    if link.count > LARGEST_NUMBER or link.size > LARGEST_NUMBER:
+        raise Corrupt(f"block {link.id.hex()} promises more than can be counted", block=link.id.hex())
+    return {"": [to_cid(link.id), link.kind, link.count, link.size, int(link.branching)]}
+
+
+def wire_links(wire: Wire) -> list[Link]:
+    """Every link inside a piece of content."""
+    found: list[Link] = []
+    stack = [wire]
+    while stack:
+        item = stack.pop()
+        if type(item) is dict:
+            if is_special(item):
+                special = read_special(item)
+                if special.link is not None:
+                    found.append(special.link)
+                elif special.tag is not None:
+                    stack.append(special.tag[1])
+            else:
+                stack.extend(item.values())
+        elif type(item) is list:
+            stack.extend(item)
+    return found
+
+
+def wire_flags(wire: Wire) -> int:
+    """LINKS and SPECIALS of a piece of content."""
+    flags = 0
+    stack = [wire]
+    while stack:
+        item = stack.pop()
+        cls = type(item)
+        if cls is dict:
+            if is_special(item):
+                flags |= SPECIALS
+                special = read_special(item)
+                if special.link is not None:
+                    return LINKS | SPECIALS
+                if special.tag is not None:
+                    stack.append(special.tag[1])
+            else:
+                stack.extend(item.values())
+        elif cls is list:
+            stack.extend(item)
+        elif cls is bytes:
+            flags |= SPECIALS
+    return flags
+
+
+def encode_stored(wire: Wire) -> bytes:
+    """Content that was read from a block, encoded again; Corrupt when it has no canonical form."""
+    try:
+        return encode(wire)  # type: ignore[no-any-return]
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise Corrupt("a block holds content that cannot be encoded again") from exc
+
+
+def too_deep(block: BlockId | None = None) -> Corrupt:
+    """The error for content nested deeper than anything that can be stored."""
+    where = "a block" if block is None else f"block {block.hex()}"
+    facts = {} if block is None else {"block": block.hex()}
+    return Corrupt(f"{where} is nested deeper than {DEEPEST_CONTENT}", **facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Content of a stored tree, to be put somewhere else without being read.
+
+    An edit links to its blocks without emitting them, so whoever commits the result holds on to a version that has
+    them. No state gives one out, and nothing but an edit takes one."""
+
+    wire: Wire
+    nesting: int
+    """Containers inside containers that it holds, at most: where it stands must leave room for them."""
+
+
+class StandIn:
+    """A container that is stored as the plain one it stands for."""
+
+    __slots__ = ()
+
+    def to_plain(self) -> Any:
+        """All of it as plain dicts and lists."""
+        raise NotImplementedError
+
 
 LEAF_HEAD_BYTES = 9
 """The most bytes a leaf of a list or map has before its content."""
@@ -47,9 +202,6 @@ FORCED = 4
 
 HIGHEST_LEVEL = 64
 """No tree is higher: with two children per node it would have more items than can be counted."""
-
-_new_tuple = tuple.__new__
-"""Makes a named tuple without its constructor, which takes several times as long; every field must be given."""
 
 
 class Block(NamedTuple):
@@ -402,99 +554,3 @@ def node_link_ids(node: Node) -> list[BlockId]:
     if node.level:
         return [child[0][4:] for child in node.body]
     return [link.id for link in node_links(node)]
-
-
-INLINE_BYTES = 2048
-"""A value encoded in more bytes than this gets a tree of its own."""
-MINIMUM_BYTES = 2048
-FIRST_LEAF_MINIMUM_BYTES = 8192
-"""The first leaf may grow further, so that ordinary small containers are one block and one read."""
-MEAN_EXTRA_BYTES = 2048
-"""How far beyond the minimum a chunk goes on average."""
-MAXIMUM_BYTES = 32768
-_REMEMBERED_BYTES = 128
-"""Entries up to this size, such as those of index nodes, are hashed once for many edits."""
-_END_BELOW = [(width << 21).to_bytes(4, "big") for width in range(MEAN_EXTRA_BYTES)]
-"""An entry of so many bytes is a natural end if its hash, compared as bytes, is less: that is once in
-`MEAN_EXTRA_BYTES` bytes. Longer entries all are."""
-
-TEXT_AVERAGE_BYTES = 131072
-TEXT_MINIMUM_BYTES = 65536
-TEXT_MAXIMUM_BYTES = 393216
-TEXT_NORMALIZATION: Literal[2] = 2
-
-
-def find_cut(
-    level: int,
-    entries: Sequence[Entry],
-    start: int,
-    *,
-    first: bool,
-    clean: int = 0,
-    ended: bool = True,
-    again: bool = False,
-) -> tuple[int, bool] | None:
-    """Where the chunk that begins at `start` ends, and whether only because it was full; None when that depends on
-    entries to come.
-
-    `first` says that this is the first chunk of its level. The first `clean` entries are known to hold no natural
-    end. With `again`, most of the others were looked at before: of an edit's, all but one or two are those of the edit
-    before."""
-    minimum = FIRST_LEAF_MINIMUM_BYTES if first and level == 0 else MINIMUM_BYTES
-    # An index node with one child would let a tree grow without getting any narrower.
-    fewest = start + (2 if level else 1)
-    prefix = bytes((level,))
-    size = sum([len(entry[0]) for entry in entries[start : start + clean]])
-    if size > MAXIMUM_BYTES:
-        size = clean = 0
-    for position in range(start + clean, len(entries)):
-        data = entries[position][0]
-        width = len(data)
-        size += width
-        if size < minimum or position + 1 < fewest:
-            continue
-        if size > MAXIMUM_BYTES and position >= fewest:
-            return _smallest_hash(prefix, entries, start, position, minimum, fewest), True
-        if again and width <= _REMEMBERED_BYTES:
-            ends = _ends(prefix, data)
-        else:
-            ends = width >= MEAN_EXTRA_BYTES or sha256(prefix + data).digest() < _END_BELOW[width]
-        if ends:
-            return position + 1, False
-    return (len(entries), False) if ended else None
-
-
-def _smallest_hash(prefix: bytes, entries: Sequence[Entry], start: int, stop: int, minimum: int, fewest: int) -> int:
-    best, best_hash = stop, 1 << 32
-    size = 0
-    for position in range(start, stop):
-        data = entries[position][0]
-        size += len(data)
-        if size >= minimum and position + 1 >= fewest and (hashed := _hash(prefix, data)) <= best_hash:
-            best, best_hash = position + 1, hashed
-    return best
-
-
-@lru_cache(maxsize=16384)
-def _ends(prefix: bytes, data: bytes) -> bool:
-    return sha256(prefix + data).digest() < _END_BELOW[len(data)]
-
-
-def _hash(prefix: bytes, data: bytes) -> int:
-    return int.from_bytes(sha256(prefix + data).digest()[:4], "big")
-
-
-def text_cuts(data: bytes) -> list[int]:
-    """The end of each chunk of a long text or of long bytes, the last one being the length."""
-    if len(data) <= TEXT_MINIMUM_BYTES:
-        return [len(data)]
-    # Most programs never cut a long text.
-    from pyfastcdc import FastCDC
-
-    chunker = FastCDC(
-        TEXT_AVERAGE_BYTES,
-        min_size=TEXT_MINIMUM_BYTES,
-        max_size=TEXT_MAXIMUM_BYTES,
-        normalized_chunking=TEXT_NORMALIZATION,
-    )
-    return [chunk.offset + chunk.length for chunk in chunker.cut_buf(data)]

@@ -28,20 +28,6 @@ def format_pointer(path: Iterable[str | int]) -> str:
     return "".join(["/" + str(token).replace("~", "~0").replace("/", "~1") for token in path])
 
 
-def check_path(path: Path) -> None:
-    """Raise Invalid unless every token can be the key of a stored dict."""
-    for token in path:
-        try:
-            token.encode()
-        except (AttributeError, UnicodeEncodeError):
-            shown = format_pointer(path).encode(errors="backslashreplace").decode()
-            raise Invalid(
-                f"{shown} has a token that is no valid text",
-                hint="tokens are strings without lone surrogates",
-                pointer=shown,
-            ) from None
-
-
 def list_index(token: str, length: int, *, inserting: bool = False) -> int:
     """Read a token as a position in a list of this length; `-` is the place after the last item, for inserting."""
     if inserting and token == "-":

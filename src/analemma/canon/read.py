@@ -10,36 +10,34 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
+    DEEPEST_CONTENT,
     HIGHEST_LEVEL,
+    LINKS,
     Child,
     Entry,
+    Kind,
+    Link,
     Node,
+    SortKey,
+    Wire,
     broken_promise,
     check_children,
     check_shape,
     child_id,
     content_wires,
     decode_node,
-    node_entries,
-    node_link_ids,
-)
-from analemma.canon.pointer import Path, list_index
-from analemma.canon.types import Tagged, TypeRegistry
-from analemma.canon.values import (
-    DEEPEST_CONTENT,
-    LINKS,
-    Kind,
-    Link,
-    SortKey,
-    Wire,
     is_special,
     link_wire,
+    node_entries,
+    node_link_ids,
     read_special,
     sort_key,
     too_deep,
     wire_link,
     wire_links,
 )
+from analemma.canon.pointer import Path, list_index
+from analemma.canon.types import Tagged, TypeRegistry
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
 
 if TYPE_CHECKING:

@@ -12,11 +12,17 @@ from analemma.canon.edit import Edited, Operation, edit
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     Block,
+    Kind,
+    Link,
+    Wire,
     block_links,
     broken_promise,
     check_node,
     child_id,
+    decode,
     decode_node,
+    encode,
+    encode_stored,
     is_tree_node,
     last_key,
     node_links,
@@ -24,14 +30,6 @@ from analemma.canon.nodes import (
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
 from analemma.canon.read import MISSING, Fetch, NodeCache, Nodes, Reader, UnknownTypes, locate
 from analemma.canon.types import TypeRegistry
-from analemma.canon.values import (
-    Kind,
-    Link,
-    Wire,
-    decode,
-    encode,
-    encode_stored,
-)
 from analemma.errors import Corrupt, NotFound
 
 __all__ = ["Edited", "Operation", "Promises", "Trees", "admit_block"]

@@ -121,7 +121,7 @@ def history_place(version: Version) -> str:
 
 def block_to_json(data: bytes) -> dict[str, Any]:
     """What a block's bytes say: a manifest's fields, or a tree node with its links (`$link`) and tagged values."""
-    from analemma.canon.values import decode
+    from analemma.canon.nodes import decode
 
     decoded = decode(data)
     if len(decoded) == 3:
@@ -147,7 +147,7 @@ def _is_marked(wire: Any) -> bool:
 
 def _wire(wire: Any) -> Any:
     from analemma.canon.identity import CID_PREFIX
-    from analemma.canon.values import is_special, read_special
+    from analemma.canon.nodes import is_special, read_special
 
     if isinstance(wire, bytes):
         return {LINK: wire[4:].hex()} if wire.startswith(CID_PREFIX) else to_json(wire[1:])

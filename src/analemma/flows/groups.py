@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
+from analemma.canon.nodes import wire_link
 from analemma.canon.read import MISSING, Parts, container_kind
-from analemma.canon.values import wire_link
 from analemma.catalog.runs.runs import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable
 from analemma.executors.port import AHEAD, THREADS, Call, CallExecutor, Next, resolve_executor, thread_calls

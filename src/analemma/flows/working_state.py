@@ -10,17 +10,17 @@ from analemma.bag.changes import find_changes
 from analemma.bag.tracked import BagStore
 from analemma.canon.edit import Edited, Operation
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
-from analemma.canon.pointer import format_pointer
-from analemma.canon.read import MISSING, Nodes, Parts, locate
-from analemma.canon.trees import Trees
-from analemma.canon.values import (
+from analemma.canon.nodes import (
     DEEPEST_CONTENT,
+    Block,
     Link,
     Stored,
     Wire,
     link_wire,
 )
+from analemma.canon.pointer import format_pointer
+from analemma.canon.read import MISSING, Nodes, Parts, locate
+from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey
 from analemma.errors import Denied, Invalid
 from analemma.flows.handlers import Result

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import block_links, decode_node, is_tree_node, node_links
-from analemma.canon.values import LINKS
+from analemma.canon.nodes import LINKS, block_links, decode_node, is_tree_node, node_links
 
 TELL_EVERY = 10_000
 READ_BATCH = 256

@@ -17,8 +17,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.identity import BlockId
+from analemma.canon.nodes import Stored, Wire
 from analemma.canon.trees import Operation
-from analemma.canon.values import Stored, Wire
 from analemma.catalog.langgraph.threads import Written
 from analemma.errors import Corrupt
 from analemma.langgraph.channels import Channel, Splice, join

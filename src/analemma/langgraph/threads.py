@@ -14,16 +14,16 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
-from analemma.canon.read import MISSING, Nodes, Parts, locate
-from analemma.canon.trees import Edited
-from analemma.canon.values import (
+from analemma.canon.nodes import (
+    Block,
     Link,
     Wire,
     is_special,
     link_wire,
     read_special,
 )
+from analemma.canon.read import MISSING, Nodes, Parts, locate
+from analemma.canon.trees import Edited
 from analemma.catalog.langgraph.pending_writes import repeat
 from analemma.catalog.langgraph.threads import (
     Ancestor,

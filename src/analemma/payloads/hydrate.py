@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from analemma.bag.changes import packed_form
 from analemma.bag.tracked import Base, NotLoaded, never_changes, plain_copy
 from analemma.bag.tracked_dict import TrackedDict
+from analemma.canon.nodes import Wire, encode
 from analemma.canon.pointer import format_pointer
 from analemma.canon.read import Nodes, Parts, Reader, container_kind, locate
 from analemma.canon.trees import Edited, Operation, Trees
-from analemma.canon.values import Wire, encode
 from analemma.catalog.kernel.payloads import Leases, released
 from analemma.context import Context
 from analemma.errors import Corrupt, Invalid

@@ -6,7 +6,7 @@
     {"": {"float": "-0.0"}}            a float without fraction, which many would give back as an integer
     {"": {"map": {...}}}               a dict of the user's own that looks like one of these, or like a pointer
 
-It is another spelling of the stored form (`canon.values`). Sizes are those of `json.dumps(value)` with its defaults
+It is another spelling of the stored form (`canon.nodes`). Sizes are those of `json.dumps(value)` with its defaults
 (ASCII, a space after each comma and colon): no other common encoder makes more bytes of the same value, so a budget
 that holds here holds everywhere.
 """
@@ -20,10 +20,10 @@ from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 from analemma.canon.build import LARGEST_INT, MAXIMUM_DEPTH, SMALLEST_INT, Packer
+from analemma.canon.nodes import Wire, is_special
 from analemma.canon.pointer import format_pointer
 from analemma.canon.read import UnknownTypes
 from analemma.canon.types import RESERVED_NAMES, Tagged, TypeRegistry
-from analemma.canon.values import Wire, is_special
 from analemma.errors import AnalemmaError, Invalid, Limit
 
 POINTER_KEY = "__pointer__"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from analemma.blocks.packs import pack_key
 from analemma.blocks.store import Carried
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, Wire
 from analemma.canon.trees import Edited
-from analemma.canon.values import Wire
 from analemma.catalog.port import (
     ASIDE,
     BranchKey,

@@ -12,17 +12,16 @@ from hashlib import sha256
 from typing import Any
 
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
-from analemma.canon.build import Packer, check_new_key
+from analemma.canon.build import Packer, check_new_key, check_path
 from analemma.canon.edit import OPERATIONS, Operation
 from analemma.canon.identity import block_id
-from analemma.canon.nodes import Block
-from analemma.canon.pointer import check_path
-from analemma.canon.trees import Trees
-from analemma.canon.types import TypeRegistry
-from analemma.canon.values import (
+from analemma.canon.nodes import (
+    Block,
     Wire,
     wire_flags,
 )
+from analemma.canon.trees import Trees
+from analemma.canon.types import TypeRegistry
 from analemma.catalog.kernel.pending import Delta
 from analemma.errors import Corrupt, Invalid, Limit
 from analemma.state.arguments import DeltaUpdate, check_metadata

@@ -7,11 +7,11 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from analemma.canon.build import Packer
+from analemma.canon.build import Packer, check_path
 from analemma.canon.identity import BlockId, parse_block_id
-from analemma.canon.pointer import Path, check_path
+from analemma.canon.nodes import encode
+from analemma.canon.pointer import Path
 from analemma.canon.trees import Edited, Trees
-from analemma.canon.values import encode
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import HeadMoved, Invalid, NotFound
 from analemma.state.arguments import (

@@ -18,9 +18,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from analemma.canon.identity import BlockId, block_id, from_cid, to_cid
-from analemma.canon.nodes import Block
+from analemma.canon.nodes import Block, Link, Wire, link_wire, wire_links
 from analemma.canon.trees import Edited
-from analemma.canon.values import Link, Wire, link_wire, wire_links
 from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from analemma.blocks.store import BlockStore
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import block_links
+from analemma.canon.nodes import block_links, wire_links
 from analemma.canon.trees import Promises, Trees
 from analemma.canon.types import standard_registry
-from analemma.canon.values import wire_links
 from analemma.catalog.kernel.versions import BranchStart, NamedVersion
 from analemma.catalog.port import BranchKey, Head, JournalRow, Pin, Tag, TenantId, UploadId, Verdict, Version
 from analemma.errors import AnalemmaError, Corrupt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analemma.canon.values import Link as Link
+from analemma.canon.nodes import Link as Link
 from analemma.catalog.port import BranchKey as BranchKey
 from analemma.catalog.port import Head as Head
 from analemma.state.records import Manifest as Manifest
