@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.engine.procedures import Refused
+from analemma.catalog.entities.entities import Overtaken
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.errors import Conflict
 
@@ -28,6 +29,16 @@ def add_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow], up
             tx.call("add_bodies", found)
         except Refused:
             raise missing_upload() from None
+
+
+def write_whole(tx: Transaction, procedure: str, given: Any, *, overtaken: str, hint: str) -> None:
+    """Write entities with their blocks; Overtaken, and the transaction must be undone, if they are not as they were."""
+    try:
+        tx.call(procedure, given)
+    except Refused as refused:
+        if refused.refusal == "upload_gone":
+            raise missing_upload() from None
+        raise Overtaken(overtaken, hint=hint) from refused
 
 
 def replace_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow]) -> None:

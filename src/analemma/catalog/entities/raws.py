@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
-from analemma.catalog.engine.procedures import Refused
-from analemma.catalog.entities.bodies import missing_upload
+from analemma.catalog.entities.bodies import write_whole
 from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace, Overtaken
 from analemma.catalog.outbox.events import LanePlan, PlacedEvent, check_events, in_lanes
 from analemma.catalog.outbox.lanes import Within, settled_lane
@@ -173,7 +172,8 @@ class Raws:
 
         def move(tx: Transaction) -> bool:
             if held:
-                _add(tx, given)
+                changed = "an entity got another version since it was looked at"
+                write_whole(tx, "add_raws", given, overtaken=changed, hint="look again")
             if told is not None:
                 told(tx, answers)
             if within is not None:
@@ -196,15 +196,6 @@ class Raws:
         """Whether what was sent, and not answered, has happened."""
         known = self._look((item.place, version) for item, version in new)
         return all(each.there == item.hash for each, (item, _) in zip(known, new, strict=True))
-
-
-def _add(tx: Transaction, given: _Raws) -> None:
-    try:
-        tx.call("add_raws", given)
-    except Refused as refused:
-        if refused.refusal == "upload_gone":
-            raise missing_upload() from None
-        raise Overtaken("an entity got another version since it was looked at", hint="look again") from refused
 
 
 def _decide(item: NewRaw, known: _Known) -> Written:

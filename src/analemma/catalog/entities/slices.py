@@ -10,8 +10,7 @@ import orjson
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
-from analemma.catalog.engine.procedures import Refused
-from analemma.catalog.entities.bodies import missing_upload
+from analemma.catalog.entities.bodies import write_whole
 from analemma.catalog.entities.entities import EntityPlace, Overtaken
 from analemma.catalog.outbox.events import LanePlan, PlacedEvent, check_events, in_lanes
 from analemma.catalog.outbox.lanes import LaneKey, Within, settled_lane
@@ -315,12 +314,8 @@ def write_compiles(
         sorted({upload for write in writes for upload in write.uploads}),
         *in_lanes(told, settling),
     )
-    try:
-        tx.call("write_compiles", given)
-    except Refused as refused:
-        if refused.refusal == "upload_gone":
-            raise missing_upload() from None
-        raise Overtaken("what was compiled has changed since it was read", hint="compile it again") from refused
+    changed = "what was compiled has changed since it was read"
+    write_whole(tx, "write_compiles", given, overtaken=changed, hint="compile it again")
 
 
 def find_overtaken(source: Statements, writes: Sequence[CompileWrite]) -> set[int]:
