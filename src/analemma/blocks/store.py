@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
 from analemma.blocks.cache import Lru
 from analemma.blocks.codec import MAX_BLOCK_BYTES, compress, decode_blocks
@@ -24,7 +23,7 @@ from analemma.blocks.port import ObjectStore
 from analemma.canon.identity import BlockId, verify_block
 from analemma.canon.nodes import Block, block_links
 from analemma.canon.trees import Promises
-from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, TenantId, Upload, UploadId
+from analemma.catalog.port import BlockRow, BranchKey, KernelCatalog, PreparedBlocks, TenantId, Upload, UploadId
 from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound
 from analemma.machine import reader_count
@@ -42,13 +41,6 @@ class Carried:
 
     rows: dict[BlockId, BlockRow] = field(default_factory=dict)
     uploads: list[UploadId] = field(default_factory=list)
-
-
-class Prepared(NamedTuple):
-    """Blocks ready for the commit's transaction. Large ones are uploaded already, and count for nothing until it."""
-
-    rows: tuple[BlockRow, ...]
-    uploads: tuple[UploadId, ...]
 
 
 class BlockStore:
@@ -179,7 +171,7 @@ class BlockStore:
         carried: Carried | None = None,
         *,
         read_back: bool = False,
-    ) -> Prepared:
+    ) -> PreparedBlocks:
         """Compress the blocks; put them inline, or into one uploaded pack when they are many or large.
 
         Their ids are checked here, unless the caller will `read_back` all of them before anything counts on them."""
@@ -191,18 +183,20 @@ class BlockStore:
         again = [known[block.id] for block in blocks if block.id in known]
         carried.rows.update({row.id: row for row in fresh.rows if row.upload is not None})
         carried.uploads += fresh.uploads
-        return Prepared((*again, *fresh.rows), tuple(carried.uploads))
+        return PreparedBlocks((*again, *fresh.rows), tuple(carried.uploads))
 
-    def _prepare(self, blocks: Sequence[Block], key: BranchKey, execution: str | None, read_back: bool) -> Prepared:
+    def _prepare(
+        self, blocks: Sequence[Block], key: BranchKey, execution: str | None, read_back: bool
+    ) -> PreparedBlocks:
         rows, total = inline_rows(blocks, read_back=read_back)
         if self._objects is None or total <= self._pack_threshold_bytes:
-            return Prepared(tuple(rows), ())
+            return PreparedBlocks(tuple(rows), ())
         # What is stored already would only lie dead in the pack. It stays in the commit all the same, inline: the
         # commit alone can tell whether the stored row is still there.
         present = self._catalog.read_blocks(self._tenant, [row.id for row in rows])
         packed = [row for row in rows if row.id not in present]
         if sum([len(row.body or b"") for row in packed]) <= self._pack_threshold_bytes:
-            return Prepared(tuple(rows), ())
+            return PreparedBlocks(tuple(rows), ())
         pack = build_pack(StoredBlock(row.id, row.codec, row.body or b"", row.size) for row in packed)
         upload = self.store_pack(pack, key, execution)
         entries = {entry.id: entry for entry in pack.entries}
@@ -212,7 +206,7 @@ class BlockStore:
             else row
             for row in rows
         ]
-        return Prepared(tuple(rows), (upload,))
+        return PreparedBlocks(tuple(rows), (upload,))
 
     def store_pack(self, pack: Pack, key: BranchKey | None = None, execution: str | None = None) -> UploadId:
         """Put a pack into the object store, where it counts for nothing until a commit finishes its upload; of which

@@ -42,6 +42,13 @@ class BlockRow(NamedTuple):
     """None: it links to nothing. Empty: its links are read from its bytes. Otherwise: the linked ids, 32 bytes each."""
 
 
+class PreparedBlocks(NamedTuple):
+    """Blocks ready for a transaction. Large ones are uploaded already, and count for nothing until it."""
+
+    rows: tuple[BlockRow, ...] = ()
+    uploads: tuple[UploadId, ...] = ()
+
+
 ASIDE = "~deleted/"
 """How an owner begins who has the rows of a deletion: then follow what tells it from others, and whose they were.
 Nobody else can be called that, so that no reader finds them by their own names."""

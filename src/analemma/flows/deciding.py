@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
-from analemma.catalog.port import RowChange
-from analemma.catalog.runs.effects import Blocks, EffectRow, settle_effect
+from analemma.catalog.port import PreparedBlocks, RowChange
+from analemma.catalog.runs.effects import EffectRow, settle_effect
 from analemma.catalog.runs.runs import FencedOut, Move, RunRow, Status, as_us
 from analemma.errors import Conflict, Denied, Invalid, Timeout
 from analemma.flows.effects import DID_NOT, HAPPENED, result_row
@@ -115,7 +115,7 @@ class Deciding:
         """What is known of an effect from now on: that it happened, with the payload as its result, or did not. The run
         waits for that, or failed because nobody knew, and can go on."""
         parts = self._parts
-        known, blocks = EffectRow(effect, "failed"), Blocks()
+        known, blocks = EffectRow(effect, "failed"), PreparedBlocks()
         if choice == HAPPENED:
             known, blocks = result_row(parts.kernel.trees, parts.blocks, row.key, row.execution, effect, payload)
         move = moved(row, "RUNNING", from_status=row.status, due_in_s=0.0)

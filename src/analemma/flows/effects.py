@@ -16,8 +16,8 @@ from analemma.canon.canonical_json import canonical_json
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.trees import Trees
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.port import BranchKey, OutboxEvent
-from analemma.catalog.runs.effects import Blocks, EffectRow, EffectRows
+from analemma.catalog.port import BranchKey, OutboxEvent, PreparedBlocks
+from analemma.catalog.runs.effects import EffectRow, EffectRows
 from analemma.catalog.runs.runs import FencedOut
 from analemma.clock import Clock, Entropy
 from analemma.errors import Corrupt, Invalid, OutcomeUnknown
@@ -166,7 +166,7 @@ class SegmentEffects:
 
     def failed(self, begun: EffectRow) -> None:
         """An attempt said that it has not happened. That counts if no other was begun since."""
-        self.note(self._rows.end(begun._replace(state="failed"), Blocks()))
+        self.note(self._rows.end(begun._replace(state="failed"), PreparedBlocks()))
 
     def value(self, row: EffectRow) -> Any:
         """What came of an effect that happened."""
@@ -355,13 +355,13 @@ class AttemptEffects:
 
 def result_row(
     trees: Trees, blocks: BlockStore, where: BranchKey, execution: str, key: str, value: Any
-) -> tuple[EffectRow, Blocks]:
+) -> tuple[EffectRow, PreparedBlocks]:
     """An effect that happened with this result, and the blocks of one that is too large for its row."""
     made = trees.build(value)
     if len(made.blocks) == 1 and len(made.blocks[0].data) <= INLINE_BYTES:
-        return EffectRow(key, "done", None, made.root.id + made.blocks[0].data), Blocks()
+        return EffectRow(key, "done", None, made.root.id + made.blocks[0].data), PreparedBlocks()
     prepared = blocks.prepare(made.blocks, where, execution)
-    return EffectRow(key, "done", made.root.id), Blocks(prepared.rows, prepared.uploads)
+    return EffectRow(key, "done", made.root.id), prepared
 
 
 def read_result(trees: Trees, row: EffectRow) -> Any:

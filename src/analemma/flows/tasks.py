@@ -12,7 +12,7 @@ from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.port import BranchKey, OutboxEvent
-from analemma.catalog.runs.effects import Blocks, EffectRows
+from analemma.catalog.runs.effects import EffectRows
 from analemma.catalog.runs.runs import FencedOut, RunRow
 from analemma.catalog.runs.tasks import TaskRow, TaskRows
 from analemma.errors import Denied, Timeout, Unavailable
@@ -213,7 +213,7 @@ class GroupRun:
         if not rows:
             return
         prepared = parts.blocks.prepare(tuple(blocks.values()), BranchKey(row.owner, row.workflow), row.execution)
-        self.rows.record(self.seq, rows, Blocks(prepared.rows, prepared.uploads))
+        self.rows.record(self.seq, rows, prepared)
 
 
 class TaskWalk:

@@ -3,14 +3,13 @@ fence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies
-from analemma.catalog.port import BlockRow, RowChange, TenantId, UploadId
+from analemma.catalog.port import PreparedBlocks, RowChange, TenantId
 from analemma.catalog.runs.runs import AFTER_MOVE, BEFORE_MOVE, Move, RunRow, change_runs, fenced_out
 from analemma.failpoints import declare, hit
 
@@ -31,14 +30,6 @@ class EffectRow(NamedTuple):
     result: BlockId | None = None
     body: bytes | None = None
     attempts: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The blocks of a result that is too large for a row."""
-
-    rows: tuple[BlockRow, ...] = ()
-    uploads: tuple[UploadId, ...] = ()
 
 
 class EffectRows:
@@ -66,7 +57,7 @@ class EffectRows:
         hit(AFTER_INTENT)
         return EffectRow(key, "intent", attempts=found[0])
 
-    def end(self, row: EffectRow, blocks: Blocks) -> EffectRow:
+    def end(self, row: EffectRow, blocks: PreparedBlocks) -> EffectRow:
         """What it came to, as it stands from now on: an attempt that was late may have said so before. FencedOut if the
         run is somebody else's."""
         hit(BEFORE_RESULT)
@@ -74,7 +65,7 @@ class EffectRows:
         hit(AFTER_RESULT)
         return row if touched == 1 else self.standing(row.key)
 
-    def put(self, row: EffectRow, blocks: Blocks = Blocks()) -> EffectRow:  # noqa: B008
+    def put(self, row: EffectRow, blocks: PreparedBlocks = PreparedBlocks()) -> EffectRow:  # noqa: B008
         """What happened without having begun, or is told by somebody else; as it stands from now on."""
         return row if self._send("put_effect", _known(row), blocks) == 1 else self.standing(row.key)
 
@@ -87,23 +78,23 @@ class EffectRows:
 
     def put_within(self, tx: Transaction, row: EffectRow) -> None:
         """The same in a transaction of what happened; FencedOut, and with it nothing happens."""
-        if self._write("put_effect", self._asked(_known(row)), Blocks(), tx) != 1:
+        if self._write("put_effect", self._asked(_known(row)), PreparedBlocks(), tx) != 1:
             raise fenced_out(self._run)
 
     def _asked(self, known: dict[str, Any]) -> dict[str, Any]:
         return {"run": self._run, "incarnation": self._incarnation, "fence": self._fence, **known}
 
-    def _send(self, statement: str, known: dict[str, Any], blocks: Blocks) -> int:
+    def _send(self, statement: str, known: dict[str, Any], blocks: PreparedBlocks) -> int:
         """How many rows it touched."""
         asked = self._asked(known)
-        write, alone = partial(self._write, statement, asked, blocks), not (blocks.rows or blocks.uploads)
+        write, alone = partial(self._write, statement, asked, blocks), not any(blocks)
         # Sent twice, it has the same effect.
         return send(lambda: self._engine.write(write, alone=alone))
 
-    def _write(self, statement: str, asked: dict[str, Any], blocks: Blocks, tx: Transaction) -> int:
+    def _write(self, statement: str, asked: dict[str, Any], blocks: PreparedBlocks, tx: Transaction) -> int:
         touched = tx.execute(statement, **asked)
         if touched == 1:
-            add_bodies(tx, self._tenant, blocks.rows, blocks.uploads)
+            add_bodies(tx, self._tenant, *blocks)
         return touched
 
 
@@ -112,7 +103,7 @@ def _known(row: EffectRow) -> dict[str, Any]:
 
 
 def settle_effect(
-    engine: Engine, tenant: TenantId, move: Move, row: EffectRow, blocks: Blocks, *beside: RowChange
+    engine: Engine, tenant: TenantId, move: Move, row: EffectRow, blocks: PreparedBlocks, *beside: RowChange
 ) -> None:
     """Move a run that waits, say what came of the effect that it waits for, and whatever else changes, together;
     FencedOut if somebody else moved it."""
@@ -121,7 +112,7 @@ def settle_effect(
         change_runs(tx, [RowChange("move_run", move._asdict())])
         fence = move.fence + int(move.raised)
         tx.execute("put_effect", run=move.run, incarnation=move.incarnation, fence=fence, **_known(row))
-        add_bodies(tx, tenant, blocks.rows, blocks.uploads)
+        add_bodies(tx, tenant, *blocks)
         change_runs(tx, beside)
 
     hit(BEFORE_MOVE)

@@ -8,8 +8,7 @@ from typing import Final, Literal, NamedTuple
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.entities.bodies import add_bodies
-from analemma.catalog.port import TenantId
-from analemma.catalog.runs.effects import Blocks
+from analemma.catalog.port import PreparedBlocks, TenantId
 from analemma.catalog.runs.runs import RunRow, fenced_out
 from analemma.failpoints import declare, hit
 
@@ -53,7 +52,7 @@ class TaskRows:
         seq: int | None = self._engine.value("last_run_segment", **place, segment=segment, before=before)
         return seq
 
-    def record(self, seq: int, rows: Sequence[TaskRow], blocks: Blocks) -> None:
+    def record(self, seq: int, rows: Sequence[TaskRow], blocks: PreparedBlocks) -> None:
         """Record tasks, with the blocks of their results; what was done before stays as it was. FencedOut, and nothing
         is recorded, if the run is somebody else's."""
         hit(BEFORE_RECORD)
@@ -63,7 +62,7 @@ class TaskRows:
             if tx.one("hold_run", run=self._run, fence=self._fence) is None:
                 raise fenced_out(self._run)
             tx.execute_many("put_run_task", listed)
-            add_bodies(tx, self._tenant, blocks.rows, blocks.uploads)
+            add_bodies(tx, self._tenant, *blocks)
 
         self._engine.write(write)
         hit(AFTER_RECORD)
