@@ -35,7 +35,7 @@ OTHERS = {
 }
 OURS = {
     *("aio", "archives", "cli", "contracts", "executors", "flows", "gc.collector", "langgraph", "outbox", "payloads"),
-    *("pipeline", "sinks", "slicing", "blocks.cloud", "blocks.memory", "catalog.engine.postgres"),
+    *("pipeline", "sinks", "slicing", "blocks.cloud", "blocks.memory", "blocks.redis_tier", "catalog.engine.postgres"),
     *("catalog.runs", "state.merge.values", "state.verify", "store.remote"),
 }
 """Modules, of others and of ours, that loading a state has no use for."""

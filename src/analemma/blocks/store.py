@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from analemma.blocks.cache import Lru
 from analemma.blocks.codec import MAX_BLOCK_BYTES, compress, decode_blocks
 from analemma.blocks.packs import (
     Pack,
@@ -28,7 +29,15 @@ from analemma.clock import Clock, Entropy
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit, NotFound
 from analemma.machine import reader_count
 
+if TYPE_CHECKING:
+    from analemma.blocks.redis_tier import RedisTier
+
 _new_tuple = tuple.__new__
+
+DEFAULT_CAPACITY_BYTES = 64 << 20
+_OVERHEAD_BYTES = 200
+"""What an entry of the cache costs besides its body (key, object headers, a list node), so that tiny blocks count
+too."""
 
 READ_FROM_BODY = b""
 """In a row's `links`: the block has links, and its bytes tell which."""
@@ -41,6 +50,73 @@ class Carried:
 
     rows: dict[BlockId, BlockRow] = field(default_factory=dict)
     uploads: list[UploadId] = field(default_factory=list)
+
+
+class Lru:
+    """Verified bodies kept near: in this process, and behind that, if there is one, in a Redis that others share. Least
+    recently used ones leave first; bounded by bytes; safe to share between threads.
+
+    Blocks never change, so it needs no invalidation. It answers reads only: that a block was seen here says nothing
+    about whether it is still stored, and no writer may skip a block because of it."""
+
+    def __init__(self, capacity_bytes: int = DEFAULT_CAPACITY_BYTES, far: RedisTier | None = None) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._far = far
+        self._bytes = 0
+        self._bodies: OrderedDict[tuple[int, BlockId], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get_many(self, tenant: int, ids: Sequence[BlockId]) -> dict[BlockId, bytes]:
+        """Those of the blocks that are here, already verified."""
+        found: dict[BlockId, bytes] = {}
+        bodies = self._bodies
+        with self._lock:
+            for block in ids:
+                key = (tenant, block)
+                body = bodies.get(key)
+                if body is not None:
+                    # guard: cache.used
+                    bodies.move_to_end(key)
+                    found[block] = body
+        if self._far is not None and (missing := [block for block in dict.fromkeys(ids) if block not in found]):
+            brought = self._far.get_many(tenant, missing)
+            self._keep(tenant, brought)
+            found |= brought
+        return found
+
+    def put_many(self, tenant: int, bodies: Mapping[BlockId, bytes]) -> None:
+        """Remember bodies that the caller has verified."""
+        self._keep(tenant, bodies)
+        if self._far is not None:
+            self._far.put_many(tenant, bodies)
+
+    def close(self) -> None:
+        """Forget everything, and give back what the far tier has; safe to call twice."""
+        with self._lock:
+            self._bodies.clear()
+            self._bytes = 0
+        if self._far is not None:
+            self._far.close()
+
+    def _keep(self, tenant: int, bodies: Mapping[BlockId, bytes]) -> None:
+        # One body that alone would flush half the cache is not worth the others.
+        heaviest = self._capacity_bytes // 2
+        kept = self._bodies
+        with self._lock:
+            for block, body in bodies.items():
+                weight = len(body) + _OVERHEAD_BYTES
+                if weight > heaviest:
+                    continue
+                key = (tenant, block)
+                if key in kept:
+                    kept.move_to_end(key)
+                    continue
+                kept[key] = body
+                self._bytes += weight
+            # guard: cache.bytes
+            while self._bytes > self._capacity_bytes:
+                _, dropped = self._bodies.popitem(last=False)
+                self._bytes -= len(dropped) + _OVERHEAD_BYTES
 
 
 class BlockStore:

@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from analemma.blocks.cache import Lru
 from analemma.blocks.hardened import Hardened, ObjectMetrics
 from analemma.blocks.port import ObjectStore
+from analemma.blocks.store import Lru
 from analemma.blocks.urls import open_objects
 from analemma.canon.types import TypeRegistry, standard_registry
 from analemma.catalog.collecting.places import BESIDE, catalog_beside, object_place
@@ -532,7 +532,7 @@ class Store:
         """Verified blocks, kept near."""
         if self.settings.redis_url is None:
             return Lru(self.settings.cache_bytes)
-        from analemma.blocks.cache import open_redis_tier
+        from analemma.blocks.redis_tier import open_redis_tier
 
         store, ttl_s = self.catalog.store_id(), self.settings.redis_ttl_s
         return Lru(self.settings.cache_bytes, open_redis_tier(self.settings.redis_url, store, ttl_s=ttl_s))

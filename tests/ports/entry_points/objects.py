@@ -1,8 +1,5 @@
 """Object stores: the port, the stores, what wraps them, and how one is found by its URL."""
 
-from analemma.blocks.cache import Lru as Lru
-from analemma.blocks.cache import RedisTier as RedisTier
-from analemma.blocks.cache import open_redis_tier as open_redis_tier
 from analemma.blocks.hardened import Hardened as Hardened
 from analemma.blocks.hardened import ObjectMetrics as ObjectMetrics
 from analemma.blocks.local import LocalStore as LocalStore
@@ -14,4 +11,7 @@ from analemma.blocks.port import ObjectStore as ObjectStore
 from analemma.blocks.port import check_key as check_key
 from analemma.blocks.port import check_prefix as check_prefix
 from analemma.blocks.port import is_transient as is_transient
+from analemma.blocks.redis_tier import RedisTier as RedisTier
+from analemma.blocks.redis_tier import open_redis_tier as open_redis_tier
+from analemma.blocks.store import Lru as Lru
 from analemma.blocks.urls import open_objects as open_objects
