@@ -3,12 +3,13 @@ the collector removes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import analemma
+import analemma.aio
 from analemma import Workflow
 from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid, NotFound
 from tests.raw_rows import change, select
@@ -316,3 +317,19 @@ def test_everybodys_deletions_are_listed(app: analemma.Store) -> None:
     assert [each.workflow_id for each in app.kernel.deleted(owner_id="ann")] == ["b", "a"]
     (one,) = app.kernel.deleted(owner_id="ann", workflow_id="a")
     assert (one.until - one.deleted_at).days == 7 and one.to_json()["until"] == one.until.isoformat()
+
+
+def test_the_same_as_coroutines(store: Store) -> None:
+    async def work() -> None:
+        async with analemma.aio.open(store.url, objects=store.objects) as app:
+            trip = app.workflow("trip", owner="ann")
+            await trip.save({"n": 1})
+            await trip.branch("draft", at=1)
+            gone = await trip.delete_branch("draft")
+            assert await trip.deleted() == [gone] and await trip.undelete_branch("draft") == gone
+            assert [each.branch for each in await trip.delete(force=True)] == ["draft", "main"]
+            assert len(await app.kernel.deleted()) == 2
+            assert [each.branch for each in await trip.undelete()] == ["draft", "main"]
+            assert await trip.load() == {"n": 1}
+
+    asyncio.run(work())

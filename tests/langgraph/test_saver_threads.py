@@ -166,6 +166,21 @@ def test_the_collector_accepts_that_the_last_thread_was_deleted(saver: AnalemmaS
     assert app.stats(app.settings.tenant).blocks == 0
 
 
+def test_a_thread_is_deleted_as_a_workflow_and_comes_back(saver: AnalemmaSaver, app: App) -> None:
+    nested(saver).invoke({"total": 0}, thread())
+    before, namespaces = ids(saver), sorted(each.name for each in app.kernel.branches(workflow_id="t", **OWNER))
+    app.kernel.delete(workflow_id="t", **OWNER)
+    used = AnalemmaSaver(app)
+    assert ids(used) == [] and used.get_tuple(thread()) is None and list(used.list(None)) == []
+    assert sorted(each.branch for each in app.kernel.undelete(workflow_id="t", **OWNER)) == namespaces
+    used = AnalemmaSaver(app)
+    assert ids(used) == before and verified(app)
+    assert nested(used).get_state(thread()).values == nested(saver).get_state(thread()).values
+    app.kernel.delete(workflow_id="t", **OWNER)
+    put(used, {"a": 1})
+    assert values(used) == {"a": 1} and len(ids(used)) == 1
+
+
 def test_a_removal_leaves_a_tombstone(store: Store) -> None:
     """Whoever holds a receipt can tell what became of it."""
     with store.open() as app:

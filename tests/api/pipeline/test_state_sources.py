@@ -259,10 +259,26 @@ def test_a_workflow_that_is_removed(store: Store, option: str, gone: bool) -> No
         assert (raws(store) == 2) is gone
         assert ("CORE" not in agents.slices("RUN", "run-1") or core(agents) is None) is gone
         assert query(store, "SELECT count(*) FROM state_source") == [(0,)]
-        # Another of the same name begins to count anew.
+        # Another of the same name goes on counting.
         put(saver, {"a": 1}, name="run-1", source="input", step=-1)
         work(app)
-        assert (core(agents)["status"], core(agents)["version"]) == ("SAVED", 1)
+        assert (core(agents)["status"], core(agents)["version"]) == ("SAVED", 2)
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_workflow_that_is_deleted_and_had_back(store: Store, looked: bool) -> None:
+    with open_agents(store, whenRemoved="DELETE") as (app, agents):
+        agents.kernel.save_state_delta({"status": "A", "goal": "g"}, **ONE)
+        work(app)
+        before = core(agents)
+        agents.kernel.delete(**ONE)
+        if looked:
+            work(app)
+            assert core(agents) is None
+        agents.kernel.undelete(**ONE)
+        assert [kind for kind, _ in state_events(store)] == [STATE_COMMITTED, STATE_REMOVED, STATE_COMMITTED]
+        work(app)
+        assert core(agents) == before
 
 
 def test_a_workflow_that_began_again_before_anyone_looked(store: Store) -> None:
@@ -277,7 +293,7 @@ def test_a_workflow_that_began_again_before_anyone_looked(store: Store) -> None:
         saver.delete_thread("run-1")
         put(saver, {"a": 1}, name="run-1", source="input", step=-1)
         work(app)
-        assert core(agents)["version"] == 1
+        assert core(agents)["version"] == 3
 
 
 def test_one_state_may_become_several_entities(store: Store) -> None:
