@@ -68,8 +68,11 @@ WITH wanted AS MATERIALIZED (
     ORDER BY turn, place LIMIT :most_entries
 )
 SELECT pending.seq, owner, workflow, branch, secret, created_at, idempotency_key, fingerprint, codec, size, digest, body
-FROM chosen JOIN pending ON pending.seq = chosen.seq
-WHERE chosen.before < :most_bytes::bigint AND settled_at IS NULL
+FROM chosen
+[sqlite] CROSS JOIN pending ON pending.seq = chosen.seq
+-- With a limit each is looked up by its number; without, all that wait might be read instead.
+[postgres] CROSS JOIN LATERAL (SELECT * FROM pending AS found WHERE found.seq = chosen.seq LIMIT 1) AS pending
+WHERE chosen.before < :most_bytes::bigint
 ORDER BY pending.seq
 
 -- heads --
