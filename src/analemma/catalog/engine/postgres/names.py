@@ -125,9 +125,9 @@ def server_name(parts: Mapping[str, Any]) -> str:
 @cache
 def _ours() -> re.Pattern[str]:
     """What stands before a name that is ours."""
-    created = (re.findall(r"^CREATE TABLE (\w+)", each.text, re.MULTILINE) for each in migrations())
+    created = (re.findall(r"^CREATE (?:TABLE|VIEW) (\w+)", each.text, re.MULTILINE) for each in migrations())
     tables = "|".join(sorted({"migration", *(name for names in created for name in names)}))
-    places = r"FROM|JOIN|INTO|UPDATE|USING|REFERENCES|TABLE|TABLE IF NOT EXISTS|INDEX \w+ ON"
+    places = r"FROM|JOIN|INTO|UPDATE|USING|REFERENCES|TABLE|TABLE IF NOT EXISTS|VIEW|INDEX \w+ ON"
     return re.compile(
         rf"""(?P<other>'(?:[^']|'')*'|"[^"]*"|--[^\n]*)"""
         rf"|\b(?:{places})\s+(?=(?:{tables})\b(?!\.))|\bDROP INDEX\s+|\b(?=analemma_)"
