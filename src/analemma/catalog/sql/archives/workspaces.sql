@@ -97,3 +97,115 @@ ON CONFLICT (tenant, workspace, op_id) DO UPDATE SET state = 'claimed', claimed_
 SELECT number, root FROM archive_unit
 WHERE tenant = :tenant AND state = 'kept' AND number > :after
 ORDER BY number LIMIT :limit
+
+-- archive_gc --
+-- Who collects a tenant's archives, since when, and what the last pass that went through found.
+SELECT pass, holder, lease_until, started_at, needed FROM archive_gc WHERE tenant = :tenant
+
+-- archive_gc_take --
+-- A new pass, unless somebody is at one. A lease that ends later than any lease could is from a clock that was wrong.
+INSERT INTO archive_gc (tenant, pass, holder, lease_until, started_at) VALUES (:tenant, 1, :holder, :until, :now)
+ON CONFLICT (tenant) DO UPDATE
+SET pass = archive_gc.pass + 1, holder = excluded.holder, lease_until = excluded.lease_until, started_at = excluded.started_at
+WHERE archive_gc.holder IS NULL OR archive_gc.lease_until < :now OR archive_gc.lease_until > :longest  -- guard: unit.lease
+RETURNING pass
+
+-- archive_gc_renew --
+-- No row touched means that another pass has begun.
+UPDATE archive_gc SET lease_until = :until WHERE tenant = :tenant AND pass = :number AND holder IS NOT NULL  -- guard: unit.renewed
+
+-- archive_gc_finish --
+-- The pass is over; the number stays. One that did not go through leaves what was found before.
+UPDATE archive_gc SET holder = NULL, lease_until = 0, needed = coalesce(:needed, needed) WHERE tenant = :tenant AND pass = :number  -- guard: unit.finished
+
+-- protected_units --
+-- A page of the workspaces that need archives, in the order in which object stores list their folders.
+SELECT id || '/', op_id, archive_op, updated_at FROM workspace
+WHERE tenant = :tenant AND id || '/' > :after AND deleted_at IS NULL AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
+ORDER BY id || '/' LIMIT :limit
+
+-- protected_count --
+-- How many there are.
+SELECT count(*) FROM workspace WHERE tenant = :tenant AND deleted_at IS NULL AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
+
+-- changed_units --
+-- A page of those that were changed lately.
+SELECT id || '/', op_id, archive_op, updated_at FROM workspace
+WHERE tenant = :tenant AND id || '/' > :after AND updated_at >= :since AND deleted_at IS NULL
+  AND (op_id IS NOT NULL OR archive_op IS NOT NULL)
+ORDER BY id || '/' LIMIT :limit
+
+-- archive_marks --
+-- A page of the units that an earlier pass found to be nobody's.
+SELECT unit, first_orphan_detected, pass FROM archive_mark WHERE tenant = :tenant AND unit > :after ORDER BY unit LIMIT :limit
+
+-- add_unlisted_marks --
+-- Archives that superseded ones are, or that workspaces had which are deleted, and that have no mark.
+INSERT INTO archive_mark (tenant, unit, first_orphan_detected, pass)
+SELECT archive_unit.tenant, archive_unit.workspace || '/' || archive_unit.op_id || '/', :now, :number
+FROM archive_unit
+WHERE archive_unit.tenant = :tenant AND archive_unit.state = 'kept'
+  AND NOT EXISTS (
+      SELECT 1 FROM workspace
+      WHERE workspace.tenant = archive_unit.tenant AND workspace.id = archive_unit.workspace
+        AND workspace.deleted_at IS NULL AND archive_unit.op_id IN (workspace.op_id, workspace.archive_op)
+  )
+  AND NOT EXISTS (
+      SELECT 1 FROM archive_mark
+      WHERE archive_mark.tenant = archive_unit.tenant
+        AND archive_mark.unit = archive_unit.workspace || '/' || archive_unit.op_id || '/'
+  )
+LIMIT :limit
+
+-- archive_gc_hold --
+-- Nobody takes the lease before this transaction ends.
+SELECT pass FROM archive_gc WHERE tenant = :tenant AND holder IS NOT NULL FOR SHARE  -- guard: unit.held.lock.postgres
+
+-- add_archive_marks --
+-- A mark stays what it was, unless it is from a time that has not come: then a clock was wrong.
+INSERT INTO archive_mark (tenant, unit, first_orphan_detected, pass)
+SELECT :tenant, wanted.unit, :now, :number FROM rows(:units) AS wanted (unit text) WHERE true
+ON CONFLICT (tenant, unit) DO UPDATE SET first_orphan_detected = excluded.first_orphan_detected, pass = excluded.pass
+WHERE archive_mark.first_orphan_detected > excluded.first_orphan_detected
+
+-- drop_archive_marks --
+-- Of units that are somebody's again, or gone.
+DELETE FROM archive_mark WHERE tenant = :tenant AND unit = ANY (:units::text[])
+
+-- due_archive_marks --
+-- Those of the units whose mark is old enough, and an earlier pass's.
+SELECT unit FROM archive_mark
+WHERE tenant = :tenant AND unit = ANY (:units::text[]) AND first_orphan_detected <= :since AND pass < :number
+ORDER BY unit
+
+-- known_units --
+-- Those of these, each as (workspace, op_id), that were ever begun here.
+SELECT archive_unit.workspace, archive_unit.op_id
+FROM rows(:units) AS wanted (workspace text, op_id text)
+[sqlite] CROSS JOIN archive_unit
+[sqlite]     ON archive_unit.tenant = :tenant AND archive_unit.workspace = wanted.workspace AND archive_unit.op_id = wanted.op_id
+[postgres] -- OFFSET 0: each is looked up by itself, also before the database has counted the rows and would rather read them all.
+[postgres] CROSS JOIN LATERAL (
+[postgres]     SELECT workspace, op_id FROM archive_unit AS known
+[postgres]     WHERE known.tenant = :tenant AND known.workspace = wanted.workspace AND known.op_id = wanted.op_id
+[postgres]     OFFSET 0
+[postgres] ) AS archive_unit
+
+-- kept_for_nobody --
+-- Those of these, each as (workspace, op_id), that are kept, and that no workspace needs.
+SELECT archive_unit.workspace, archive_unit.op_id
+FROM rows(:units) AS wanted (workspace text, op_id text)
+[sqlite] CROSS JOIN archive_unit
+[sqlite]     ON archive_unit.tenant = :tenant AND archive_unit.workspace = wanted.workspace AND archive_unit.op_id = wanted.op_id
+[postgres] -- OFFSET 0 as above.
+[postgres] CROSS JOIN LATERAL (
+[postgres]     SELECT * FROM archive_unit AS known
+[postgres]     WHERE known.tenant = :tenant AND known.workspace = wanted.workspace AND known.op_id = wanted.op_id
+[postgres]     OFFSET 0
+[postgres] ) AS archive_unit
+WHERE archive_unit.state = 'kept'
+  AND NOT EXISTS (
+      SELECT 1 FROM workspace
+      WHERE workspace.tenant = archive_unit.tenant AND workspace.id = archive_unit.workspace
+        AND workspace.deleted_at IS NULL AND archive_unit.op_id IN (workspace.op_id, workspace.archive_op)
+  )
