@@ -197,3 +197,18 @@ def test_a_checkpoint_is_accepted_when_no_thread_can_be_started(app: App, monkey
     for ticket in (first, second):
         app.kernel.wait_for(ticket, timeout=60)
     assert app.kernel.load_latest_state(**NAME) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("point", ["ledger.before_insert", "ledger.after_insert", "apply.before_transaction"])
+def test_a_signals_handler_checkpoints_and_saves_on_top_of_a_checkpoint_that_waits(app: App, point: str) -> None:
+    """On the same thread: whatever that one holds, the handler must not wait for it."""
+    app.kernel.save_state_delta({}, **NAME)
+
+    def handle() -> None:
+        app.kernel.checkpoint_async({"handled": True}, wait_for_commit=True, **NAME)
+        app.kernel.save_state_delta({"saved": True}, **NAME)
+
+    with failpoints.call(point, handle):
+        app.kernel.checkpoint_async({"n": 1}, wait_for_commit=True, **NAME)
+    assert app.kernel.load_latest_state(**NAME) == {"handled": True, "saved": True, "n": 1}
+    assert app.kernel.history(**NAME)[0].version == 4 and app.checkpoints.pending == 0
