@@ -71,14 +71,13 @@ RETURNING rest_until - :now::bigint
 
 -- hasten_channel --
 -- Whatever of a channel waits for another try is due now, unless a worker has it.
-WITH waiting AS MATERIALIZED (
+UPDATE lane SET due_at = :now::bigint, retry_at = NULL
+FROM (
     SELECT tenant, aggregatetype, aggregateid FROM lane
     WHERE channel = :name AND due_at IS NOT NULL AND NOT parked AND due_at > :now::bigint AND lease_until IS NULL
     ORDER BY tenant, aggregatetype, aggregateid
     FOR NO KEY UPDATE
-)
-UPDATE lane SET due_at = :now::bigint, retry_at = NULL
-FROM waiting
+) AS waiting
 WHERE lane.tenant = waiting.tenant AND lane.aggregatetype = waiting.aggregatetype AND lane.aggregateid = waiting.aggregateid
 
 -- take_turn --
