@@ -364,7 +364,12 @@ class Pending:
             done.more = True
             self._settle([_Branch(branch.key, [first], [])], done)
             return
-        self.catalog.settle(self._tenant, [Settlement(first.seq, failure=write_failure(exc))])
+        try:
+            self.catalog.settle(self._tenant, [Settlement(first.seq, failure=write_failure(exc))])
+        except Conflict:
+            # Somebody else has settled it meanwhile.
+            done.unsettled[branch.key] = None
+            return
         done.settled += 1
         done.reached[branch.key] = first.seq
 

@@ -85,6 +85,9 @@ def set_retention(
     any. One rule is enough to keep a version. The head, tagged and pinned versions always stay."""
     if not keep_tagged:
         raise Invalid("tagged versions are always kept", hint="untag what may expire")
+    check_name(owner_id, "owner")
+    if workflow_id is not None:
+        check_name(workflow_id, "workflow")
     policy = RetentionPolicy(keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly)
     for name, value in asdict(policy).items():
         if value is not None and (type(value) is not int or value < 1):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,37 @@ def test_a_thread_waits_so_long_for_its_turn_to_write(tmp_path: Path) -> None:
         pool.submit(add, engine, "one").result(timeout=60)
     assert engine.one("find_tenant", name="late") is None and engine.one("find_tenant", name="one") is not None
     engine.close()
+
+
+def test_whoever_was_nearly_taken_along_by_an_interrupted_thread_is_run_by_the_next(engine: SqliteEngine) -> None:
+    """Told that nothing was changed, it would write again, and the next would have run it, too."""
+    waiting = Interrupting(engine._writer._waiting)
+    engine._writer._waiting = waiting
+    with ThreadPoolExecutor(1) as pool:
+
+        def lead(tx: Transaction) -> None:
+            begun.append(pool.submit(add, engine, "behind"))
+            while not waiting:
+                time.sleep(0.001)
+            waiting.armed = True
+
+        begun: list[Future[None]] = []
+        with pytest.raises(KeyboardInterrupt):
+            engine.write(lead)
+        assert begun[0].result(timeout=60) is None
+    assert engine.all("tenant_names") == [(1, "behind")]
+
+
+class Interrupting(deque[Any]):
+    """The line of those who wait; an interrupt hits whoever takes the first of them along, before it is out."""
+
+    armed = False
+
+    def remove(self, value: Any, /) -> None:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        super().remove(value)
 
 
 def test_readers_that_overlap_for_ever_do_not_let_the_log_grow_for_ever(engine: SqliteEngine) -> None:

@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import psycopg
 
@@ -62,14 +63,12 @@ class PostgresPool:
         """Wait for a connection, as long as the timeout allows."""
         deadline = time.monotonic() + self._timeout_s
         self._await_room(loan, deadline)
-        while self._idle:
-            try:
+        with suppress(IndexError):
+            while True:
                 _, connection = self._idle.pop()
-            except IndexError:
-                break  # Another thread was faster.
-            if _is_alive(connection):
-                return connection
-            connection.close()
+                if _is_alive(connection):
+                    return connection
+                connection.close()
         pause_s = 0.05
         while True:
             try:
@@ -92,13 +91,20 @@ class PostgresPool:
                     self._waiting.popleft().release()
         if self._refusal is not None:
             self.close_idle()
-        elif self._idle and self._idle[0][0] < time.monotonic() - LONGEST_IDLE_S:
-            self._idle.popleft()[1].close()
+        else:
+            self._close_stale()
 
     def close_idle(self) -> None:
         """When one was found dead, most of the others are, too."""
-        while self._idle:
-            self._idle.pop()[1].close()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop()[1].close()
+
+    def _close_stale(self) -> None:
+        """The one that has been idle longest, if it was too long. Another thread may take it, or all, meanwhile."""
+        with suppress(IndexError):
+            if self._idle[0][0] < time.monotonic() - LONGEST_IDLE_S:
+                self._idle.popleft()[1].close()
 
     def close(self) -> None:
         """Close what is idle; refuse to lend."""

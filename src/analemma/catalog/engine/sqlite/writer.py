@@ -72,7 +72,7 @@ class _Request:
         self.thread = threading.get_ident()
         self.deadline = time.monotonic() + timeout_s
         self.batch: _Batch | None = None
-        """None: nobody has taken it along."""
+        """Of whoever took it along last. It counts once the request is not in line: an interrupt may come between."""
         self.result: Any = None
         self.error: Exception | None = None
         self.left = False
@@ -191,7 +191,10 @@ class SqliteWriter:
                     "other threads of this process kept the catalog busy", hint="make their transactions shorter"
                 )
             request.woken.acquire(timeout=min(left_s, LOOK_AGAIN_S) if left_s > 0 else LOOK_AGAIN_S)
-            if request.batch is not None and request.batch.is_over:
+            batch = request.batch
+            # In line it is still to be run, whoever began to take it along; out of it, it is known who did.
+            # guard: turn.batch
+            if batch is not None and batch.is_over and request not in line and request.batch is batch:
                 return
         self._leading = request
 
@@ -224,8 +227,8 @@ class SqliteWriter:
         request.left = True
 
     def _lead(self, own: _Request) -> None:
-        """Run what waits, and commit, until that was among it."""
-        while own.batch is None:
+        """With the turn, run what waits, and commit, until that was among it."""
+        while self._leading is own and own in self._waiting:
             batch = _Batch()
             try:
                 self._hold_file(own)
