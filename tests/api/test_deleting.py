@@ -16,6 +16,7 @@ from tests.raw_rows import change, select
 from tests.stores import Store
 
 NOW: dict[str, Any] = {"delete_grace_s": 0}
+ROWS = "which rows go where is said in SQL that each database runs in a way of its own"
 
 
 @pytest.fixture
@@ -333,3 +334,49 @@ def test_the_same_as_coroutines(store: Store) -> None:
             assert await trip.load() == {"n": 1}
 
     asyncio.run(work())
+
+
+@pytest.mark.both_stores(ROWS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_key_whose_version_expired_goes_with_its_branch(app: analemma.Store, trip: Workflow, whole: bool) -> None:
+    three(trip)
+    draft = trip.branch("draft", at=1)
+    old = draft.save({"a": 1}, key="once")
+    draft.save({"a": 2})
+    app.kernel.set_retention(owner_id="ann", workflow_id="trip", keep_last=1)
+    assert app.kernel.expire(owner_id="ann", workflow_id="trip", branch="draft").expired
+    assert draft.save({"a": 1}, key="once").version == old.version
+    if whole:
+        trip.delete()
+        trip.save({})
+    else:
+        trip.delete_branch("draft")
+    again = trip.branch("draft", at="HEAD")
+    assert again.save({"a": 1}, key="once").version > old.version + 1 and again.load()["a"] == 1
+
+
+@pytest.mark.both_stores(ROWS)
+def test_a_key_whose_version_expired_comes_back_with_its_branch(app: analemma.Store, trip: Workflow) -> None:
+    old = trip.save({"n": 1}, key="once")
+    trip.save({"n": 2})
+    app.kernel.set_retention(owner_id="ann", workflow_id="trip", keep_last=1)
+    assert app.kernel.expire(owner_id="ann", workflow_id="trip").expired
+    trip.delete()
+    trip.undelete()
+    assert trip.save({"n": 1}, key="once").version == old.version and trip.load() == {"n": 2}
+
+
+@pytest.mark.both_stores(ROWS)
+def test_a_key_that_was_used_again_leaves_nothing_aside(store: Store, app: analemma.Store, trip: Workflow) -> None:
+    trip.save({"n": 1}, key="once")
+    draft = trip.branch("draft", at=1)
+    trip.delete_branch("main")
+    used = draft.save({"d": 1}, key="other")
+    trip.undelete_branch("main")
+    trip.save({"n": 2}, key="third")
+    trip.delete_branch("main")
+    again = draft.save({"n": 2}, key="third")
+    trip.undelete_branch("main")
+    assert draft.save({"d": 1}, key="other") == used and draft.save({"n": 2}, key="third") == again
+    keys = select(store, "SELECT owner, key FROM idempotency ORDER BY key")
+    assert keys == [("ann", "once"), ("ann", "other"), ("ann", "third")]

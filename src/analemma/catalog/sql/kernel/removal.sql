@@ -51,18 +51,23 @@ each gone:
 UPDATE manifest SET owner = :target
 WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :gone.head.key.branch;
 
--- One that is used again meanwhile is another request's.
+-- Keys of versions that expired count, too. With the last branch go all that are left; one that is used again meanwhile is another request's.
 each gone:
 UPDATE idempotency SET owner = :target
 WHERE tenant = :tenant AND owner = :source AND workflow = :workflow
-  AND manifest IN (
+  AND (manifest IN (
       SELECT id FROM manifest
       WHERE tenant = :tenant AND owner = :target AND workflow = :workflow AND branch = :gone.head.key.branch
-  )
+      UNION ALL
+      SELECT manifest FROM expired
+      WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :gone.head.key.branch
+  ) OR NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow))
   AND NOT EXISTS (
       SELECT 1 FROM idempotency AS other
       WHERE other.tenant = :tenant AND other.owner = :target AND other.workflow = :workflow AND other.key = idempotency.key
   );
+
+include drop_keys;
 
 each gone:
 UPDATE decision SET owner = :target
@@ -167,10 +172,7 @@ WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch =
       WHERE fork.tenant = :tenant AND fork.owner = :source AND fork.workflow = :workflow AND fork.branch = :left.branch
   ), 0));
 
--- A workflow without branches is none: another one of its name knows nothing of its keys and its policy.
-DELETE FROM idempotency
-WHERE tenant = :tenant AND owner = :source AND workflow = :workflow
-  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow);
+include drop_keys;
 
 include add_records;
 
@@ -242,6 +244,14 @@ SELECT 1 WHERE :forced = 0 AND EXISTS (  -- guard: delete.run
     WHERE tenant = :tenant AND workflow = :workflow AND owner = :source AND branch = :gone.head.key.branch AND ended_at IS NULL
 )
 => 0 or run_goes_on;
+
+-- drop_keys [part] --
+-- A workflow without branches is none: another one of its name knows nothing of its keys.
+()
+
+DELETE FROM idempotency
+WHERE tenant = :tenant AND owner = :source AND workflow = :workflow
+  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow);
 
 -- forget_workflow [part] --
 -- What is left of a workflow that has no branch.
