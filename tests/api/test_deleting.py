@@ -380,3 +380,50 @@ def test_a_key_that_was_used_again_leaves_nothing_aside(store: Store, app: anale
     assert draft.save({"d": 1}, key="other") == used and draft.save({"n": 2}, key="third") == again
     keys = select(store, "SELECT owner, key FROM idempotency ORDER BY key")
     assert keys == [("ann", "once"), ("ann", "other"), ("ann", "third")]
+
+
+@pytest.mark.both_stores(ROWS)
+@pytest.mark.parametrize("first", ["main", "draft"])
+def test_a_branch_that_is_had_back_by_itself_is_under_its_policy(
+    app: analemma.Store, trip: Workflow, first: str
+) -> None:
+    kernel: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
+    three(trip)
+    draft = trip.branch("draft", at=1)
+    draft.save({"d": 1})
+    app.kernel.set_retention(owner_id="ann", keep_last=1)
+    app.kernel.set_retention(keep_last=100, **kernel)
+    app.kernel.set_workflow(name="Trip", status="COMPLETED", **kernel)
+    versions = {name: [row.version for row in trip.branch(name).log()] for name in ("main", "draft")}
+    trip.delete()
+    for name in (first, *({"main", "draft"} - {first})):
+        trip.undelete_branch(name)
+        workflow = app.kernel.get_workflow(**kernel)
+        assert (workflow.name, workflow.status) == ("Trip", "COMPLETED")
+        app.gc.run(grace_s=0, force=True)
+        assert [row.version for row in trip.branch(name).log()] == versions[name]
+    assert trip.deleted() == [] and verified(trip) and verified(draft)
+
+
+@pytest.mark.both_stores(ROWS)
+def test_a_branch_that_was_deleted_before_its_workflow_is_had_back_under_its_policy(
+    store: Store, app: analemma.Store, trip: Workflow
+) -> None:
+    kernel: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
+    three(trip)
+    draft = trip.branch("draft", at=1)
+    draft.save({"d": 1})
+    app.kernel.set_retention(owner_id="ann", keep_last=1)
+    app.kernel.set_retention(keep_last=100, **kernel)
+    trip.delete_branch("draft")
+    trip.delete()
+    trip.undelete_branch("draft")
+    app.gc.run(grace_s=0, force=True)
+    assert [row.version for row in draft.log()] == [3, 2, 1]
+    app.kernel.set_retention(keep_last=50, **kernel)
+    trip.undelete()
+    assert app.kernel.get_retention(**kernel).keep_last == 50, "what is there by then stays as it is"
+    trip.delete()
+    collect(store)
+    for table in ("workflow", "retention"):
+        assert count(store, table) == 0

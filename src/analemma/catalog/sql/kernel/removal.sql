@@ -86,20 +86,17 @@ each gone:
 UPDATE branch SET owner = :target
 WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :gone.head.key.branch;
 
--- The name, the status and the policy of a workflow are its own, not its branches': they go with the last, and come back if there are no others.
-UPDATE workflow SET owner = :target
-WHERE tenant = :tenant AND owner = :source AND workflow = :workflow
-  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow)
-  AND NOT EXISTS (SELECT 1 FROM workflow AS other WHERE other.tenant = :tenant AND other.owner = :target AND other.workflow = :workflow);
-
+-- The name, the status and the policy of a workflow are its own, not its branches': each that goes takes a copy along, so that whichever is had back
+-- first has them. What is there by then stays as it is.
 INSERT INTO workflow (tenant, owner, workflow, name, status, created_at, updated_at)
-VALUES (:tenant, :target, :workflow, :workflow, 'IDLE', :now, :now)
+SELECT tenant, :target, workflow, name, status, created_at, updated_at
+FROM workflow WHERE tenant = :tenant AND owner = :source AND workflow = :workflow
 ON CONFLICT DO NOTHING;
 
-UPDATE retention SET owner = :target
-WHERE tenant = :tenant AND owner = :source AND workflow = :workflow
-  AND NOT EXISTS (SELECT 1 FROM head WHERE head.tenant = :tenant AND head.owner = :source AND head.workflow = :workflow)
-  AND NOT EXISTS (SELECT 1 FROM retention AS other WHERE other.tenant = :tenant AND other.owner = :target AND other.workflow = :workflow);
+INSERT INTO retention (tenant, owner, workflow, keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly)
+SELECT tenant, :target, workflow, keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly
+FROM retention WHERE tenant = :tenant AND owner = :source AND workflow = :workflow
+ON CONFLICT DO NOTHING;
 
 include forget_workflow;
 
