@@ -427,3 +427,16 @@ def test_a_branch_that_was_deleted_before_its_workflow_is_had_back_under_its_pol
     collect(store)
     for table in ("workflow", "retention"):
         assert count(store, table) == 0
+
+
+@pytest.mark.both_stores("each database compares text in a way of its own")
+def test_an_owner_who_is_nearly_called_like_what_is_deleted_is_there(app: analemma.Store) -> None:
+    owner = "~Deleted/x"
+    trip = app.workflow("trip", owner=owner)
+    first, second, last = three(trip)
+    fork = app.kernel.fork(last.manifest_id, owner_id=owner, workflow_id="copy")
+    assert [child.version for child in app.kernel.children(first.manifest_id)] == [second.version]
+    assert [child.manifest_id for child in app.kernel.children(last.manifest_id)] == [fork.manifest_id]
+    assert trip.load(at=second.manifest_id[:10])["n"] == 2
+    app.kernel.set_retention(owner_id=owner, workflow_id="trip", keep_last=1)
+    assert [each.expired for each in app.kernel.expire_all()] == [2]

@@ -69,7 +69,7 @@ WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = 
 -- heads_after --
 -- A page of a tenant's branches, whoever's they are.
 SELECT owner, workflow, branch FROM head
-WHERE tenant = :tenant AND (owner, workflow, branch) > (:owner, :workflow, :branch) AND owner NOT LIKE '~deleted/%'
+WHERE tenant = :tenant AND (owner, workflow, branch) > (:owner, :workflow, :branch) AND substr(owner, 1, 9) <> '~deleted/'
 ORDER BY owner, workflow, branch LIMIT :limit
 
 -- source_problems --

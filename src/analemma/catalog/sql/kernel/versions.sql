@@ -13,7 +13,7 @@ FROM manifest WHERE tenant = :tenant AND id = :id
 SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
 FROM manifest
 WHERE tenant = :tenant AND id BETWEEN :low AND :high AND (:owner::text IS NULL OR owner = :owner::text)
-  AND owner NOT LIKE '~deleted/%'  -- guard: deleted.prefix
+  AND substr(owner, 1, 9) <> '~deleted/'  -- guard: deleted.prefix
 ORDER BY id LIMIT :limit
 
 -- history --
@@ -106,12 +106,12 @@ FROM branch WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow A
 SELECT id, owner, workflow, branch, version, parent, root, created_at, execution, segment, message
 FROM manifest
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :branch AND version = :next_version
-  AND owner NOT LIKE '~deleted/%'
+  AND substr(owner, 1, 9) <> '~deleted/'
 UNION ALL
 SELECT manifest.id, manifest.owner, manifest.workflow, manifest.branch, manifest.version, manifest.parent, manifest.root,
        manifest.created_at, manifest.execution, manifest.segment, manifest.message
 FROM branch JOIN manifest ON manifest.tenant = branch.tenant AND manifest.id = branch.first_manifest
-WHERE branch.tenant = :tenant AND branch.parent = :id AND branch.owner NOT LIKE '~deleted/%'
+WHERE branch.tenant = :tenant AND branch.parent = :id AND substr(branch.owner, 1, 9) <> '~deleted/'
 
 -- workflows --
 -- A page of an owner's workflows, by id, which never changes: a rename between two pages moves nothing.
@@ -179,5 +179,5 @@ ORDER BY workflow DESC LIMIT 1
 -- A page of a tenant's policies, in an order that does not change.
 SELECT owner, workflow, keep_last, keep_newer_than_s, keep_hourly, keep_daily, keep_weekly
 FROM retention
-WHERE tenant = :tenant AND (owner, workflow) > (:after_owner, :after_workflow) AND owner NOT LIKE '~deleted/%'
+WHERE tenant = :tenant AND (owner, workflow) > (:after_owner, :after_workflow) AND substr(owner, 1, 9) <> '~deleted/'
 ORDER BY owner, workflow LIMIT :limit
