@@ -4,6 +4,8 @@ from analemma import App
 from analemma.blocks import ownership
 from analemma.catalog.engine.db import Transaction as Transaction
 from analemma.catalog.engine.postgres.names import names as names
+from analemma.catalog.engine.postgres.pool import LONGEST_IDLE_S as LONGEST_IDLE_S
+from analemma.catalog.engine.postgres.pool import PostgresPool
 from analemma.catalog.engine.schema import BASELINE as BASELINE
 from analemma.catalog.engine.schema import OLDER as OLDER
 from analemma.catalog.engine.schema import checksum_of as checksum_of
@@ -35,3 +37,9 @@ def identity_of(app: App) -> ownership.CatalogIdentity:
 def wakeups_of(app: App) -> Wakeups:
     """What wakes those who deliver events."""
     return app.catalog.wakeups
+
+
+def pool_of(app: App) -> PostgresPool:
+    """The connections of a store on PostgreSQL."""
+    pool: PostgresPool = app.catalog.engine.pool  # type: ignore[attr-defined]
+    return pool
