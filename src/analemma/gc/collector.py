@@ -450,7 +450,9 @@ class _Run:
                     emptied[upload] = emptied.get(upload, 0) + count
         for upload, count in emptied.items() if self._uploads.has_objects else ():
             if self._engine.value("blocks_in_upload", tenant=tenant, upload=upload) == count:
-                self._claims[upload] = self._engine.all("upload", tenant=tenant, id=upload)[0][2]
+                # A pass would claim nothing where the row of an upload is lost.
+                for row in self._engine.all("upload", tenant=tenant, id=upload):
+                    self._claims[upload] = row[2]
 
     def _act_on(self, begun: Pass, tenant: TenantId, done: TenantCollection, found: Survey, limit: int) -> None:
         only = None

@@ -92,6 +92,18 @@ def test_an_object_goes_with_the_last_block_in_it(store: Store) -> None:
         assert app.kernel.load_latest_state(**PLACE) == {"large": text("version 2")}
 
 
+@pytest.mark.both_stores("which rows may be lost without another is each database's")
+def test_a_plan_can_be_made_where_the_row_of_an_upload_is_lost(store: Store) -> None:
+    with store.open(**OFFLOAD) as app:
+        for number in range(2):
+            app.kernel.save_state_delta({"large": text(f"version {number}")}, **PLACE)
+        app.kernel.set_retention(**PLACE, keep_last=1)
+        app.gc.run(grace_s=0)
+        assert app.gc.plan(grace_s=0).uploads == 1
+        assert change(store, "DELETE FROM upload WHERE created_at = (SELECT min(created_at) FROM upload)") == 1
+        assert app.gc.plan(grace_s=0).uploads == 0
+
+
 def test_objects_wait_after_their_claim_if_told_to(store: Store) -> None:
     with store.open(**(OFFLOAD | {"gc_object_delay_s": 3600})) as app:
         leave_upload(app)
