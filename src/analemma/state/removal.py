@@ -123,7 +123,6 @@ def remove_due(kernel: Kernel, *, before_us: int, dry_run: bool) -> Iterator[lis
     that others were forked from stay for as long as those are there, with all before them."""
     from analemma.catalog.kernel.removal import (
         Gone,
-        Left,
         Removal,
         deleted_branches,
         forks_of,
@@ -140,12 +139,11 @@ def remove_due(kernel: Kernel, *, before_us: int, dry_run: bool) -> Iterator[lis
             continue
         if not dry_run:
             gone = () if row.head is None else (Gone(row.head),)
-            left = Left(row.branch, 0 if row.head is None else row.head.journal_seq)
             removal = Removal(
                 tenant, BranchKey(row.owner, row.workflow), gone, forced=True, at_us=kernel._clock.now_us()
             )
             try:
-                remove_branches(engine, removal, row.aside, [left], keeping=True)
+                remove_branches(engine, removal, row.aside, [row.branch], keeping=True)
             except HeadMoved:
                 # Somebody had it back.
                 continue
@@ -176,9 +174,9 @@ def remove_branch(kernel: Kernel, head: Head, rows: Sequence[RowChange]) -> None
 
 def _remove(kernel: Kernel, removal: Removal) -> None:
     """A deletion without grace."""
-    from analemma.catalog.kernel.removal import Left, remove_branches
+    from analemma.catalog.kernel.removal import remove_branches
 
-    left = [Left(each.head.key.branch, each.head.journal_seq + 1) for each in removal.gone]
+    left = [each.head.key.branch for each in removal.gone]
     remove_branches(kernel._context.engine, removal, removal.key.owner, left, keeping=False)
     _done(kernel, removal)
 

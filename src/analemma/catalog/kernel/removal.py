@@ -34,13 +34,6 @@ class Gone(NamedTuple):
     """None: it says so already."""
 
 
-class Left(NamedTuple):
-    """A branch whose rows go, and where its journal begins then."""
-
-    branch: str
-    tombstone: int
-
-
 class Removal(NamedTuple):
     """Branches of one workflow that go together, or not at all. Their heads are where their rows are: at the workflow's
     owner, or at that of a deletion."""
@@ -88,7 +81,7 @@ def move_branches(engine: Engine, removal: Removal, source: str, target: str, *,
     _do(engine, removal, "move_branches", given)
 
 
-def remove_branches(engine: Engine, removal: Removal, source: str, left: Sequence[Left], *, keeping: bool) -> None:
+def remove_branches(engine: Engine, removal: Removal, source: str, left: Sequence[str], *, keeping: bool) -> None:
     """Remove branches for good, with what is left of others. HeadMoved, with nothing changed, if one of them is
     elsewhere by now or a `whole` workflow has others. With `keeping`, what others were forked from stays."""
     given = _given(removal, source)

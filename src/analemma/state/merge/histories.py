@@ -18,7 +18,7 @@ from analemma.catalog.port import BranchKey, Head, TenantId, Version
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, is_reserved, place
 from analemma.state.commits import Proposal, commit_of
-from analemma.state.records import MERGED, Commit, Manifest, read_record
+from analemma.state.records import DELETED, MERGED, Commit, Manifest, read_record
 
 # What becomes of values is loaded by who merges: every program has the verb.
 if TYPE_CHECKING:
@@ -320,6 +320,8 @@ class _Merges:
 
     unread: int
     """The highest sequence number that was not read yet."""
+    begins: bool = False
+    """Whether what was read goes down to where a journal may begin: the first record, or a tombstone."""
     seen: set[BlockId] = field(default_factory=set)
     sources: dict[BlockId, BlockId] = field(default_factory=dict)
 
@@ -377,19 +379,29 @@ class Ancestry:
     def _merged_into(self, row: Version) -> BlockId | None:
         """The version that was merged into this one's parent to make it, if it is a merge."""
         known = self._merges.get(row.key)
+        # The journal of a deleted branch stays under the name that it had.
+        journal = row.key._replace(owner=row.owner_id)
         if known is None:
-            head = self._catalog.head(self._tenant, row.key)
-            known = self._merges[row.key] = _Merges(0 if head is None else head.journal_seq)
+            # Without a head, others are forked from a branch that cannot be had back: later lives of its name, if there
+            # are any, are walked past.
+            end = self._catalog.head(self._tenant, row.key) or self._catalog.last_record(self._tenant, journal)
+            unread = end.journal_seq if isinstance(end, Head) else 0 if end is None else end.seq
+            known = self._merges[row.key] = _Merges(unread)
         while known.unread and row.id not in known.seen:
             start = max(0, known.unread - PAGE)
-            records = self._catalog.journal(self._tenant, row.key, after_seq=start, limit=known.unread - start)
-            if len(records) < known.unread - start and self._catalog.head(self._tenant, row.key) is not None:
+            records = self._catalog.journal(self._tenant, journal, after_seq=start, limit=known.unread - start)
+            first = records[0].seq if records else known.unread + 1
+            if records:
+                known.begins = first == 1 or records[0].kind == DELETED
+            lacks = [each.seq for each in records] != [*range(first, known.unread + 1)]
+            lacks = lacks or (first > start + 1 and not known.begins)
+            if lacks and self._catalog.manifest(self._tenant, row.id) is not None:  # guard: merge.journal
                 # Nor is it looked for further down: a damaged head may count more records than there ever were.
                 raise Corrupt(
-                    f"the journal of {place(row.key)} lacks records up to {known.unread}",
+                    f"the journal of {place(journal)} lacks records up to {known.unread}",
                     hint="run verify, and restore the catalog from a backup",
                 )
-            known.unread = start
+            known.unread = start if first == start + 1 else 0
             for record in records:
                 told = read_record(record)
                 # Tags and decisions name a manifest too, but only a move of the head has a version.

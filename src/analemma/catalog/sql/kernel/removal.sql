@@ -139,7 +139,7 @@ include forget_deletion;
 -- stay that others were forked from, and those before them. The journal ends in the tombstone.
 (tenant bigint, owner text, workflow text, source text, whole bigint, forced bigint, failure text, keeping bigint,
  gone[] (head.key.branch text, head.manifest bytea, head.version bigint, head.journal_seq bigint, head.journal_tip bytea),
- left[] (branch text, tombstone bigint))
+ left[] text)
 
 include hold_branches;
 
@@ -155,42 +155,57 @@ include leave_branches;
 -- As above: whoever forks from one of the versions that go is waited for, and then seen.
 [postgres] each left:
 [postgres] SELECT id FROM manifest
-[postgres] WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left.branch ORDER BY id FOR UPDATE;
+[postgres] WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left ORDER BY id FOR UPDATE;
 
 each left:
-DELETE FROM ref WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left.branch;
+DELETE FROM ref WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left;
 
 -- With the decisions on them. Only the rows: blocks that nothing else needs go by collection.
 each left:
 DELETE FROM manifest
-WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left.branch
+WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left
   AND (:keeping = 0 OR version > coalesce((  -- guard: removal.forked
       SELECT max(version) FROM forked_version AS fork
-      WHERE fork.tenant = :tenant AND fork.owner = :source AND fork.workflow = :workflow AND fork.branch = :left.branch
+      WHERE fork.tenant = :tenant AND fork.owner = :source AND fork.workflow = :workflow AND fork.branch = :left
   ), 0));
 
 include drop_keys;
 
 include add_records;
 
+-- Up to the tombstone behind which nothing is had back. Not while versions stay of any life of the name: what was merged to make them is told here.
 each left:
 DELETE FROM journal
-WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :left.branch AND seq < :left.tombstone;
+WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND branch = :left
+  AND seq < (
+      SELECT max(tombstone.seq) FROM journal AS tombstone
+      WHERE tombstone.tenant = :tenant AND tombstone.owner = :owner AND tombstone.workflow = :workflow AND tombstone.branch = :left
+        AND tombstone.kind = 'deleted' AND NOT EXISTS (  -- guard: removal.restored
+            SELECT 1 FROM journal AS later
+            WHERE later.tenant = :tenant AND later.owner = :owner AND later.workflow = :workflow AND later.branch = :left
+              AND later.kind = 'restored' AND later.seq > tombstone.seq
+        )
+  )
+  AND NOT EXISTS (  -- guard: removal.journal
+      SELECT 1 FROM deletion
+      JOIN manifest ON manifest.tenant = deletion.tenant AND manifest.owner = deletion.aside AND manifest.workflow = deletion.workflow
+      WHERE deletion.tenant = :tenant AND deletion.owner = :owner AND deletion.workflow = :workflow AND manifest.branch = :left
+  );
 
 each left:
 DELETE FROM expired
-WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left.branch
+WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left
   AND (:keeping = 0 OR version > coalesce((
       SELECT max(version) FROM forked_version AS fork
-      WHERE fork.tenant = :tenant AND fork.owner = :source AND fork.workflow = :workflow AND fork.branch = :left.branch
+      WHERE fork.tenant = :tenant AND fork.owner = :source AND fork.workflow = :workflow AND fork.branch = :left
   ), 0));
 
 each left:
 DELETE FROM branch
-WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left.branch
+WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :left
   AND NOT EXISTS (
       SELECT 1 FROM forked_version AS fork
-      WHERE :keeping <> 0 AND fork.tenant = :tenant AND fork.owner = :source AND fork.workflow = :workflow AND fork.branch = :left.branch
+      WHERE :keeping <> 0 AND fork.tenant = :tenant AND fork.owner = :source AND fork.workflow = :workflow AND fork.branch = :left
   );
 
 include forget_workflow;
