@@ -12,6 +12,7 @@ import pytest
 import analemma.aio
 from analemma import Workflow
 from analemma.errors import Conflict, Corrupt, HeadMoved, Invalid, NotFound
+from tests.api.state.pending import left_behind
 from tests.raw_rows import change, select
 from tests.stores import Store
 
@@ -272,6 +273,27 @@ def test_checkpoints_that_wait_are_told(trip: Workflow) -> None:
     assert all(each.status == "committed" or "deleted" in str(each.reason) for each in told)
     trip.undelete()
     assert next(trip.log()).version == 1 + sum(each.status == "committed" for each in told) and verified(trip)
+
+
+@pytest.mark.both_stores(ROWS)
+def test_a_checkpoint_for_a_branch_that_has_not_begun_is_told(
+    store: Store, app: analemma.Store, trip: Workflow
+) -> None:
+    kernel: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann"}
+    trip.save({"n": 1})
+    tickets = [left_behind(app, store, {"n": 2}, branch=name, **kernel) for name in ("draft", "main")]
+    other = left_behind(app, store, {"n": 2}, workflow_id="other", owner_id="ann")
+    trip.delete_branch("main")
+    assert [app.kernel.ticket(each).status for each in tickets] == ["pending", "failed"]
+    app.checkpoints.drain()
+    assert [each.branch for each in trip.delete()] == ["draft"]
+    trip.save({"n": 1})
+    ticket = left_behind(app, store, {"n": 2}, branch="late", **kernel)
+    assert [each.branch for each in trip.delete()] == ["main"]
+    app.checkpoints.drain()
+    assert "deleted" in str(app.kernel.ticket(ticket).reason) and app.kernel.ticket(other).status == "committed"
+    with pytest.raises(NotFound):
+        trip.branches()
 
 
 def test_a_checkpoint_begins_a_name_that_was_used(trip: Workflow) -> None:

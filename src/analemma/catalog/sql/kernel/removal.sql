@@ -242,6 +242,10 @@ each gone:
 UPDATE pending SET settled_at = :now, failure = :failure
 WHERE tenant = :tenant AND owner = :source AND workflow = :workflow AND branch = :gone.head.key.branch AND settled_at IS NULL;
 
+-- Also what waits for branches that have not begun: it would begin the workflow anew.
+UPDATE pending SET settled_at = :now, failure = :failure
+WHERE :whole <> 0 AND tenant = :tenant AND owner = :source AND workflow = :workflow AND settled_at IS NULL;
+
 include add_events;
 
 -- A branch that began since they were looked at.
