@@ -156,11 +156,28 @@ def test_a_name_that_is_used_again_goes_on_counting(app: analemma.Store, trip: W
     with pytest.raises(Conflict):
         trip.undelete()
     trip.delete()
-    assert [each.version for each in trip.deleted()] == [4, 3]
-    # The older one cannot come back over the newer, which comes back first, and then is in its way.
     assert [each.version for each in trip.undelete()] == [4]
     assert trip.load() == {"fresh": 1} and verified(trip)
     assert trip.save({"n": 5}).version == 5
+
+
+@pytest.mark.both_stores(ROWS)
+def test_what_had_a_name_that_was_used_again_cannot_be_had_back(app: analemma.Store, trip: Workflow) -> None:
+    three(trip)
+    trip.branch("draft", at=2)
+    gone = trip.delete()
+    assert trip.deleted() == gone
+    trip.save({"stray": 1})
+    for _ in range(2):
+        assert [(each.branch, each.version) for each in trip.deleted()] == [("draft", 3)]
+        with pytest.raises(Conflict, match="cannot be had back: its name was used again") as refused:
+            trip.undelete()
+        assert "first" not in str(refused.value.hint)
+        (stray,) = trip.delete()
+        assert trip.deleted() == [stray, gone[0]] and app.kernel.deleted() == trip.deleted()
+        assert trip.undelete() == [stray]
+    assert trip.undelete_branch("draft") == gone[0] and trip.deleted() == []
+    assert verified(trip) and verified(trip.branch("draft"))
 
 
 def test_a_branch_is_deleted_and_brought_back_by_itself(trip: Workflow) -> None:

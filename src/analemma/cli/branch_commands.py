@@ -177,7 +177,7 @@ def delete(
 
 @on_store(commands, "analemma undelete -u ./store -o ann -w trip")
 def undelete(store: StoreOptions, owner: Owner, workflow: Workflow, branch: OneBranch = None) -> None:
-    """Bring back what was deleted last of a workflow, or one branch, unless it was collected or its name is used."""
+    """Bring back what was deleted last of a workflow, or one branch, unless it was collected or its name used again."""
     with store.open() as app:
         found = app.kernel.undelete(owner_id=owner, workflow_id=workflow, branch=branch)
     _print_deleted(store, "restored", found)

@@ -47,7 +47,8 @@ def delete(
 ) -> list[DeletedBranch]:
     """Delete a workflow with all its branches, or one of them: from now on nobody finds it, nor its versions, tags,
     pins, decisions, idempotency keys and policy. Until its grace is over, `undelete` brings all of that back. What was
-    accepted for it and is no version yet will never be one. Its name can be used again, and versions go on counting.
+    accepted for it and is no version yet will never be one. Its name can be used again, and versions go on counting;
+    then what had it before cannot be had back any more.
 
     Reads no block, so it is the way out where some are lost. Conflict if a run goes on there; with `force`, that is
     cancelled."""
@@ -73,8 +74,9 @@ def undelete(kernel: Kernel, *, workflow_id: str, owner_id: str, branch: str | N
     """Have back what the newest deletion of a workflow took, or one branch, as it was; what came back. Idempotency keys
     count again, but for those that were used again meanwhile; checkpoints that waited do not come back.
 
-    NotFound if nothing is deleted there, or its grace is over and it was removed; Conflict if a name is used again, of
-    a branch or of a tag on one."""
+    NotFound if nothing is deleted there, or its grace is over and it was removed. Conflict if the name of a branch was
+    used again since: that one cannot be had back any more, also if what has its name is deleted, but others that were
+    deleted with it can, one by one. Conflict, too, if a tag is on another version by now, until it is untagged."""
     from analemma.catalog.kernel.removal import deleted_branches, move_branches
 
     key = branch_key(owner_id, workflow_id, branch or MAIN)
@@ -94,13 +96,14 @@ def undelete(kernel: Kernel, *, workflow_id: str, owner_id: str, branch: str | N
 
 
 def deleted(kernel: Kernel, *, owner_id: str | None = None, workflow_id: str | None = None) -> list[DeletedBranch]:
-    """What is deleted and can be had back, of everybody, an owner or a workflow: what was deleted last comes first."""
+    """What is deleted and can be had back, of everybody, an owner or a workflow: what was deleted last comes first. A
+    branch whose name was used again since is not there."""
     from analemma.catalog.kernel.removal import deleted_branches
 
     owner = None if owner_id is None else check_name(owner_id, "owner")
     workflow = None if workflow_id is None else check_name(workflow_id, "workflow")
     rows = deleted_branches(kernel._context.engine, kernel._tenant, owner=owner, workflow=workflow)
-    return [_shown(kernel, row, row.head) for row in rows if row.head is not None]
+    return [_shown(kernel, row, row.head) for row in rows if row.head is not None and not row.used_again]
 
 
 def is_inherited(kernel: Kernel, row: Version) -> bool:

@@ -327,8 +327,8 @@ class Workflow:
         return self._kernel.delete(**{**self._place, "branch": name}, force=force)[0]
 
     def undelete(self) -> list[DeletedBranch]:
-        """Have back what was deleted last of the workflow, as it was; NotFound if nothing is deleted, Conflict if its
-        names are used again."""
+        """Have back what was deleted last of the workflow, as it was; NotFound if nothing is deleted, Conflict if a
+        name was used again since: then that branch cannot be had back any more."""
         return self._kernel.undelete(owner_id=self.key.owner, workflow_id=self.key.workflow)
 
     def undelete_branch(self, name: str) -> DeletedBranch:

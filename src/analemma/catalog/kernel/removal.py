@@ -64,8 +64,10 @@ class DeletedRow(NamedTuple):
     branch: str
     created_at_us: int
     deleted_at_us: int
+    used_again: bool
+    """Whether its name was used again since. Then it cannot be had back, for its journal went on."""
     head: Head | None
-    """None: it cannot be had back, and only what others were forked from is left of it."""
+    """None: its grace is over, and only what others were forked from is left of it."""
 
     @property
     def key(self) -> BranchKey:
@@ -140,7 +142,10 @@ def _refusal(removal: Removal, head: Head | None, refusal: str) -> Conflict:
         case "run_goes_on":
             return Conflict(f"a run of {name} goes on", hint="cancel it, or delete with force", branch=key.branch)
         case "name_used":
-            return Conflict(f"the name of {name} is used again", hint="delete that one first", branch=key.branch)
+            others = "other branches that were deleted with it come back by their names"
+            return Conflict(f"{name} cannot be had back: its name was used again", hint=others, branch=key.branch)
+        case "thread_used":
+            return Conflict(f"the thread of {name} is used again", hint="delete that first", branch=key.branch)
         case "tag_used":
             return Conflict(f"a tag of {name} is on another version by now", hint="untag that first", branch=key.branch)
         case "branch_began":
@@ -166,9 +171,9 @@ def deleted_branches(
     """What is deleted, the newest deletion first."""
     rows = source.all("deleted_branches", tenant=tenant, owner=owner, workflow=workflow, before=before_us)
     found = []
-    for aside, whose, named, branch, created_at_us, deleted_at_us, *stood in rows:
+    for aside, whose, named, branch, created_at_us, deleted_at_us, used_again, *stood in rows:
         head = None if stood[0] is None else Head(BranchKey(aside, named, branch), *stood)
-        found.append(DeletedRow(aside, whose, named, branch, created_at_us, deleted_at_us, head))
+        found.append(DeletedRow(aside, whose, named, branch, created_at_us, deleted_at_us, bool(used_again), head))
     return found
 
 

@@ -45,7 +45,7 @@ WHERE ref.tenant = :tenant AND ref.owner = :source AND ref.workflow = :workflow 
 each gone:
 SELECT 1 FROM thread_checkpoint
 WHERE tenant = :tenant AND owner = :target AND thread = :workflow AND branch = :gone.head.key.branch
-=> 0 or name_used;
+=> 0 or thread_used;
 
 each gone:
 UPDATE manifest SET owner = :target
@@ -313,9 +313,14 @@ SELECT branch, manifest, version, journal_seq, journal_tip
 FROM head WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow ORDER BY branch
 
 -- deleted_branches --
--- What is deleted, of a tenant, an owner or a workflow, the newest deletion first. Of a branch that cannot be had back any more only what others were
--- forked from is left, and no head.
+-- What is deleted, of a tenant, an owner or a workflow, the newest deletion first; of each branch, whether its name was used again since, so that its
+-- journal went on. Of one whose grace is over only what others were forked from is left, and no head.
 SELECT deletion.aside, deletion.owner, deletion.workflow, branch.branch, branch.created_at, deletion.deleted_at,
+       EXISTS (
+           SELECT 1 FROM journal
+           WHERE journal.tenant = deletion.tenant AND journal.owner = deletion.owner AND journal.workflow = deletion.workflow
+             AND journal.branch = branch.branch AND journal.seq > head.journal_seq
+       ),
        head.manifest, head.version, head.journal_seq, head.journal_tip
 FROM deletion
 JOIN branch ON branch.tenant = deletion.tenant AND branch.owner = deletion.aside AND branch.workflow = deletion.workflow
