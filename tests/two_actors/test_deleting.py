@@ -13,6 +13,7 @@ from analemma import Workflow
 from analemma.errors import Conflict, NotFound
 from analemma.langgraph import AnalemmaSaver
 from analemma.testing import failpoints
+from tests.api.state.pending import left_behind
 from tests.langgraph.graphs import put
 from tests.stores import Store
 
@@ -75,6 +76,23 @@ def test_a_branch_that_begins_while_its_workflow_is_deleted_is_deleted_with_it(t
     with failpoints.call(POINT, lambda: same.branch("draft", at=2)):
         assert [each.branch for each in trip.delete()] == ["draft", "main"]
     assert trip.save({"fresh": 1}).version == 4 and [each.name for each in trip.branches()] == ["main"]
+
+
+@pytest.mark.both_stores("a branch that begins waits for a lock, which each database has in a way of its own")
+def test_a_checkpoint_that_begins_a_branch_comes_before_the_deletion_or_fails(
+    store: Store, other: analemma.Store, trip: Workflow
+) -> None:
+    place: dict[str, Any] = {"workflow_id": "trip", "owner_id": "ann", "branch": "draft"}
+    late = left_behind(other, store, {"d": 1}, **place)
+    with failpoints.call("apply.before_transaction", trip.delete):
+        other.checkpoints.drain()
+    assert "deleted" in str(other.kernel.ticket(late).reason)
+    trip.save({"fresh": 1})
+    assert [each.name for each in trip.branches()] == ["main"]
+    early = left_behind(other, store, {"d": 1}, **place)
+    with failpoints.call(POINT, other.checkpoints.drain):
+        assert [each.branch for each in trip.delete()] == ["draft", "main"]
+    assert other.kernel.ticket(early).status == "committed"
 
 
 def test_of_two_who_delete_one_does(trip: Workflow, same: Workflow) -> None:

@@ -211,7 +211,7 @@ class Commits:
         A commit on the branch moves the tip under us all the time, and changes nothing that a record says."""
         if key.owner.startswith(ASIDE):
             # Versions of a deleted branch are there for those that were forked from them, but nothing happens to them.
-            raise NotFound(f"{place(key)} was deleted", hint="have it back first")
+            raise NotFound(f"{place(key)} was deleted", hint="have it back first, if its name was not used again")
         for _ in attempts(self._clock, f"{place(key)} changes too fast to record anything"):
             # Before what the proposal reads: then the compare-and-set covers that too.
             head = self.head(key)
