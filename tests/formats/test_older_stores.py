@@ -81,11 +81,17 @@ def test_versions_are_as_they_were(older: Older) -> None:
         assert again.manifest_id == older.found["keyed"]
         trip = app.workflow("trip", owner="ann")
         assert trip.load(at="good")["goal"] == "Busan" and trip.blame("/goal").message is None
-        assert [tag.name for tag in trip.tags()] == ["good"]
-        assert [pin.reason for pin in app.kernel.pins(owner_id="ann", workflow_id="trip")] == ["kept"]
+        ((tag,), (pin,)) = trip.tags(), app.kernel.pins(**story.TRIP)
+        assert (tag.name, tag.branch, pin.reason, pin.manifest_id) == ("good", "main", "kept", older.found["keyed"])
         assert [found.decision for found in app.kernel.decisions(trip.at("good").manifest_id)] == ["approved"]
         saved = trip.save({"n": 100})
-        assert trip.load(at=saved)["n"] == 100 and trip.verify().ok
+        assert trip.load(at=saved)["n"] == 100
+        trip.tag("good", saved, force=True)
+        app.kernel.unpin(pin.manifest_id, owner_id="ann")
+        app.kernel.set_retention(**story.TRIP, keep_last=1)
+        assert pin.version in {version.version for version in app.kernel.expire(**story.TRIP).expired}
+        trip.untag("good")
+        assert trip.verify().ok
 
 
 @BOTH

@@ -196,42 +196,6 @@ def test_what_waited_in_the_queue_of_failures_waits_in_its_own_row(older: Store)
     assert select(older, left) == [("ready",), ("temp",)]
 
 
-OLDER_MARKS = """
-CREATE TABLE tag (
-    tenant integer NOT NULL, owner text NOT NULL, workflow text NOT NULL, name text NOT NULL,
-    branch text NOT NULL, manifest {bytes} NOT NULL, message text, created_at bigint NOT NULL,
-    PRIMARY KEY (tenant, owner, workflow, name));
-CREATE TABLE pin (
-    tenant integer NOT NULL, manifest {bytes} NOT NULL, owner text NOT NULL, workflow text NOT NULL,
-    branch text NOT NULL, reason text, created_at bigint NOT NULL, PRIMARY KEY (tenant, manifest));
-INSERT INTO tag SELECT tenant, owner, workflow, name, branch, manifest, text, created_at FROM ref WHERE kind = 'tag';
-INSERT INTO pin SELECT tenant, manifest, owner, workflow, branch, text, created_at FROM ref WHERE kind = 'pin';
-DROP TABLE ref;
-DELETE FROM migration WHERE number = 31
-"""
-
-
-@BOTH
-def test_tags_and_pins_that_had_tables_of_their_own_stay(store: Store) -> None:
-    with store.open() as app:
-        made = [app.kernel.save_state_delta({"n": number}, **AT) for number in range(4)]
-        app.kernel.tag(made[0].manifest_id, "good", owner_id="ann", message="why")
-        app.kernel.tag(made[1].manifest_id, "bare", owner_id="ann")
-        app.kernel.pin(made[1].manifest_id, owner_id="ann", reason="kept")
-        tags, pins = app.kernel.tags(**AT), app.kernel.pins(**AT)
-    for statement in OLDER_MARKS.format(bytes="blob" if is_sqlite(store) else "bytea").split(";"):
-        change(store, statement)
-    with store.open() as app:
-        assert (app.kernel.tags(**AT), app.kernel.pins(**AT)) == (tags, pins)
-        assert app.kernel.verify(**AT).ok
-        app.kernel.tag(made[2].manifest_id, "good", owner_id="ann", force=True)
-        app.kernel.unpin(made[1].manifest_id, owner_id="ann")
-        app.kernel.untag("bare", **AT)
-        app.kernel.set_retention(**AT, keep_last=1)
-        assert {version.version for version in app.kernel.expire(**AT).expired} == {1, 2}
-        assert app.kernel.verify(**AT).ok
-
-
 LEDGER = "tenant, owner, workflow, branch, secret, created_at, codec, size, digest, stored, body"
 TICKET = "seq, tenant, owner, workflow, branch, secret, settled_at"
 OF_LEDGER = "seq, tenant, owner, workflow, branch, secret, 7"
