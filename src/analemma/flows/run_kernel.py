@@ -182,6 +182,7 @@ class RunKernel(BagKernel):
             )
         if head.manifest == own:
             return mine
+        self._check_life(key, own)
         found = self._commits.manifest(head.manifest)
         state = self._working(head.manifest, found)
         if found.config == document and found.segments is not None:
@@ -272,6 +273,7 @@ class RunKernel(BagKernel):
                 raise NotFound(f"there is no {place(state.key)} any more", hint="its branch was removed")
             tree, segments = state.tree(), standing.segments
             if head.manifest != state.manifest:
+                self._check_life(state.key, state.manifest)
                 found = self._commits.manifest(head.manifest)
                 tree = self._rebased(state, found)
                 if found.config == standing.config and found.segments not in (None, segments):
@@ -299,6 +301,7 @@ class RunKernel(BagKernel):
         state = target.state
 
         def propose(head: Head | None) -> Proposal:
+            self._check_life(state.key, state.manifest)
             return Proposal(
                 state.key,
                 Edited(state.root, ()),
@@ -335,6 +338,13 @@ class RunKernel(BagKernel):
             rows=rows,
         )
         return self._standing(self._commits.commit(proposal))
+
+    def _check_life(self, key: BranchKey, own: BlockId) -> None:
+        """NotFound unless a version was made in the life that a branch leads now. One of before, which was deleted, has
+        another owner, or no row; after the branch was read, that is."""
+        seen = self._catalog.manifest(self._tenant, own) or self._catalog.expired(self._tenant, own)
+        if seen is None or seen.key != key:  # guard: run.life
+            raise NotFound(f"{place(key)} was deleted since", hint="have it back first", manifest=own.hex())
 
     def _commit_run(self, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
         try:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import analemma
 from analemma import Flow
 from analemma.errors import AnalemmaError, Conflict, NotFound
+from analemma.testing import failpoints
 from tests.api.flows.runs import PLACE
 from tests.stores import Store
 
@@ -43,3 +47,65 @@ def test_a_run_that_is_over_refuses_nothing(store: Store) -> None:
         again = app.flows.run(asking(), {"n": 2}, **PLACE)
         assert app.flows.approve(again.execution_id, "no", "eve").status == "COMPLETED"
         assert app.kernel.verify(**PLACE).problems == []
+
+
+class Failing:
+    """A flow whose second step fails until it is told not to."""
+
+    def __init__(self) -> None:
+        self.fails = True
+        self.flow = Flow("failing")
+        self.flow.step(self.first)
+        self.flow.step(self.second)
+
+    def first(self, state: dict[str, Any], context: Any) -> dict[str, Any]:
+        return {"first": 1}
+
+    def second(self, state: dict[str, Any], context: Any) -> dict[str, Any]:
+        if self.fails:
+            raise RuntimeError("not yet")
+        return {"second": 1}
+
+    def run(self, app: analemma.Store) -> str:
+        """A run that has failed in its second step."""
+        run = app.flows.run(self.flow, {"n": 1}, **PLACE)
+        assert run.status == "FAILED" and run.error is not None and run.error.node == "second"
+        self.fails = False
+        return str(run.execution_id)
+
+
+@pytest.mark.both_stores("which rows a deletion gives to another owner is each database's procedure")
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_run_of_a_deleted_workflow_does_not_go_on_in_another_of_its_name(store: Store, forked: bool) -> None:
+    failing = Failing()
+    with store.open() as app:
+        run = failing.run(app)
+        if forked:
+            # Then all of its versions can be found by their ids.
+            last = app.kernel.history(**PLACE)[0].manifest_id
+            app.kernel.fork(last, owner_id="me", workflow_id="other")
+        app.kernel.delete(**PLACE)
+        app.kernel.save_state_delta({"fresh": 1}, **PLACE)
+        with pytest.raises(NotFound, match="deleted"):
+            app.flows.resume(run)
+        with pytest.raises(NotFound, match="deleted" if forked else "manifest"):
+            app.flows.rerun(run, from_segment=0)
+        assert app.flows.get(run).status == "FAILED"
+        assert app.kernel.load_latest_state(**PLACE) == {"fresh": 1}
+        app.kernel.delete(**PLACE)
+        app.kernel.undelete(**PLACE)
+        assert app.kernel.load_latest_state(**PLACE) == {"fresh": 1}
+
+
+def test_a_run_goes_on_when_its_workflow_is_back(store: Store) -> None:
+    failing = Failing()
+    with store.open() as app:
+        run = failing.run(app)
+        app.kernel.delete(**PLACE)
+        with pytest.raises(NotFound):
+            app.flows.resume(run)
+        app.kernel.undelete(**PLACE)
+        app.kernel.save_state_delta({"beside": 1}, **PLACE)
+        after = app.flows.resume(run)
+        assert after.status == "COMPLETED", after.error
+        assert app.kernel.load_latest_state(**PLACE) == {"n": 1, "first": 1, "beside": 1, "second": 1}
