@@ -9,7 +9,6 @@ import pytest
 import analemma
 from analemma import Flow
 from analemma.errors import AnalemmaError, Conflict, NotFound
-from analemma.testing import failpoints
 from tests.api.flows.runs import PLACE
 from tests.stores import Store
 
@@ -38,6 +37,30 @@ def test_a_run_that_goes_on_refuses_a_deletion_or_is_cancelled_by_it(store: Stor
         assert app.kernel.verify(**PLACE).problems == []
 
 
+@pytest.mark.both_stores("runs are cancelled by a procedure, and those below them level by level")
+def test_subflows_of_a_run_that_a_deletion_cancels_are_cancelled_with_it(store: Store) -> None:
+    inner, outer = Flow("inner"), Flow("outer")
+    inner.subflow("ask", asking(), outputs={"said": "/approve/choice"})
+    outer.subflow("inner", inner, outputs={"said": "/said"})
+    with store.open() as app:
+        run = app.flows.run(outer, {"n": 1}, **PLACE)
+        aside = app.flows.run(outer, {"n": 2}, workflow_id="aside", owner_id="me")
+        app.run_worker(1).drain()
+        found = {each.execution_id: each for each in app.flows.runs()}
+        assert sorted(each.name for each in found.values()) == 2 * ["asking"] + 2 * ["inner"] + 2 * ["outer"]
+        app.kernel.delete(**PLACE, force=True)
+        ended = [each for each in app.flows.runs() if each.status == "CANCELLED"]
+        assert {each.name for each in ended} == {"asking", "inner", "outer"} and len(ended) == 3
+        assert run.execution_id in {each.execution_id for each in ended}
+        assert app.flows.get(aside.execution_id).status == found[aside.execution_id].status
+        for each in ended:
+            if each.name != "outer":
+                assert app.kernel.get_workflow(workflow_id=each.workflow_id, owner_id="me").status == "IDLE"
+            if each.name == "asking":
+                with pytest.raises(AnalemmaError):
+                    app.flows.approve(each.execution_id, "yes", "eve")
+
+
 def test_a_run_that_is_over_refuses_nothing(store: Store) -> None:
     with store.open() as app:
         run = app.flows.run(asking(), {"n": 1}, **PLACE)
@@ -47,6 +70,21 @@ def test_a_run_that_is_over_refuses_nothing(store: Store) -> None:
         again = app.flows.run(asking(), {"n": 2}, **PLACE)
         assert app.flows.approve(again.execution_id, "no", "eve").status == "COMPLETED"
         assert app.kernel.verify(**PLACE).problems == []
+
+
+def test_the_key_of_a_run_counts_though_its_workflow_is_deleted(store: Store) -> None:
+    """What the run did elsewhere is not done again because its state is gone."""
+    keyed: dict[str, Any] = {**PLACE, "idempotency_key": "req-1"}
+    with store.open() as app:
+        first = app.flows.run(asking(), {"n": 1}, **keyed)
+        app.flows.approve(first.execution_id, "yes", "eve")
+        app.kernel.delete(**PLACE)
+        for grace in ({}, {"delete_grace_s": 0}):
+            with store.open(**grace) as other:
+                other.gc.run(grace_s=0, force=True)
+            again = app.flows.run(asking(), {"n": 1}, **keyed)
+            assert (again.execution_id, again.status) == (first.execution_id, "COMPLETED")
+        assert app.flows.run(asking(), {"n": 1}, **PLACE).status == "WAITING_HUMAN"
 
 
 class Failing:

@@ -16,6 +16,7 @@ from analemma.catalog.kernel.commits import BranchRecord, change_rows
 from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.outbox.events import check_events, in_lanes
 from analemma.catalog.port import BranchKey, Head, JournalRow, OutboxEvent, RowChange, TenantId
+from analemma.catalog.runs.runs import cancel_below
 from analemma.errors import Conflict, HeadMoved
 from analemma.failpoints import declare, hit
 
@@ -116,6 +117,8 @@ def _given(removal: Removal, source: str) -> SimpleNamespace:
 def _do(engine: Engine, removal: Removal, procedure: str, given: SimpleNamespace) -> None:
     def remove(tx: Transaction) -> bool:
         tx.call(procedure, given)
+        if removal.forced and given.source == given.owner:
+            _cancel_subflows(tx, removal)
         change_rows(tx, removal.rows)
         hit(BEFORE_COMMIT)
         return True
@@ -133,6 +136,18 @@ def _do(engine: Engine, removal: Removal, procedure: str, given: SimpleNamespace
     except Refused as refused:
         raise _refusal(removal, given.gone[refused.row or 0].head if given.gone else None, refused.refusal) from None
     hit(AFTER_COMMIT)
+
+
+def _cancel_subflows(tx: Transaction, removal: Removal) -> None:
+    """End what runs that were just cancelled have begun in other workflows: nobody waits for it any more."""
+    keys = [branch_columns(removal.tenant, each.head.key) for each in removal.gone]
+    parents = [row[0] for key in keys for row in tx.all("cancelled_parents", **key)]
+
+    def idle(key: BranchKey) -> RowChange:
+        said = {"owner": key.owner, "workflow": key.workflow, "name": None, "status": "IDLE", "now": removal.at_us}
+        return RowChange("set_workflow", {"tenant": removal.tenant, **said}, None)
+
+    cancel_below(tx, parents, idle)
 
 
 def _refusal(removal: Removal, head: Head | None, refusal: str) -> Conflict:

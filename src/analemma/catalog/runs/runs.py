@@ -289,7 +289,7 @@ class RunRows:
 
         def end(tx: Transaction) -> None:
             change_runs(tx, [*self.wake(row, move.status), self.moved(move), status_of(row.key)])
-            self._cancel_children(tx, row.number, status_of)
+            cancel_below(tx, [row.number], status_of)
 
         hit(BEFORE_MOVE)
         self._engine.write(end)
@@ -303,7 +303,7 @@ class RunRows:
 
         def end(tx: Transaction) -> set[int]:
             change_runs(tx, beside)
-            return self._cancel_children(tx, run, status_of, last)
+            return cancel_below(tx, [run], status_of, last)
 
         hit(BEFORE_MOVE)
         ended = self._engine.write(end)
@@ -313,20 +313,6 @@ class RunRows:
     def children(self, run: int) -> list[tuple[int, str]]:
         """Those that a run began and that go on: their numbers and keys, oldest first."""
         return [(row[0], row[1]) for row in self._engine.all("run_children", run=run)]
-
-    def _cancel_children(
-        self, tx: Transaction, run: int, status_of: Callable[[BranchKey], RowChange], last: int = LAST
-    ) -> set[int]:
-        ended: set[int] = set()
-        level = [run]
-        while level:
-            # From above, one by one: whoever is about to begin another finds itself cancelled, or that one is seen.
-            children = [row for each in level for row in tx.all("cancel_children", run=each, last=last)]
-            change_runs(tx, [status_of(BranchKey(*row[1:])) for row in children])
-            level = [row[0] for row in children]
-            ended.update(level)
-            last = LAST
-        return ended
 
     def moved(self, move: Move) -> RowChange:
         """For a commit, or beside other changes: the move of a run."""
@@ -392,6 +378,22 @@ def claim_due(
     )
     hit(AFTER_CLAIM)
     return [(TenantId(row[0]), RunRow(*row[1:])) for row in rows]
+
+
+def cancel_below(
+    tx: Transaction, runs: Sequence[int], status_of: Callable[[BranchKey], RowChange], last: int = LAST
+) -> set[int]:
+    """End those that runs began, up to a number, and those that these began; which they were."""
+    ended: set[int] = set()
+    level = list(runs)
+    while level:
+        # From above, one by one: whoever is about to begin another finds itself cancelled, or that one is seen.
+        children = [row for each in level for row in tx.all("cancel_children", run=each, last=last)]
+        change_runs(tx, [status_of(BranchKey(*row[1:])) for row in children])
+        level = [row[0] for row in children]
+        ended.update(level)
+        last = LAST
+    return ended
 
 
 def change_runs(tx: Transaction, changes: Sequence[RowChange]) -> None:

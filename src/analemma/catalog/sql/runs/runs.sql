@@ -320,6 +320,13 @@ SET status = 'CANCELLED', fence = fence + 1, holder = NULL, due_at = NULL, waiti
 WHERE parent = :run AND number <= :last AND ended_at IS NULL
 RETURNING number, owner, workflow, branch
 
+-- cancelled_parents --
+-- The runs of a branch that were cancelled, and of which a run that they began goes on.
+SELECT DISTINCT run.number
+FROM run JOIN run AS child ON child.parent = run.number AND child.ended_at IS NULL
+WHERE run.tenant = :tenant AND run.owner = :owner AND run.workflow = :workflow AND run.branch = :branch AND run.status = 'CANCELLED'
+ORDER BY run.number
+
 -- run_of_key --
 -- The run that was born under an idempotency key. The key counts for as long as the run goes on, keys are kept after its end, its first
 -- version is there, or it is that by which a run knows one that it began.
