@@ -344,7 +344,11 @@ class RunKernel(BagKernel):
         another owner, or no row; after the branch was read, that is."""
         seen = self._catalog.manifest(self._tenant, own) or self._catalog.expired(self._tenant, own)
         if seen is None or seen.key != key:  # guard: run.life
-            raise NotFound(f"{place(key)} was deleted since", hint="have it back first", manifest=own.hex())
+            raise NotFound(
+                f"{place(key)} was deleted since",
+                hint="have it back first, if its name was not used again",
+                manifest=own.hex(),
+            )
 
     def _commit_run(self, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
         try:
