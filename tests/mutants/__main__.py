@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -46,6 +47,8 @@ def judge(mutant: Mutant, source: Path) -> Verdict:
     if mutant.equivalent:
         return Verdict(mutant, None, 0.0)
     (source / file).write_text(text)
+    # What was compiled of another mutant of the same length, made in the same second, would pass for this one.
+    Path(cache_from_source(str(source / file))).unlink(missing_ok=True)
     try:
         done = run([*PYTEST, *mutant.killers], source)
     finally:
