@@ -49,7 +49,7 @@ WHERE named.name IS NOT NULL AND coalesce(channel.rest_until, 0) <= (SELECT anal
 
 -- due_channels [postgres] --
 -- Channels that have something to deliver now and do not rest, and how often in a row each could not deliver: the function is in
--- migration 0015.
+-- the schema's baseline.
 SELECT * FROM analemma_due_channels(analemma_now(), :tenant::bigint)
 
 -- rest_channel --

@@ -73,7 +73,7 @@ WHERE tenant = :lanes.lane.key.tenant AND aggregatetype = :lanes.lane.key.aggreg
 SELECT id, name FROM tenant
 
 -- claim_lanes [postgres] --
--- Leases lanes that are due and free, and answers the first rows of each: the function is in migration 0015.
+-- Leases lanes that are due and free, and answers the first rows of each: the function is in the schema's baseline.
 SELECT * FROM analemma_claim_lanes(  -- guard: lane.leased.postgres
     NULL, :tenant::bigint, :lanes::bigint, :rows::bigint, :lease::bigint, :calm::boolean, :channel
 )
@@ -90,7 +90,7 @@ include due_lane
 LIMIT 1
 
 -- any_lane_due [postgres] --
--- Whether there is anything to claim: the function is in migration 0015.
+-- Whether there is anything to claim: the function is in the schema's baseline.
 SELECT 1 WHERE analemma_is_due(analemma_now(), NULL, :channel)
 
 -- any_lane_due_of [sqlite] --
@@ -194,7 +194,7 @@ WHERE lane.tenant = given.tenant AND lane.aggregatetype = given.aggregatetype
 RETURNING lane.tenant, lane.aggregatetype, lane.aggregateid
 
 -- finish_lanes [postgres] --
--- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in migration 0023.
+-- Settles what was handled of each lane, writes down what failed, and gives the lane back: the function is in the schema's baseline.
 SELECT * FROM analemma_finish_lanes(  -- guard: lane.finished.postgres
     NULL, :tenants::bigint[], :types::text[], :ids::text[], :fences::bigint[], :done_seqs::bigint[], :last_seqs::bigint[],
     :statuses::text[], :attempts::bigint[], :delays::bigint[], :reasons::text[]
