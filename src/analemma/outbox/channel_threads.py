@@ -15,6 +15,7 @@ from analemma.catalog.outbox.channels import Channels, DueChannel
 from analemma.catalog.outbox.claims import OutboxClaims
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError
+from analemma.failpoints import declare, hit
 from analemma.outbox.batches import BatchHandler
 from analemma.outbox.channel_delivery import ChannelDelivery, Host
 from analemma.outbox.holding import TenantNames
@@ -26,6 +27,8 @@ PROBE: Final = 10
 DRAIN_POLL_S: Final = 0.005
 SHORT_WAIT_S: Final = 0.1
 """For so long, a thread waits for a channel's turn; for longer, it is given to others."""
+
+AFTER_DUE = declare("outbox.after_due", "it is known which channels have something to deliver, and no thread has begun")
 
 log = logging.getLogger("analemma.outbox")
 
@@ -131,19 +134,23 @@ class ChannelThreads:
     def _begin_due(self) -> tuple[bool, float]:
         """Start threads for channels that are due, the least recently served first; whether there was any, and in how
         many seconds at the latest to look again."""
+        ended = self._ended
         due = self._channels.due(self._tenant)
+        hit(AFTER_DUE)
         now = time.monotonic()
         has_begun = False
         with self._lock:
             idle = [each for each in due if each.name not in self._running]
-            ready = [each for each in idle if self._not_before.get(each.name, now) <= now]
+            # What was read of a channel whose thread has ended since may not be so any more: it may rest.
+            known = [each for each in idle if self._served.get(each.name, 0) <= ended]  # guard: channel.due
+            ready = [each for each in known if self._not_before.get(each.name, now) <= now]
             free = self._settings.ship_threads - len(self._running)
             self._is_crowded = len(ready) > free
             for each in sorted(ready, key=lambda each: self._served.get(each.name, 0))[: max(0, free)]:
                 self._begin(each)
                 has_begun = True
             later = [self._not_before[each.name] - now for each in idle if self._not_before.get(each.name, now) > now]
-        return has_begun, min(later, default=self._settings.outbox_poll_idle_s)
+        return has_begun, min(later, default=self._settings.outbox_poll_idle_s) if len(known) == len(idle) else 0.0
 
     def _begin(self, due: DueChannel) -> None:
         name = f"analemma-channel-{due.name}"

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from analemma import SHIPPED, Parcel, Shipped, refused, retry
+from analemma.testing import failpoints
 from tests.api.pipeline.scripted_shop import answer_for, drain_until, opensearch, put_books, scripted, times_sent
 from tests.api.pipeline.ship_shop import documents_of, drain, jsonl, open_ship_shop, rule
 from tests.api.pipeline.shop import put_book
@@ -140,6 +141,34 @@ def test_a_dead_sink_is_asked_once_however_many_documents_wait(store: Store, tmp
             drain(app)
         # Of the 60 that wait, none is touched.
         assert len(script.batches) == 1 and {each.attempts for each in app.outbox.failed(limit=100).entries} <= {0}
+
+
+def test_a_sink_that_fails_while_a_worker_looks_for_work_is_asked_once(
+    store: Store, tmp_path: Path, script: Script
+) -> None:
+    looked = threading.Event()
+
+    def fail(parcels: Sequence[Parcel]) -> list[Shipped]:
+        assert looked.wait(30)
+        return [retry("cannot be reached", is_down=True)] * len(parcels)
+
+    def end_meanwhile() -> None:
+        looked.set()
+        end = time.monotonic() + 30
+        while any(each.name.startswith("analemma-channel-") for each in threading.enumerate()):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    script.answering = fail
+    with open_ship_shop(store, tmp_path, scripted(commit={"batchSize": 20}), ship_rest_s=60) as (app, _):
+        put_books(app, 60)
+        # Its thread ends between what the worker reads of the channel, while that holds 20 of 60, and what it does.
+        failpoints.arm("outbox.after_due:2", end_meanwhile)
+        try:
+            drain(app)
+        finally:
+            failpoints.arm(None)
+        assert looked.is_set() and len(script.batches) == 1
 
 
 def test_a_slow_sink_delays_neither_others_nor_compiles(
