@@ -15,7 +15,7 @@ import orjson
 import psycopg
 
 import analemma
-from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.settings import Settings
 from bench.contenders import pgqueuer_jobs, procrastinate_jobs

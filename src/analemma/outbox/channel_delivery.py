@@ -14,9 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.outbox.channels import Channels
-from analemma.catalog.outbox.claims import WORKER_DIED, OutboxClaims
-from analemma.catalog.outbox.lanes import BlamedLane, ClaimedLane, EventFailure, Finished, LaneOutcome, LeaseLost
+from analemma.catalog.leases import database_clock
+from analemma.catalog.outbox.claims import (
+    WORKER_DIED,
+    BlamedLane,
+    ClaimedLane,
+    EventFailure,
+    Finished,
+    LaneOutcome,
+    LeaseLost,
+    OutboxClaims,
+)
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.outbox.batches import BatchAnswer, BatchHandler, Failed, Rest
@@ -60,7 +68,6 @@ class ChannelDelivery:
     def __init__(
         self,
         claims: OutboxClaims,
-        channels: Channels,
         handler: BatchHandler[Any],
         host: Host,
         names: TenantNames,
@@ -70,7 +77,6 @@ class ChannelDelivery:
         chance: random.Random,
     ) -> None:
         self._claims = claims
-        self._channels = channels
         self._handler = handler
         self._host = host
         self._names = names
@@ -221,7 +227,10 @@ class ChannelDelivery:
 
     def _ask(self, name: str, lanes: list[ClaimedLane], deliveries: list[list[Any]]) -> BatchAnswer:
         def still_ours(*, least_s: float) -> Sequence[bool]:
-            return self._channels.held(lanes, least_s=min(least_s, self._claims.lease_s / 2))
+            least = int(min(least_s, self._claims.lease_s / 2) * 1e6)
+            given = [(*lane.key, lane.fence) for lane in lanes]
+            found = {row[0] for row in self._claims.engine.all("held_lanes", lanes=given, least=least)}
+            return [place in found for place in range(len(lanes))]
 
         if not deliveries:
             return BatchAnswer(is_proof=False)
@@ -233,14 +242,20 @@ class ChannelDelivery:
             return BatchAnswer(dict.fromkeys(range(len(deliveries)), Failed(reason)), Rest(reason), is_proof=False)
 
     def _rest(self, name: str, rest: Rest) -> float:
-        settings = self._settings
-        rest_s = self._channels.rest(
-            name,
-            base_s=settings.ship_rest_s,
-            longest_s=settings.ship_rest_max_s,
-            asked_s=rest.after_s,
-            reason=rest.reason,
-        )
+        """Have all workers leave a channel alone; for how long. Whoever finds the same failure while it rests already
+        does not make it longer."""
+        asked = {
+            "base": int(self._settings.ship_rest_s * 1e6),
+            "longest": int(self._settings.ship_rest_max_s * 1e6),
+            "asked": int((rest.after_s or 0.0) * 1e6),
+            "reason": rest.reason,
+        }
+
+        def rest_channel(tx: Transaction) -> int:
+            rest_us: int = tx.value("rest_channel", name=name, now=database_clock(tx), **asked)
+            return rest_us
+
+        rest_s = self._claims.engine.write(rest_channel) / 1e6
         log.warning("the channel %s rests for %.1f s: %s", name, rest_s, rest.reason)
         return rest_s
 

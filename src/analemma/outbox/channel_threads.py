@@ -11,7 +11,9 @@ import threading
 import time
 from typing import Any, Final, NamedTuple
 
-from analemma.catalog.outbox.channels import Channels, DueChannel
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.leases import database_clock
+from analemma.catalog.outbox.channels import DueChannel, due_channels
 from analemma.catalog.outbox.claims import OutboxClaims
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError
@@ -47,7 +49,6 @@ class ChannelThreads:
     def __init__(
         self,
         claims: OutboxClaims,
-        channels: Channels,
         handler: BatchHandler[Any],
         host: Host,
         names: TenantNames,
@@ -56,14 +57,12 @@ class ChannelThreads:
         settings: Settings,
         chance: random.Random,
     ) -> None:
-        self._channels = channels
+        self._engine = claims.engine
         self._handler = handler
         self._host = host
         self._tenant = tenant
         self._settings = settings
-        self._delivery = ChannelDelivery(
-            claims, channels, handler, host, names, tenant=tenant, settings=settings, chance=chance
-        )
+        self._delivery = ChannelDelivery(claims, handler, host, names, tenant=tenant, settings=settings, chance=chance)
         self._lock = threading.Lock()
         self._running: dict[str, threading.Thread] = {}
         self._listener: Listener | None = None
@@ -108,7 +107,7 @@ class ChannelThreads:
         """Whether there is a channel to deliver that does not rest, or was while this was asked."""
         ended = self._ended
         # What a thread holds is not due. One that ends meanwhile may have given it back.
-        return bool(self._channels.due(self._tenant)) or self.is_active() or ended != self._ended
+        return bool(due_channels(self._engine, self._tenant)) or self.is_active() or ended != self._ended
 
     def _ending(self) -> bool:
         return self._over.is_set() or self._host.is_stopping()
@@ -135,7 +134,7 @@ class ChannelThreads:
         """Start threads for channels that are due, the least recently served first; whether there was any, and in how
         many seconds at the latest to look again."""
         ended = self._ended
-        due = self._channels.due(self._tenant)
+        due = due_channels(self._engine, self._tenant)
         hit(AFTER_DUE)
         now = time.monotonic()
         has_begun = False
@@ -212,7 +211,7 @@ class ChannelThreads:
             if is_probing:
                 if not any(answer.is_proof for answer in answers):
                     return 0.0
-                self._channels.wake(name)
+                self._engine.execute("wake_channel", name=name)
                 is_probing = False
             if plan.per_second is not None and turn is not None:
                 wait_s = turn.ends - time.monotonic()
@@ -229,6 +228,12 @@ class ChannelThreads:
         return None if turn is None or turn.ends + 1 < time.monotonic() else turn
 
     def _reserve(self, name: str, lanes: int, per_second: float) -> _Turn:
+        """Take the time that a delivery needs by the channel's rate, behind all that was taken by any worker."""
         duration_s = lanes / per_second
-        begins = time.monotonic() + self._channels.take_turn(name, duration_s)
+
+        def take(tx: Transaction) -> int:
+            wait_us: int = tx.value("take_turn", name=name, now=database_clock(tx), duration=int(duration_s * 1e6))
+            return wait_us
+
+        begins = time.monotonic() + max(0, self._engine.write(take)) / 1e6
         return _Turn(begins, begins + duration_s, lanes)

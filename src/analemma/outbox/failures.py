@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from analemma.catalog.outbox.lanes import EventFailure, EventRow
+from analemma.catalog.outbox.claims import EventFailure, EventRow
 from analemma.errors import AnalemmaError, Conflict, Corrupt, DataLost, Denied, Expired, Internal, Invalid, Limit
 
 PERMANENT: tuple[type[Exception], ...] = (

@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.outbox.lanes import EventRow, LaneKey
+from analemma.catalog.outbox.claims import EventRow
+from analemma.catalog.outbox.lanes import LaneKey
 from analemma.errors import Invalid
 
 PAYLOAD_VERSION = "1.0"

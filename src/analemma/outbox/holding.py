@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from analemma.catalog.outbox.claims import OutboxClaims
-from analemma.catalog.outbox.lanes import ClaimedLane
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.outbox.claims import ClaimedLane, OutboxClaims
 from analemma.catalog.port import TenantId
 
 
@@ -61,14 +61,14 @@ class HeldLanes:
 class TenantNames:
     """What tenants are called, by their numbers; asked for again when one is not known."""
 
-    def __init__(self, claims: OutboxClaims) -> None:
-        self._claims = claims
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._names: dict[int, str] = {}
 
     def of(self, tenant: TenantId) -> str:
         """The name of a tenant."""
         name = self._names.get(tenant)
         if name is None:
-            self._names = self._claims.tenant_names()
+            self._names = dict(self._engine.all("tenant_names"))
             name = self._names[tenant]
         return name

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from analemma.catalog.outbox.claims import OutboxClaims
-from analemma.catalog.outbox.lanes import Finished, LaneOutcome
+from analemma.catalog.outbox.claims import Finished, LaneOutcome, OutboxClaims
 from analemma.outbox.failures import clean
 from analemma.outbox.holding import HeldLanes
 

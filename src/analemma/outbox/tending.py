@@ -10,13 +10,25 @@ from typing import Any, Literal
 
 import orjson
 
-from analemma.catalog.outbox.admin import BEFORE_EVERYTHING, EventFilter, OutboxEntry, OutboxRows
-from analemma.catalog.outbox.channels import Channels
-from analemma.catalog.outbox.lanes import LaneKey
-from analemma.catalog.port import TenantId
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.leases import database_clock
+from analemma.catalog.outbox.admin import (
+    BEFORE_EVERYTHING,
+    EventFilter,
+    LaneCounts,
+    OutboxEntry,
+    revive_event,
+    stopped_events,
+)
+from analemma.catalog.outbox.channels import channel_counts, channel_failures, channel_states
+from analemma.catalog.outbox.lanes import LaneKey, enqueue
+from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.clock import Clock, Entropy
 from analemma.errors import Conflict, Invalid, NotFound
+from analemma.failpoints import declare, hit
 from analemma.settings import Settings
+
+AFTER_HOUSEKEEPING = declare("outbox.after_housekeeping", "some of the rows that were settled long ago are deleted")
 
 BATCH = 100
 HOUSEKEEPING_BATCH = 1000
@@ -103,20 +115,18 @@ class Outbox:
 
     def __init__(
         self,
-        rows: OutboxRows,
+        engine: Engine,
         *,
         find_tenant: Callable[[str], TenantId | None],
         signal: Callable[[], None],
         settings: Settings,
         clock: Clock,
         entropy: Entropy,
-        channels: Channels | None = None,
-        copies: Mapping[str, Callable[[bytes], bytes]] | None = None,
+        copies: Mapping[str, Callable[[bytes], bytes]],
     ) -> None:
         """`copies` has, by types of events, what the payload of one becomes that is delivered again."""
-        self._rows = rows
-        self._channels = channels
-        self._copies = copies or {}
+        self._engine = engine
+        self._copies = copies
         self._find_tenant = find_tenant
         self._signal = signal
         self._settings = settings
@@ -127,10 +137,10 @@ class Outbox:
         """Counts, ages and whether they are in order. Counting what was processed reads all of it; without that, only
         what is under way is read."""
         number = self._tenant(tenant)
-        lanes = self._rows.lane_counts(number)
-        oldest_us = self._rows.oldest_us(number)
-        processed, discarded = self._rows.settled_counts(number) if count_processed else (None, None)
-        oldest_s = None if oldest_us is None else max(0.0, (self._rows.now_us() - oldest_us) / SECOND_US)
+        (lanes,) = self._engine.rows(LaneCounts, "outbox_lanes", tenant=number)
+        oldest_us = self._engine.value("outbox_oldest", tenant=number)
+        processed, discarded = self._engine.all("outbox_settled", tenant=number)[0] if count_processed else (None, None)
+        oldest_s = None if oldest_us is None else max(0.0, (database_clock(self._engine) - oldest_us) / SECOND_US)
         pending = lanes.undelivered - lanes.leased - lanes.failed - lanes.parked
         resting = self._resting(number)
         failing = self._failing(number)
@@ -169,7 +179,7 @@ class Outbox:
     ) -> OutboxPage:
         """Events that failed and wait for another try, a page at a time."""
         chosen = self._filter(tenant, type, aggregate_type, aggregate_id)
-        return _page(self._rows.failed(chosen, after=_after(cursor), limit=_checked(limit) + 1), limit)
+        return self._page("failed_events", chosen, limit, cursor)
 
     def dead_letters(
         self,
@@ -183,7 +193,7 @@ class Outbox:
     ) -> OutboxPage:
         """Events that were given up on and park their aggregate, a page at a time."""
         chosen = self._filter(tenant, type, aggregate_type, aggregate_id)
-        return _page(self._rows.dead(chosen, after=_after(cursor), limit=_checked(limit) + 1), limit)
+        return self._page("dead_letters", chosen, limit, cursor)
 
     def replay(
         self,
@@ -222,7 +232,7 @@ class Outbox:
         count = 0
         for event in self._chosen(ids, self._filter(tenant, type, aggregate_type, aggregate_id)):
             said = "discarded" if reason is None else f"discarded: {reason}"
-            if self._rows.discard(event, f"{event.failure_reason}; {said}" if event.failure_reason else said):
+            if self._discard(event, f"{event.failure_reason}; {said}" if event.failure_reason else said):
                 count += 1
             elif ids is not None:
                 raise Conflict(
@@ -241,18 +251,20 @@ class Outbox:
     ) -> int:
         """Delete rows that were delivered, or given up by a person, longer ago than the settings say; how many. Nothing
         that is not settled is ever deleted."""
-        now = self._rows.now_us()
+        now = database_clock(self._engine)
         processed_s = self._settings.outbox_keep_processed_s if processed_after_s is None else processed_after_s
         dead_s = self._settings.outbox_keep_dead_s if dead_after_s is None else dead_after_s
         if not all(abs(each) <= LONGEST_AGE_S for each in (processed_s, dead_s)):
             raise Invalid(f"rows settled {processed_s} s and {dead_s} s ago", hint="give ages in seconds")
         count = 0
         while not stop():
-            deleted = self._rows.housekeep(
-                processed_before_us=now - int(processed_s * SECOND_US),
-                dead_before_us=now - int(dead_s * SECOND_US),
-                batch=HOUSEKEEPING_BATCH,
+            deleted = self._engine.execute(
+                "housekeep_outbox",
+                processed_before=now - int(processed_s * SECOND_US),
+                dead_before=now - int(dead_s * SECOND_US),
+                limit=HOUSEKEEPING_BATCH,
             )
+            hit(AFTER_HOUSEKEEPING)
             count += deleted
             if deleted < HOUSEKEEPING_BATCH:
                 break
@@ -260,15 +272,56 @@ class Outbox:
 
     def _replay(self, event: OutboxEntry, done: Replayed) -> Replayed:
         if event.processed_at_us is not None:
-            # Ids are random, so whoever asks twice gets two.
-            id = f"{event.id[:64]}-{self._entropy.random_bytes(8).hex()}"
-            if event.type in self._copies:
-                event = event._replace(payload=self._copies[event.type](event.payload))
-            self._rows.deliver_again(event, id=id, now_us=self._clock.now_us())
+            self._deliver_again(event)
             return Replayed(done.revived, done.copied + 1, done.skipped)
-        if self._rows.revive(event):
+        if self._engine.write(lambda tx: revive_event(tx, event.lane, event.seq, now_us=database_clock(tx))):
             return Replayed(done.revived + 1, done.copied, done.skipped)
         return Replayed(done.revived, done.copied, done.skipped + 1)
+
+    def _page(
+        self,
+        statement: Literal["dead_letters", "failed_events"],
+        chosen: EventFilter,
+        limit: int,
+        cursor: str | None,
+    ) -> OutboxPage:
+        if not 1 <= limit <= 10_000:
+            raise Invalid(f"a page of {limit}", hint="ask for 1 to 10,000 entries")
+        # One more than was asked for, to know whether there is a next page.
+        events = stopped_events(self._engine, statement, chosen, after=_after(cursor), limit=limit + 1)
+        shown = events[:limit]
+        return OutboxPage(shown, _cursor(shown[-1].lane) if len(events) > limit else None)
+
+    def _deliver_again(self, event: OutboxEntry) -> None:
+        """Add a copy of a settled event at the end of its lane."""
+        # Ids are random, so whoever asks twice gets two.
+        id = f"{event.id[:64]}-{self._entropy.random_bytes(8).hex()}"
+        copied = self._copies.get(event.type)
+        copy = OutboxEvent(
+            id=id,
+            aggregate_type=event.aggregate_type,
+            aggregate_id=event.aggregate_id,
+            type=event.type,
+            payload=event.payload if copied is None else copied(event.payload),
+            # Under a key of its own: consumers know the old one.
+            idempotency_key=None if event.idempotency_key is None else f"{event.idempotency_key}#{id}",
+            priority=event.priority,
+            trace=event.trace,
+        )
+        now_us = self._clock.now_us()
+        self._engine.write(lambda tx: enqueue(tx, event.tenant_number, [copy], now_us=now_us))
+
+    def _discard(self, event: OutboxEntry, reason: str) -> bool:
+        """Have a lane go on behind an event; False if it did not stop there."""
+        place = {**event.lane._asdict(), "seq": event.seq}
+
+        def move(tx: Transaction) -> bool:
+            now = database_clock(tx)
+            if tx.execute("skip_in_lane", **place, now=now) != 1:
+                return False
+            return tx.execute("discard_event", **place, now=now, reason=reason) == 1
+
+        return self._engine.write(move)
 
     def _chosen(self, ids: str | Sequence[str] | None, chosen: EventFilter) -> list[OutboxEntry]:
         """Read first and acted upon afterwards: what an action brings about is not acted upon again."""
@@ -280,13 +333,13 @@ class Outbox:
             return [self._event(id, chosen.tenant) for id in ([ids] if isinstance(ids, str) else ids)]
         found: list[OutboxEntry] = []
         after = BEFORE_EVERYTHING
-        while page := self._rows.dead(chosen, after=after, limit=BATCH):
+        while page := stopped_events(self._engine, "dead_letters", chosen, after=after, limit=BATCH):
             found += page
             after = page[-1].lane
         return found
 
     def _event(self, id: str, tenant: TenantId | None) -> OutboxEntry:
-        found = self._rows.events(id, tenant)
+        found = self._engine.rows(OutboxEntry, "outbox_event", id=id, tenant=tenant)
         if not found:
             raise NotFound(f"there is no event {id!r}", hint="housekeeping deletes what was settled long ago", id=id)
         if len(found) > 1:
@@ -310,21 +363,17 @@ class Outbox:
     def _resting(self, tenant: TenantId | None) -> tuple[str, ...]:
         """What is wrong with each channel that is left alone, beginning with its name. A tenant hears of those that
         hold something of its own, and not what they said: it may have been about another's."""
-        if self._channels is None:
-            return ()
-        failing = [state for state in self._channels.states().values() if state.failures]
+        failing = [state for state in channel_states(self._engine).values() if state.failures]
         if tenant is not None:
-            counts = self._channels.counts(tenant)
+            counts = channel_counts(self._engine, tenant)
             return tuple(f"{each.name} did not answer {each.failures} times" for each in failing if each.name in counts)
         return tuple(f"{state.name} did not answer {state.failures} times: {state.reason}" for state in failing)
 
     def _failing(self, tenant: TenantId | None) -> tuple[str, ...]:
         """What is tried again of each other channel, and why, beginning with its name; to a tenant, of its own."""
-        if self._channels is None:
-            return ()
-        resting = {state.name for state in self._channels.states().values() if state.failures}
-        found = [each for each in self._channels.failures(tenant).values() if each.name not in resting]
-        now_us = self._channels.now_us()
+        resting = {state.name for state in channel_states(self._engine).values() if state.failures}
+        found = [each for each in channel_failures(self._engine, tenant).values() if each.name not in resting]
+        now_us = database_clock(self._engine)
         return tuple(
             f"{each.name} fails: {each.reason}; it is tried again "
             f"{'at once' if each.due_us <= now_us else f'in {(each.due_us - now_us) / SECOND_US:.0f} s'}"
@@ -348,19 +397,6 @@ class Outbox:
 def told_dead(count: int) -> str:
     """How many events are dead, in words."""
     return "1 event is dead and parks its aggregate" if count == 1 else f"{count} events are dead and park theirs"
-
-
-def _page(events: list[OutboxEntry], limit: int) -> OutboxPage:
-    """One more than the page was asked for, to know whether there is a next one."""
-    shown = events[:limit]
-    cursor = _cursor(shown[-1].lane) if len(events) > limit else None
-    return OutboxPage(shown, cursor)
-
-
-def _checked(limit: int) -> int:
-    if not 1 <= limit <= 10_000:
-        raise Invalid(f"a page of {limit}", hint="ask for 1 to 10,000 entries")
-    return limit
 
 
 def _cursor(lane: LaneKey) -> str:

@@ -16,17 +16,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.outbox.channels import Channels
-from analemma.catalog.outbox.claims import WORKER_DIED, OutboxClaims
-from analemma.catalog.outbox.lanes import (
-    Acknowledgement,
+from analemma.catalog.outbox.claims import (
+    WORKER_DIED,
     BlamedLane,
     ClaimedLane,
     EventFailure,
     EventRow,
     LaneOutcome,
     LeaseLost,
+    OutboxClaims,
 )
+from analemma.catalog.outbox.lanes import Acknowledgement
 from analemma.catalog.port import TenantId
 from analemma.errors import AnalemmaError, Conflict, Invalid
 from analemma.outbox.batches import BatchHandler
@@ -65,7 +65,7 @@ class OutboxPollingWorker:
         concurrency: int | None = None,
         tenant: TenantId | None = None,
         chance: random.Random | None = None,
-        batches: tuple[Channels, BatchHandler[Any]] | None = None,
+        batches: BatchHandler[Any] | None = None,
     ) -> None:
         """`handlers` are by event type; `tenant` None is all of them. `batches` is who delivers channels; without it,
         they are left to other workers."""
@@ -82,7 +82,7 @@ class OutboxPollingWorker:
         )
         self._chance = chance or random.Random()
         self._stopping = False
-        self._names = TenantNames(claims)
+        self._names = TenantNames(claims.engine)
         self._listener: Listener | None = None
         self._lock = threading.Lock()
         """Guards what follows."""
@@ -112,7 +112,7 @@ class OutboxPollingWorker:
         self._channels: ChannelThreads | None = None
         if batches is not None:
             self._channels = ChannelThreads(
-                claims, *batches, self, self._names, tenant=tenant, settings=settings, chance=self._chance
+                claims, batches, self, self._names, tenant=tenant, settings=settings, chance=self._chance
             )
 
     @property

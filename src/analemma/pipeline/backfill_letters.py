@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from analemma.catalog.outbox.admin import EventFilter, OutboxEntry, OutboxRows
+from analemma.catalog.outbox.admin import EventFilter, OutboxEntry, stopped_events
 from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
@@ -31,7 +31,7 @@ def letters_after(
     parts: TenantParts, scope: BackfillScope, after: LaneKey, limit: int
 ) -> tuple[list[OutboxEntry], LaneKey, bool]:
     """Some dead letters of a scope, behind which lane that was, and whether there may be more."""
-    page = OutboxRows(parts.engine).dead(EventFilter(parts.tenant), after=after, limit=limit)
+    page = stopped_events(parts.engine, "dead_letters", EventFilter(parts.tenant), after=after, limit=limit)
     chosen = [each for each in page if _is_meant(parts.tenant_name, scope, each)]
     return chosen, page[-1].lane if page else after, len(page) == limit
 

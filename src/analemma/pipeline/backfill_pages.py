@@ -25,7 +25,7 @@ from analemma.catalog.entities.backfills import (
 from analemma.catalog.entities.entities import Overtaken
 from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.admin import revive_event
-from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import AnalemmaError, Conflict, Internal

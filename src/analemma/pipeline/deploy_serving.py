@@ -19,7 +19,7 @@ from analemma.catalog.entities.deploys import (
     move,
 )
 from analemma.catalog.entities.fanouts import has_dependants
-from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.sinks.states import ShippedRow
 from analemma.clock import Clock
 from analemma.failpoints import declare, hit

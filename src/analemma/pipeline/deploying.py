@@ -19,8 +19,8 @@ from analemma.catalog.entities.deploys import DeployRow, DeployRows, NewDeploy, 
 from analemma.catalog.entities.entities import find_entity
 from analemma.catalog.entities.raws import Fate, Written
 from analemma.catalog.names import check_part
-from analemma.catalog.outbox.events import enqueue
-from analemma.catalog.outbox.lanes import LeaseLost
+from analemma.catalog.outbox.claims import LeaseLost
+from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import TenantId
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet

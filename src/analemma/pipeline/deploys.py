@@ -25,9 +25,10 @@ from analemma.catalog.entities.deploys import (
     move,
 )
 from analemma.catalog.entities.entities import EntityPlace, find_entity
+from analemma.catalog.leases import database_clock
 from analemma.catalog.outbox.admin import revive_event
-from analemma.catalog.outbox.channels import Channels
-from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.channels import channel_states
+from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import Conflict, Invalid, NotFound, Timeout
@@ -85,7 +86,6 @@ class Deploys:
         self._listen = listen
         self._wake = wake
         self._keep_s = keep_s
-        self._channels = Channels(engine)
 
     def get(self, id: str) -> Deploy:
         """A deploy as it is now; NotFound if there is none of this id, or none any more."""
@@ -305,7 +305,7 @@ class Deploys:
         if not lanes:
             return {}
         left = lanes_left(self._engine, row.tenant, SLICE, lanes.values())
-        channels, now_us = self._channels.states(), self._channels.now_us()
+        channels, now_us = channel_states(self._engine), database_clock(self._engine)
         found = {}
         for rule, lane in lanes.items():
             there, channel = left[lane], channels.get(rule)
@@ -324,7 +324,7 @@ class Deploys:
         if row.state.is_over:
             return None
         if row.state is DeployState.SINKING:
-            waits, now_us = self._waits(row, find_sinks(self._engine, row.number)), self._channels.now_us()
+            waits, now_us = self._waits(row, find_sinks(self._engine, row.number)), database_clock(self._engine)
             told = [f"{rule}{wait.describe(now_us)}" for rule, wait in waits.items()]
             return f"an answer of {', '.join(told)}" if told else "the answers of its sinks to be counted"
         event = find_event(self._engine, row.tenant, row.event)

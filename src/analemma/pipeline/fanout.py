@@ -27,8 +27,7 @@ from analemma.catalog.entities.fanouts import (
     hold_fanout,
     move_fanout,
 )
-from analemma.catalog.outbox.events import enqueue
-from analemma.catalog.outbox.lanes import settled_lane
+from analemma.catalog.outbox.lanes import enqueue, settled_lane
 from analemma.catalog.port import OutboxEvent
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet

@@ -12,7 +12,7 @@ import orjson
 from analemma.canon.canonical_json import canonical_json
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.entities import EntityPlace, EntityRow, find_entity
-from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet

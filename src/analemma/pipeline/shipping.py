@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.entities import EntityPlace
-from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
 from analemma.catalog.sinks.states import ShippedRow, ShipState, SinkStates, WantedShip, record_shipped
 from analemma.clock import Clock

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from analemma.catalog.outbox.channels import ChannelCounts, ChannelFailure, Channels, ChannelState
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.leases import database_clock
+from analemma.catalog.outbox.channels import (
+    ChannelCounts,
+    ChannelFailure,
+    ChannelState,
+    channel_counts,
+    channel_failures,
+    channel_states,
+)
 from analemma.catalog.port import TenantId
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule
@@ -79,14 +88,14 @@ class Sinks:
 
     def __init__(
         self,
-        channels: Channels,
+        engine: Engine,
         sinks: OpenSinks,
         *,
         contracts: Callable[[], ContractSet],
         find_tenant: Callable[[str], TenantId | None],
         wake: Callable[[], None],
     ) -> None:
-        self._channels = channels
+        self._engine = engine
         self._sinks = sinks
         self._contracts = contracts
         self._find_tenant = find_tenant
@@ -99,9 +108,9 @@ class Sinks:
         if tenant is not None and (number := self._find_tenant(tenant)) is None:
             raise NotFound(f"there is no tenant {tenant!r}", hint="ingesting something begins a tenant", tenant=tenant)
         rules = self._contracts().active_sink_rules
-        counts, states = self._channels.counts(number), self._channels.states()
-        failures = self._channels.failures(number)
-        now = self._channels.now_us()
+        counts, states = channel_counts(self._engine, number), channel_states(self._engine)
+        failures = channel_failures(self._engine, number)
+        now = database_clock(self._engine)
         names = sorted(rules.keys() | counts.keys())
         if number is not None:
             states = {name: state._replace(reason=None) for name, state in states.items()}
@@ -127,9 +136,15 @@ class Sinks:
         """Have a sink that rests be tried at once, with all that waits for another try; whether it rested, or anything
         waited."""
         self._rule(self._contracts().active_sink_rules, sink)
-        rested = self._channels.try_at_once(sink)
+
+        def wake(tx: Transaction) -> bool:
+            rested = tx.execute("wake_channel", name=sink) == 1
+            hastened = tx.execute("hasten_channel", name=sink, now=database_clock(tx))
+            return rested or hastened > 0
+
+        changed = self._engine.write(wake)
         self._wake()
-        return rested
+        return changed
 
     def _rule(self, rules: dict[str, SinkRule], sink: str) -> SinkRule:
         if sink not in rules:

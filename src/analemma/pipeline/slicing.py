@@ -16,7 +16,6 @@ from analemma.catalog.entities.backfills import StoredEntry
 from analemma.catalog.entities.cutover import HeldEntity
 from analemma.catalog.entities.entities import EntityPlace, add_placeholders, find_entity
 from analemma.catalog.entities.slices import CompileStart, CompileWrite, Slices
-from analemma.catalog.outbox.admin import overtake
 from analemma.catalog.outbox.lanes import LaneKey, preceded
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
@@ -200,7 +199,8 @@ class SlicingWorkflow:
 
         def move(tx: Transaction) -> None:
             settle(tx)
-            overtake(tx, lane, event.seq, attempts=attempts, failure=failure, reason=reason)
+            place = {**lane._asdict(), "seq": event.seq}
+            tx.execute("overtake_event", **place, attempts=attempts, failure=failure, reason=reason)
 
         self._context.engine.write(move)
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from analemma.bag.bag import BagKernel
     from analemma.blocks.ownership import ObjectOwner, ObjectOwnership
     from analemma.catalog.leases import DatabaseClock
-    from analemma.catalog.outbox.channels import Channels
     from analemma.catalog.port import TenantId
     from analemma.flows.flows import Flows
     from analemma.flows.handlers import Handlers
@@ -254,20 +253,17 @@ class Store:
     def outbox(self) -> Outbox:
         """The events of all tenants: `status()`, `failed()`, `dead_letters()`, `get(id)`, `replay()`, `discard()`,
         `housekeep()`."""
-        from analemma.catalog.outbox.admin import OutboxRows
-        from analemma.catalog.outbox.channels import Channels
         from analemma.outbox.tending import Outbox
         from analemma.pipeline.events import SHIP_REQUESTED
         from analemma.pipeline.ship_requests import force_request
 
         return Outbox(
-            OutboxRows(self.catalog.engine),
+            self.catalog.engine,
             find_tenant=self.catalog.find_tenant,
             signal=self.catalog.wakeups.signal,
             settings=self.settings,
             clock=self._clock,
             entropy=self._entropy,
-            channels=Channels(self.catalog.engine),
             copies={SHIP_REQUESTED: force_request},
         )
 
@@ -352,11 +348,10 @@ class Store:
     @cached_property
     def sinks(self) -> Sinks:
         """The sinks of all tenants: `list()`, `health()`, `wake(id)`."""
-        from analemma.catalog.outbox.channels import Channels
         from analemma.pipeline.sinks import Sinks
 
         return Sinks(
-            Channels(self.catalog.engine),
+            self.catalog.engine,
             self._open_sinks,
             contracts=self.contracts.fresh,
             find_tenant=self.catalog.find_tenant,
@@ -374,9 +369,8 @@ class Store:
         base = self._beside if self.settings.ship_base is None else Path(self.settings.ship_base)
         return OpenSinks(base=base, clock=self._clock)
 
-    def _shipping(self) -> tuple[Channels, ShipWorkflow]:
+    def _shipping(self) -> ShipWorkflow:
         """What a worker needs to ship."""
-        from analemma.catalog.outbox.channels import Channels
         from analemma.catalog.sinks.states import SinkStates
         from analemma.pipeline.deploy_serving import DeployAnswers
         from analemma.pipeline.events import Events
@@ -384,7 +378,7 @@ class Store:
 
         if not any(isinstance(each, DeployAnswers) for each in self._shipped_listeners):
             self._shipped_listeners.insert(0, DeployAnswers(Events(self._entropy), clock=self._clock))
-        workflow = ShipWorkflow(
+        return ShipWorkflow(
             SinkStates(self.catalog.engine),
             contracts=self.contracts.fresh,
             sinks=self._open_sinks,
@@ -393,7 +387,6 @@ class Store:
             clock=self._clock,
             listeners=self._shipped_listeners,
         )
-        return Channels(self.catalog.engine), workflow
 
     def _pipeline_handlers(self) -> Mapping[str, Handler]:
         from analemma.pipeline.handlers import handlers

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from analemma import App, Settle
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.outbox.events import enqueue
+from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent as OutboxEvent
 
 T = TypeVar("T")

@@ -12,8 +12,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.bodies import write_whole
 from analemma.catalog.entities.entities import EntityPlace, Overtaken
-from analemma.catalog.outbox.events import LanePlan, PlacedEvent, check_events, in_lanes
-from analemma.catalog.outbox.lanes import LaneKey, Within, settled_lane
+from analemma.catalog.outbox.lanes import LaneKey, LanePlan, PlacedEvent, Within, check_events, in_lanes, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.failpoints import declare, hit
 

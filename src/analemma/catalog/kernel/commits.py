@@ -11,7 +11,7 @@ from analemma.catalog.engine.db import Row, Statements, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.versions import read_head
 from analemma.catalog.names import check_key
-from analemma.catalog.outbox.events import LanePlan, PlacedEvent, check_events, in_lanes
+from analemma.catalog.outbox.lanes import LanePlan, PlacedEvent, check_events, in_lanes
 from analemma.catalog.port import (
     BlockRow,
     BranchKey,

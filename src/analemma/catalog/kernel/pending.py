@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.kernel.commits import Batch, BranchRecord, Move, check_request
 from analemma.catalog.kernel.versions import branch_columns, stored_id
-from analemma.catalog.outbox.events import in_lanes
+from analemma.catalog.outbox.lanes import in_lanes
 from analemma.catalog.port import BranchKey, CommitRequest, Head, TenantId
 from analemma.errors import Invalid
 from analemma.failpoints import declare, hit

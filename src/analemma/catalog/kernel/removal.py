@@ -14,7 +14,7 @@ from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.kernel.commits import BranchRecord, change_rows
 from analemma.catalog.kernel.versions import branch_columns
-from analemma.catalog.outbox.events import check_events, in_lanes
+from analemma.catalog.outbox.lanes import check_events, in_lanes
 from analemma.catalog.port import BranchKey, Head, JournalRow, OutboxEvent, RowChange, TenantId
 from analemma.catalog.runs.runs import cancel_below
 from analemma.errors import Conflict, HeadMoved

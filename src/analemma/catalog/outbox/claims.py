@@ -13,24 +13,16 @@ passed over is done by somebody who can wait, in the same line as the producers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.leases import database_clock
-from analemma.catalog.outbox.lanes import (
-    BlamedLane,
-    ClaimedLane,
-    EventRow,
-    Finished,
-    LaneKey,
-    LaneOutcome,
-    grouped,
-    lease_lost,
-)
+from analemma.catalog.outbox.lanes import EventStatus, LaneKey
 from analemma.catalog.port import TenantId
-from analemma.errors import Timeout
+from analemma.errors import Conflict, Timeout
 from analemma.failpoints import declare, hit
 
 AFTER_CLAIM = declare("outbox.after_claim", "a worker has leased lanes, and handled nothing")
@@ -46,13 +38,94 @@ CANDIDATES = 16
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_Said = tuple[Any, ...]
+"""Of a lane that was given back and not lost: whether it is due again, how far it is settled, whether it is parked."""
+_COLUMNS = ("tenants", "types", "ids", "fences", "done_seqs", "last_seqs", "statuses", "attempts", "delays", "reasons")
+
+
+class LeaseLost(Conflict):
+    """Somebody else has taken the lane over: what was done about its event must be undone, and left to them."""
+
+
+class EventRow(NamedTuple):
+    """An event as its row has it."""
+
+    id: str
+    seq: int
+    type: str
+    payload: bytes
+    idempotency_key: str | None
+    priority: int
+    status: EventStatus
+    attempts: int
+    created_at_us: int
+    trace: str | None
+
+
+@dataclass(slots=True)
+class ClaimedLane:
+    """A lane under lease, and the first of its rows."""
+
+    key: LaneKey
+    fence: int
+    done_seq: int
+    """Known to be settled; a row whose transaction may yet be undone is not."""
+    last_seq: int
+    """The newest row that it has."""
+    suspect: bool
+    """A worker died in it: its next row is to be tried alone, after saying so."""
+    reclaimed: bool
+    """Whoever had it before did not give it back."""
+    events: list[EventRow] = field(default_factory=list)
+
+
+class EventFailure(NamedTuple):
+    """What became of an event that could not be handled."""
+
+    status: Literal["FAILED", "DEAD"]
+    attempts: int
+    delay_us: int | None
+    """How long to wait for the next try; None if there is none."""
+    reason: str
+
+
+class BlamedLane(NamedTuple):
+    """A lane in which a worker died, and how often its next row has been tried by that."""
+
+    lane: ClaimedLane
+    attempts: int
+
+
+class LaneOutcome(NamedTuple):
+    """What a worker has to say about a lane that it gives back."""
+
+    lane: ClaimedLane
+    done_seq: int
+    """The last row that was handled; that of the claim, if none was."""
+    failure: EventFailure | None = None
+    """Of the row behind it. Not written if that is settled after all: so it can be said before that is known."""
+
+
+class Finished(NamedTuple):
+    """What became of what a worker said about lanes."""
+
+    more: bool
+    """Something that was given back is due again already."""
+    delivered: int
+    """Rows that are settled since the claims, whoever settled them."""
+    failed: list[LaneOutcome]
+    """Whose failures were written."""
+    later: list[LaneOutcome]
+    """To be said again, because somebody is writing to the lane."""
+    lost: list[LaneOutcome]
+    """Their leases are lost, and nothing was written of them."""
 
 
 class OutboxClaims:
     """Claims, settles and gives back lanes."""
 
     def __init__(self, engine: Engine, *, lease_s: float) -> None:
-        self._engine = engine
+        self.engine = engine
         self.lease_s = lease_s
         self._lease_us = int(lease_s * 1_000_000)
         self._turn = 0
@@ -60,7 +133,7 @@ class OutboxClaims:
     @property
     def passes_over(self) -> bool:
         """Whether a lane that somebody is writing to is passed over. On SQLite one writes at a time."""
-        return not self._engine.has_one_writer
+        return not self.engine.has_one_writer
 
     def claim(
         self, *, lanes: int, rows: int, tenant: TenantId | None = None, calm: bool = False, channel: str = ""
@@ -68,11 +141,11 @@ class OutboxClaims:
         """Lease up to so many lanes of a channel, with about so many rows in all; with `calm`, none that a dead worker
         left. A lane may come without rows: those that are there by now come with the next claim."""
         if self.passes_over:
-            claimed = self._claim_at_once(self._engine, lanes, rows, tenant, calm, channel)
+            claimed = self._claim_at_once(self.engine, lanes, rows, tenant, calm, channel)
         elif not self.anything_due(tenant, channel=channel):
             return []  # Reading is free; a write would wait for its turn.
         else:
-            claimed = self._engine.write(lambda tx: self._claim_in_steps(tx, lanes, rows, tenant, calm, channel))
+            claimed = self.engine.write(lambda tx: self._claim_in_steps(tx, lanes, rows, tenant, calm, channel))
         if claimed:
             hit(AFTER_CLAIM)
         return claimed
@@ -81,13 +154,8 @@ class OutboxClaims:
         self, *, lanes: int, rows: int, wait_s: float, tenant: TenantId | None = None, channel: str = ""
     ) -> list[ClaimedLane]:
         """Lease lanes, having waited for one that a claim would have to pass over."""
-        found = self._engine.all(
-            "passed_over_lanes",
-            tenant=tenant,
-            lease=self._lease_us,
-            limit=CANDIDATES,
-            channel=channel,
-        )
+        asked = {"tenant": tenant, "lease": self._lease_us, "limit": CANDIDATES, "channel": channel}
+        found = self.engine.all("passed_over_lanes", **asked)
         if not found:
             return []
         self._turn += 1
@@ -100,16 +168,18 @@ class OutboxClaims:
     def anything_due(self, tenant: TenantId | None = None, *, channel: str = "") -> bool:
         """Whether a claim would find something, or would have to pass it over because it is being written to."""
         if tenant is None:
-            return self._engine.one("any_lane_due", channel=channel) is not None
-        return self._engine.one("any_lane_due_of", channel=channel, tenant=tenant) is not None
+            return self.engine.one("any_lane_due", channel=channel) is not None
+        return self.engine.one("any_lane_due_of", channel=channel, tenant=tenant) is not None
 
     def read(self, lane: ClaimedLane, limit: int) -> list[EventRow]:
         """The first rows of a lane that are not settled, as they are now."""
-        return self._engine.rows(EventRow, "lane_events", **lane.key._asdict(), after=lane.done_seq, limit=limit)
+        return self.engine.rows(EventRow, "lane_events", **lane.key._asdict(), after=lane.done_seq, limit=limit)
 
-    def position(self, lane: ClaimedLane) -> int | None:
-        """How far a lane is settled, by all transactions that have committed; None if it is another's."""
-        return self._position(self._engine, lane)
+    def position(self, lane: ClaimedLane, *, within: Statements | None = None) -> int | None:
+        """How far a lane is settled, by all transactions that have committed, or as one sees it; None if it is
+        another's."""
+        row = (within or self.engine).one("lane_position", **lane.key._asdict())
+        return int(row[1]) if row is not None and row[0] == lane.fence else None
 
     def finish(
         self,
@@ -121,16 +191,29 @@ class OutboxClaims:
         """Settle, fail and give back, all at once, in the transaction of `within` if there is one. Lanes that somebody
         is writing to are waited for so long in all, one after the other, and those that were not waited for long enough
         come first among what is left for later."""
+
+        def move(tx: Transaction) -> Finished:
+            if within is not None:
+                within(tx)
+            return self._finish(tx, outcomes)
+
         hit(BEFORE_ACKNOWLEDGE)
         if self.passes_over and within is None:
-            finished = self._finish_at_once(self._engine, outcomes)
+            finished = self._finish(self.engine, outcomes)
         else:
-            finished = self._engine.write(lambda tx: self._finish_within(tx, outcomes, within))
+            finished = self.engine.write(move)
         if finished.later and wait_s > 0:
-            done, later = self._in_turn({each.lane.key: each for each in finished.later}, wait_s, self._finish_one)
+            waiting = [(each.lane.key, each) for each in finished.later]
+            done, left = self._in_turn(waiting, wait_s, lambda tx, each: self._finish(tx, [each]))
+            finished = finished._replace(later=left)
             for each in done:
-                finished = finished.plus(each)
-            finished = finished._replace(later=later)
+                finished = Finished(
+                    finished.more or each.more,
+                    finished.delivered + each.delivered,
+                    finished.failed + each.failed,
+                    left,
+                    finished.lost + each.lost,
+                )
         hit(AFTER_ACKNOWLEDGE)
         return finished
 
@@ -146,9 +229,9 @@ class OutboxClaims:
             if found is not None:
                 tx.execute("process_events", lanes=[(*lane.key, lane.done_seq, seq)])
         if found is None:
-            position = self._position(tx, lane)
+            position = self.position(lane, within=tx)
             if position is None or position < seq:
-                raise lease_lost(lane.key)
+                raise _lost(lane.key)
         hit(AFTER_SETTLE)
 
     def renew(self, lanes: Sequence[ClaimedLane], *, wait_s: float = 0.0) -> list[ClaimedLane]:
@@ -157,31 +240,25 @@ class OutboxClaims:
         if not lanes:
             return []
         if not self.passes_over:
-            self._engine.write(lambda tx: self._renew(tx, lanes))
+            self.engine.write(lambda tx: self._renew(tx, lanes))
             return []
-        left = self._renew(self._engine, lanes)
+        left = self._renew(self.engine, lanes)
         if left and wait_s > 0:
-            _, left = self._in_turn({lane.key: lane for lane in left}, wait_s, self._renew_one)
+            _, left = self._in_turn(
+                [(each.key, each) for each in left], wait_s, lambda tx, each: self._renew(tx, [each])
+            )
         return left
 
     def begin(self, lane: ClaimedLane, seq: int) -> None:
         """Say that a row of a suspect lane is being tried now; LeaseLost if the lane is another's."""
-        if self._engine.execute("begin_event", **lane.key._asdict(), seq=seq, fence=lane.fence) != 1:
-            raise lease_lost(lane.key)
+        if self.engine.execute("begin_event", **lane.key._asdict(), seq=seq, fence=lane.fence) != 1:
+            raise _lost(lane.key)
 
     def blame(self, lanes: Sequence[BlamedLane]) -> None:
         """Count an attempt against the next row of each of these lanes, in which a worker died; from now on they are
         suspect. What is another's by now is left alone."""
         blamed = SimpleNamespace(lanes=sorted(lanes, key=lambda each: each.lane.key), reason=WORKER_DIED)
-        self._engine.write(lambda tx: tx.call("blame_lanes", blamed), alone=True)
-
-    def tenant_names(self) -> dict[int, str]:
-        """What tenants are called."""
-        return {int(row[0]): str(row[1]) for row in self._engine.all("tenant_names")}
-
-    def _position(self, source: Engine | Transaction, lane: ClaimedLane) -> int | None:
-        row = source.one("lane_position", **lane.key._asdict())
-        return int(row[1]) if row is not None and row[0] == lane.fence else None
+        self.engine.write(lambda tx: tx.call("blame_lanes", blamed), alone=True)
 
     def _in_line(self, key: LaneKey, wait_s: float, act: Callable[[Transaction], Result]) -> Result | None:
         """Do something about a lane after those who write to it now; None if its turn did not come in time."""
@@ -192,36 +269,41 @@ class OutboxClaims:
             return act(tx)
 
         try:
-            return self._engine.write(move)
+            return self.engine.write(move)
         except Timeout:
             return None
 
     def _in_turn(
-        self, waiting: Mapping[LaneKey, Item], wait_s: float, act: Callable[[Transaction, Item], Result]
+        self, waiting: Sequence[tuple[LaneKey, Item]], wait_s: float, act: Callable[[Transaction, Item], Result]
     ) -> tuple[list[Result], list[Item]]:
         """Do something about each after those who write to its lane now, one after the other and for so long in all;
         what came of that, and what is left. What was not waited for long enough comes first in that."""
         end = time.monotonic() + wait_s
         done: list[Result] = []
-        skipped: list[Item] = []
         left: list[Item] = []
-        for key, each in waiting.items():
+        for place, (key, each) in enumerate(waiting):
             wait_s = end - time.monotonic()
             if wait_s <= 0:
-                skipped.append(each)
-                continue
+                return done, [item for _, item in waiting[place:]] + left
             found = self._in_line(key, wait_s, lambda tx, each=each: [act(tx, each)])  # type: ignore[misc]
             if found is None:
                 left.append(each)
             else:
                 done += found
-        return done, skipped + left
+        return done, left
 
     def _claim_at_once(
-        self, source: Engine | Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
+        self, source: Statements, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
     ) -> list[ClaimedLane]:
         given = {"tenant": tenant, "lanes": lanes, "rows": rows, "lease": self._lease_us, "calm": calm}
-        return grouped(source.all("claim_lanes", channel=channel, **given))
+        claimed: list[ClaimedLane] = []
+        # The rows of a lane are neighbours, in order.
+        for row in source.all("claim_lanes", channel=channel, **given):
+            if not claimed or row[:3] != claimed[-1].key:
+                claimed.append(ClaimedLane(LaneKey(*row[:3]), *row[3:8]))
+            if row[8] is not None:
+                claimed[-1].events.append(EventRow._make(row[8:]))
+        return claimed
 
     def _claim_in_steps(
         self, tx: Transaction, lanes: int, rows: int, tenant: TenantId | None, calm: bool, channel: str
@@ -240,48 +322,41 @@ class OutboxClaims:
             claimed[place].events.append(EventRow._make(event))
         return claimed
 
-    def _renew(self, source: Engine | Transaction, lanes: Sequence[ClaimedLane]) -> list[ClaimedLane]:
+    def _renew(self, source: Statements, lanes: Sequence[ClaimedLane]) -> list[ClaimedLane]:
         """Those that were not renewed."""
         given = [(*lane.key, lane.fence) for lane in lanes]
         renewed = set(source.all("renew_lanes", lanes=given, lease=self._lease_us))
         return [lane for lane in lanes if lane.key not in renewed]
 
-    def _renew_one(self, tx: Transaction, lane: ClaimedLane) -> None:
-        self._renew(tx, [lane])
-
-    def _finish_one(self, tx: Transaction, outcome: LaneOutcome) -> Finished:
-        return self._finish_at_once(tx, [outcome])
-
-    def _finish_within(
-        self, tx: Transaction, outcomes: Sequence[LaneOutcome], within: Callable[[Transaction], None] | None
-    ) -> Finished:
-        if within is not None:
-            within(tx)
-        return self._finish_at_once(tx, outcomes)
-
-    def _finish_at_once(self, source: Engine | Transaction, outcomes: Sequence[LaneOutcome]) -> Finished:
-        if self.passes_over:
-            found = source.all("finish_lanes", **_columns(outcomes))
-            said = {row[0] - 1: row[1:] for row in found}
-        else:
-            said = self._finish_in_steps(source, outcomes)
-        delivered, failed, later, lost = 0, [], [], []
+    def _finish(self, source: Statements, outcomes: Sequence[LaneOutcome]) -> Finished:
+        said = self._finish_at_once(source, outcomes) if self.passes_over else self._finish_in_steps(source, outcomes)
+        delivered = 0
+        failed: list[LaneOutcome] = []
+        later: list[LaneOutcome] = []
+        lost: list[LaneOutcome] = []
         for place, outcome in enumerate(outcomes):
             if place in said:
                 _, done_seq, is_parked = said[place]
                 delivered += done_seq - outcome.lane.done_seq
                 if _is_written(outcome, done_seq):
                     failed.append(_as_written(outcome, bool(is_parked)))
-            elif self.passes_over and self._position(source, outcome.lane) is not None:
+            elif self.passes_over and self.position(outcome.lane, within=source) is not None:
                 later.append(outcome)
             else:
                 lost.append(outcome)
         return Finished(any(is_due for is_due, *_ in said.values()), delivered, failed, later, lost)
 
-    def _finish_in_steps(
-        self, tx: Engine | Transaction, outcomes: Sequence[LaneOutcome]
-    ) -> dict[int, tuple[Any, Any, Any]]:
-        """Of each that was not lost whether it is due again, how far it is settled, and whether it is parked."""
+    def _finish_at_once(self, source: Statements, outcomes: Sequence[LaneOutcome]) -> dict[int, _Said]:
+        nothing = None, None, None, None
+        rows = [
+            (*lane.key, lane.fence, done_seq, lane.last_seq, *(failure or nothing))
+            for lane, done_seq, failure in outcomes
+        ]
+        # A function of PostgreSQL, which takes a list for each column.
+        columns = dict(zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True))
+        return {row[0] - 1: row[1:] for row in source.all("finish_lanes", **columns)}
+
+    def _finish_in_steps(self, tx: Statements, outcomes: Sequence[LaneOutcome]) -> dict[int, _Said]:
         now = database_clock(tx)
         lanes = [
             (*lane.key, lane.fence, done_seq, lane.last_seq, failure and failure.status, failure and failure.delay_us)
@@ -304,16 +379,6 @@ class OutboxClaims:
         return said
 
 
-def _columns(outcomes: Sequence[LaneOutcome]) -> dict[str, list[Any]]:
-    """What `finish_lanes` takes on PostgreSQL: a function with a list for each column."""
-    names = ("tenants", "types", "ids", "fences", "done_seqs", "last_seqs", "statuses", "attempts", "delays", "reasons")
-    nothing = None, None, None, None
-    rows = [
-        (*lane.key, lane.fence, done_seq, lane.last_seq, *(failure or nothing)) for lane, done_seq, failure in outcomes
-    ]
-    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-
-
 def _is_written(outcome: LaneOutcome, done_seq: int) -> bool:
     """Whether there was a failure, and the lane is settled no further than where it happened."""
     return outcome.failure is not None and done_seq == outcome.done_seq
@@ -325,3 +390,13 @@ def _as_written(outcome: LaneOutcome, is_parked: bool) -> LaneOutcome:
     if failure is None or failure.status != "DEAD" or is_parked:
         return outcome
     return outcome._replace(failure=failure._replace(status="FAILED"))
+
+
+def _lost(key: LaneKey) -> LeaseLost:
+    """What a worker hears that was taken for dead."""
+    return LeaseLost(
+        f"the lease on {key.aggregate_type} {key.aggregate_id} was lost to another worker",
+        hint="nothing was changed; whoever has it now delivers the event",
+        aggregate_type=key.aggregate_type,
+        aggregate_id=key.aggregate_id,
+    )

@@ -1,20 +1,21 @@
-"""Lanes of events as workers see them: what is claimed, what became of it, and what was written of that."""
+"""Lanes: the events of each aggregate, in order; and how rows get into them, in the producer's own transaction, behind
+what they hold.
+
+A producer locks its lanes, in key order, until it commits; so within a lane the order of places is the order of
+commits, and no row appears behind one that was delivered before it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Literal, NamedTuple
 
-from analemma.catalog.engine.db import Row, Transaction
-from analemma.catalog.port import TenantId
-from analemma.errors import Conflict
+from analemma.catalog.engine.db import Transaction
+from analemma.catalog.names import AGGREGATE_BYTES, check_part, check_texts
+from analemma.catalog.port import OutboxEvent, TenantId
 
 EventStatus = Literal["PENDING", "PROCESSING", "PROCESSED", "FAILED", "DEAD"]
-
-
-class LeaseLost(Conflict):
-    """Somebody else has taken the lane over: what was done about its event must be undone, and left to them."""
 
 
 class LaneKey(NamedTuple):
@@ -25,88 +26,22 @@ class LaneKey(NamedTuple):
     aggregate_id: str
 
 
-class EventRow(NamedTuple):
-    """An event as its row has it."""
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """The places that one transaction needs in one lane."""
 
-    id: str
-    seq: int
-    type: str
-    payload: bytes
-    idempotency_key: str | None
+    aggregate_type: str
+    aggregate_id: str
     priority: int
-    status: EventStatus
-    attempts: int
-    created_at_us: int
-    trace: str | None
+    channel: str
+    count: int
 
 
-@dataclass(slots=True)
-class ClaimedLane:
-    """A lane under lease, and the first of its rows."""
+class PlacedEvent(NamedTuple):
+    """An event, and how far its place is from the end of its lane."""
 
-    key: LaneKey
-    fence: int
-    done_seq: int
-    """Known to be settled; a row whose transaction may yet be undone is not."""
-    last_seq: int
-    """The newest row that it has."""
-    suspect: bool
-    """A worker died in it: its next row is to be tried alone, after saying so."""
-    reclaimed: bool
-    """Whoever had it before did not give it back."""
-    events: list[EventRow] = field(default_factory=list)
-
-
-class EventFailure(NamedTuple):
-    """What became of an event that could not be handled."""
-
-    status: Literal["FAILED", "DEAD"]
-    attempts: int
-    delay_us: int | None
-    """How long to wait for the next try; None if there is none."""
-    reason: str
-
-
-class BlamedLane(NamedTuple):
-    """A lane in which a worker died, and how often its next row has been tried by that."""
-
-    lane: ClaimedLane
-    attempts: int
-
-
-class LaneOutcome(NamedTuple):
-    """What a worker has to say about a lane that it gives back."""
-
-    lane: ClaimedLane
-    done_seq: int
-    """The last row that was handled; that of the claim, if none was."""
-    failure: EventFailure | None = None
-    """Of the row behind it. Not written if that is settled after all: so it can be said before that is known."""
-
-
-class Finished(NamedTuple):
-    """What became of what a worker said about lanes."""
-
-    more: bool
-    """Something that was given back is due again already."""
-    delivered: int
-    """Rows that are settled since the claims, whoever settled them."""
-    failed: list[LaneOutcome]
-    """Whose failures were written."""
-    later: list[LaneOutcome]
-    """To be said again, because somebody is writing to the lane."""
-    lost: list[LaneOutcome]
-    """Their leases are lost, and nothing was written of them."""
-
-    def plus(self, more: Finished) -> Finished:
-        """Both together."""
-        return Finished(
-            self.more or more.more,
-            self.delivered + more.delivered,
-            self.failed + more.failed,
-            self.later + more.later,
-            self.lost + more.lost,
-        )
+    event: OutboxEvent
+    from_end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,25 +79,41 @@ def preceded(within: Within | None, act: Within) -> Within:
     return Acknowledgement(within.lane, both) if isinstance(within, Acknowledgement) else both
 
 
-def lease_lost(key: LaneKey) -> LeaseLost:
-    """What a worker hears that was taken for dead."""
-    return LeaseLost(
-        f"the lease on {key.aggregate_type} {key.aggregate_id} was lost to another worker",
-        hint="nothing was changed; whoever has it now delivers the event",
-        aggregate_type=key.aggregate_type,
-        aggregate_id=key.aggregate_id,
-    )
+def enqueue(
+    tx: Transaction, tenant: TenantId, events: Sequence[OutboxEvent], *, now_us: int, settling: LaneKey | None = None
+) -> None:
+    """Add events in any write transaction, to be delivered once it is committed; then call `catalog.wakeups.signal()`.
+
+    A smaller `priority` is delivered earlier. Within an aggregate the order is that of commits, and of `events`. A lane
+    of which the transaction settles an event is locked together with those of the events."""
+    check_events(events)
+    if events or settling is not None:
+        lanes, placed = in_lanes(events, settling)
+        tx.call("add_events", SimpleNamespace(tenant=tenant, now=now_us, lanes=lanes, events=placed))
 
 
-def grouped(rows: Sequence[Row]) -> list[ClaimedLane]:
-    """Rows of a claim, by lane. Those of a lane are neighbours, in order."""
-    claimed: list[ClaimedLane] = []
-    before = None
-    for row in rows:
-        key = row[:3]
-        if key != before:
-            before = key
-            claimed.append(ClaimedLane(LaneKey(*key), row[3], row[4], row[5], row[6], row[7]))
-        if row[8] is not None:
-            claimed[-1].events.append(EventRow._make(row[8:]))
-    return claimed
+def check_events(events: Sequence[OutboxEvent]) -> None:
+    """Raise Invalid for what no database should be asked to store."""
+    for event in events:
+        check_part(event.aggregate_type, "aggregate type")
+        check_part(event.aggregate_id, "aggregate id", AGGREGATE_BYTES)
+        check_texts((event.id, event.type, event.idempotency_key, event.trace))
+
+
+def in_lanes(
+    events: Sequence[OutboxEvent], settling: LaneKey | None = None
+) -> tuple[Sequence[LanePlan], Sequence[PlacedEvent]]:
+    """The lanes in the order in which they are locked, and the events with their places, in their order within each
+    lane. A lane that is only locked has none."""
+    if not events and settling is None:
+        return (), ()
+    found: dict[tuple[str, str], list[OutboxEvent]] = {} if settling is None else {settling[1:]: []}
+    for event in events:
+        found.setdefault((event.aggregate_type, event.aggregate_id), []).append(event)
+    ordered = sorted(found.items())
+    lanes = [
+        LanePlan(*key, min((event.priority for event in own), default=0), own[0].channel if own else "", len(own))
+        for key, own in ordered
+    ]
+    # Each event counts its place from the end, as a lane is known by the first place behind those it reserved.
+    return lanes, [PlacedEvent(event, len(own) - place) for _, own in ordered for place, event in enumerate(own)]
