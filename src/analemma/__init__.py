@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from analemma.canon.identity import BlockId as BlockId
     from analemma.canon.trees import Operation as Operation
     from analemma.canon.types import Tagged as Tagged
-    from analemma.catalog.entities.deploy_states import DeployState as DeployState
+    from analemma.catalog.entities.deploys import DeployState as DeployState
     from analemma.catalog.port import BranchKey as BranchKey
     from analemma.catalog.port import Version as Version
     from analemma.contracts.contract_set import ContractSet as ContractSet
@@ -92,7 +92,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "analemma.canon.identity": ("BlockId",),
     "analemma.canon.trees": ("Operation",),
     "analemma.canon.types": ("Tagged",),
-    "analemma.catalog.entities.deploy_states": ("DeployState",),
+    "analemma.catalog.entities.deploys": ("DeployState",),
     "analemma.catalog.port": ("BranchKey", "Version"),
     "analemma.contracts.contract_set": ("ContractSet",),
     "analemma.contracts.loading": ("load_contracts",),

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, NoReturn
 
 import analemma.errors
-from analemma.catalog.entities.deploy_states import DeployState
-from analemma.catalog.entities.deploys import DeployRow, SinkRow, StepRow
+from analemma.catalog.entities.deploys import DeployRow, DeployState, SinkRow
 from analemma.errors import AnalemmaError, Internal, NotFound
 from analemma.outbox.failures import LONGEST_REASON, describe
 from analemma.slicing.entity_key import EntityKey
@@ -323,9 +322,9 @@ def explained_sinks(
     return tuple(replace(each, waiting=waits.get(each.rule)) for each in found)
 
 
-def steps_of(rows: Iterable[StepRow]) -> tuple[DeployStep, ...]:
-    """The history as callers see it."""
-    return tuple(DeployStep(row.state, row.before, row.attempt, row.reason, row.at_us) for row in rows)
+def step_of(before: str | None, state: str, attempt: int, reason: str | None, at_us: int) -> DeployStep:
+    """A row of the history as callers see it."""
+    return DeployStep(DeployState(state), None if before is None else DeployState(before), attempt, reason, at_us)
 
 
 def _with(sink: ExplainedSink, row: SinkRow) -> ExplainedSink:

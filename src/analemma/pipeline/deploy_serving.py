@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.cutover import Cutover, HeldEntity, cut_over, hold_entities, plan_cutover
-from analemma.catalog.entities.deploy_states import DeployState
 from analemma.catalog.entities.deploys import (
+    Cutover,
     DeployRow,
-    SinkAnswer,
+    DeployState,
+    HeldEntity,
     SinkRow,
-    answer_sinks,
-    deploying_entities,
-    find_sinks_of,
-    finish_deploys,
+    hold_entities,
     hold_waiting_deploys,
     move,
+    plan_cutover,
 )
 from analemma.catalog.entities.fanouts import has_dependants
 from analemma.catalog.outbox.lanes import enqueue
@@ -38,7 +37,8 @@ def serve(
     entity is held, and the deploy moved."""
     if not planned.moved:
         return held
-    held = cut_over(tx, deploy.entity, held, deploy.version)
+    served = SimpleNamespace(number=deploy.entity, version=deploy.version)
+    tx.call("serve_versions", SimpleNamespace(served=[served]))
     # Whoever joins it from now on has seen the change.
     if planned.changed and has_dependants(tx, deploy.entity):
         key = EntityKey(deploy.type, deploy.tenant_name, deploy.key)
@@ -48,7 +48,7 @@ def serve(
             [events.fanout_requested(key, deploy.version, list(planned.changed))],
             now_us=now_us,
         )
-    return held
+    return held._replace(serving_version=deploy.version, ship_seq=held.ship_seq + 1)
 
 
 def fail(tx: Transaction, deploy: DeployRow, error: DeployError, *, now_us: int) -> DeployRow | None:
@@ -65,14 +65,17 @@ class DeployAnswers:
 
     def __call__(self, tx: Transaction, rows: Sequence[ShippedRow]) -> None:
         """Move the deploys that waited for these answers: to FAILED, or, if none is left to wait for, to DONE."""
-        concerned = deploying_entities(tx, {row.entity for row in rows})
+        concerned = [row[0] for row in tx.all("deploying_entities", entities=sorted({row.entity for row in rows}))]
         if not concerned:
             return
         held = hold_entities(tx, concerned)
         deploys = hold_waiting_deploys(tx, concerned)
         now_us = self._clock.now_us()
-        answer_sinks(tx, [_answer(row) for row in rows if row.entity in held], now_us=now_us)
-        sinks = find_sinks_of(tx, [each.number for each in deploys])
+        answers = [_answer(row) for row in rows if row.entity in held]
+        tx.call("answer_deploy_sinks", SimpleNamespace(now=now_us, answers=answers))
+        sinks: dict[int, list[SinkRow]] = {each.number: [] for each in deploys}
+        for number, *sink in tx.all("sinks_of_deploys", deploys=sorted(sinks)):
+            sinks[number].append(SinkRow(*sink))
         finished = []
         for deploy in deploys:
             refused = next((each for each in sinks[deploy.number] if each.state == "FAILED"), None)
@@ -82,7 +85,7 @@ class DeployAnswers:
                 finished.append(deploy)
         served = [each for each in finished if each.cutover == "ready" or each.report is None]
         if served:
-            finish_deploys(tx, served, now_us=now_us)
+            tx.call("finish_deploys", SimpleNamespace(now=now_us, numbers=[each.number for each in served]))
         for deploy in finished:
             if deploy not in served:
                 held[deploy.entity] = self._cut_over(tx, deploy, held[deploy.entity], now_us)
@@ -106,11 +109,14 @@ class DeployAnswers:
         return serve(tx, deploy, held, planned, self._events, now_us=now_us)
 
 
-def _answer(row: ShippedRow) -> SinkAnswer:
+def _answer(row: ShippedRow) -> SimpleNamespace:
+    """What a sink made of an entity as it was at a ship_seq: whoever waited for that, or for less, has his answer."""
     is_refused = row.outcome == "refused"
     # Whatever a sink says must not keep its answer from being written down.
     reason = clean(row.reason or "it was refused") if is_refused else row.outcome
-    return SinkAnswer(row.entity, row.sink, row.ship_seq, is_refused, reason)
+    return SimpleNamespace(
+        entity=row.entity, rule=row.sink, ship_seq=row.ship_seq, is_refused=is_refused, reason=reason
+    )
 
 
 def sink_error(deploy: DeployRow, sink: SinkRow) -> DeployError:

@@ -11,10 +11,7 @@ from analemma.catalog.entities.deploys import (
     DeployRow,
     LaneLeft,
     SinkRow,
-    SliceSince,
-    find_sinks,
     lanes_left,
-    slices_since,
 )
 from analemma.catalog.port import OutboxEvent
 from analemma.catalog.sinks.states import EntitySinkState, sink_states_of
@@ -52,10 +49,10 @@ class SinkStandings:
         """Its slices that became something else, or may have, since what it has."""
         return tuple(
             kind
-            for kind, last in sorted(self._written.items())
+            for kind, (last, again) in sorted(self._written.items())
             if (rule.slice_types is None or kind in rule.slice_types)
             # Of two compiles of one version nobody knows which of them it has.
-            and (last.version > held.version or (last.version == held.version and last.again))
+            and (last > held.version or (last == held.version and again))
         )
 
     @cached_property
@@ -66,7 +63,7 @@ class SinkStandings:
     def _before(self) -> dict[str, SinkRow]:
         if self._deploy.attempt == 1:
             return {}
-        return {each.rule: each for each in find_sinks(self._tx, self._deploy.number)}
+        return {each.rule: each for each in self._tx.rows(SinkRow, "deploy_sinks", deploy=self._deploy.number)}
 
     @cached_property
     def _lanes(self) -> Mapping[str, LaneLeft]:
@@ -74,9 +71,12 @@ class SinkStandings:
         return lanes_left(self._tx, self._deploy.tenant, SLICE, ids)
 
     @cached_property
-    def _written(self) -> dict[str, SliceSince]:
+    def _written(self) -> dict[str, tuple[int, bool]]:
+        """The slices that were written since what the sinks have, each with the last version that wrote it, and whether
+        a version was compiled again, and the slice became something else by that."""
         since = min(each.version for each in self._held.values())
-        return slices_since(self._tx, self._deploy.entity, since, self._deploy.version)
+        asked = {"entity": self._deploy.entity, "since": since, "version": self._deploy.version}
+        return {kind: (last, bool(again)) for kind, last, again in self._tx.all("slices_since", **asked)}
 
 
 def judge_sink(

@@ -13,15 +13,25 @@ from typing import Any, Final
 
 from analemma.canon.canonical_json import canonical_json
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.cutover import Cutover, HeldEntity, hold_entity, plan_cutover
-from analemma.catalog.entities.deploy_states import DeployState
-from analemma.catalog.entities.deploys import DeployRow, DeployRows, NewDeploy, advance, find_event, move
+from analemma.catalog.entities.deploys import (
+    Cutover,
+    DeployRow,
+    DeployState,
+    HeldEntity,
+    add_deploy,
+    advance,
+    as_deploy,
+    find_deploys,
+    find_event,
+    hold_entity,
+    move,
+    plan_cutover,
+)
 from analemma.catalog.entities.entities import find_entity
 from analemma.catalog.entities.raws import Fate, Written
 from analemma.catalog.names import check_part
 from analemma.catalog.outbox.claims import LeaseLost
 from analemma.catalog.outbox.lanes import enqueue
-from analemma.catalog.port import TenantId
 from analemma.context import Context
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ContractRef
@@ -86,7 +96,6 @@ class DeployWorkflow:
         events: Events,
     ) -> None:
         self._context = context
-        self._rows = DeployRows(context.engine, context.tenant)
         self._contracts = contracts
         self._ingest = ingest
         self._slicing = slicing
@@ -121,14 +130,21 @@ class DeployWorkflow:
                 parse_stored_version(version)
             named = _named_sinks(ship)
             asked = [key, payload, version, None if schema is None else str(schema), compile, named, cutover]
-            new = NewDeploy(
+            new = DeployRow(
+                number=0,
+                tenant=self._context.tenant,
+                tenant_name=key.tenant,
                 id=self._events.new_id(),
                 entity=0,
+                type=key.type,
+                key=key.id,
                 version=0,
                 created=True,
+                state=DeployState.QUEUED,
                 compiling=compile,
                 ship=None if named is None else json.dumps(named),
                 cutover=cutover,
+                attempt=1,
                 event=self._events.new_id(),
                 idempotency_key=idempotency_key,
                 fingerprint=None if idempotency_key is None else _fingerprint(*asked),
@@ -149,7 +165,7 @@ class DeployWorkflow:
         """Go on with a deploy for an event that has failed so often; False if there is no such deploy any more.
 
         One that failed is tried again if somebody replays its event: that is an attempt of its own."""
-        row = self._rows.find(id)
+        row = self._find(id)
         if row is None:
             return False
         if (row.type, row.key, row.version) != (key.type, key.id, version):
@@ -207,10 +223,11 @@ class DeployWorkflow:
             # Not before: a worker would have begun to compile the same.
             self._context.wake()
 
-    def _known(self, new: NewDeploy) -> DeployRow | None:
+    def _known(self, new: DeployRow) -> DeployRow | None:
         if new.idempotency_key is None:
             return None
-        found = self._rows.find_by_key(new.idempotency_key)
+        asked = {"tenant": self._context.tenant, "idempotency_key": new.idempotency_key}
+        found = self._context.engine.row(as_deploy, "deploy_by_key", **asked)
         if found is not None and found.fingerprint != new.fingerprint:  # guard: deploy.key
             raise Conflict(
                 f"the idempotency key {new.idempotency_key!r} was used for another deploy",
@@ -220,7 +237,7 @@ class DeployWorkflow:
             )
         return found
 
-    def _store(self, key: EntityKey, prepared: Prepared, new: NewDeploy) -> DeployRow:
+    def _store(self, key: EntityKey, prepared: Prepared, new: DeployRow) -> DeployRow:
         states = [DeployState.QUEUED]
         if new.compiling == "sync":
             # Whoever stores it is about to compile it.
@@ -236,11 +253,11 @@ class DeployWorkflow:
             created = written.fate is Fate.CREATED
             made = new._replace(entity=entity.number, version=written.version, created=created)
             now_us = self._context.clock.now_us()
-            number = self._rows.add(tx, made, states, now_us=now_us)
-            if number is None:
+            stored = add_deploy(tx, made, states, now_us=now_us)
+            if stored is None:
                 raise _Taken(f"the idempotency key {new.idempotency_key!r} is taken")
             # Of transactions that are tried again, the last one counts.
-            added[:] = [_added(made, number, self._context.tenant, key, states[-1], now_us)]
+            added[:] = [stored]
             if not created:
                 event = self._events.deploy_requested(key, written.version, new.event, new.id)
                 enqueue(tx, self._context.tenant, [event], now_us=now_us)
@@ -256,7 +273,7 @@ class DeployWorkflow:
                 wake=False,
             )
         except _Taken:
-            found = self._rows.find(new.id) or self._known(new)
+            found = self._find(new.id) or self._known(new)
             if found is None:
                 raise Unavailable(f"the deploy under {new.idempotency_key!r} is gone", hint="try again") from None
             return found
@@ -272,7 +289,7 @@ class DeployWorkflow:
 
     def _stored_after_all(self, id: str) -> DeployRow | None:
         try:
-            return self._rows.find(id)
+            return self._find(id)
         except (Unavailable, TimedOut):
             return None  # Whoever asked looks for himself, once it can be asked again.
 
@@ -378,42 +395,14 @@ class DeployWorkflow:
             self._context.wake()
         return failed
 
+    def _find(self, id: str) -> DeployRow | None:
+        return next(iter(find_deploys(self._context.engine, self._context.tenant, id)), None)
+
     def _again(self, deploy: DeployRow) -> DeployRow:
-        found = self._rows.find(deploy.id)
+        found = self._find(deploy.id)
         if found is None:
             raise NotFound(f"deploy {deploy.id} is gone", hint="housekeeping deletes what was over long ago")
         return found
-
-
-def _added(new: NewDeploy, number: int, tenant: TenantId, key: EntityKey, state: DeployState, now_us: int) -> DeployRow:
-    """A deploy as it lies in the catalog when it was added."""
-    return DeployRow(
-        number=number,
-        tenant=tenant,
-        tenant_name=key.tenant,
-        id=new.id,
-        entity=new.entity,
-        type=key.type,
-        key=key.id,
-        version=new.version,
-        created=new.created,
-        state=state,
-        compiling=new.compiling,
-        ship=new.ship,
-        cutover=new.cutover,
-        attempt=1,
-        event=new.event,
-        ship_seq=None,
-        served=False,
-        superseded_by=None,
-        error=None,
-        report=None,
-        idempotency_key=new.idempotency_key,
-        fingerprint=new.fingerprint,
-        created_at_us=now_us,
-        updated_at_us=now_us,
-        finished_at_us=None,
-    )
 
 
 def _report(ruleset: str, result: CompileResult, sinks: Sequence[ExplainedSink], done: Cutover | None) -> Report:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from analemma.catalog.engine.db import Engine, Transaction
-from analemma.catalog.entities.cutover import hold_entity
-from analemma.catalog.entities.deploy_states import DeployState, check_transition
+from analemma.catalog.engine.db import Engine, Statements, Transaction
 from analemma.catalog.entities.deploys import (
+    BEHIND_ALL,
     DeployRow,
+    DeployState,
     SinkRow,
+    as_deploy,
+    check_transition,
     drop_old_deploys,
     find_deploys,
     find_event,
-    find_sinks,
-    find_steps,
-    find_unfinished,
+    hold_entity,
     hold_waiting_deploys,
     lanes_left,
-    list_deploys,
     move,
 )
 from analemma.catalog.entities.entities import EntityPlace, find_entity
@@ -45,7 +44,7 @@ from analemma.pipeline.deploy_records import (
     deploy_of,
     explained_sinks,
     parse_report,
-    steps_of,
+    step_of,
 )
 from analemma.pipeline.deploy_serving import fail, sink_error
 from analemma.pipeline.events import SLICE, Events, ship_lane
@@ -109,21 +108,21 @@ class Deploys:
         if entity_type is not None:
             EntityKey(entity_type, "any", "any" if entity_id is None else entity_id)
         question = ("deploys", self._tenant, state, entity_type, entity_id)
-        below = {} if cursor is None else {"before": _place(question, cursor)}
         number = None
         if entity_type is not None and entity_id is not None and self._tenant is not None:
             entity = find_entity(self._engine, self._tenant, EntityPlace(entity_type, entity_id))
             if entity is None:
                 return DeployPage([], None)
             number = entity.number
-        rows = list_deploys(
-            self._engine,
-            self._tenant,
-            state=chosen,
+        rows = self._engine.rows(
+            as_deploy,
+            "list_deploys",
+            tenant=self._tenant,
+            state=None if chosen is None else chosen.value,
             entity=number,
-            entity_type=entity_type,
+            type=entity_type,
+            before=BEHIND_ALL if cursor is None else _place(question, cursor),
             limit=limit + 1,
-            **below,
         )
         shown = rows[:limit]
         after = encode_cursor(question, shown[-1].number) if len(rows) > limit else None
@@ -153,11 +152,11 @@ class Deploys:
         event = find_event(self._engine, row.tenant, row.event)
         found = Explanation(
             deploy_of(row),
-            steps=steps_of(find_steps(self._engine, row.number)),
+            steps=tuple(self._engine.rows(step_of, "deploy_steps", deploy=row.number)),
             attempts=0 if event is None else event.attempts,
             waits_for=self._waits_for(row),
         )
-        sinks = find_sinks(self._engine, row.number)
+        sinks = self._sinks(row)
         waits = self._waits(row, sinks)
         if row.report is None:
             return replace(found, sinks=explained_sinks((), sinks, waits))
@@ -175,8 +174,10 @@ class Deploys:
 
     def _held_back(self, entities: Collection[int]) -> dict[int, HeldBack]:
         """Deploys of these entities, by their numbers, that are not done, each with what it waits for."""
-        found = find_unfinished(self._engine, entities) if entities else {}
-        return {number: HeldBack(deploy_of(row), self._waits_for(row)) for number, row in found.items()}
+        if not entities:
+            return {}
+        found = self._engine.rows(as_deploy, "unfinished_deploys", entities=sorted(set(entities)))
+        return {row.entity: HeldBack(deploy_of(row), self._waits_for(row)) for row in found}
 
     def retry(self, id: str) -> Deploy:
         """Have a deploy that failed go on from what failed: QUEUED, for a worker. What is compiled already is not
@@ -280,9 +281,7 @@ class Deploys:
                 return DeployError("unavailable", f"its event {row.event} ended without it: {event.reason}")
             return None
         key = _key(row)
-        waiting = {
-            ship_lane(key, each.rule): each for each in find_sinks(source, row.number) if each.state == "WAITING"
-        }
+        waiting = {ship_lane(key, each.rule): each for each in self._sinks(row, source) if each.state == "WAITING"}
         lanes = lanes_left(source, row.tenant, SLICE, waiting)
         for id, sink in waiting.items():
             lane = lanes[id]
@@ -297,6 +296,9 @@ class Deploys:
                     sink_error(row, sink._replace(reason="its request ended without an answer")), kind="unavailable"
                 )
         return None
+
+    def _sinks(self, row: DeployRow, source: Statements | None = None) -> Sequence[SinkRow]:
+        return (source or self._engine).rows(SinkRow, "deploy_sinks", deploy=row.number)
 
     def _waits(self, row: DeployRow, sinks: Iterable[SinkRow]) -> dict[str, SinkWait]:
         """Why each of a deploy's sinks has not answered that has not."""
@@ -324,7 +326,7 @@ class Deploys:
         if row.state.is_over:
             return None
         if row.state is DeployState.SINKING:
-            waits, now_us = self._waits(row, find_sinks(self._engine, row.number)), database_clock(self._engine)
+            waits, now_us = self._waits(row, self._sinks(row)), database_clock(self._engine)
             told = [f"{rule}{wait.describe(now_us)}" for rule, wait in waits.items()]
             return f"an answer of {', '.join(told)}" if told else "the answers of its sinks to be counted"
         event = find_event(self._engine, row.tenant, row.event)

@@ -13,7 +13,7 @@ from typing import Final
 from analemma.blocks.store import Carried
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.backfills import StoredEntry
-from analemma.catalog.entities.cutover import HeldEntity
+from analemma.catalog.entities.deploys import HeldEntity
 from analemma.catalog.entities.entities import EntityPlace, add_placeholders, find_entity
 from analemma.catalog.entities.slices import CompileStart, CompileWrite, Slices
 from analemma.catalog.outbox.lanes import LaneKey, preceded

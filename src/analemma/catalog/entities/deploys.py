@@ -1,23 +1,87 @@
-"""Deploys as rows: each with its state, the sinks it waits for, and the history of its transitions.
+"""Deploys as rows: each with its state, the sinks it waits for, and the history of its transitions; and the cutover, by
+which readers who name no version get another one.
 
 Every transition is a compare-and-set of the state that it leaves and of the attempt that it belongs to, written with
 its line of history by whoever causes it, in his transaction. Whoever also holds the entity takes that first."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Final, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Statements, Transaction
-from analemma.catalog.entities.deploy_states import DeployState, check_transition
 from analemma.catalog.outbox.lanes import LaneKey
 from analemma.catalog.port import TenantId
+from analemma.errors import Conflict, Internal
 from analemma.failpoints import declare, hit
 
 AFTER_HOUSEKEEPING = declare("deploy.after_housekeeping", "some of the deploys that were over long ago are deleted")
 
 BEHIND_ALL = (1 << 63) - 1
 HOUSEKEEPING_BATCH = 200
+
+
+class DeployState(StrEnum):
+    """How far a deploy is."""
+
+    QUEUED = "QUEUED"
+    """The document is stored, and nobody has begun to compile it."""
+    RUNNING = "RUNNING"
+    """It is being compiled, or somebody died while he did and another goes on."""
+    READY = "READY"
+    """Its slices are there."""
+    SINKING = "SINKING"
+    """Sinks were asked to take it, and not all have answered."""
+    DONE = "DONE"
+    """All of them have, or none was to be asked."""
+    FAILED = "FAILED"
+    """It stopped, and goes on when somebody retries it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self in (DeployState.DONE, DeployState.FAILED)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the slices are there."""
+        return self in (DeployState.READY, DeployState.SINKING, DeployState.DONE)
+
+
+_Q, _RUN, _READY, _SINK, _DONE, _FAIL = DeployState
+
+TRANSITIONS: Final[Mapping[DeployState, frozenset[DeployState]]] = MappingProxyType(
+    {
+        # A worker that dies again and again over one event fails the deploy before it has begun.
+        _Q: frozenset({_RUN, _FAIL}),
+        _RUN: frozenset({_READY, _FAIL}),
+        _READY: frozenset({_SINK, _DONE}),
+        _SINK: frozenset({_DONE, _FAIL}),
+        _DONE: frozenset(),
+        _FAIL: frozenset({_Q}),
+    }
+)
+"""What may follow each state."""
+
+
+def check_transition(before: DeployState, after: DeployState) -> None:
+    """Raise Conflict unless the one state may follow the other."""
+    if after not in TRANSITIONS[before]:
+        raise Conflict(
+            f"a deploy that is {before} does not become {after}",
+            hint=_hint(before, after),
+            state=before.value,
+            wanted=after.value,
+        )
+
+
+def _hint(before: DeployState, after: DeployState) -> str:
+    if after is DeployState.QUEUED:
+        return "only a FAILED one is retried" if before is not DeployState.DONE else "it is done: deploy again"
+    allowed = ", ".join(sorted(TRANSITIONS[before]))
+    return f"it may become {allowed}" if allowed else "nothing follows DONE: deploy again"
 
 
 class DeployRow(NamedTuple):
@@ -39,33 +103,18 @@ class DeployRow(NamedTuple):
     cutover: str
     attempt: int
     event: str
-    ship_seq: int | None
-    served: bool
-    superseded_by: int | None
-    error: str | None
+    ship_seq: int | None = None
+    served: bool = False
+    superseded_by: int | None = None
+    error: str | None = None
     """JSON."""
-    report: str | None
+    report: str | None = None
     """JSON."""
-    idempotency_key: str | None
-    fingerprint: bytes | None
-    created_at_us: int
-    updated_at_us: int
-    finished_at_us: int | None
-
-
-class NewDeploy(NamedTuple):
-    """A deploy that begins."""
-
-    id: str
-    entity: int
-    version: int
-    created: bool
-    compiling: str
-    ship: str | None
-    cutover: str
-    event: str
-    idempotency_key: str | None
-    fingerprint: bytes | None
+    idempotency_key: str | None = None
+    fingerprint: bytes | None = None
+    created_at_us: int = 0
+    updated_at_us: int = 0
+    finished_at_us: int | None = None
 
 
 class SinkRow(NamedTuple):
@@ -81,69 +130,23 @@ class SinkRow(NamedTuple):
     answered_at_us: int | None
 
 
-class StepRow(NamedTuple):
-    """A transition that took place."""
-
-    before: DeployState | None
-    state: DeployState
-    attempt: int
-    reason: str | None
-    at_us: int
-
-
-class DeployRows:
-    """One tenant's deploys."""
-
-    def __init__(self, engine: Engine, tenant: TenantId) -> None:
-        self._engine = engine
-        self._tenant = tenant
-
-    def find(self, id: str) -> DeployRow | None:
-        """The deploy of this id."""
-        found = find_deploys(self._engine, self._tenant, id)
-        return found[0] if found else None
-
-    def find_by_key(self, idempotency_key: str) -> DeployRow | None:
-        """The deploy that was asked for under a key."""
-        return self._engine.row(_deploy, "deploy_by_key", tenant=self._tenant, idempotency_key=idempotency_key)
-
-    def add(self, tx: Transaction, new: NewDeploy, states: Sequence[DeployState], *, now_us: int) -> int | None:
-        """Add a deploy that went through these states, the first of which is QUEUED; its number, or None if its key is
-        taken."""
-        number = tx.row(int, "add_deploy", tenant=self._tenant, state=states[-1].value, now=now_us, **new._asdict())
-        if number is not None:
-            tx.call("add_deploy_steps", _Steps(number, now_us, 1, _steps(None, states)))
-        return number
-
-
-def list_deploys(
-    source: Statements,
-    tenant: TenantId | None,
-    *,
-    state: DeployState | None = None,
-    entity: int | None = None,
-    entity_type: str | None = None,
-    before: int = BEHIND_ALL,
-    limit: int,
-) -> list[DeployRow]:
-    """A page of those that match, of a tenant or of all, newest first, before a number."""
-    return source.rows(
-        _deploy,
-        "list_deploys",
-        tenant=tenant,
-        state=None if state is None else state.value,
-        entity=entity,
-        type=entity_type,
-        before=before,
-        limit=limit,
-    )
+def add_deploy(tx: Transaction, new: DeployRow, states: Sequence[DeployState], *, now_us: int) -> DeployRow | None:
+    """Add a deploy that went through these states, the first of which is QUEUED; as it is then, or None if its key is
+    taken."""
+    new = new._replace(state=states[-1], created_at_us=now_us, updated_at_us=now_us)
+    columns = {name: getattr(new, name) for name in _ADDED}
+    number = tx.row(int, "add_deploy", state=new.state.value, now=now_us, **columns)
+    if number is None:
+        return None
+    _add_steps(tx, number, 1, _steps(None, states), now_us=now_us)
+    return new._replace(number=number)
 
 
 def find_deploys(source: Statements, tenant: TenantId | None, id: str) -> list[DeployRow]:
     """The deploy of this id in a tenant; or those of all tenants, in each of which there is one at most."""
     if tenant is None:
-        return source.rows(_deploy, "deploys_by_id", id=id)
-    return source.rows(_deploy, "deploy_by_id", tenant=tenant, id=id)
+        return source.rows(as_deploy, "deploys_by_id", id=id)
+    return source.rows(as_deploy, "deploy_by_id", tenant=tenant, id=id)
 
 
 def move(
@@ -168,86 +171,20 @@ def advance(
     rules are waited for from now on, to take what has the deploy's ship_seq, and of an earlier attempt only those that
     have answered are kept."""
     steps = _steps(deploy.state, states, reason)
-    state = states[-1]
-    finished = now_us if state.is_over else None
-    after = deploy._replace(state=state, updated_at_us=now_us, finished_at_us=finished, **changes)
-    row = {
-        "number": deploy.number,
-        "before": deploy.state.value,
-        "before_attempt": deploy.attempt,
-        "state": state.value,
-        "attempt": after.attempt,
-        "event": after.event,
-        "ship_seq": after.ship_seq,
-        "served": after.served,
-        "superseded_by": after.superseded_by,
-        "error": after.error,
-        "report": after.report,
-        "now": now_us,
-        "finished_at": finished,
-    }
-    if tx.execute("move_deploy", **row) != 1:
+    finished = now_us if states[-1].is_over else None
+    after = deploy._replace(state=states[-1], updated_at_us=now_us, finished_at_us=finished, **changes)
+    row = {name: getattr(after, name) for name in _MOVED}
+    row |= {"state": after.state.value, "before": deploy.state.value, "before_attempt": deploy.attempt}
+    if tx.execute("move_deploy", **row, now=now_us, finished_at=finished) != 1:
         return None
     forget = asked is not None and deploy.attempt > 1
-    tx.call(
-        "add_deploy_steps",
-        _Steps(deploy.number, now_us, after.attempt, steps, int(forget), after.ship_seq, asked or ()),
-    )
+    _add_steps(tx, deploy.number, after.attempt, steps, now_us=now_us, forget=forget, seq=after.ship_seq, asked=asked)
     return after
-
-
-def finish_deploys(tx: Transaction, deploys: Sequence[DeployRow], *, now_us: int) -> None:
-    """Deploys that are held, and whose sinks have all answered, are DONE; nothing else of them changes."""
-    tx.call("finish_deploys", _Finished(now_us, [each.number for each in deploys]))
-
-
-def find_sinks(source: Statements, number: int) -> list[SinkRow]:
-    """The sinks of a deploy."""
-    return source.rows(SinkRow, "deploy_sinks", deploy=number)
-
-
-def find_steps(source: Statements, number: int) -> list[StepRow]:
-    """The history of a deploy."""
-    return source.rows(_step, "deploy_steps", deploy=number)
-
-
-def find_sinks_of(source: Transaction, numbers: Collection[int]) -> dict[int, list[SinkRow]]:
-    """The sinks of deploys, by the number of the deploy."""
-    found: dict[int, list[SinkRow]] = {number: [] for number in numbers}
-    for number, *row in source.all("sinks_of_deploys", deploys=sorted(set(numbers))):
-        found[number].append(SinkRow(*row))
-    return found
-
-
-def deploying_entities(tx: Transaction, entities: Collection[int]) -> list[int]:
-    """Those of these entities that have deploys which wait for sinks, in order."""
-    return [row[0] for row in tx.all("deploying_entities", entities=sorted(set(entities)))]
 
 
 def hold_waiting_deploys(tx: Transaction, entities: Collection[int]) -> list[DeployRow]:
     """The deploys of entities that wait for sinks, by entity and version, held."""
-    return tx.rows(_deploy, "waiting_deploys", entities=sorted(set(entities)))
-
-
-class SinkAnswer(NamedTuple):
-    """What a sink made of an entity as it was at a ship_seq: whoever waited for that, or for less, has his answer."""
-
-    entity: int
-    rule: str
-    ship_seq: int
-    is_refused: bool
-    reason: str | None
-
-
-def answer_sinks(tx: Transaction, answers: Iterable[SinkAnswer], *, now_us: int) -> None:
-    """Write down what sinks answered to those who wait."""
-    tx.call("answer_deploy_sinks", _Answers(now_us, list(answers)))
-
-
-def find_unfinished(source: Engine, entities: Collection[int]) -> dict[int, DeployRow]:
-    """The newest deploys of entities, by entity, without those that are DONE."""
-    rows = source.rows(_deploy, "unfinished_deploys", entities=sorted(set(entities)))
-    return {row.entity: row for row in rows}
+    return tx.rows(as_deploy, "waiting_deploys", entities=sorted(set(entities)))
 
 
 class LaneLeft(NamedTuple):
@@ -301,21 +238,6 @@ def lanes_left(
     return {id: found.get(id, NO_LANE) for id in ids}
 
 
-class SliceSince(NamedTuple):
-    """That a slice was written from some version on."""
-
-    version: int
-    """The last one."""
-    again: bool
-    """Whether a version was compiled again, and the slice became something else by that."""
-
-
-def slices_since(source: Statements, entity: int, since: int, version: int) -> dict[str, SliceSince]:
-    """The slices of an entity that were written from one version up to another, by their types."""
-    rows = source.all("slices_since", entity=entity, since=since, version=version)
-    return {row[0]: SliceSince(row[1], bool(row[2])) for row in rows}
-
-
 def find_event(source: Statements, tenant: TenantId, id: str) -> DeployEvent | None:
     """The event of this id; None if housekeeping deleted it."""
     return source.row(DeployEvent, "deploy_event", tenant=tenant, id=id)
@@ -339,54 +261,90 @@ def drop_old_deploys(engine: Engine, *, before_us: int) -> int:
     return dropped
 
 
-class _Step(NamedTuple):
-    before: str | None
-    state: str
-    reason: str | None
+class Cutover(NamedTuple):
+    """What became of one."""
+
+    served: bool
+    """Whether the version is served now."""
+    moved: bool
+    """Whether it was not before."""
+    superseded_by: int | None
+    """The newer version that is compiled already, if that is why it is not served."""
+    changed: tuple[str, ...] = ()
+    """The slices that readers get something else of."""
 
 
-class _Steps(NamedTuple):
-    """What `add_deploy_steps` takes."""
+class HeldEntity(NamedTuple):
+    """An entity that nobody else changes until the transaction ends."""
 
-    number: int
-    now: int
-    attempt: int
-    steps: Sequence[_Step]
-    forget: int = 0
-    ship_seq: int | None = None
-    asked: Sequence[str] = ()
+    newest_compiled: int | None
+    serving_version: int | None
+    ship_seq: int
 
 
-class _Finished(NamedTuple):
-    """What `finish_deploys` takes."""
-
-    now: int
-    numbers: Sequence[int]
-
-
-class _Answers(NamedTuple):
-    """What `answer_deploy_sinks` takes."""
-
-    now: int
-    answers: Sequence[SinkAnswer]
+def hold_entities(tx: Transaction, entities: Collection[int]) -> dict[int, HeldEntity]:
+    """Hold entities, before anything else that the transaction holds; where each stands."""
+    rows = tx.all("hold_served", entities=sorted(set(entities)))
+    return {row[0]: HeldEntity(*row[1:]) for row in rows}
 
 
-def _steps(before: DeployState | None, states: Sequence[DeployState], reason: str | None = None) -> list[_Step]:
+def hold_entity(tx: Transaction, entity: int) -> HeldEntity:
+    """Hold an entity, before anything else that the transaction holds."""
+    return hold_entities(tx, [entity])[entity]
+
+
+def plan_cutover(tx: Transaction, entity: int, held: HeldEntity, version: int, joined: Collection[str]) -> Cutover:
+    """What serving a version from now on comes to; it is not done if a newer one is compiled: sinks follow the newest
+    one that is, so what is served and what they have would part ways. `joined` are the slices that others may join.
+    Nothing is written."""
+    newest, serving, _ = held
+    if serving == version:
+        return Cutover(True, False, None)
+    if newest is None or newest < version:
+        raise Internal(f"version {version} of entity {entity} is to be served and is not compiled")
+    if newest > version:  # guard: deploy.newest
+        return Cutover(False, False, newest)
+    changed = tx.all("slices_that_differ", entity=entity, types=sorted(joined), before=serving, version=version)
+    return Cutover(True, True, None, tuple(row[0] for row in changed))
+
+
+_ADDED = (
+    *("tenant", "id", "entity", "version", "created", "compiling", "ship", "cutover", "event"),
+    *("idempotency_key", "fingerprint"),
+)
+_MOVED = ("number", "attempt", "event", "ship_seq", "served", "superseded_by", "error", "report")
+
+
+def _add_steps(
+    tx: Transaction,
+    number: int,
+    attempt: int,
+    steps: Sequence[SimpleNamespace],
+    *,
+    now_us: int,
+    forget: bool = False,
+    seq: int | None = None,
+    asked: Sequence[str] | None = None,
+) -> None:
+    given = {"number": number, "attempt": attempt, "steps": steps, "ship_seq": seq, "asked": asked or ()}
+    tx.call("add_deploy_steps", SimpleNamespace(**given, now=now_us, forget=int(forget)))
+
+
+def _steps(
+    before: DeployState | None, states: Sequence[DeployState], reason: str | None = None
+) -> list[SimpleNamespace]:
     """Each transition, the last one with the reason; Conflict for one that there is not."""
-    steps: list[_Step] = []
+    steps = []
     for state in states:
         if before is not None:
             check_transition(before, state)
-        told = None if before is None else before.value
-        steps.append(_Step(told, state.value, reason if state is states[-1] else None))
+        left, why = None if before is None else before.value, reason if state is states[-1] else None
+        steps.append(SimpleNamespace(before=left, state=state.value, reason=why))
         before = state
     return steps
 
 
-def _step(before: str | None, state: str, attempt: int, reason: str | None, at_us: int) -> StepRow:
-    return StepRow(None if before is None else DeployState(before), DeployState(state), attempt, reason, at_us)
-
-
-def _deploy(*row: Any) -> DeployRow:
+def as_deploy(*row: Any) -> DeployRow:
+    """A deploy of its columns."""
     found = DeployRow(*row)
     return found._replace(state=DeployState(found.state), created=bool(found.created), served=bool(found.served))
