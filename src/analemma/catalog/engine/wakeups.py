@@ -11,10 +11,20 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
+
+from analemma.clock import Ticker
 
 WATCH_EVERY_S = 0.02
 RECENT_S = 0.05
 """A file's time has a granularity: one that was changed this recently may have been changed again."""
+QUIET_S = 0.005
+"""At least this long between two notifications of a process."""
+LISTEN_S = 0.2
+PATIENCE_S = 2.0
+"""So long whoever stops waits for what is being sent, or heard."""
+Connect = Callable[[], Any]
+"""Makes a transaction on a connection that nobody else uses."""
 
 
 class Wakeups:
@@ -123,3 +133,67 @@ class _LogWatch:
             self._again_at = None
             return True
         return False
+
+
+class ServerWakeups(Wakeups):
+    """For a PostgreSQL database: other processes are notified. Without `listening` they are, and this one is not."""
+
+    def __init__(self, connect: Connect, *, listening: bool = True) -> None:
+        super().__init__()
+        self._connect = connect
+        self._listening = listening
+        self._sender = _line("analemma-notify", connect, _send)
+
+    def signal(self) -> None:
+        super().signal()
+        self._sender.wake()
+
+    def close(self) -> None:
+        self._sender.stop(PATIENCE_S)
+
+    def _watch(self, listener: Listener) -> None:
+        if not self._listening:
+            return
+
+        def begin(tx: Any) -> None:
+            tx.control("listen")
+            # For what was sent while nobody listened.
+            listener.wake()
+
+        def hear(tx: Any) -> float:
+            for _ in tx.connection.notifies(timeout=LISTEN_S, stop_after=1):
+                listener.wake()
+            return 0.0
+
+        line = _line("analemma-listen", self._connect, hear, begin)
+        listener.stop = lambda: line.stop(PATIENCE_S)
+        line.wake()
+
+
+def _send(tx: Any) -> None:
+    tx.control("notify")
+    time.sleep(QUIET_S)
+
+
+def _line(
+    name: str, connect: Connect, turn: Callable[[Any], float | None], begin: Callable[[Any], object] = lambda tx: None
+) -> Ticker:
+    """A thread with a connection of its own, on which it does one thing over and over. Workers poll, and this is only
+    the faster way: what fails is tried again later, on another connection."""
+    kept: list[Any] = []
+
+    def close() -> None:
+        while kept:
+            kept.pop().connection.close()
+
+    def act() -> float | None:
+        try:
+            if not kept:
+                kept.append(connect())
+                begin(kept[0])
+            return turn(kept[0])
+        except Exception:
+            close()
+            raise
+
+    return Ticker(name, act, end=close)

@@ -13,7 +13,12 @@ from psycopg.conninfo import make_conninfo
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
 from analemma.catalog.engine.postgres import functions
-from analemma.catalog.engine.postgres.errors import not_a_url, outcome_unknown, translate_connecting
+from analemma.catalog.engine.postgres.errors import (
+    ConnectionDropped,
+    not_a_url,
+    outcome_unknown,
+    translate_connecting,
+)
 from analemma.catalog.engine.postgres.names import (
     USUAL,
     choose_schema,
@@ -22,19 +27,17 @@ from analemma.catalog.engine.postgres.names import (
     server_name,
     split_schema,
 )
-from analemma.catalog.engine.postgres.pool import Connection, Loan, PostgresPool
+from analemma.catalog.engine.postgres.pool import Connection, PostgresPool
 from analemma.catalog.engine.postgres.transaction import PostgresTransaction
-from analemma.catalog.engine.postgres.wakeups import PostgresWakeups
 from analemma.catalog.engine.sql import POSTGRES
-from analemma.catalog.engine.wakeups import Wakeups
-from analemma.errors import AnalemmaError, Invalid, Unavailable
+from analemma.catalog.engine.wakeups import ServerWakeups, Wakeups
+from analemma.errors import Invalid, Unavailable
 
 Result = TypeVar("Result")
 
 OLDEST_SERVER = 140000
-MAX_ATTEMPTS = 12
-FIRST_BACKOFF_S = 0.002
-LONGEST_BACKOFF_S = 0.25
+_PAUSES_S = [min(0.25, 0.002 * 2**attempt) for attempt in range(11)]
+"""Before each further attempt at a transaction that the server asks to be run again."""
 
 
 class PostgresEngine(Engine):
@@ -91,44 +94,47 @@ class PostgresEngine(Engine):
         except BaseException:
             connection.close()
             raise
-        self.pool.give_back(Loan(self.pool), connection)
+        self.pool.give_back(self, connection)
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         try:
-            with self.connection() as tx:
+            with self._lent() as tx:
                 return tx.all(name, **parameters)
         except ConnectionDropped:
             # By itself a statement may be sent again: the few that write find what they wrote, or are refused.
             self.pool.close_idle()
-            with self.connection() as tx:
+            with self._lent() as tx:
                 return tx.all(name, **parameters)
 
     def snapshot(self, *, long: bool = False) -> AbstractContextManager[Transaction]:
-        return _Session(self, "begin_snapshot", "take_time") if long else _Session(self, "begin_read")
+        return self._lent("begin_snapshot", "take_time") if long else self._lent("begin_read")
 
     def write(self, move: Callable[[Transaction], Result], /, *, durable: bool = False, alone: bool = False) -> Result:
-        def at_once() -> Result:
-            try:
-                with self.connection() as tx:
-                    return move(tx)
-            except ConnectionDropped as exc:
-                raise outcome_unknown(self.server) from exc
+        begin = () if alone else ("begin_write", "commit_durably") if durable else ("begin_write",)
 
         def once() -> Result:
-            with _Session(self, "begin_write") as tx:
-                if durable:
-                    tx.all("commit_durably")
-                return move(tx)
+            try:
+                with self._lent(*begin) as tx:
+                    return move(tx)
+            except ConnectionDropped as exc:
+                if alone:
+                    raise outcome_unknown(self.pool.server) from exc
+                raise
 
-        return retry_contention(at_once if alone else once)
-
-    def connection(self) -> AbstractContextManager[PostgresTransaction]:
-        """An autocommit connection; raises ConnectionDropped when it was lost meanwhile."""
-        return _Session(self)
+        for pause_s in _PAUSES_S:
+            try:
+                return once()
+            except Unavailable as exc:
+                # Deadlocks and serialization failures.
+                if not exc.facts.get("retry"):
+                    raise
+            # Jitter, so that two transactions that collided do not meet again in step.
+            time.sleep(random.uniform(0.5, 1.5) * pause_s)
+        return once()
 
     def wakeups(self) -> Wakeups:
         # A pooler lends another connection for each transaction: what was listened to would be another's.
-        return PostgresWakeups(lambda: self.statements_on(self.pool.connect()), listening=not self.pgbouncer)
+        return ServerWakeups(lambda: self._on(self.pool.connect()), listening=not self.pgbouncer)
 
     def missing_functions(self, found: Mapping[str, str]) -> list[str]:
         return functions.missing(found)
@@ -153,8 +159,15 @@ class PostgresEngine(Engine):
     def lose(self, *, quiet: bool) -> None:
         self.pool.lose()
 
-    def statements_on(self, connection: Connection) -> PostgresTransaction:
-        return PostgresTransaction(connection, self._names, self.statements, self.server)
+    def _lent(self, *begin: str) -> PostgresTransaction:
+        """A connection of the pool for a block of code; raises ConnectionDropped when it was lost meanwhile."""
+        return PostgresTransaction(self.pool, self._names, self.statements, *begin)
+
+    def _on(self, connection: Connection) -> PostgresTransaction:
+        """Statements on a connection that is nobody else's."""
+        tx = self._lent()
+        tx.connection = connection
+        return tx
 
     def _look_at(self, connection: Connection, schema: str | None) -> None:
         """Refuse a server that is too old, and find out where the store is."""
@@ -165,7 +178,7 @@ class PostgresEngine(Engine):
             )
         self._names = names(schema or USUAL)
         if schema is None:
-            found = self.statements_on(connection).all("find_stores")
+            found = self._on(connection).all("find_stores")
             self._names = names(choose_schema([name for (name,) in found]))
 
     def _connect(self) -> Connection:
@@ -177,116 +190,3 @@ class PostgresEngine(Engine):
             # Before it reached a server, libpq complains about the URL, and repeats it.
             cause = exc if "connection to server" in str(exc) else None
             raise translate_connecting(exc, self.server) from cause
-
-
-class _Session:
-    """Statements on a connection of the pool, for as long as a block of code takes: each by itself or, behind `begin`,
-    a transaction that is committed at the end, and rolled back if the block raises.
-
-    Not a generator: interrupted right behind its `yield`, one would keep the connection as long as the traceback is
-    there, and a notebook keeps that."""
-
-    __slots__ = ("_begin", "_engine", "_loan", "_tx")
-
-    def __init__(self, engine: PostgresEngine, *begin: str) -> None:
-        self._engine = engine
-        self._begin = begin
-        self._loan = Loan(engine.pool)
-
-    def __enter__(self) -> PostgresTransaction:
-        try:
-            try:
-                return self._start()
-            except ConnectionDropped:
-                # Nothing was sent on it that matters.
-                self._loan.give_back()
-                self._engine.pool.close_idle()
-                return self._start()
-        except BaseException:
-            try:
-                self._loan.give_back()
-            finally:
-                self._loan.give_back()
-            raise
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        loan = self._loan
-        try:
-            try:
-                if error is not None:
-                    self._fail(error)
-                elif self._begin:
-                    self._commit()
-            finally:
-                loan.give_back()
-        finally:
-            loan.give_back()
-
-    def _start(self) -> PostgresTransaction:
-        self._tx = tx = self._engine.statements_on(self._loan.take())
-        try:
-            for name in self._begin:
-                tx.control(name)
-        except BaseException as exc:
-            self._judge(exc)
-            raise
-        return tx
-
-    def _commit(self) -> None:
-        connection = self._loan.connection
-        assert connection is not None
-        try:
-            self._tx.commit()
-        except AnalemmaError as exc:
-            if connection.broken:
-                raise outcome_unknown(self._engine.server) from exc
-            raise
-        except BaseException:
-            connection.close()
-            raise
-
-    def _fail(self, error: BaseException) -> None:
-        connection = self._loan.connection
-        if not self._begin or connection is None or _may_interrupt(error):
-            self._judge(error)
-        elif not connection.broken:
-            try:
-                self._tx.control("rollback_transaction")
-            except BaseException as exc:
-                if _may_interrupt(exc):
-                    connection.close()
-                raise
-
-    def _judge(self, error: BaseException) -> None:
-        """What is to be done with a connection on which a statement failed."""
-        connection = self._loan.connection
-        if connection is None:
-            return
-        if _may_interrupt(error):
-            connection.close()
-        elif connection.broken and isinstance(error, AnalemmaError):
-            raise ConnectionDropped(error.message, hint=error.hint) from error
-
-
-class ConnectionDropped(Unavailable):
-    """The connection went away under a statement."""
-
-
-def retry_contention(work: Callable[[], Result]) -> Result:
-    """Run it again while the database asks for that (deadlocks, serialization failures), a bounded number of times."""
-    for attempt in range(MAX_ATTEMPTS):
-        try:
-            return work()
-        except Unavailable as exc:
-            if not exc.facts.get("retry") or attempt == MAX_ATTEMPTS - 1:
-                raise
-        # Jitter, so that two transactions that collided do not meet again in step.
-        time.sleep(random.uniform(0.5, 1.5) * min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**attempt))
-    raise AssertionError("unreachable")
-
-
-def _may_interrupt(error: BaseException) -> bool:
-    """Whether it may have been raised between two instructions of the driver, by a signal or from another thread. Then
-    what the driver believes of the server (the transaction, what is prepared, who is to answer) may not be so, and
-    neither may be asked to make it so."""
-    return not isinstance(error, (AnalemmaError, GeneratorExit))

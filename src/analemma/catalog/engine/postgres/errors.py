@@ -80,6 +80,10 @@ def translate(exc: Exception, server: str) -> AnalemmaError:
     return _by_state(exc, exc.sqlstate or "", server)
 
 
+class ConnectionDropped(Unavailable):
+    """The connection went away under a statement."""
+
+
 def outcome_unknown(server: str) -> OutcomeUnknown:
     """The connection went away between sending COMMIT and its answer."""
     return OutcomeUnknown(

@@ -41,7 +41,8 @@ class Function:
             (name, picker(list(procedure.tables[name].columns))) for name, is_single in shape.items() if is_single
         ]
         self._many = [_Columns(name, procedure.tables[name]) for name, is_single in shape.items() if not is_single]
-        self._none = [name for name in procedure.tables if name not in shape]
+        self._ones = picker([name for name, _ in self._single])
+        self._none = picker([name for name in procedure.tables if name not in shape])
         parameters = [f"p_{_flat(path)} {kind}" for path, kind in procedure.scalars.items()]
         for is_single in (True, False):
             for name in [name for name in shape if shape[name] is is_single]:
@@ -82,9 +83,7 @@ class Function:
 
     def takes(self, given: Any) -> bool:
         """Whether what is given has the shape."""
-        return all(not getattr(given, name) for name in self._none) and all(
-            len(getattr(given, name)) == 1 for name, _ in self._single
-        )
+        return not any(self._none(given)) and set(map(len, self._ones(given))) <= {1}
 
     def bind(self, given: Any) -> list[Any]:
         """The values of its parameters."""
@@ -163,7 +162,11 @@ _FUNCTIONS = Lazy(_of)
 
 def function(name: str, given: Any) -> Function:
     """The function to call."""
-    return next(each for each in _FUNCTIONS[name] if each.takes(given))
+    *special, general = _FUNCTIONS[name]
+    for each in special:
+        if each.takes(given):
+            return each
+    return general
 
 
 @cache

@@ -1,8 +1,8 @@
 """The connections of one PostgreSQL engine: lent to one thread at a time, kept for the next.
 
 Ctrl-C, an alarm or a cancelled thread raises between any two instructions, also between taking a connection and noting
-who has it. So nothing is counted: what is lent are the loans that somebody still knows, and a connection that went
-astray is closed with the last that knew it.
+who has it. So nothing is counted: what is lent is lent to borrowers that somebody still knows, and a connection that
+went astray is closed with the last that knew it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from analemma.errors import Unavailable
 
 LONGEST_IDLE_S = 600.0
 LOOK_AGAIN_S = 0.1
-"""How often whoever waits looks whether a loan went astray, of which nobody tells."""
+"""How often whoever waits looks whether a borrower went astray, of which nobody tells."""
 
 
 class Connection(psycopg.Connection[Row]):
@@ -41,11 +41,12 @@ class PostgresPool:
         self._connect = connect
         self._most = most
         self._timeout_s = timeout_s
-        self._server = server
+        self.server = server
+        """Where it is, without the password."""
         self._gate = threading.Lock()
         self._idle: deque[tuple[float, Connection]] = deque()
         """Since when they are, and those that were used last at the end."""
-        self._lent: weakref.WeakSet[Loan] = weakref.WeakSet()
+        self._lent: weakref.WeakSet[object] = weakref.WeakSet()
         self._waiting: deque[threading.Lock] = deque()
         self._all: weakref.WeakSet[Connection] = weakref.WeakSet()
         self._refusal: Callable[[], Unavailable] | None = None
@@ -59,10 +60,10 @@ class PostgresPool:
         connection.prepared_max = 500
         return connection
 
-    def take(self, loan: Loan) -> Connection:
-        """Wait for a connection, as long as the timeout allows."""
+    def take(self, borrower: object) -> Connection:
+        """Wait for a connection, as long as the timeout allows; `give_back` must follow, whatever happens."""
         deadline = time.monotonic() + self._timeout_s
-        self._await_room(loan, deadline)
+        self._await_room(borrower, deadline)
         with suppress(IndexError):
             while True:
                 _, connection = self._idle.pop()
@@ -80,15 +81,12 @@ class PostgresPool:
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 1.0)
 
-    def give_back(self, loan: Loan, connection: Connection | None) -> None:
+    def give_back(self, borrower: object, connection: Connection | None) -> None:
         """Let the next one have it; one that is broken or closed is not kept. May be repeated without it."""
         if connection is not None and not connection.closed:
             self._idle.append((time.monotonic(), connection))
-        self._lent.discard(loan)
-        if self._waiting:
-            with self._gate:
-                if self._waiting:
-                    self._waiting.popleft().release()
+        self._lent.discard(borrower)
+        self._call_first()
         if self._refusal is not None:
             self.close_idle()
         else:
@@ -120,63 +118,47 @@ class PostgresPool:
                 if not connection.closed:
                     os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)
 
-    def _await_room(self, loan: Loan, deadline: float) -> None:
+    def _await_room(self, borrower: object, deadline: float) -> None:
         """Wait until one more may be lent, behind those who came first."""
-        if self._may_lend(loan):
+        if self._may_lend(borrower, None):
             return
         ticket = threading.Lock()
         ticket.acquire()
-        called = False
         try:
             self._waiting.append(ticket)
-            while not self._may_lend(loan, ticket, called):
+            while not self._may_lend(borrower, ticket):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise Unavailable(
-                        f"no connection to PostgreSQL at {self._server} became free",
+                        f"no connection to PostgreSQL at {self.server} became free",
                         hint="check that it runs, or raise the pool size",
                     )
-                called = ticket.acquire(timeout=min(left_s, LOOK_AGAIN_S))
-                if called:
-                    self._waiting.appendleft(ticket)
+                ticket.acquire(timeout=min(left_s, LOOK_AGAIN_S))
         finally:
-            if ticket in self._waiting:
+            with suppress(ValueError):
                 self._waiting.remove(ticket)
+            # There may be room for the next one, too.
+            self._call_first()
 
-    def _may_lend(self, loan: Loan, ticket: threading.Lock | None = None, called: bool = False) -> bool:
+    def _call_first(self) -> None:
+        """Have whoever waits longest look for itself."""
+        for ticket in tuple(self._waiting)[:1]:
+            with suppress(RuntimeError):  # it is about to
+                ticket.release()
+
+    def _may_lend(self, borrower: object, ticket: threading.Lock | None) -> bool:
         """Note one more that is lent, if there is room, and nobody waits for it longer."""
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal()
-            next_one = called or not self._waiting or self._waiting[0] is ticket
-            if not next_one or len(self._lent) >= self._most:
-                return False
-            self._lent.add(loan)
-            return True
+            is_next = not self._waiting or self._waiting[0] is ticket
+            if is_next and len(self._lent) < self._most:
+                self._lent.add(borrower)
+                return True
+            return False
 
     def _closed(self) -> Unavailable:
-        return Unavailable(f"the catalog at {self._server} is closed", hint="open it again")
-
-
-class Loan:
-    """A connection from `take` until `give_back`, which must follow, whatever happens: twice, because an interrupt may
-    hit the first, and what is not given back is missing as long as anything knows the loan."""
-
-    __slots__ = ("__weakref__", "_pool", "connection")
-
-    def __init__(self, pool: PostgresPool) -> None:
-        self._pool = pool
-        self.connection: Connection | None = None
-
-    def take(self) -> Connection:
-        """Wait for a connection, as long as the pool does."""
-        self.connection = connection = self._pool.take(self)
-        return connection
-
-    def give_back(self) -> None:
-        """Let the next one have the connection. May be repeated."""
-        connection, self.connection = self.connection, None
-        self._pool.give_back(self, connection)
+        return Unavailable(f"the catalog at {self.server} is closed", hint="open it again")
 
 
 def _is_alive(connection: Connection) -> bool:

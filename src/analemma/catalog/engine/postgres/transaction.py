@@ -1,40 +1,78 @@
-"""Named statements on one PostgreSQL connection."""
+"""Statements on one PostgreSQL connection, for as long as a block of code takes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from analemma.catalog.engine.db import Row, Transaction
-from analemma.catalog.engine.postgres.errors import FAILURES, rolled_back, translate
+from analemma.catalog.engine.postgres.errors import (
+    FAILURES,
+    ConnectionDropped,
+    outcome_unknown,
+    rolled_back,
+    translate,
+)
 from analemma.catalog.engine.postgres.functions import function
 from analemma.catalog.engine.postgres.names import Names
-from analemma.catalog.engine.postgres.pool import Connection
+from analemma.catalog.engine.postgres.pool import Connection, PostgresPool
 from analemma.catalog.engine.sql import POSTGRES
 from analemma.errors import AnalemmaError
 from analemma.failpoints import hit
 
 
 class PostgresTransaction(Transaction):
-    """Runs named statements on one connection."""
+    """A connection of the pool is lent to it for a block of code: for statements that are each by themselves or, behind
+    those of `begin`, for a transaction that is committed at the end, and rolled back if the block raises.
 
-    __slots__ = ("_connection", "_failure", "_names", "_server")
+    Not a generator: interrupted right behind its `yield`, one would keep the connection as long as the traceback is
+    there, and a notebook keeps that."""
 
-    def __init__(self, connection: Connection, names: Names, counts: Counter[str], server: str) -> None:
+    __slots__ = ("__weakref__", "_begin", "_failure", "_lent", "_names", "_pool", "connection")
+
+    def __init__(self, pool: PostgresPool, names: Names, counts: Counter[str], *begin: str) -> None:
         super().__init__(POSTGRES, counts)
-        self._connection = connection
+        self._pool = pool
         self._names = names
-        self._server = server
+        self._begin = begin
+        self._lent: Connection | None = None
+        """What is to be given back."""
         self._failure: AnalemmaError | None = None
-        """Why PostgreSQL refuses the rest of this transaction."""
+        """Why PostgreSQL refuses the rest of this transaction. Without the traceback: that knows this, which then
+        would be known for ever."""
+        self.connection: Connection
+
+    def __enter__(self) -> PostgresTransaction:
+        try:
+            try:
+                self._start()
+            except ConnectionDropped:
+                # Nothing was sent on it that matters.
+                self._give_back()
+                self._pool.close_idle()
+                self._start()
+        except BaseException as exc:
+            self.__exit__(None, exc, None)
+            raise
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # Given back twice: an interrupt may hit the first, and what is not is missing as long as anything knows this.
+        try:
+            try:
+                self._end(error)
+            finally:
+                self._give_back()
+        finally:
+            self._give_back()
 
     @property
     def is_open(self) -> bool:
-        return self._connection.info.transaction_status != TransactionStatus.IDLE
+        return bool(self._begin)
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         cursor = self._run(name, parameters)
@@ -46,7 +84,7 @@ class PostgresTransaction(Transaction):
 
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
         self._counts[name] += 1
-        cursor = self._connection.cursor()
+        cursor = self.connection.cursor()
         try:
             cursor.executemany(self._names.queries[name], rows)
         except FAILURES as exc:
@@ -58,7 +96,7 @@ class PostgresTransaction(Transaction):
         called = function(name, given)
         try:
             hit(called.before)
-            row = self._connection.execute(self._names.sent[called.call], called.bind(given), binary=True).fetchone()
+            row = self.connection.execute(self._names.sent[called.call], called.bind(given), binary=True).fetchone()
             hit(called.after)
         except FAILURES as exc:
             raise self._failed(exc) from exc
@@ -66,45 +104,71 @@ class PostgresTransaction(Transaction):
         return None if not called.answers else row[0] or []
 
     def script(self, sql: str, /) -> None:
+        self._send(self._names.qualified(self._sql.script(sql)))
+
+    def control(self, name: str) -> str | None:
+        """Begin, commit and the like: uncounted, never prepared; what the server says."""
+        return self._send(self._names.queries[name])
+
+    def _send(self, query: bytes) -> str | None:
         try:
-            self._connection.execute(self._names.qualified(self._sql.script(sql)), prepare=False)
+            return self.connection.execute(query, prepare=False).statusmessage
         except psycopg.Error as exc:
             raise self._failed(exc) from exc
-
-    def control(self, name: str) -> None:
-        """Begin, commit and the like: uncounted, never prepared."""
-        try:
-            self._connection.execute(self._names.queries[name], prepare=False)
-        except psycopg.Error as exc:
-            raise self._failed(exc) from exc
-
-    def heard(self, seconds: float) -> bool:
-        """Wait for a notification, at most so long."""
-        return any(True for _ in self._connection.notifies(timeout=seconds, stop_after=1))
-
-    def close(self) -> None:
-        """Give a connection back to the server that is not the pool's."""
-        self._connection.close()
-
-    def commit(self) -> None:
-        """COMMIT. Asked to commit a transaction in which a statement failed, PostgreSQL rolls it back without an
-        error."""
-        try:
-            answer = self._connection.execute(self._names.queries["commit_transaction"], prepare=False).statusmessage
-        except psycopg.Error as exc:
-            raise self._failed(exc) from exc
-        if answer != "COMMIT":
-            raise self._failure or rolled_back()
-
-    def _failed(self, exc: Exception) -> AnalemmaError:
-        self._failure = translate(exc, self._server)
-        return self._failure
 
     def _run(self, name: str, parameters: dict[str, Any]) -> psycopg.Cursor[Row] | None:
         statement, values = self._bound(name, parameters)
         if not statement.sql:
             return None
         try:
-            return self._connection.execute(self._names.queries[name], values, binary=True)
+            return self.connection.execute(self._names.queries[name], values, binary=True)
         except FAILURES as exc:
             raise self._failed(exc) from exc
+
+    def _failed(self, exc: Exception) -> AnalemmaError:
+        error = translate(exc, self._pool.server)
+        if self.connection.broken:
+            error = ConnectionDropped(error.message, hint=error.hint)
+        self._failure = copy(error)
+        return error
+
+    def _start(self) -> None:
+        self._lent = self.connection = self._pool.take(self)
+        for name in self._begin:
+            self.control(name)
+
+    def _end(self, error: BaseException | None) -> None:
+        connection = self._lent
+        if connection is None:
+            return
+        try:
+            if error is None:
+                self._commit()
+            elif _may_interrupt(error):
+                connection.close()
+            elif self._begin and not connection.broken:
+                self.control("rollback_transaction")
+        except BaseException as exc:
+            if _may_interrupt(exc):
+                connection.close()
+            raise
+
+    def _commit(self) -> None:
+        try:
+            # Asked to commit a transaction in which a statement failed, PostgreSQL rolls it back without an error.
+            if self._begin and self.control("commit_transaction") != "COMMIT":
+                raise self._failure or rolled_back()
+        except ConnectionDropped as exc:
+            raise outcome_unknown(self._pool.server) from exc
+
+    def _give_back(self) -> None:
+        """Let the next one have the connection. May be repeated."""
+        connection, self._lent = self._lent, None
+        self._pool.give_back(self, connection)
+
+
+def _may_interrupt(error: BaseException) -> bool:
+    """Whether it may have been raised between two instructions of the driver, by a signal or from another thread. Then
+    what the driver believes of the server (the transaction, what is prepared, who is to answer) may not be so, and
+    neither may be asked to make it so."""
+    return not isinstance(error, (AnalemmaError, GeneratorExit))
