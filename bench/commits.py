@@ -158,11 +158,11 @@ def postgres_floor(connection: psycopg.Connection[Any], requests: Requests) -> R
 
 def floor_rows(request: CommitRequest) -> tuple[Any, Any, Any, Any]:
     """The bare tuples of a request."""
-    tenant, head, manifest = request.tenant, request.head, request.manifest
+    tenant, head, manifest, row = request.tenant, request.head, request.manifest, request.record
     key = (head.key.owner, head.key.workflow, head.key.branch)
     return (
         (head.manifest, head.version, head.journal_seq, head.journal_tip, tenant, *key),
-        [(tenant, row.id, row.size, row.codec, row.body) for row in request.blocks],
+        [(tenant, block.id, block.size, block.codec, block.body) for block in request.blocks],
         [
             (
                 tenant,
@@ -176,10 +176,7 @@ def floor_rows(request: CommitRequest) -> tuple[Any, Any, Any, Any]:
                 manifest.segment,
             )
         ],
-        [
-            (tenant, *key, row.seq, row.kind, row.manifest, row.body, row.hash, row.created_at_us)
-            for row in request.journal
-        ],
+        [(tenant, *key, row.seq, row.kind, row.manifest, row.body, row.hash, row.created_at_us)],
     )
 
 

@@ -33,7 +33,7 @@ from analemma.state.arguments import (
     explained,
     place,
 )
-from analemma.state.commits import Proposal, commit_of
+from analemma.state.commits import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.load import latest_version, read_state
 from analemma.state.merge.histories import ByPlace, Roots, changes_by_place, rebase
@@ -458,7 +458,7 @@ class _Save:
 
     def _commit(self) -> Commit:
         commits, base = self._kernel._commits, self._bag._base.manifest
-        return commit_of(commits.commit_next(self._request.key, base, lambda head: self._proposal(self.edited, head)))
+        return commits.commit_next(self._request.key, base, lambda head: self._proposal(self.edited, head))
 
     def _commit_rebased(self) -> Commit:
         from analemma.state.merge.values import Strategies
@@ -475,7 +475,7 @@ class _Save:
             return self._proposal(self._edit(kernel._trees, root, operations), head)
 
         def commit() -> Commit:
-            return commit_of(kernel._commits.commit_next(request.key, CURRENT_HEAD, propose))
+            return kernel._commits.commit_next(request.key, CURRENT_HEAD, propose)
 
         base = self._bag._base.manifest
         by_place: ByPlace = _by_field if base is None else changes_by_place

@@ -213,7 +213,7 @@ class CommitRequest:
     """The head this was built on; None: the branch must not exist yet."""
     head: Head
     manifest: Version
-    journal: tuple[JournalRow, ...]
+    record: JournalRow
     blocks: tuple[BlockRow, ...]
     """Every block emitted, whether or not it is believed to be stored already."""
     bases: tuple[BlockId, ...] = ()
@@ -228,14 +228,12 @@ class CommitRequest:
 
 
 class Committed(NamedTuple):
-    """The commit happened now (`replayed` False) or under the same idempotency key before (`replayed` True)."""
+    """What a commit came to."""
 
-    manifest: BlockId
-    stored: frozenset[BlockId]
-    """The blocks that were not there before. Empty for a replay, and when the answer was lost and read back."""
-    replayed: bool = False
+    stored: frozenset[BlockId] = frozenset()
+    """The blocks that were not there before; none when the answer was lost and read back."""
     receipt: bytes | None = None
-    """What was stored under the idempotency key, when one was given."""
+    """That of the commit which happened under the same idempotency key before: this one did not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from analemma.flows.segments import Plan, Segment, plan_of
 from analemma.flows.walking import Position
 from analemma.flows.working_state import WorkingState
 from analemma.state.arguments import CURRENT_HEAD, DeltaUpdate, place
-from analemma.state.commits import Outcome, Proposal
-from analemma.state.records import CONFIGURED, FORKED, ROLLED_BACK, Manifest
+from analemma.state.commits import Proposal
+from analemma.state.records import CONFIGURED, FORKED, ROLLED_BACK, Commit, Manifest
 from analemma.state.save import apply_update
 from analemma.state.segments import all_segments, make_list, packed_segment, read_segments
 
@@ -350,7 +350,7 @@ class RunKernel(BagKernel):
                 manifest=own.hex(),
             )
 
-    def _commit_run(self, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
+    def _commit_run(self, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Commit:
         try:
             return self._commits.commit_next(key, CURRENT_HEAD, propose)
         except Conflict as exc:
@@ -379,10 +379,10 @@ class RunKernel(BagKernel):
                 )
         return apply_update(self._trees, found.root.id, DeltaUpdate(tuple(mine)))
 
-    def _standing(self, outcome: Outcome) -> Standing:
-        found = outcome.manifest
-        assert found is not None and found.config is not None and found.segments is not None
-        manifest = outcome.head.manifest
+    def _standing(self, commit: Commit) -> Standing:
+        manifest = commit.receipt.manifest
+        found = self._commits.manifest(manifest)
+        assert found.config is not None and found.segments is not None
         return Standing(self._working(manifest, found), found.config, found.segments, manifest)
 
     def _working(self, manifest: BlockId, found: Manifest) -> WorkingState:

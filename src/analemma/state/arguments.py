@@ -87,12 +87,19 @@ def check_name(text: Any, what: str) -> str:
     return str(text)
 
 
-def check_message(text: Any) -> None:
-    """Raise Invalid unless it is a text of reasonable length."""
-    check_unicode(text, "message")
-    check_texts((text,))
-    if len(text.encode()) > LONGEST_MESSAGE:
-        raise Invalid(f"a message of more than {LONGEST_MESSAGE} bytes", hint="put long texts into the state")
+def check_said(execution: Any, segment: Any, message: Any, idempotency_key: Any) -> None:
+    """Raise Invalid unless this can be said of a version, and the key can be that of a request; None says nothing."""
+    if execution is not None:
+        check_name(execution, "execution")
+    if segment is not None:
+        check_segment(segment)
+    if message is not None:
+        check_unicode(message, "message")
+        check_texts((message,))
+        if len(message.encode()) > LONGEST_MESSAGE:
+            raise Invalid(f"a message of more than {LONGEST_MESSAGE} bytes", hint="put long texts into the state")
+    if idempotency_key is not None:
+        check_name(idempotency_key, "idempotency key")
 
 
 def check_metadata(metadata: Any) -> dict[str, Any]:

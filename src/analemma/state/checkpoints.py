@@ -15,10 +15,8 @@ from analemma.state.arguments import (
     MAIN,
     DeltaUpdate,
     branch_key,
-    check_message,
-    check_name,
     check_new_branch,
-    check_segment,
+    check_said,
     explained,
     is_other_revision,
     other_request,
@@ -100,12 +98,7 @@ def checkpoint_async(
     waits = _waits(context, wait_for_commit)
     _check_timeout(timeout)
     update = read_delta(delta, deleted)
-    if execution_id is not None:
-        check_name(execution_id, "execution")
-    if segment_id is not None:
-        check_segment(segment_id)
-    if message is not None:
-        check_message(message)
+    check_said(execution_id, segment_id, message, idempotency_key)
     if is_other_revision(key.branch) and kernel._catalog.head(kernel._tenant, key) is None:
         check_new_branch(key.branch)
     packed = pack_delta(
@@ -118,7 +111,6 @@ def checkpoint_async(
     )
     fingerprint = None
     if idempotency_key is not None:
-        check_name(idempotency_key, "idempotency key")
         fingerprint = fingerprint_of(kernel, key, update, CURRENT_HEAD, execution_id, segment_id, message, metadata)
         kernel._commits.known(key, idempotency_key, fingerprint)
         pending = kernel._commits.pending.catalog.pending_request(kernel._tenant, key, idempotency_key)

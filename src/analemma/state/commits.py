@@ -4,7 +4,7 @@ On the head that somebody expects, or on whatever is newest, again and again unt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -18,7 +18,6 @@ from analemma.catalog.port import (
     ASIDE,
     BranchKey,
     CommitRequest,
-    Committed,
     Head,
     Idempotency,
     JournalRow,
@@ -33,9 +32,7 @@ from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, HeadMoved
 from analemma.state.arguments import (
     CurrentHead,
     branch_key,
-    check_message,
-    check_name,
-    check_segment,
+    check_said,
     other_request,
     place,
 )
@@ -82,8 +79,6 @@ class Proposal(NamedTuple):
     """Where a branch that begins comes from; otherwise the expected head is the parent."""
     version: int = 1
     """Where a branch that begins starts counting."""
-    behind: Head | None = None
-    """Where the one before it of its name ended: then its numbers and its journal go on from there."""
     execution: str | None = None
     segment: int | None = None
     message: str | None = None
@@ -98,27 +93,6 @@ class Proposal(NamedTuple):
     """What else becomes visible with the version, once its manifest is known."""
     events: tuple[OutboxEvent, ...] = ()
     """For the outbox, beside what is told of the commit itself."""
-    guessed: bool = False
-    """Whether `expected` was not read but guessed: then HeadMoved is also raised when deltas are pending. The last
-    field: see below."""
-
-    def as_guess(self) -> Proposal:
-        """The same on a head that was guessed. Every save asks for this, and `_replace` would take ten times as
-        long."""
-        return Proposal._make((*self[:-1], True))
-
-
-class Outcome(NamedTuple):
-    """A commit's receipt, and what it cost."""
-
-    receipt: Receipt
-    head: Head
-    committed: Committed
-    blocks_emitted: int
-    bytes_written: int
-    object_keys: tuple[str, ...]
-    manifest: Manifest | None = None
-    """None when an earlier request under the same key had made the commit."""
 
 
 class Draft(NamedTuple):
@@ -128,7 +102,6 @@ class Draft(NamedTuple):
     receipt: Receipt
     manifest: Manifest
     emitted: tuple[Block, ...]
-    object_keys: tuple[str, ...]
 
 
 class _OwnHead(NamedTuple):
@@ -152,19 +125,19 @@ class Commits:
         self._blocks = context.blocks
         self._clock = context.clock
         self._entropy = context.entropy
-        self._announcer = announcer
+        self.announcer = announcer
         self._manifests: dict[BlockId, Manifest] = {}
         self._own_heads: dict[BranchKey, _OwnHead] = {}
 
-    def commit(self, proposal: Proposal) -> Outcome:
+    def commit(self, proposal: Proposal) -> Commit:
         """Make the proposal the branch's new head, durably; HeadMoved, with nothing changed, if the head is another by
         now."""
         branch_key(*proposal.key)
-        return self._commit(proposal, None)
+        return self._commit(proposal)
 
     def commit_next(
         self, key: BranchKey, expected: BlockId | CurrentHead | None, propose: Callable[[Head | None], Proposal]
-    ) -> Outcome:
+    ) -> Commit:
         """Commit on the expected head, or on whatever is newest, again and again until nobody was faster. A proposal
         that cannot be made at all raises anything but HeadMoved."""
         carried = Carried()
@@ -173,9 +146,13 @@ class Commits:
             # Where the branch stands if nobody else works on it: where the last commit from here left it. The commit
             # compares, so a wrong guess costs time and nothing else; a right one saves a look before every commit.
             if own is not None and own.alone and (isinstance(expected, CurrentHead) or own.head.manifest == expected):
-                outcome = self._commit_on_guess(own.head, propose, carried)
-                if outcome is not None:
-                    return outcome
+                try:
+                    guess = propose(own.head)
+                except AnalemmaError:
+                    guess = None  # The real head tells.
+                if guess is not None:
+                    with suppress(HeadMoved, Expired):
+                        return self._commit(guess, carried, guessed=True)
                 self.forget(key)
             for attempt in self.attempts(key):
                 head = self.head_after_pending(key) if attempt == 0 else self._catalog.head(self._tenant, key)
@@ -266,48 +243,45 @@ class Commits:
         """Do not guess where this branch stands: look."""
         self._own_heads.pop(key, None)
 
-    def _commit_on_guess(
-        self, guess: Head, propose: Callable[[Head | None], Proposal], carried: Carried
-    ) -> Outcome | None:
-        """None when the guess is wrong, or may be: then the real head tells."""
-        try:
-            proposal = propose(guess).as_guess()
-        except AnalemmaError:
-            return None
-        try:
-            return self._commit(proposal, carried)
-        except (HeadMoved, Expired):
-            return None
-
-    def _commit(self, proposal: Proposal, carried: Carried | None) -> Outcome:
-        """What an attempt that lost had uploaded is kept in `carried` for the next."""
-        check_proposal(proposal)
-        draft = self.draft(proposal, carried)
+    def _commit(
+        self,
+        proposal: Proposal,
+        carried: Carried | None = None,
+        *,
+        guessed: bool = False,
+        behind: Head | None = None,
+    ) -> Commit:
+        """What an attempt that lost had uploaded is kept in `carried` for the next. On a head that was not read but
+        `guessed`, HeadMoved is also raised when deltas are pending."""
+        check_said(proposal.execution, proposal.segment, proposal.message, proposal.idempotency_key)
+        draft = self.draft(proposal, carried, guessed=guessed, behind=behind)
         request = draft.request
         try:
-            committed = self._catalog.commit(request)
+            stored, before = self._catalog.commit(request)
         except HeadMoved as exc:
             # There is no head, and yet none can begin as the first of its name: one was deleted.
-            behind = None if proposal.expected or proposal.behind or exc.found else self.left_off(proposal.key)
+            behind = None if proposal.expected or behind or exc.found else self.left_off(proposal.key)
             if behind is None:
                 raise
-            return self._commit(proposal._replace(behind=behind), carried)
-        if committed.replayed and committed.receipt is not None:
-            receipt = decode_receipt(committed.receipt)
-            head = Head(receipt.key, receipt.manifest, receipt.version, receipt.journal_seq, receipt.journal_tip)
-            return Outcome(receipt, head, committed, 0, 0, ())
+            return self._commit(proposal, carried, behind=behind)
+        if before is not None:
+            return Commit.of(decode_receipt(before))
         if request.events:
-            self.announced(request.events)
+            self.announcer.wake()
         self._blocks.remember(draft.emitted)
-        self._remember(draft.receipt.manifest, draft.manifest)
+        self._remember(request.head.manifest, draft.manifest)
         key = proposal.key
         own = self._own_heads.get(key)
         if len(self._own_heads) >= REMEMBERED_HEADS:
             self._own_heads.clear()
         self._own_heads[key] = _OwnHead(request.head, proposal.expected == (None if own is None else own.head))
-        written = sum([row.length or len(row.body or b"") for row in request.blocks if row.id in committed.stored])
-        return Outcome(
-            draft.receipt, request.head, committed, len(draft.emitted), written, draft.object_keys, draft.manifest
+        return Commit.of(
+            draft.receipt,
+            block_ids=tuple([block.hex() for block in sorted(stored)]),
+            blocks_stored=len(stored),
+            blocks_reused=max(0, len(draft.emitted) - len(stored)),
+            bytes_written=sum([row.length or len(row.body or b"") for row in request.blocks if row.id in stored]),
+            object_paths=tuple(map(pack_key, request.uploads)),
         )
 
     def _remember(self, manifest: BlockId, known: Manifest) -> None:
@@ -316,15 +290,28 @@ class Commits:
             self._manifests.clear()
         self._manifests[manifest] = known
 
-    def draft(self, proposal: Proposal, carried: Carried | None = None) -> Draft:
+    def draft(
+        self,
+        proposal: Proposal,
+        carried: Carried | None = None,
+        *,
+        guessed: bool = False,
+        behind: Head | None = None,
+    ) -> Draft:
         """Make everything that the commit of a proposal that was checked will store; large blocks are uploaded, and
-        nothing counts yet."""
-        expected = proposal.expected
+        nothing counts yet. A branch of whose name there was another goes on `behind` where that ended."""
+        expected, version, parent = proposal.expected, proposal.version, proposal.parent
+        bases = proposal.bases
+        if expected is not None:
+            version, parent = expected.version + 1, expected.manifest
+            bases = tuple(dict.fromkeys((parent, *bases)))
+        elif behind is not None:
+            version = max(version, behind.version + 1)  # guard: branch.counting
         now_us = self._clock.now_us()
         manifest = Manifest(
             key=proposal.key,
-            version=_first_version(proposal) if expected is None else expected.version + 1,
-            parent=proposal.parent if expected is None else expected.manifest,
+            version=version,
+            parent=parent,
             root=proposal.tree.root,
             created_at_us=now_us,
             nonce=self._entropy.random_bytes(16),
@@ -340,44 +327,36 @@ class Commits:
         prepared = self._blocks.prepare(emitted, proposal.key, proposal.execution, carried)
         record = next_record(
             proposal.key,
-            expected or proposal.behind,
+            expected or behind,
             kind=proposal.kind,
             manifest=block.id,
             at_us=now_us,
-            version=manifest.version,
+            version=version,
             facts=proposal.facts,
         )
-        head = Head(proposal.key, block.id, manifest.version, record.seq, record.hash)
-        receipt = Receipt(
-            proposal.key, block.id, manifest.version, manifest.parent, manifest.root.id, record.seq, record.hash
-        )
+        head = Head(proposal.key, block.id, version, record.seq, record.hash)
+        receipt = Receipt(proposal.key, block.id, version, parent, manifest.root.id, record.seq, record.hash)
         idempotency = None
         if proposal.idempotency_key is not None:
             idempotency = Idempotency(proposal.idempotency_key, proposal.fingerprint, encode_receipt(receipt))
         events = proposal.events
-        if self._clock.monotonic() >= self._announcer.watch.idle_until_s:
-            events = (*self._announcer.committed(head), *events)
+        if self._clock.monotonic() >= self.announcer.watch.idle_until_s:
+            events = (*self.announcer.committed([head]), *events)
         request = CommitRequest(
             tenant=self._tenant,
             expected=expected,
             head=head,
             manifest=manifest.row(block.id),
-            journal=(record,),
+            record=record,
             blocks=prepared.rows,
-            bases=_bases(proposal),
+            bases=bases,
             uploads=prepared.uploads,
             events=events,
             idempotency=idempotency,
-            unless_pending=proposal.guessed,
+            unless_pending=guessed,
             rows=() if proposal.rows is None else tuple(proposal.rows(block.id)),
         )
-        return Draft(request, receipt, manifest, emitted, tuple(map(pack_key, prepared.uploads)))
-
-    def events_of(self, heads: Sequence[Head], *, removed: bool) -> tuple[OutboxEvent, ...]:
-        """What is told of branches that go, or are back."""
-        if removed:
-            return self._announcer.removed(head.key for head in heads)
-        return tuple(event for head in heads for event in self._announcer.committed(head))
+        return Draft(request, receipt, manifest, emitted)
 
     def left_off(self, key: BranchKey) -> Head | None:
         """Where a branch ended that was deleted, if one was: another of its name goes on from there."""
@@ -385,47 +364,6 @@ class Commits:
         if row is None or row.kind != DELETED or row.manifest is None:
             return None
         return Head(key, row.manifest, read_record(row)["facts"]["version"], row.seq, row.hash)
-
-    def announced(self, events: Iterable[OutboxEvent]) -> None:
-        """These are committed: whoever delivers them need not wait for the next look."""
-        if any(True for _ in events):
-            self._announcer.wake()
-
-
-def check_proposal(proposal: Proposal) -> None:
-    """Raise Invalid for what no catalog would take, before anything is uploaded. What callers say of a version comes
-    through here, and is not looked at again."""
-    if proposal.execution is not None:
-        check_name(proposal.execution, "execution")
-    if proposal.idempotency_key is not None:
-        check_name(proposal.idempotency_key, "idempotency key")
-    if proposal.message is not None:
-        check_message(proposal.message)
-    if proposal.segment is not None:
-        check_segment(proposal.segment)
-
-
-def _first_version(proposal: Proposal) -> int:
-    behind = proposal.behind
-    return proposal.version if behind is None else max(proposal.version, behind.version + 1)  # guard: branch.counting
-
-
-def _bases(proposal: Proposal) -> tuple[BlockId, ...]:
-    parent = () if proposal.expected is None else (proposal.expected.manifest,)
-    return tuple(dict.fromkeys((*parent, *proposal.bases)))
-
-
-def commit_of(outcome: Outcome) -> Commit:
-    """The caller's view of what was done."""
-    stored = sorted(outcome.committed.stored)
-    return Commit.of(
-        outcome.receipt,
-        block_ids=tuple(block.hex() for block in stored),
-        blocks_stored=len(stored),
-        blocks_reused=max(0, outcome.blocks_emitted - len(stored)),
-        bytes_written=outcome.bytes_written,
-        object_paths=outcome.object_keys,
-    )
 
 
 def _moved(key: BranchKey, expected: BlockId | None, found: Head | None) -> HeadMoved:

@@ -95,20 +95,20 @@ class Announcer:
         self._entropy = entropy
         self.wake = wake
 
-    def committed(self, head: Head) -> tuple[OutboxEvent, ...]:
-        """What is told with a version that becomes the head: an event, if a source takes this branch."""
-        sources = self.watch.sources()
-        if sources is None or not sources(self._tenant, head.key):
-            return ()
-        told = self._event(STATE_COMMITTED, head.key, manifestId=head.manifest.hex(), version=str(head.version))
-        return (told,)
+    def committed(self, heads: Iterable[Head]) -> tuple[OutboxEvent, ...]:
+        """What is told with versions that become heads: an event for each whose branch a source takes."""
+        return tuple(
+            self._event(STATE_COMMITTED, head.key, manifestId=head.manifest.hex(), version=str(head.version))
+            for head in self._taken(heads)
+        )
 
-    def removed(self, keys: Iterable[BranchKey]) -> tuple[OutboxEvent, ...]:
+    def removed(self, heads: Iterable[Head]) -> tuple[OutboxEvent, ...]:
         """What is told with branches that go: an event for each that a source takes."""
+        return tuple(self._event(STATE_REMOVED, head.key) for head in self._taken(heads))
+
+    def _taken(self, heads: Iterable[Head]) -> list[Head]:
         sources = self.watch.sources()
-        if sources is None:
-            return ()
-        return tuple(self._event(STATE_REMOVED, key) for key in keys if sources(self._tenant, key))
+        return [] if sources is None else [head for head in heads if sources(self._tenant, head.key)]
 
     def _event(self, kind: str, key: BranchKey, **more: Any) -> OutboxEvent:
         payload = {

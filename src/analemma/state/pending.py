@@ -39,7 +39,7 @@ from analemma.errors import (
     Unavailable,
 )
 from analemma.state.arguments import other_request
-from analemma.state.commits import Commits, Draft, Proposal, check_proposal
+from analemma.state.commits import Commits, Draft, Proposal
 from analemma.state.pending_deltas import PendingDelta, unpack_delta
 from analemma.state.records import Manifest, decode_manifest, encode_receipt
 from analemma.state.save import apply_update
@@ -354,7 +354,8 @@ class Pending:
             self._reached.clear()
         self._reached.update(done.reached)
         self._context.blocks.remember([block for branch in branches for block in branch.emitted])
-        self._commits.announced(event for step in steps if step.commit is not None for event in step.commit.events)
+        if any(step.commit is not None and step.commit.events for step in steps):
+            self._commits.announcer.wake()
 
     def _refused(self, branch: _Branch, exc: AnalemmaError, done: Applied) -> None:
         """A version is none that the database takes: by itself each is stored, or its delta fails."""
@@ -436,7 +437,7 @@ class _Builder:
                 continue
             try:
                 tree = apply_update(trees, None if manifest is None else manifest.root.id, delta.update)
-                draft = self._draft(_proposal(entry, delta, tree, head, manifest)._replace(behind=behind))
+                draft = self._draft(_proposal(entry, delta, tree, head, manifest), behind)
             except (Invalid, Limit) as exc:
                 branch.steps.append(Settlement(entry.seq, failure=write_failure(exc)))
                 continue
@@ -455,10 +456,9 @@ class _Builder:
             nodes.hand_on(manifest.root.id)
         return branch
 
-    def _draft(self, proposal: Proposal) -> Draft:
-        check_proposal(proposal)
+    def _draft(self, proposal: Proposal, behind: Head | None) -> Draft:
         try:
-            return self._commits.draft(proposal, Carried())
+            return self._commits.draft(proposal, Carried(), behind=behind)
         except Invalid as exc:
             # guard: checkpoint.kept.writing
             raise _in_the_way(exc) from exc

@@ -204,13 +204,15 @@ def _removal(
         record = next_record(own, head, kind=kind, manifest=head.manifest, at_us=now_us, facts=facts)
         gone.append(Gone(head, record))
         after.append(Head(own, head.manifest, head.version, record.seq, record.hash))
-    events = kernel._commits.events_of(after, removed=kind == DELETED)
+    announcer = kernel._commits.announcer
+    events = announcer.removed(after) if kind == DELETED else announcer.committed(after)
     told = NotFound(f"{place(BranchKey(key.owner, key.workflow))} was deleted", hint="save it anew, if it is needed")
     return Removal(kernel._tenant, key, tuple(gone), events, (), whole, forced, now_us, write_failure(told))
 
 
 def _done(kernel: Kernel, removal: Removal) -> None:
-    kernel._commits.announced(removal.events)
+    if removal.events:
+        kernel._commits.announcer.wake()
     for each in removal.gone:
         kernel._commits.forget(each.head.key)
 

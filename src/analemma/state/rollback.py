@@ -11,7 +11,7 @@ from analemma.canon.trees import Edited
 from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_new_branch, place
-from analemma.state.commits import Proposal, commit_of
+from analemma.state.commits import Proposal
 from analemma.state.records import FORKED, ROLLED_BACK, Commit, manifest_links
 from analemma.state.refs import decision_of
 
@@ -125,7 +125,7 @@ def roll_back(
             rows=partial(_carried, kernel, target, key),
         )
 
-    return commit_of(kernel._commits.commit_next(key, expected, propose))
+    return kernel._commits.commit_next(key, expected, propose)
 
 
 def _check_whole(kernel: Kernel, key: BranchKey, target: Version, *, deep: bool) -> None:
@@ -194,7 +194,7 @@ def fork(
         rows=partial(_carried, kernel, source, key),
     )
     try:
-        return commit_of(kernel._commits.commit(proposal))
+        return kernel._commits.commit(proposal)
     except HeadMoved as exc:
         raise _exists(key) from exc
 

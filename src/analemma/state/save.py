@@ -26,7 +26,7 @@ from analemma.state.arguments import (
     explained,
     read_delta,
 )
-from analemma.state.commits import Proposal, commit_of
+from analemma.state.commits import Proposal
 from analemma.state.records import Commit
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def save_state_delta(
         )
 
     try:
-        return commit_of(kernel._commits.commit_next(key, expected, propose))
+        return kernel._commits.commit_next(key, expected, propose)
     except HeadMoved:
         # The head may have been moved by this very request, made from somewhere else a moment ago.
         known = None if idempotency_key is None else kernel._commits.known(key, idempotency_key, fingerprint)

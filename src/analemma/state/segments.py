@@ -24,10 +24,11 @@ from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, branch_key, place
-from analemma.state.commits import Outcome, Proposal
+from analemma.state.commits import Proposal
 from analemma.state.records import (
     CONFIGURED,
     SEGMENT_INJECTED,
+    Commit,
     Manifest,
     decode_record,
     encode_record,
@@ -330,8 +331,8 @@ def create_manifest(
             facts={"config": config.root.id.hex(), "segments": list_blocks[-1].id.hex()},
         )
 
-    outcome = kernel._commits.commit_next(key, expected, propose)
-    return _made(kernel, outcome, config.root.id, listed, segment_blocks, segments)
+    commit = kernel._commits.commit_next(key, expected, propose)
+    return _made(kernel, commit, config.root.id, listed, segment_blocks, segments)
 
 
 def get_manifest(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> ManifestPointer:
@@ -438,8 +439,8 @@ def inject_dynamic_segment(
             rows=lambda _: held,
         )
 
-    outcome = _commit_where_it_stands(kernel, row.key, propose)
-    return _made(kernel, outcome, known.config, grown, inner, segments)
+    commit = _commit_where_it_stands(kernel, row.key, propose)
+    return _made(kernel, commit, known.config, grown, inner, segments)
 
 
 def _placed(
@@ -472,7 +473,7 @@ def _wrapped_again(
     return made, tuple(block for _, blocks in packed for block in blocks)
 
 
-def _commit_where_it_stands(kernel: Kernel, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Outcome:
+def _commit_where_it_stands(kernel: Kernel, key: BranchKey, propose: Callable[[Head | None], Proposal]) -> Commit:
     """Commit while the run stands where the proposal saw it; look again if it has moved."""
     trouble = f"the run on {place(key)} moves too fast"
     for _ in attempts(kernel._clock, trouble, hint="try again, or inject further behind", most=100):
@@ -539,18 +540,18 @@ def _segments_in(kernel: Kernel, manifest_id: BlockId, listed: SegmentList) -> t
 
 def _made(
     kernel: Kernel,
-    outcome: Outcome,
+    commit: Commit,
     config: BlockId | None,
     listed: SegmentList,
     segment_blocks: Sequence[Block],
     segments: Sequence[Segment] | None,
 ) -> ManifestPointer:
     """The pointer of a version just committed, with what its segments cost."""
-    receipt = outcome.receipt
+    receipt = commit.receipt
     pointer = _pointer(kernel, receipt.manifest, receipt.version, receipt.parent, config, listed, segments)
-    stored = len({block.id for block in segment_blocks} & outcome.committed.stored)
     # A segment that is linked without being sent again is reused as well.
     sent = {block.id for block in segment_blocks}
+    stored = len({block.hex() for block in sent} & {*commit.block_ids})
     linked = listed.count - 1
     if segments is not None:
         linked = len([segment for segment in segments if segment.config.id not in sent])

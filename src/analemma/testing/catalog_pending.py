@@ -16,7 +16,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.kernel.pending import Delta, PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, CommitRequest, Head, Idempotency, KernelCatalog, TenantId
 from analemma.catalog.sql_catalog import SqlCatalog
-from analemma.errors import AnalemmaError, Conflict, Invalid
+from analemma.errors import AnalemmaError, Conflict
 from analemma.testing.commits import KEY, make_block, make_event, make_request, make_upload
 
 OTHER = BranchKey("ann", "other")
@@ -196,12 +196,14 @@ class CatalogPendingSuite(ABC):
         catalog.settle(tenant, [Settlement(seq, request, b"receipt")])
         assert [self.is_doomed(catalog, tenant, block.id) for block in (emitted, left)] == [False, True]
 
-    def test_what_only_a_commit_of_its_own_can_do_is_refused(self, catalog: SqlCatalog, tenant: TenantId) -> None:
+    def test_a_version_of_an_entry_that_links_what_is_gone_is_refused(
+        self, catalog: SqlCatalog, tenant: TenantId
+    ) -> None:
         begun = make_request(tenant, None)
         catalog.commit(begun)
         seq = catalog.enter(tenant, make_entry())
         request = replace(make_request(tenant, begun.head), bases=(begun.head.manifest, make_block().id))
-        with pytest.raises(Invalid):
+        with pytest.raises(Conflict):
             catalog.settle(tenant, [Settlement(seq, request, b"receipt")])
         assert catalog.head(tenant, KEY) == begun.head and catalog.pending_count(tenant) == 1
 
@@ -343,4 +345,4 @@ class CatalogPendingSuite(ABC):
             found = catalog.read_blocks(tenant, [block.id for block in request.blocks])
             assert found == {block.id: block for block in request.blocks}
         records = catalog.journal(tenant, requests[0].head.key)
-        assert records[-len(requests) :] == [record for request in requests for record in request.journal]
+        assert records[-len(requests) :] == [request.record for request in requests]

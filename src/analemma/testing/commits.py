@@ -58,7 +58,7 @@ def make_request(
         expected=expected,
         head=Head(key, body.id, version, seq, tip),
         manifest=Version(body.id, key, version, parent, body.id, 1_000_000 + version, "run-1", 3, message),
-        journal=(JournalRow(seq, "commit", body.id, record, tip, 1_000_000 + version),),
+        record=JournalRow(seq, "commit", body.id, record, tip, 1_000_000 + version),
         blocks=(*blocks, body),
         **columns,
     )

@@ -11,11 +11,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.kernel.commits import Batch, BranchRecord, Move, check_request
+from analemma.catalog.kernel.commits import batch_of, change_rows
 from analemma.catalog.kernel.versions import branch_columns, stored_id
-from analemma.catalog.outbox.lanes import in_lanes
 from analemma.catalog.port import BranchKey, CommitRequest, Head, TenantId
-from analemma.errors import Invalid
 from analemma.failpoints import declare, hit
 
 if TYPE_CHECKING:
@@ -82,7 +80,7 @@ class TicketRow(NamedTuple):
 
 def enter(catalog: SqlCatalog, tenant: TenantId, entry: PendingEntry) -> int:
     """Keep the delta, durably; its place."""
-    entering = _Entering(tenant, (entry,))
+    entering = SimpleNamespace(tenant=tenant, entries=(entry,))
     hit(BEFORE_INSERT)
     places = catalog.engine.write(lambda tx: tx.call("enter_pending", entering), alone=True)
     hit(AFTER_INSERT)
@@ -150,16 +148,15 @@ def settle(catalog: SqlCatalog, tenant: TenantId, settlements: Sequence[Settleme
     in one transaction. Raises and changes nothing: Conflict (a head is another by now, an entry is not pending any
     more, an idempotency key was taken, or an upload collected meanwhile), Unavailable, OutcomeUnknown."""
     requests = [settlement.commit for settlement in settlements if settlement.commit is not None]
-    for request in requests:
-        check_request(request)
-        _check_own(request)
-    batch = _batch(tenant, requests, catalog.clock.now_us(), catalog.key_keep_us)
+    batch = batch_of(catalog, tenant, requests)
     # By place: whoever settles entries locks them in one order.
     entries = sorted(settlements, key=lambda settlement: settlement.seq)
     settling = SimpleNamespace(**batch._asdict(), entries=entries)
+    rows = [row for request in requests for row in request.rows]
 
     def settle(tx: Transaction) -> None:
         tx.call("settle_pending", settling)
+        change_rows(tx, rows)
         hit(BEFORE_COMMIT)
 
     hit(BEFORE_TRANSACTION)
@@ -172,49 +169,6 @@ def forget_tickets(catalog: SqlCatalog, tenant: TenantId, *, before_us: int) -> 
     return catalog.engine.execute("forget_tickets", tenant=tenant, before=before_us)
 
 
-class _Entering(NamedTuple):
-    """What `enter_pending` takes."""
-
-    tenant: TenantId
-    entries: tuple[PendingEntry]
-
-
 def _rows(keys: Sequence[BranchKey]) -> list[tuple[str, ...]]:
     """Plain ones, as JSON takes them."""
     return [tuple(key) for key in keys]
-
-
-def _batch(tenant: TenantId, requests: Sequence[CommitRequest], now_us: int, key_keep_us: int) -> Batch:
-    """The versions of many branches, those of each in their order."""
-    moves: dict[BranchKey, Move] = {}
-    for request in requests:
-        first = moves.get(request.head.key, request)
-        moves[request.head.key] = Move(request.head, first.expected, first.manifest)
-    # Heads in the order of their keys, as everyone locks them.
-    heads = [moves[key] for key in sorted(moves)]
-    return Batch(
-        tenant,
-        now_us,
-        key_keep_us,
-        [move for move in heads if move.expected is not None],
-        [move for move in heads if move.expected is None],
-        *in_lanes([event for request in requests for event in request.events]),
-        # A branch's head cannot expire: its manifest needs no lock of its own.
-        (),
-        # As they were emitted, version by version: packing takes the place of a manifest's block for the end of its
-        # commit.
-        [*{block.id: block for request in requests for block in request.blocks}.values()],
-        sorted({upload for request in requests for upload in request.uploads}),
-        [request.manifest for request in requests],
-        [BranchRecord(request.head.key, record) for request in requests for record in request.journal],
-        [request for request in requests if request.idempotency is not None],
-    )
-
-
-def _check_own(request: CommitRequest) -> None:
-    """Raise Invalid for what only a commit of its own can do: the versions of entries are written many at a time."""
-    parent = () if request.expected is None else (request.expected.manifest,)
-    if request.rows or not set(request.bases) <= set(parent):
-        raise Invalid(
-            "a version of a pending delta brings rows of others, or links blocks of others than the version before it"
-        )

@@ -6,13 +6,14 @@ back is the same the other way. Journals stay, and end in the tombstone."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.engine.procedures import Refused
-from analemma.catalog.kernel.commits import BranchRecord, change_rows
+from analemma.catalog.kernel.commits import change_rows
 from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.outbox.lanes import check_events, in_lanes
 from analemma.catalog.port import BranchKey, Head, JournalRow, OutboxEvent, RowChange, TenantId
@@ -108,7 +109,11 @@ def _given(removal: Removal, source: str) -> SimpleNamespace:
         forced=int(removal.forced),
         failure=removal.failure,
         gone=gone,
-        records=[BranchRecord(each.head.key._replace(owner=owner), each.record) for each in gone if each.record],
+        records=[
+            each._replace(head=replace(each.head, key=each.head.key._replace(owner=owner)))
+            for each in gone
+            if each.record is not None
+        ],
         lanes=lanes,
         events=events,
     )
@@ -126,7 +131,7 @@ def _do(engine: Engine, removal: Removal, procedure: str, given: SimpleNamespace
     def found() -> bool | None:
         # A record's hash covers everything about it, and they come together.
         for each in given.records[:1]:
-            row = engine.one("record_at", **branch_columns(removal.tenant, each.key), seq=each.record.seq)
+            row = engine.one("record_at", **branch_columns(removal.tenant, each.head.key), seq=each.record.seq)
             return (row is not None and row[0] == each.record.hash) or None
         return None
 

@@ -17,7 +17,7 @@ from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey, Head, TenantId, Version
 from analemma.errors import Corrupt, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_name, is_reserved, place
-from analemma.state.commits import Proposal, commit_of
+from analemma.state.commits import Proposal
 from analemma.state.records import DELETED, MERGED, Commit, Manifest, read_record
 
 # What becomes of values is loaded by who merges: every program has the verb.
@@ -216,7 +216,7 @@ def merge(
         )
 
     try:
-        commit = commit_of(kernel._commits.commit_next(key, CURRENT_HEAD, propose))
+        commit = kernel._commits.commit_next(key, CURRENT_HEAD, propose)
     except _NothingNew:
         return _merge_of(plan, row)
     return _merge_of(plan, row, commit)

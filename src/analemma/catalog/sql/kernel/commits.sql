@@ -150,12 +150,12 @@ include add_records;
 -- add_records [part] --
 -- The next links of the hash chains of branches whose heads are held.
 (tenant bigint,
- records[] (key.owner text, key.workflow text, key.branch text, record.seq bigint, record.kind text, record.manifest bytea, record.body bytea,
-            record.hash bytea, record.created_at_us bigint))
+ records[] (head.key.owner text, head.key.workflow text, head.key.branch text, record.seq bigint, record.kind text, record.manifest bytea,
+            record.body bytea, record.hash bytea, record.created_at_us bigint))
 
 each records:
 INSERT INTO journal (tenant, owner, workflow, branch, seq, kind, manifest, body, hash, created_at)
-VALUES (:tenant, :records.key.owner, :records.key.workflow, :records.key.branch, :records.record.seq, :records.record.kind,
+VALUES (:tenant, :records.head.key.owner, :records.head.key.workflow, :records.head.key.branch, :records.record.seq, :records.record.kind,
         :records.record.manifest, :records.record.body, :records.record.hash, :records.record.created_at_us);
 
 -- add_bodies --
@@ -223,7 +223,7 @@ ORDER BY created_at, owner, workflow, key LIMIT :limit
 
 -- idempotency --
 -- What was committed under a caller's key. A key counts for as long as keys are kept, and for as long as its version is there.
-SELECT fingerprint, manifest, receipt
+SELECT fingerprint, receipt
 FROM idempotency
 WHERE tenant = :tenant AND owner = :owner AND workflow = :workflow AND key = :key
   AND (created_at > analemma_now() - :keep  -- guard: key.counts
