@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
 
+from analemma.canon.pointer import Path
+from analemma.canon.trees import Operation
 from analemma.errors import Corrupt
 
 Dumps = Callable[[Any], tuple[str, bytes]]
@@ -27,6 +29,8 @@ Shape = Literal["whole", "array", "map"]
 MSGPACK = "msgpack"
 SMALLEST_CUT_BYTES = 8192
 """A value of up to so many bytes is one block anyway, which every change would write anew."""
+PIECES = "2"
+"""Where the pieces stand in a channel's list: behind the serializer's format and the shape."""
 GROUP = 64
 """Pieces to a chunk: of messages, about what fits the cache of a processor's core."""
 LARGEST_SPLICE = 256
@@ -71,14 +75,6 @@ class Channel:
         return found
 
 
-class Splice(NamedTuple):
-    """Pieces from `start` up to `stop` gave way to others."""
-
-    start: int
-    stop: int
-    pieces: list[bytes]
-
-
 class Cut(NamedTuple):
     """A value in pieces, and how many at its beginning and at its end are those of the version before."""
 
@@ -86,16 +82,36 @@ class Cut(NamedTuple):
     first: int = 0
     last: int = 0
 
-    def splice(self, before: Channel) -> Splice | None:
-        """What turns the pieces of the version before into these; None if that is no small change, or more than the
-        pieces differ."""
+    def operations(self, path: Path, before: Channel | None) -> list[Operation]:
+        """What makes this of the version before, which stands at a path: a few other pieces, or all of it."""
         after = self.channel
-        if before.kind != after.kind or before.shape != after.shape or after.shape == "whole":
-            return None
-        stop, until = len(before.ends) - self.last, len(after.ends) - self.last
-        if (stop - self.first) + (until - self.first) > LARGEST_SPLICE:
-            return None
-        return Splice(self.first, stop, after.pieces(self.first, until))
+        if after is before:
+            return []
+        if before is not None and (before.kind, before.shape) == (after.kind, after.shape) and after.shape != "whole":
+            stop, until = len(before.ends) - self.last, len(after.ends) - self.last
+            if (stop - self.first) + (until - self.first) <= LARGEST_SPLICE:
+                gone = [Operation("remove", (*path, PIECES, str(self.first)))] * (stop - self.first)
+                pieces = enumerate(after.pieces(self.first, until), self.first)
+                return [*gone, *(Operation("add", (*path, PIECES, str(place)), piece) for place, piece in pieces)]
+        return [Operation("put", path, slot(after))]
+
+
+def slot(channel: Channel) -> list[Any]:
+    """A channel, as it stands in the state."""
+    if channel.shape == "whole":
+        return [channel.kind, *channel.chunks]
+    return [channel.kind, channel.shape, channel.pieces()]
+
+
+def to_channel(found: list[Any]) -> Channel:
+    """The other way round."""
+    if len(found) == 2:
+        return Channel(found[0], "whole", (found[1],))
+    kind, shape, pieces = found
+    if shape not in ("array", "map"):
+        raise Corrupt(f"a checkpoint holds a channel of unknown shape {shape!r}")
+    chunks = tuple([b"".join(pieces[start : start + GROUP]) for start in range(0, len(pieces), GROUP)])
+    return Channel(kind, shape, chunks, list(accumulate(map(len, pieces))))
 
 
 def cut(value: Any, dumps: Dumps, before: Channel | None = None, *, by_items: bool = False) -> Cut:
@@ -122,14 +138,6 @@ def cut(value: Any, dumps: Dumps, before: Channel | None = None, *, by_items: bo
     if before is not None and found.first == len(known) == count:
         return Cut(before, count)
     return Cut(Channel(kind, shape, _grouped(data[start:], found.ends), found.ends), found.first, found.last)
-
-
-def join(kind: str, shape: Shape, pieces: Sequence[bytes]) -> Channel:
-    """The value again, from its pieces."""
-    if shape not in ("array", "map"):
-        raise Corrupt(f"a checkpoint holds a channel of unknown shape {shape!r}")
-    chunks = tuple([b"".join(pieces[start : start + GROUP]) for start in range(0, len(pieces), GROUP)])
-    return Channel(kind, shape, chunks, list(accumulate(map(len, pieces))))
 
 
 class _Ends(NamedTuple):

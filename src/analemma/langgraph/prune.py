@@ -17,7 +17,7 @@ from analemma.catalog.langgraph.threads import PAGE, CheckpointRow
 from analemma.catalog.port import BranchKey, Head, Version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
-from analemma.langgraph.snapshots import delta_channels, from_value, slot, to_value
+from analemma.langgraph.snapshots import delta_channels
 from analemma.langgraph.threads import Threads, back_to
 from analemma.state.commits import Proposal
 from analemma.state.records import ROLLED_BACK
@@ -235,6 +235,7 @@ def _move_head(threads: Threads, key: BranchKey, head: Head, row: CheckpointRow)
             rows=lambda made: [threads.rows.point(row, made)],
         )
 
+    trees = threads.context.trees
     try:
         manifest = threads.commits.manifest(row.manifest)
         try:
@@ -242,7 +243,8 @@ def _move_head(threads: Threads, key: BranchKey, head: Head, row: CheckpointRow)
         except Expired:
             # The version has expired, or is another thread's that is gone, so nothing can be taken over unread. Its
             # row has kept all of it.
-            move(_rebuilt(threads, row.manifest, manifest.root.id))
+            state = threads.commits.guarded(row.manifest, lambda: trees.read(manifest.root.id))
+            move(trees.build(state))
     except (Conflict, Expired) as exc:
         # The checkpoint is another version by now, or none.
         raise _outdated(key) from exc
@@ -253,14 +255,6 @@ def _commit_on(threads: Threads, key: BranchKey, head: Head, tree: Edited, **mor
     now."""
     with suppress(HeadMoved):
         threads.commits.commit_next(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
-
-
-def _rebuilt(threads: Threads, manifest: BlockId, root: BlockId) -> Edited:
-    """The state of a checkpoint with all its blocks."""
-    snapshot = from_value(threads.commits.guarded(manifest, lambda: threads.context.trees.read(root)))
-    packed = {name: threads.context.trees.pack(slot(channel)) for name, channel in snapshot.channels.items()}
-    whole = threads.context.trees.assemble(to_value(snapshot, {name: wire for name, (wire, _) in packed.items()}))
-    return Edited(whole.root, (*[block for _, blocks in packed.values() for block in blocks], *whole.blocks))
 
 
 def _is_of_run(manifests: Collection[BlockId], runs: Collection[str], row: Version) -> bool:

@@ -10,28 +10,22 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Stored, Wire
-from analemma.canon.trees import Operation
 from analemma.catalog.langgraph.threads import Written
 from analemma.errors import Corrupt
-from analemma.langgraph.channels import Channel, Splice, join
+from analemma.langgraph.channels import Channel, to_channel
 
 FORMAT = 1
 FIELDS = frozenset({"format", "checkpoint", "metadata", "parent", "namespace", "channels"})
-PIECES = 2
-"""Where the pieces stand in a channel's list: behind the serializer's format and the shape."""
 COUNTERS = "counters_since_delta_snapshot"
 """In a checkpoint's metadata: the delta channels that it does not hold whole."""
 NOWHERE = BlockId(b"")
-DEEPEST = 2
-"""A channel holds a list of pieces in a list."""
 
 
 class NoCheckpoint(Corrupt):
@@ -56,13 +50,11 @@ class Snapshot:
     namespace: str
     versions: Mapping[str, Any]
     """The version of each channel, as the checkpoint says."""
-    channels: Mapping[str, Channel]
+    channels: dict[str, Channel]
     id: str = ""
     """Of the checkpoint, as it says itself."""
     root: BlockId = NOWHERE
     """The tree that it is read from."""
-    wires: Mapping[str, Wire] | None = None
-    """The channels in stored form, once that is known."""
 
     @property
     def size(self) -> int:
@@ -71,15 +63,14 @@ class Snapshot:
         return sum([channel.size for channel in self.channels.values()]) + told + 2000
 
 
-def to_value(snapshot: Snapshot, wires: Mapping[str, Wire]) -> dict[str, Any]:
-    """The state of a version that holds this, with the channels in stored form."""
+def fields_of(snapshot: Snapshot) -> dict[str, Any]:
+    """What the state of a version that holds this has beside the channels."""
     return {
         "format": FORMAT,
         "checkpoint": list(snapshot.checkpoint),
         "metadata": list(snapshot.metadata),
         "parent": snapshot.parent,
         "namespace": snapshot.namespace,
-        "channels": {name: Stored(wire, DEEPEST) for name, wire in wires.items()},
     }
 
 
@@ -108,14 +99,6 @@ def delta_channels(metadata: Mapping[str, Any]) -> list[str] | None:
     if counters is None:
         return []
     return sorted(map(str, counters)) if isinstance(counters, Mapping) else None
-
-
-def splice_operations(splice: Splice) -> Iterator[Operation]:
-    """The same change to a channel's list of pieces."""
-    for _ in range(splice.start, splice.stop):
-        yield Operation("remove", (str(splice.start),))
-    for place, piece in enumerate(splice.pieces, splice.start):
-        yield Operation("add", (str(place),), piece)
 
 
 Key = TypeVar("Key")
@@ -162,21 +145,6 @@ class Recent(Generic[Key, Value]):
         gone = None if key is None else self._kept.pop(key, None)
         if gone is not None:
             self._weight -= self._weigh(gone)
-
-
-def slot(channel: Channel) -> list[Any]:
-    """A channel, as it stands in the state."""
-    if channel.shape == "whole":
-        return [channel.kind, *channel.chunks]
-    return [channel.kind, channel.shape, channel.pieces()]
-
-
-def to_channel(found: list[Any]) -> Channel:
-    """The other way round."""
-    if len(found) == 2:
-        return Channel(found[0], "whole", (found[1],))
-    kind, shape, pieces = found
-    return join(kind, shape, pieces)
 
 
 def pack_write(checkpoint: str, task: str, place: int, task_path: str, channel: str, made: Serialized) -> Written:

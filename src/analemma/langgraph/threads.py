@@ -14,16 +14,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import (
-    Block,
-    Link,
-    Wire,
-    is_special,
-    link_wire,
-    read_special,
-)
-from analemma.canon.read import MISSING, Nodes, Parts, locate
-from analemma.canon.trees import Edited
+from analemma.canon.read import MISSING, Nodes, locate
+from analemma.canon.trees import Edited, Operation
 from analemma.catalog.langgraph.pending_writes import repeat
 from analemma.catalog.langgraph.threads import (
     Ancestor,
@@ -38,18 +30,14 @@ from analemma.catalog.names import KEY_BYTES
 from analemma.catalog.port import BranchKey, Head, RowChange
 from analemma.clock import Entropy, attempts
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
-from analemma.langgraph.channels import Channel, Cut, cut
+from analemma.langgraph.channels import cut, slot, to_channel
 from analemma.langgraph.snapshots import (
-    PIECES,
     NoCheckpoint,
     Recent,
     Serialized,
     Snapshot,
+    fields_of,
     from_value,
-    slot,
-    splice_operations,
-    to_channel,
-    to_value,
     unpack_write,
 )
 from analemma.state.arguments import CURRENT_HEAD
@@ -336,12 +324,9 @@ class Threads:
         row = new.row
         key = self.key(row.thread, row.branch)
         parent, before = (None, None) if base is None else base
-        channels, cuts = self._channels(new, before)
-        wires, blocks = self._pack(before, channels, cuts)
         metadata = Serialized(row.metadata_kind, row.metadata)
-        after = Snapshot(new.checkpoint, metadata, row.parent, row.namespace, new.versions, channels, row.checkpoint)
-        made = self._trees.assemble(to_value(after, wires))
-        tree = Edited(made.root, (*blocks, *made.blocks))
+        after = Snapshot(new.checkpoint, metadata, row.parent, row.namespace, new.versions, {}, row.checkpoint)
+        tree = self._tree(parent, before, after, new)
 
         def rows(manifest: BlockId) -> list[RowChange]:
             return [self.rows.put(row._replace(manifest=manifest), base=parent, fence=fence)]
@@ -365,58 +350,32 @@ class Threads:
 
         outcome = self.commits.commit_next(key, CURRENT_HEAD, propose)
         self._known.put((row.thread, row.branch, row.checkpoint), outcome.receipt.manifest)
-        after = replace(after, root=made.root.id, wires=wires)
+        after = replace(after, root=tree.root.id)
         self._snapshots.put(after.root, after, instead_of=None if before is None else before.root)
 
-    def _channels(self, new: NewCheckpoint, before: Snapshot | None) -> tuple[dict[str, Channel], dict[str, Cut]]:
-        """Each channel in pieces. One that was not written since the parent is taken over as it is."""
-        channels: dict[str, Channel] = {}
-        cuts: dict[str, Cut] = {}
+    def _tree(self, parent: BlockId | None, before: Snapshot | None, after: Snapshot, new: NewCheckpoint) -> Edited:
+        """The tree of a version: an edit of its parent's. A channel that was not written since is taken over as it is;
+        each of the others is put into pieces, and those that changed are what is edited."""
+        known = {} if before is None else before.channels
+        operations: list[Operation] = []
         # Of LangGraph's own serializer a test proves it; a class that is derived from it may do anything.
         by_items = type(self._serde) is JsonPlusSerializer
         for name, value in new.values.items():
-            old = None if before is None else before.channels.get(name)
+            old = known.get(name)
             if old is not None and before is not None and name not in new.changed:
                 version = new.versions.get(name)
                 if version is not None and version == before.versions.get(name):
-                    channels[name] = old
+                    after.channels[name] = old
                     continue
-            cuts[name] = made = cut(value, self._serde.dumps_typed, old, by_items=by_items)
-            channels[name] = made.channel
-        return channels, cuts
-
-    def _pack(
-        self, before: Snapshot | None, channels: Mapping[str, Channel], cuts: Mapping[str, Cut]
-    ) -> tuple[dict[str, Wire], list[Block]]:
-        """Each channel in stored form, and the blocks that the parent's do not have."""
-        known = {} if before is None else self._wires_of(before)
-        wires: dict[str, Wire] = {}
-        blocks: list[Block] = []
-        for name, channel in channels.items():
-            old = None if before is None else before.channels.get(name)
-            if old is not None and channel is old:
-                wires[name] = known[name]
-                continue
-            splice = None if old is None else cuts[name].splice(old)
-            link = None if splice is None else _pieces_link(known[name])
-            if splice is None or link is None:
-                wires[name], made = self._trees.pack(slot(channel))
-            else:
-                edited = self._trees.edit(link.id, list(splice_operations(splice)))
-                wires[name], made = [channel.kind, channel.shape, link_wire(edited.root)], edited.blocks
-            blocks += made
-        return wires, blocks
-
-    def _wires_of(self, snapshot: Snapshot) -> Mapping[str, Wire]:
-        """The channels of a version in stored form."""
-        if snapshot.wires is None:
-            parts = Parts(self._trees)
-            content = parts.contents([parts.at(snapshot.root, ("channels",))])[0]
-            assert type(content) is dict
-            snapshot = replace(snapshot, wires=content)
-            self._snapshots.put(snapshot.root, snapshot)
-        assert snapshot.wires is not None
-        return snapshot.wires
+            made = cut(value, self._serde.dumps_typed, old, by_items=by_items)
+            after.channels[name] = made.channel
+            operations += made.operations(("channels", name), old)
+        if parent is None or before is None:
+            channels = {name: slot(channel) for name, channel in after.channels.items()}
+            return self._trees.build({**fields_of(after), "channels": channels})
+        operations += [Operation("remove", ("channels", name)) for name in known.keys() - after.channels.keys()]
+        operations += [Operation("put", (name,), told) for name, told in fields_of(after).items()]
+        return self.commits.guarded(parent, lambda: self._trees.edit(before.root, operations))
 
 
 def back_to(checkpoint: str) -> str:
@@ -431,14 +390,6 @@ def _misnamed(row: CheckpointRow | Ancestor) -> Corrupt:
         checkpoint=row.checkpoint,
         manifest=row.manifest.hex(),
     )
-
-
-def _pieces_link(wire: Wire) -> Link | None:
-    """The tree of a channel's pieces; None if they have none: a few large ones are links themselves, and stand
-    inline."""
-    if type(wire) is not list or not is_special(wire[PIECES]):
-        return None
-    return read_special(wire[PIECES]).link
 
 
 class Fences:
