@@ -18,8 +18,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from analemma.catalog.langgraph.foreign import ForeignPlace, ForeignThreads, open_foreign
 from analemma.errors import Corrupt, Invalid, Unavailable
 from analemma.langgraph.saver import OWNER, AnalemmaSaver
-from analemma.langgraph.snapshots import Serialized, pack_write
-from analemma.langgraph.threads import branch_of, config_of
+from analemma.langgraph.threads import Serialized, branch_of, config_of, pack_write
 from analemma.store.store import App
 
 Progress = Callable[[int, int], None]

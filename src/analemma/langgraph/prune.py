@@ -14,11 +14,10 @@ import orjson
 from analemma.canon.identity import BlockId
 from analemma.canon.trees import Edited
 from analemma.catalog.langgraph.threads import PAGE, CheckpointRow
-from analemma.catalog.port import BranchKey, Head, Version
+from analemma.catalog.port import BranchKey, Head, RowChange, Version
 from analemma.clock import attempts
 from analemma.errors import Conflict, Expired, HeadMoved, NotFound
-from analemma.langgraph.snapshots import delta_channels
-from analemma.langgraph.threads import Threads, back_to
+from analemma.langgraph.threads import Threads, back_to, delta_channels
 from analemma.state.commits import Proposal
 from analemma.state.records import ROLLED_BACK
 from analemma.state.removal import remove_branch
@@ -59,7 +58,8 @@ def delete_for_runs(threads: Threads, runs: Collection[str]) -> None:
     if not runs:
         return
     chosen = frozenset(runs)
-    places = sorted({(row.thread, row.branch) for row in threads.rows.of_runs(sorted(chosen))})
+    rows = threads.rows.engine.rows(CheckpointRow, "checkpoints_of_runs", **threads.rows.key(), runs=sorted(chosen))
+    places = sorted({(row.thread, row.branch) for row in rows})
     planning = [partial(_plan_runs, threads, thread, branch, chosen) for thread, branch in places]
     # All of them before anything goes: what cannot be is refused as a whole.
     plans = [plan() for plan in planning]
@@ -208,7 +208,10 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
 
 def _remove_planned(threads: Threads, plan: DropPlan, planned: Head) -> None:
     """Remove a branch with all its rows, if it still has what was planned with."""
-    rows = threads.rows.drop_branch(plan.key.workflow, plan.key.branch, checkpoints=len(plan.gone))
+    place = threads.rows.key(plan.key.workflow, plan.key.branch)
+    # What was written for a checkpoint that is yet to be stored stays.
+    writes, checkpoints = "drop_writes_of_branch", "drop_checkpoints_of_branch"
+    rows = [RowChange(writes, place, None), RowChange(checkpoints, place, len(plan.gone))]
     try:
         remove_branch(threads.kernel, planned, rows)
     except HeadMoved:
@@ -232,10 +235,13 @@ def _move_head(threads: Threads, key: BranchKey, head: Head, row: CheckpointRow)
             message=back_to(row.checkpoint),
             kind=ROLLED_BACK,
             facts={"version": manifest.version},
-            rows=lambda made: [threads.rows.point(row, made)],
+            rows=lambda made: [RowChange("point_checkpoint", {**checkpoint, "manifest": made})],
         )
 
     trees = threads.context.trees
+    # The same checkpoint, as another version.
+    place = threads.rows.key(row.thread, row.branch)
+    checkpoint = {**place, "checkpoint": row.checkpoint, "expected": row.manifest}
     try:
         manifest = threads.commits.manifest(row.manifest)
         try:

@@ -6,11 +6,11 @@ import asyncio
 import functools
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar, cast, get_args
 
-import orjson
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -25,26 +25,14 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from analemma.canon.identity import BlockId
 from analemma.catalog.langgraph.pending_writes import INTERRUPT, RESUME
 from analemma.catalog.langgraph.threads import ANSWERED, CheckpointRow, Fence, Written
-from analemma.catalog.names import KEY_BYTES
+from analemma.catalog.port import RowChange
 from analemma.clock import Entropy, SystemEntropy
 from analemma.errors import HeadMoved, Invalid
 from analemma.langgraph import prune
-from analemma.langgraph.snapshots import Snapshot, delta_channels, pack_write
-from analemma.langgraph.threads import (
-    KEY,
-    Fences,
-    NewCheckpoint,
-    OnConflict,
-    Place,
-    Threads,
-    branch_of,
-    checkpoint_of,
-    config_of,
-    place_of,
-)
+from analemma.langgraph.threads import Place, Threads, branch_of, checkpoint_of, config_of, pack_write, place_of
+from analemma.state.removal import remove_workflow
 from analemma.store.open import open_app
 from analemma.store.store import App
 
@@ -52,9 +40,16 @@ log = logging.getLogger(__name__)
 
 OWNER = "langgraph"
 CACHE_BYTES = 64 << 20
-LARGEST_STEP = 2**63 - 1
 PAGE = 8
 """Tuples of a listing that are fetched in one hop to a thread."""
+
+FENCE = "__analemma_fence"
+"""Names that begin like this do not get into the metadata of checkpoints."""
+RUNTIME = "__pregel_runtime"
+TASK = "__pregel_task_id"
+"""What LangGraph has in the config of every run, and in that of a graph inside of a task."""
+
+OnConflict = Literal["raise", "branch", "last"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -112,15 +107,19 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         allowed = list(allowed_types)
         if serde is not None and allowed:
             raise Invalid("allowed_types are for the serializer that comes with the saver", hint="tell your own serde")
+        if on_conflict not in get_args(OnConflict):
+            raise Invalid(f"there is no on_conflict {on_conflict!r}", hint="use 'raise', 'branch' or 'last'")
         # None, unlike nothing at all, is strict whatever the environment says.
         super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=allowed or None))
+        self._entropy = entropy or SystemEntropy()
+        self._on_conflict = on_conflict
+        self._branching = threading.Lock()
         app = where if isinstance(where, App) else open_app(where)
         self._opened = None if app is where else app
         try:
             chosen = app.default if tenant is None else app.tenant(tenant)
             self._threads = Threads(chosen, owner, self.serde, cache_bytes=cache_bytes)
-            self._entropy = entropy or SystemEntropy()
-            self._fences = Fences(on_conflict, self._threads.rows, SystemEntropy())
+            self._rows = self._threads.rows
         except BaseException:
             self.close()
             raise
@@ -144,10 +143,10 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
             if checkpoint is None:
                 row = self._threads.newest(place.thread, place.branch)
             else:
-                row = self._threads.rows.find(place.thread, place.branch, checkpoint)
-            writes = [] if row is None else self._threads.rows.writes(row.thread, row.branch, row.checkpoint)
+                row = self._rows.find(place.thread, place.branch, checkpoint)
+            writes = [] if row is None else self._rows.writes(row.thread, row.branch, row.checkpoint)
             read = None if row is None else row.checkpoint
-            self._fences.begin(config, place, read, writes, chosen=checkpoint is not None)
+            self._begin_run(config, place, read, writes, chosen=checkpoint is not None)
             if row is None:
                 return None
             found = self._tuple(row, writes)
@@ -165,8 +164,8 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointTuple]:
         """Checkpoints, newest first: of a namespace, of a thread, or of all threads; with these values in their
         metadata, and below the id of another."""
-        for row, _ in self._rows(config, filter, before, limit):
-            found = self._tuple(row, self._threads.rows.writes(row.thread, row.branch, row.checkpoint))
+        for row, _ in self._listed(config, filter, before, limit):
+            found = self._tuple(row, self._rows.writes(row.thread, row.branch, row.checkpoint))
             if found is not None:
                 yield found
 
@@ -179,7 +178,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointSummary]:
         """The same without the states: reads rows and no blocks."""
-        for row, metadata in self._rows(config, filter, before, limit):
+        for row, metadata in self._listed(config, filter, before, limit):
             yield CheckpointSummary(_config(row), metadata, _parent_config(row), row.manifest.hex())
 
     def put(
@@ -192,35 +191,18 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         """Store a checkpoint, atomically and durably; one with the same id is replaced. The checkpoint that the config
         names is its parent."""
         place = self._place(config)
-        told = get_checkpoint_metadata(config, metadata)
-        branched = {} if place.thread == place_of(config).thread else {"branched_from": place_of(config).thread}
-        rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
-        deltas = delta_channels(told)
-        row = CheckpointRow(
-            *(place.thread, place.branch, str(checkpoint["id"]), place.namespace, self._named(place, config)),
-            BlockId(b""),
-            _name(told.get("run_id")),
-            *self._threads.dumps({**told, **branched}),
-            deltas=None if deltas is None else orjson.dumps(deltas).decode(),
-        )
-        new = NewCheckpoint(
-            row,
-            checkpoint=self._threads.dumps(rest),
-            versions=dict(checkpoint.get("channel_versions") or {}),
-            values=checkpoint.get("channel_values") or {},
-            changed=new_versions,
-            step=_step(told.get("step")),
-            source=_name(told.get("source")),
-        )
-        fence = self._fences.of(config, place)
+        parent = self._named(place, config)
+        told: dict[str, Any] = {**get_checkpoint_metadata(config, metadata)}
+        if place.thread != place_of(config).thread:
+            told["branched_from"] = place_of(config).thread
+        fence = self._fence(config, place)
         try:
-            self._threads.save(new, fence)
+            self._threads.save(place, parent, checkpoint, told, new_versions, fence)
         except HeadMoved as exc:
             own = self._go_on(fence, place, exc)
-            kind, data = self._threads.dumps({**told, "branched_from": place.thread})
-            self._threads.save(new._replace(row=row._replace(thread=own.thread, metadata_kind=kind, metadata=data)))
+            self._threads.save(own, parent, checkpoint, {**told, "branched_from": place.thread}, new_versions)
             place = own
-        return cast(RunnableConfig, config_of(place.thread, place.namespace, row.checkpoint))
+        return cast(RunnableConfig, config_of(place.thread, place.namespace, str(checkpoint["id"])))
 
     def put_writes(
         self,
@@ -251,23 +233,25 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
             stored.append(told[RESUME]._replace(place=ANSWERED))
         if not stored:
             return
-        fence = self._fences.of(config, place)
+        fence = self._fence(config, place)
         try:
-            self._threads.rows.add_writes(place.thread, place.branch, stored, fence)
+            self._rows.add_writes(place.thread, place.branch, stored, fence)
         except HeadMoved as exc:
-            self._threads.rows.add_writes(self._go_on(fence, place, exc).thread, place.branch, stored)
+            self._rows.add_writes(self._go_on(fence, place, exc).thread, place.branch, stored)
 
     def check_run(self, config: RunnableConfig) -> None:
         """HeadMoved if the run whose config this is has been passed by another on its thread: for a node to ask right
         before it does something that must not be done twice."""
-        fence = (config.get("configurable") or {}).get(KEY)
-        if isinstance(fence, Fence) and fence.holds(None) and self._fences.on_conflict == "raise":
-            self._threads.rows.check_fence(fence, fence.read)
+        fence = _fence_in(config)
+        if fence is not None and fence.holds(None) and self._on_conflict == "raise":
+            self._rows.check_fence(fence, fence.read)
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread with all its namespaces, checkpoints, writes and versions, tagged and pinned ones too; its
         blocks go by collection."""
-        self._threads.remove(str(thread_id))
+        key = self._rows.key(str(thread_id))
+        dropped = [RowChange(f"drop_{each}_of_thread", key, None) for each in ("checkpoints", "writes")]
+        remove_workflow(self._threads.kernel, self._threads.owner, str(thread_id), dropped)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove what these runs stored; tagged and pinned versions stay in the workflow's history. Conflict, with
@@ -278,7 +262,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         """Give a new thread all checkpoints and writes of another: rows only, no state is copied. It becomes a workflow
         of its own with its first own checkpoint."""
         self._threads.adopt(str(source_thread_id))
-        self._threads.rows.copy(str(source_thread_id), str(target_thread_id))
+        self._rows.copy(str(source_thread_id), str(target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove all checkpoints of these threads but the newest of each namespace (`keep_latest`), or all (`delete`).
@@ -356,7 +340,7 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         twin._opened = None
         return twin
 
-    def _rows(
+    def _listed(
         self,
         config: RunnableConfig | None,
         filter: dict[str, Any] | None,
@@ -374,8 +358,8 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         self, config: RunnableConfig | None, before: str | None, limit: int | None
     ) -> Iterator[CheckpointRow]:
         if config is None or (config.get("configurable") or {}).get("thread_id") is None:
-            self._threads.adopt(None)
-            yield from self._threads.rows.every(before=before, limit=limit)
+            self._threads.adopt()
+            yield from self._rows.every(before=before, limit=limit)
             return
         place = place_of(config)
         namespace = config["configurable"].get("checkpoint_ns")
@@ -386,10 +370,10 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
                 self._threads.adopt(place.thread)
             else:
                 self._threads.newest(place.thread, branch)
-            yield from self._threads.rows.every(place.thread, branch, before=before, limit=limit)
+            yield from self._rows.every(place.thread, branch, before=before, limit=limit)
             return
         # Nothing stands between an id and itself with this character behind it.
-        for row in self._threads.rows.every(place.thread, branch, before=f"{checkpoint}\x01"):
+        for row in self._rows.every(place.thread, branch, before=f"{checkpoint}\x01"):
             if row.checkpoint != checkpoint:
                 return
             if before is None or row.checkpoint < before:
@@ -400,42 +384,79 @@ class AnalemmaSaver(BaseCheckpointSaver[str]):
         snapshot = self._threads.read_row(row)
         if snapshot is None:
             return None
-        pending = [self._threads.pending(written) for written in writes if written.place != ANSWERED]
-        return CheckpointTuple(
-            _config(row), self._checkpoint(row, snapshot), self._metadata(row), _parent_config(row), pending
-        )
-
-    def _checkpoint(self, row: CheckpointRow, snapshot: Snapshot) -> Checkpoint:
-        loads = self._threads.loads
+        loads, channels = self._threads.loads, snapshot.channels
         checkpoint: Checkpoint = loads(snapshot.checkpoint)
         # The row's: a version that was rolled back to is a checkpoint of its own, and has tasks of the same ids.
         checkpoint["id"] = row.alias or row.checkpoint
         # In the order of their versions, which the checkpoint keeps: that of a stored map is another.
-        names = dict.fromkeys((*checkpoint.get("channel_versions", ()), *snapshot.channels))
-        stored = [(name, snapshot.channels[name]) for name in names if name in snapshot.channels]
+        names = dict.fromkeys((*checkpoint.get("channel_versions", ()), *channels))
+        stored = [(name, channels[name]) for name in names if name in channels]
         checkpoint["channel_values"] = {name: loads((channel.kind, channel.data)) for name, channel in stored}
-        return checkpoint
+        pending = [self._threads.pending(written) for written in writes if written.place != ANSWERED]
+        return CheckpointTuple(_config(row), checkpoint, self._metadata(row), _parent_config(row), pending)
 
     def _metadata(self, row: CheckpointRow) -> CheckpointMetadata:
         metadata: CheckpointMetadata = self._threads.loads((row.metadata_kind, row.metadata))
         # What LangGraph says of a checkpoint that repeats another. The step is that one's: ids of tasks follow from it.
         return metadata if row.alias is None else {**metadata, "source": "fork"}
 
-    def _place(self, config: RunnableConfig) -> Place:
-        return self._fences.elsewhere(config, place_of(config))
-
-    def _go_on(self, fence: Fence | None, place: Place, exc: HeadMoved) -> Place:
-        """Where a run goes on that another has passed, if it does."""
-        if fence is None or self._fences.on_conflict != "branch":
-            raise exc
-        own = self._fences.branch_off(fence, place)
-        log.warning("%s: the run goes on in a thread of its own, %r", exc.message, own.thread)
-        return own
-
     def _named(self, place: Place, config: RunnableConfig | None) -> str | None:
         """The checkpoint that a config names, if it does: by its id, or as it calls itself."""
         checkpoint = checkpoint_of(config)
-        return None if checkpoint is None else self._threads.rows.resolve(place.thread, place.branch, checkpoint)
+        if checkpoint is None or not checkpoint.endswith("-"):
+            return checkpoint
+        known = self._rows.key(place.thread, place.branch)
+        return self._rows.engine.row(str, "checkpoint_of_alias", **known, alias=checkpoint) or checkpoint
+
+    def _begin_run(
+        self, config: RunnableConfig, place: Place, read: str | None, writes: Iterable[Written], *, chosen: bool
+    ) -> None:
+        """A run has read a checkpoint, the newest or a chosen one, and what was written on top of it; or that there is
+        none. It is known by what LangGraph puts into its config, and this is put beside that, since `put` and
+        `put_writes` are handed the same config. Whoever calls a saver by hand, reads a state or edits it has no such
+        config, and is never refused anything."""
+        configurable = config["configurable"]
+        if self._on_conflict == "last" or RUNTIME not in configurable:
+            return
+        around = _fence_in(config) if configurable.get(TASK) else None
+        run, own = (os.urandom(16).hex(), set()) if around is None else (around.run, around.own)
+        seen = frozenset(written.writer for written in writes if written.writer is not None)
+        configurable[FENCE] = Fence(place.thread, place.branch, read or "", run, own, seen, chosen)
+
+    def _fence(self, config: RunnableConfig, place: Place) -> Fence | None:
+        """The fence of the run that stores something here, if it is one."""
+        found = _fence_in(config)
+        return found if found is not None and (found.thread, found.branch) == (place.thread, place.branch) else None
+
+    def _place(self, config: RunnableConfig) -> Place:
+        """The place that a config names; in a thread of the run's own, once it was passed and goes on in one."""
+        place, fence = place_of(config), _fence_in(config)
+        if fence is None or not fence.own:
+            return place
+        return self._own(Fence(place.thread, place.branch, "", fence.run, fence.own), place)
+
+    def _go_on(self, fence: Fence | None, place: Place, exc: HeadMoved) -> Place:
+        """Where a run goes on that another has passed, if it does."""
+        if fence is None or self._on_conflict != "branch":
+            raise exc
+        own = self._own(fence, place)
+        log.warning("%s: the run goes on in a thread of its own, %r", exc.message, own.thread)
+        return own
+
+    def _own(self, fence: Fence, place: Place) -> Place:
+        """The same in a thread of the run's own, which is made if it is not there."""
+        target = f"{fence.thread}~{fence.run[:8]}"
+        with self._branching:
+            if fence.branch not in fence.own:
+                self._rows.branch_off(fence, target)
+                fence.own.add(fence.branch)
+        return place._replace(thread=target)
+
+
+def _fence_in(config: RunnableConfig) -> Fence | None:
+    """What the run whose config this is has read, if it is one that is told of others."""
+    found = (config.get("configurable") or {}).get(FENCE)
+    return found if isinstance(found, Fence) else None
 
 
 def _config(row: CheckpointRow) -> RunnableConfig:
@@ -444,14 +465,3 @@ def _config(row: CheckpointRow) -> RunnableConfig:
 
 def _parent_config(row: CheckpointRow) -> RunnableConfig | None:
     return None if row.parent is None else cast(RunnableConfig, config_of(row.thread, row.namespace, row.parent))
-
-
-def _name(value: Any) -> str | None:
-    """Text that can be a column; what cannot stays in the metadata alone."""
-    text = str(value) if value is not None else ""
-    valid = text and "\0" not in text and len(text.encode(errors="replace")) <= KEY_BYTES
-    return text if valid and text.encode(errors="ignore").decode() == text else None
-
-
-def _step(value: Any) -> int | None:
-    return value if type(value) is int and abs(value) <= LARGEST_STEP else None

@@ -1,23 +1,35 @@
-"""Threads as workflows: a checkpoint is a version and a row, written in one transaction."""
+"""Threads as workflows: a checkpoint is a version and a row, written in one transaction.
+
+What a version holds, as a tree: the checkpoint without its values, its metadata, and each channel in pieces.
+
+    {"format": 1, "namespace": "", "parent": "1ef...", "checkpoint": [kind, bytes], "metadata": [kind, bytes],
+     "channels": {"topic": [kind, bytes], "messages": [kind, "array", [bytes, bytes, ...]]}}
+
+What was just written or read is kept, as bytes: the next one is compared with it. What tasks write on top of a
+checkpoint is rows, compressed, and checked when it is read."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
+import orjson
+from langgraph.checkpoint.base import Checkpoint, DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes, locate
-from analemma.canon.trees import Edited, Operation
-from analemma.catalog.langgraph.pending_writes import repeat
+from analemma.canon.trees import Operation
+from analemma.catalog.langgraph.pending_writes import adopt
 from analemma.catalog.langgraph.threads import (
+    LAST,
     Ancestor,
     CheckpointRow,
     Fence,
@@ -25,44 +37,46 @@ from analemma.catalog.langgraph.threads import (
     Written,
     following,
     id_of_version,
+    order,
 )
 from analemma.catalog.names import KEY_BYTES
 from analemma.catalog.port import BranchKey, Head, RowChange
-from analemma.clock import Entropy, attempts
+from analemma.clock import attempts
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
-from analemma.langgraph.channels import cut, slot, to_channel
-from analemma.langgraph.snapshots import (
-    NoCheckpoint,
-    Recent,
-    Serialized,
-    Snapshot,
-    fields_of,
-    from_value,
-    unpack_write,
-)
+from analemma.langgraph.channels import Channel, cut, slot, to_channel
 from analemma.state.arguments import CURRENT_HEAD
 from analemma.state.commits import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.records import COMMITTED, FORKED
-from analemma.state.removal import remove_workflow
 from analemma.store.store import Tenant
 
+FORMAT = 1
+FIELDS = frozenset({"format", "checkpoint", "metadata", "parent", "namespace", "channels"})
+COUNTERS = "counters_since_delta_snapshot"
+"""In a checkpoint's metadata: the delta channels that it does not hold whole."""
 REMEMBERED_CHECKPOINTS = 4096
 """Checkpoints of which it is remembered which version they are: most are the parent of the next."""
 FROM_VERSION = slice(19, None)
 """In the id of a checkpoint that was made of a version: what follows from the version."""
+LARGEST_STEP = 2**63 - 1
 MAIN = "main"
 NAMED = "ns:"
 HASHED = "ns#"
 """Of a namespace that is too long to name a branch, the branch has the hash. No namespace gives both."""
-OnConflict = Literal["raise", "branch", "last"]
 
-KEY = "__analemma_fence"
-"""Names that begin like this do not get into the metadata of checkpoints."""
-RUNTIME = "__pregel_runtime"
-TASK = "__pregel_task_id"
-"""What LangGraph has in the config of every run, and in that of a graph inside of a task."""
-REMEMBERED_RUNS = 4096
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class NoCheckpoint(Corrupt):
+    """A version of a thread's branch holds something else."""
+
+
+class Serialized(NamedTuple):
+    """Bytes, and what the serializer calls their format."""
+
+    kind: str
+    data: bytes
 
 
 class Place(NamedTuple):
@@ -104,19 +118,70 @@ def branch_of(namespace: str) -> str:
     return NAMED + namespace
 
 
-class NewCheckpoint(NamedTuple):
-    """A checkpoint that is to be stored."""
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One checkpoint, serialized."""
 
-    row: CheckpointRow
-    """Its row, without the version that it will be."""
+    root: BlockId
+    """The tree that it is read from."""
+    id: str
+    """Of the checkpoint, as it says itself."""
     checkpoint: Serialized
     """All of it but the values of its channels."""
+    metadata: Serialized
+    parent: str | None
+    namespace: str
     versions: Mapping[str, Any]
-    values: Mapping[str, Any]
-    changed: Mapping[str, Any]
-    """The channels that were written since the parent."""
-    step: int | None = None
-    source: str | None = None
+    """The version of each channel, as the checkpoint says."""
+    channels: Mapping[str, Channel]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes to keep."""
+        told = len(self.checkpoint.data) + len(self.metadata.data) + 200 * len(self.versions)
+        return sum([channel.size for channel in self.channels.values()]) + told + 2000
+
+
+class Recent(Generic[Key, Value]):
+    """What was used last, up to a number or a weight. Safe to share between threads."""
+
+    def __init__(self, most: int, weigh: Callable[[Value], int] = lambda value: 1) -> None:
+        self._most = most
+        self._weigh = weigh
+        self._weight = 0
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def get(self, key: Key) -> Value | None:
+        """What is known of this, if it is here."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            return found
+
+    def put(self, key: Key, value: Value, *, instead_of: Key | None = None) -> None:
+        """Keep it, in place of what it follows and of what was not used the longest."""
+        weight = self._weigh(value)
+        with self._lock:
+            for gone in (instead_of, key):
+                self._drop(gone)
+            if weight > self._most:
+                return
+            self._kept[key] = value
+            self._weight += weight
+            while self._weight > self._most:
+                self._drop(next(iter(self._kept)))
+
+    def forget(self, key: Key) -> None:
+        """It is not so any more."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: Key | None) -> None:
+        gone = None if key is None else self._kept.pop(key, None)
+        if gone is not None:
+            self._weight -= self._weigh(gone)
 
 
 class Threads:
@@ -139,6 +204,10 @@ class Threads:
         twin._serde = serde
         return twin
 
+    def key(self, thread: str, branch: str) -> BranchKey:
+        """The branch of a namespace."""
+        return BranchKey(self.owner, thread, branch)
+
     def loads(self, typed: tuple[str, bytes]) -> Any:
         """What the serializer makes of what is stored; Corrupt where it cannot read that."""
         try:
@@ -154,16 +223,32 @@ class Threads:
         kind, data = self._serde.dumps_typed(value)
         return Serialized(kind, bytes(data))
 
-    def save(self, new: NewCheckpoint, fence: Fence | None = None) -> None:
-        """Store a checkpoint: its version, journal record, head and row become visible together. HeadMoved, and nothing
-        is stored, if another run has passed the one that stores it."""
-        row = new.row
+    def save(
+        self,
+        place: Place,
+        parent: str | None,
+        checkpoint: Checkpoint,
+        metadata: Mapping[str, Any],
+        changed: Mapping[str, Any],
+        fence: Fence | None = None,
+    ) -> None:
+        """Store a checkpoint, of which these channels were written since its parent: its version, journal record, head
+        and row become visible together. HeadMoved, and nothing is stored, if another run has passed the one that stores
+        it."""
+        deltas = delta_channels(metadata)
+        row = CheckpointRow(
+            *(place.thread, place.branch, str(checkpoint["id"]), place.namespace, parent),
+            BlockId(b""),
+            _name(metadata.get("run_id")),
+            *self.dumps(dict(metadata)),
+            deltas=None if deltas is None else orjson.dumps(deltas).decode(),
+        )
         self.rows.check(row.thread, row.branch, row.checkpoint)
         trouble = f"the parent of checkpoint {row.checkpoint} changes too fast"
         for _ in attempts(self.context.clock, trouble, hint="try again"):
             base = self._base(row)
             try:
-                return self._save_on(base, new, fence)
+                return self._save_on(base, row, checkpoint, metadata, changed, fence)
             except HeadMoved:
                 raise
             except (Conflict, Expired) as exc:
@@ -174,7 +259,7 @@ class Threads:
                 # The parent's version has expired, so that nothing of it can be taken over unread; or the parent was
                 # stored anew since we last saw it.
                 if isinstance(exc, Expired):
-                    return self._save_on(None, new, fence)
+                    return self._save_on(None, row, checkpoint, metadata, changed, fence)
                 self._known.forget((row.thread, row.branch, row.parent or ""))
         return None
 
@@ -183,9 +268,20 @@ class Threads:
         root = self.commits.manifest(manifest).root.id
         found = self._snapshots.get(root)
         if found is None:
-            found = from_value(self.commits.guarded(manifest, lambda: self._trees.read(root)))
-            told = self.loads(found.checkpoint)
-            found = replace(found, versions=told.get("channel_versions") or {}, id=str(told.get("id")), root=root)
+            value = self.commits.guarded(manifest, lambda: self._trees.read(root))
+            try:
+                if type(value) is not dict or value.keys() != FIELDS or value["format"] != FORMAT:
+                    raise ValueError("its fields are others")
+                checkpoint, metadata = Serialized(*value["checkpoint"]), Serialized(*value["metadata"])
+                channels = {name: to_channel(each) for name, each in value["channels"].items()}
+            except (TypeError, ValueError, KeyError) as exc:
+                raise NoCheckpoint(
+                    f"a version of a thread holds no checkpoint: {exc}",
+                    hint="roll back to one that was saved by LangGraph",
+                ) from exc
+            told = self.loads(checkpoint)
+            place, versions = (value["parent"], value["namespace"]), told.get("channel_versions") or {}
+            found = Snapshot(root, str(told.get("id")), checkpoint, metadata, *place, versions, channels)
             self._snapshots.put(root, found)
         return found
 
@@ -198,46 +294,11 @@ class Threads:
                 raise _misnamed(row)
             return snapshot
         except (Expired, Corrupt) as exc:
-            gone = isinstance(exc, Expired) or exc.facts.get("missing")
-            if gone and self.rows.manifest(row.thread, row.branch, row.checkpoint) != row.manifest:
-                return None
+            if isinstance(exc, Expired) or exc.facts.get("missing"):
+                now = self.rows.find(row.thread, row.branch, row.checkpoint)
+                if now is None or now.manifest != row.manifest:
+                    return None
             raise
-
-    def read_channels(
-        self, rows: Sequence[CheckpointRow | Ancestor], channels: Sequence[str]
-    ) -> list[dict[str, Serialized]]:
-        """Those of some channels that each of these checkpoints holds: only the blocks that lead to them are read, for
-        all together."""
-        roots = [self.commits.manifest(row.manifest).root.id for row in rows]
-        if not channels:
-            return [{} for _ in roots]
-        wanted = [(number, name) for number in range(len(roots)) for name in channels]
-        source = Nodes(self._trees.fetch)
-        paths = [(roots[number], ("channels", name)) for number, name in wanted]
-        wires = source.run(locate(*each) for each in [*paths, *((root, ("checkpoint",)) for root in roots)])
-        for row, wire in zip(rows, wires[len(wanted) :], strict=True):
-            told: Any = MISSING if wire is MISSING else self._trees.unpack(wire)
-            self._check_name(row, "" if told is MISSING else str(self.loads(Serialized(*told)).get("id")))
-        found: list[dict[str, Serialized]] = [{} for _ in roots]
-        for (number, name), wire in zip(wanted, wires[: len(wanted)], strict=True):
-            if wire is not MISSING:
-                channel = to_channel(self._trees.unpack(wire))
-                found[number][name] = Serialized(channel.kind, channel.data)
-        return found
-
-    def _check_name(self, row: CheckpointRow | Ancestor, said: str) -> None:
-        """Corrupt unless a row's version can be its checkpoint: it says this id, the id was made of the version since
-        somebody else had left it as head, or it was stored again under this name."""
-        if said == row.checkpoint:
-            return
-        manifest = self.commits.manifest(row.manifest)
-        if (
-            # When that was stands before it, by whichever clock.
-            row.checkpoint[FROM_VERSION] != id_of_version(row.manifest, 0)[FROM_VERSION]
-            and not row.checkpoint.endswith(f"~{row.manifest.hex()[:8]}")
-            and manifest.message != back_to(row.checkpoint)
-        ):
-            raise _misnamed(row)
 
     def newest(self, thread: str, branch: str) -> CheckpointRow | None:
         """The checkpoint with the greatest id of a namespace. A head that somebody else has left, by merging for
@@ -254,13 +315,14 @@ class Threads:
             return row
         # The parent is not the checkpoint itself: what was taken in on top of that is not a part of this.
         place = (thread, branch, following(row, stranger, created_at_us), snapshot.namespace, snapshot.parent)
-        self.rows.adopt(*repeat(self.rows, CheckpointRow(*place, stranger, None, *snapshot.metadata), snapshot.id))
+        adopt(self.rows, CheckpointRow(*place, stranger, None, *snapshot.metadata), snapshot.id)
         return self.rows.newest(thread, branch)[0]
 
-    def adopt(self, thread: str | None) -> None:
+    def adopt(self, *thread: str) -> None:
         """The same for every namespace of a thread, or of all threads."""
-        for name, branch in self.rows.strangers(thread):
-            self.newest(name, branch)
+        first, last = thread * 2 or ("", LAST)
+        for each in self.rows.engine.all("strangers", **self.rows.key(), first=first, last=last):
+            self.newest(*each)
 
     def lines(
         self, thread: str, branch: str, checkpoint: str | None, channels: Sequence[str]
@@ -277,8 +339,9 @@ class Threads:
             seeds = self.read_channels(page, wanted)
             ends = {name: next((at for at, held in enumerate(seeds) if name in held), len(page)) for name in wanted}
             asked = [each.checkpoint for each in page[: max(ends.values()) + 1]]
+            which = {**self.rows.key(thread, branch), "checkpoints": asked, "channels": wanted}
             written: dict[str, list[Written]] = {}
-            for each in self.rows.writes_to(thread, branch, asked, wanted):
+            for each in sorted(self.rows.engine.rows(Written, "writes_to_channels", **which), key=order):
                 written.setdefault(each.checkpoint, []).append(each)
             for at, ancestor in enumerate(asked):
                 for each in reversed(written.get(ancestor, [])):
@@ -292,26 +355,62 @@ class Threads:
             line["writes"].reverse()
         return found
 
+    def read_channels(
+        self, rows: Sequence[CheckpointRow | Ancestor], channels: Sequence[str]
+    ) -> list[dict[str, Serialized]]:
+        """Those of some channels that each of these checkpoints holds: only the blocks that lead to them are read, for
+        all together."""
+        roots = [self.commits.manifest(row.manifest).root.id for row in rows]
+        wanted = [(number, name) for number in range(len(roots)) for name in channels]
+        paths = [(roots[number], ("channels", name)) for number, name in wanted]
+        nodes = Nodes(self._trees.fetch)
+        wires = nodes.run(locate(*each) for each in [*paths, *((root, ("checkpoint",)) for root in roots)])
+        for row, wire in zip(rows, wires[len(wanted) :], strict=True):
+            told: Any = MISSING if wire is MISSING else self._trees.unpack(wire)
+            self._check_name(row, "" if told is MISSING else str(self.loads(Serialized(*told)).get("id")))
+        found: list[dict[str, Serialized]] = [{} for _ in roots]
+        for (number, name), wire in zip(wanted, wires[: len(wanted)], strict=True):
+            if wire is not MISSING:
+                channel = to_channel(self._trees.unpack(wire))
+                found[number][name] = Serialized(channel.kind, channel.data)
+        return found
+
     def pending(self, written: Written) -> PendingWrite:
-        """A write, as LangGraph takes it."""
-        return written.task, written.channel, self.loads(unpack_write(written))
+        """A write, as LangGraph takes it; Corrupt if it is not what was written."""
+        data = written.body if written.codec == RAW else decompress(written.codec, written.body, written.size)
+        if sha256(data).digest() != written.digest:
+            raise Corrupt(
+                f"a write of task {written.task} to channel {written.channel!r} is damaged",
+                hint="restore the store from a second copy",
+                checkpoint=written.checkpoint,
+            )
+        return written.task, written.channel, self.loads((written.kind, bytes(data)))
 
-    def remove(self, thread: str) -> None:
-        """Remove a thread with everything that it has, tagged and pinned or not, in one transaction."""
-        remove_workflow(self.kernel, self.owner, thread, self.rows.drop_thread(thread))
-
-    def key(self, thread: str, branch: str) -> BranchKey:
-        """The branch of a namespace."""
-        return BranchKey(self.owner, thread, branch)
+    def _check_name(self, row: CheckpointRow | Ancestor, said: str) -> None:
+        """Corrupt unless a row's version can be its checkpoint: it says this id, the id was made of the version since
+        somebody else had left it as head, or it was stored again under this name."""
+        if said == row.checkpoint:
+            return
+        manifest = self.commits.manifest(row.manifest)
+        if (
+            # When that was stands before it, by whichever clock.
+            row.checkpoint[FROM_VERSION] != id_of_version(row.manifest, 0)[FROM_VERSION]
+            and not row.checkpoint.endswith(f"~{row.manifest.hex()[:8]}")
+            and manifest.message != back_to(row.checkpoint)
+        ):
+            raise _misnamed(row)
 
     def _base(self, row: CheckpointRow) -> tuple[BlockId, Snapshot] | None:
         """The version that the parent of a checkpoint is, and what that holds."""
         if row.parent is None:
             return None
         place = (row.thread, row.branch, row.parent)
-        manifest = self._known.get(place) or self.rows.manifest(*place)
+        manifest = self._known.get(place)
         if manifest is None:
-            return None
+            known = self.rows.find(*place)
+            if known is None:
+                return None
+            manifest = known.manifest
         try:
             snapshot = self.read(manifest)
             self._check_name(Ancestor(row.parent, None, manifest), snapshot.id)
@@ -320,13 +419,34 @@ class Threads:
             # Removed since; what it held comes with the new one.
             return None
 
-    def _save_on(self, base: tuple[BlockId, Snapshot] | None, new: NewCheckpoint, fence: Fence | None) -> None:
-        row = new.row
+    def _save_on(
+        self,
+        base: tuple[BlockId, Snapshot] | None,
+        row: CheckpointRow,
+        checkpoint: Checkpoint,
+        metadata: Mapping[str, Any],
+        changed: Mapping[str, Any],
+        fence: Fence | None,
+    ) -> None:
         key = self.key(row.thread, row.branch)
         parent, before = (None, None) if base is None else base
-        metadata = Serialized(row.metadata_kind, row.metadata)
-        after = Snapshot(new.checkpoint, metadata, row.parent, row.namespace, new.versions, {}, row.checkpoint)
-        tree = self._tree(parent, before, after, new)
+        told = self.dumps({name: value for name, value in checkpoint.items() if name != "channel_values"})
+        fields = {
+            "format": FORMAT,
+            "namespace": row.namespace,
+            "parent": row.parent,
+            "checkpoint": list(told),
+            "metadata": [row.metadata_kind, row.metadata],
+        }
+        channels, operations = self._channels(checkpoint, changed, before)
+        if parent is None or before is None:
+            stored = {name: slot(channel) for name, channel in channels.items()}
+            tree = self._trees.build({**fields, "channels": stored})
+        else:
+            root = before.root
+            operations += [Operation("put", (name,), value) for name, value in fields.items()]
+            tree = self.commits.guarded(parent, lambda: self._trees.edit(root, operations))
+        step, source = metadata.get("step"), _name(metadata.get("source"))
 
         def rows(manifest: BlockId) -> list[RowChange]:
             return [self.rows.put(row._replace(manifest=manifest), base=parent, fence=fence)]
@@ -341,8 +461,8 @@ class Threads:
                 bases=() if parent is None else (parent,),
                 parent=forked,
                 execution=row.run,
-                segment=new.step,
-                message=new.source,
+                segment=step if type(step) is int and abs(step) <= LARGEST_STEP else None,
+                message=source,
                 kind=COMMITTED if forked is None else FORKED,
                 facts={} if forked is None else {"from": forked.hex()},
                 rows=rows,
@@ -350,37 +470,51 @@ class Threads:
 
         outcome = self.commits.commit_next(key, CURRENT_HEAD, propose)
         self._known.put((row.thread, row.branch, row.checkpoint), outcome.receipt.manifest)
-        after = replace(after, root=tree.root.id)
+        place, versions = (row.parent, row.namespace), dict(checkpoint.get("channel_versions") or {})
+        packed = Serialized(row.metadata_kind, row.metadata)
+        after = Snapshot(tree.root.id, row.checkpoint, told, packed, *place, versions, channels)
         self._snapshots.put(after.root, after, instead_of=None if before is None else before.root)
 
-    def _tree(self, parent: BlockId | None, before: Snapshot | None, after: Snapshot, new: NewCheckpoint) -> Edited:
-        """The tree of a version: an edit of its parent's. A channel that was not written since is taken over as it is;
-        each of the others is put into pieces, and those that changed are what is edited."""
-        known = {} if before is None else before.channels
+    def _channels(
+        self, checkpoint: Checkpoint, changed: Mapping[str, Any], before: Snapshot | None
+    ) -> tuple[dict[str, Channel], list[Operation]]:
+        """Each channel in pieces, and what makes them of the parent's. One that was not written since the parent is
+        taken over as it is."""
+        known, past = ({}, {}) if before is None else (before.channels, before.versions)
+        versions = checkpoint.get("channel_versions") or {}
+        channels: dict[str, Channel] = {}
         operations: list[Operation] = []
         # Of LangGraph's own serializer a test proves it; a class that is derived from it may do anything.
         by_items = type(self._serde) is JsonPlusSerializer
-        for name, value in new.values.items():
-            old = known.get(name)
-            if old is not None and before is not None and name not in new.changed:
-                version = new.versions.get(name)
-                if version is not None and version == before.versions.get(name):
-                    after.channels[name] = old
-                    continue
+        for name, value in (checkpoint.get("channel_values") or {}).items():
+            old, version = known.get(name), versions.get(name)
+            if old is not None and name not in changed and version is not None and version == past.get(name):
+                channels[name] = old
+                continue
             made = cut(value, self._serde.dumps_typed, old, by_items=by_items)
-            after.channels[name] = made.channel
-            operations += made.operations(("channels", name), old)
-        if parent is None or before is None:
-            channels = {name: slot(channel) for name, channel in after.channels.items()}
-            return self._trees.build({**fields_of(after), "channels": channels})
-        operations += [Operation("remove", ("channels", name)) for name in known.keys() - after.channels.keys()]
-        operations += [Operation("put", (name,), told) for name, told in fields_of(after).items()]
-        return self.commits.guarded(parent, lambda: self._trees.edit(before.root, operations))
+            channels[name] = made.channel
+            if before is not None:
+                operations += made.operations(("channels", name), old)
+        operations += [Operation("remove", ("channels", name)) for name in known.keys() - channels.keys()]
+        return channels, operations
 
 
 def back_to(checkpoint: str) -> str:
     """What a version says of itself that was made so that it is this checkpoint again."""
     return f"back to checkpoint {checkpoint}"
+
+
+def delta_channels(metadata: Mapping[str, Any]) -> list[str] | None:
+    """The channels that a checkpoint does not hold whole, as its metadata tells; None: it cannot be read."""
+    counters = metadata.get(COUNTERS) or {}
+    return sorted(map(str, counters)) if isinstance(counters, Mapping) else None
+
+
+def pack_write(checkpoint: str, task: str, place: int, task_path: str, channel: str, made: Serialized) -> Written:
+    """The row of one write."""
+    codec, body = compress(made.data) if len(made.data) <= MAX_BLOCK_BYTES else (RAW, made.data)
+    digest = sha256(made.data).digest()
+    return Written(checkpoint, task, place, task_path, channel, made.kind, codec, len(made.data), digest, body)
 
 
 def _misnamed(row: CheckpointRow | Ancestor) -> Corrupt:
@@ -392,60 +526,8 @@ def _misnamed(row: CheckpointRow | Ancestor) -> Corrupt:
     )
 
 
-class Fences:
-    """Which run a call comes from. A run of a graph is known by what LangGraph puts into its config; what the run has
-    read is put beside it, since LangGraph hands the same config to `put` and `put_writes`.
-
-    Whoever calls a saver by hand, reads a state or edits it has no such config, and is never refused anything. Safe to
-    share between threads."""
-
-    def __init__(self, on_conflict: OnConflict, rows: ThreadRows, entropy: Entropy) -> None:
-        if on_conflict not in get_args(OnConflict):
-            raise Invalid(f"there is no on_conflict {on_conflict!r}", hint="use 'raise', 'branch' or 'last'")
-        self.on_conflict = on_conflict
-        self._rows = rows
-        self._entropy = entropy
-        self._lock = threading.Lock()
-        self._branched: Recent[str, set[str]] = Recent(REMEMBERED_RUNS)
-
-    def begin(
-        self, config: Mapping[str, Any], place: Place, read: str | None, writes: Iterable[Written], *, chosen: bool
-    ) -> None:
-        """A run has read a checkpoint, the newest or a chosen one, and what was written on top of it; or that there is
-        none."""
-        configurable = config["configurable"]
-        if self.on_conflict == "last" or RUNTIME not in configurable:
-            return
-        around = configurable.get(KEY) if configurable.get(TASK) else None
-        run = around.run if isinstance(around, Fence) else self._entropy.random_bytes(16).hex()
-        seen = frozenset(written.writer for written in writes if written.writer is not None)
-        configurable[KEY] = Fence(place.thread, place.branch, read or "", run, seen, chosen)
-
-    def of(self, config: Mapping[str, Any], place: Place) -> Fence | None:
-        """The fence of the run that stores something here, if it is one."""
-        found = (config.get("configurable") or {}).get(KEY)
-        if not isinstance(found, Fence) or (found.thread, found.branch) != (place.thread, place.branch):
-            return None
-        return found
-
-    def elsewhere(self, config: Mapping[str, Any], place: Place) -> Place:
-        """Where a run stands: in a thread of its own, once it was passed and goes on in one."""
-        found = (config.get("configurable") or {}).get(KEY)
-        if not isinstance(found, Fence) or self._branched.get(found.run) is None:
-            return place
-        return self._own_thread(Fence(place.thread, place.branch, "", found.run), place)
-
-    def branch_off(self, fence: Fence, place: Place) -> Place:
-        """Have a run that was passed go on in a thread of its own."""
-        if self._branched.get(fence.run) is None:
-            self._branched.put(fence.run, set())
-        return self._own_thread(fence, place)
-
-    def _own_thread(self, fence: Fence, place: Place) -> Place:
-        target = f"{fence.thread}~{fence.run[:8]}"
-        with self._lock:
-            copied = self._branched.get(fence.run)
-            if copied is not None and fence.branch not in copied:
-                self._rows.branch_off(fence, target)
-                copied.add(fence.branch)
-        return place._replace(thread=target)
+def _name(value: Any) -> str | None:
+    """Text that can be a column; what cannot stays in the metadata alone."""
+    text = str(value) if value is not None else ""
+    valid = text and "\0" not in text and len(text.encode(errors="replace")) <= KEY_BYTES
+    return text if valid and text.encode(errors="ignore").decode() == text else None

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from analemma.canon.identity import BlockId
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.langgraph.threads import (
     ANSWERED,
     ID_BYTES,
@@ -33,13 +34,15 @@ def carry(
 ) -> list[RowChange]:
     """For a commit that makes a version of the branch `begun` the newest of another, or of the same: what makes it the
     checkpoint that it was, with what was pending then. Nothing if it is none, or if the branch is no such namespace."""
-    row = rows.of_version(begun.workflow, begun.branch, source) if key.branch == begun.branch else None
+    if key.branch != begun.branch:
+        return []
+    place = rows.key(begun.workflow, begun.branch)
+    row = rows.engine.row(CheckpointRow, "checkpoint_of_version", **place, manifest=source)
     if row is None:
         return []
     if key.workflow != begun.workflow:
         return _forked(rows, row, key.workflow, made)
-    made_row = _repeating(rows, row, made, at_us)
-    changes, waiting = _with_pending(rows, row, made_row)
+    changes, waiting = _with_pending(rows, row, _repeating(rows, row, made, at_us))
     for each in _below(rows, row.thread, waiting):
         # Its own newest is further, once what it waited for has come.
         newest, _ = rows.newest(each.thread, each.branch)
@@ -48,13 +51,19 @@ def carry(
     return changes
 
 
-def repeat(rows: ThreadRows, row: CheckpointRow, said: str) -> tuple[CheckpointRow, list[Written]]:
-    """A row for a version that somebody else has left and that says of itself to be this checkpoint, and what is
-    pending on it."""
+def adopt(rows: ThreadRows, row: CheckpointRow, said: str) -> None:
+    """Make a checkpoint of the head that somebody else left, with what is pending on the one that it says to be; the id
+    follows from the version, so doing it twice does nothing."""
+    rows.check(row.thread, row.branch, row.checkpoint)
     source = rows.find(row.thread, row.branch, said)
-    deltas = None if source is None else source.deltas
-    made = row._replace(alias=_alias(rows, row, said), deltas=deltas)
-    return made, [] if source is None else _pending(rows, source, made)
+    made = row._replace(alias=_alias(rows, row, said), deltas=None if source is None else source.deltas)
+    pending = [] if source is None else _pending(rows, source, made)
+
+    def write(tx: Transaction) -> None:
+        if tx.execute("adopt_version", **rows.key(), **made._asdict()) == 1:
+            rows.put_writes(tx, made.thread, made.branch, pending)
+
+    rows.engine.write(write)
 
 
 def pending_of(writes: Iterable[Written], *, continued: bool) -> list[Written]:
@@ -103,7 +112,7 @@ def _below(rows: ThreadRows, thread: str, waiting: Sequence[str]) -> list[Checkp
     for branch in rows.branches(thread) if waiting else ():
         newest, _ = rows.newest(thread, branch)
         if newest is not None and any(f":{task}" in newest.namespace for task in waiting):
-            checkpoint = rows.waiting(thread, branch)
+            checkpoint = rows.engine.value("waiting_checkpoint", **rows.key(thread, branch))
             row = None if checkpoint is None else rows.find(thread, branch, checkpoint)
             found += [] if row is None else [row]
     return found
@@ -111,14 +120,17 @@ def _below(rows: ThreadRows, thread: str, waiting: Sequence[str]) -> list[Checkp
 
 def _with_pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) -> tuple[list[RowChange], list[str]]:
     """The row of a checkpoint that repeats another, and those of what is pending; which tasks wait."""
-    pending = _pending(rows, source, made)
+    pending, place = _pending(rows, source, made), rows.key(made.thread, made.branch)
     waiting = sorted({each.task for each in pending if each.channel in (INTERRUPT, ERROR)})
-    return [rows.put(made, base=None), *rows.put_pending(made.thread, made.branch, pending)], waiting
+    writes = [RowChange("put_write", {**place, **written._asdict()}, None) for written in pending]
+    return [rows.put(made, base=None), *writes], waiting
 
 
 def _pending(rows: ThreadRows, source: CheckpointRow, made: CheckpointRow) -> list[Written]:
-    place = (source.thread, source.branch, source.checkpoint)
-    pending = pending_of(rows.writes(*place), continued=rows.is_continued(*place))
+    place = rows.key(source.thread, source.branch)
+    continued = rows.engine.one("continued", **place, checkpoint=source.checkpoint) is not None
+    writes = rows.writes(source.thread, source.branch, source.checkpoint)
+    pending = pending_of(writes, continued=continued)
     return [written._replace(checkpoint=made.checkpoint, writer=None) for written in pending]
 
 
@@ -132,7 +144,8 @@ def _repeating(rows: ThreadRows, row: CheckpointRow, made: BlockId, at_us: int |
 def _alias(rows: ThreadRows, row: CheckpointRow, said: str) -> str | None:
     """The name with one dash more behind it than any other has."""
     said = said.rstrip("-")
-    taken = [len(alias) for alias in rows.aliases(row.thread, row.branch) if alias.rstrip("-") == said]
+    aliases = rows.engine.rows(str, "aliases", **rows.key(row.thread, row.branch))
+    taken = [len(alias) for alias in aliases if alias.rstrip("-") == said]
     alias = said + "-" * (max(taken, default=len(said)) - len(said) + 1)
     return alias if len(alias.encode()) <= ID_BYTES else None
 

@@ -90,6 +90,9 @@ class Fence(NamedTuple):
     """The checkpoint that it began with; empty: there was none."""
     run: str
     """The run, which graphs inside of its tasks share."""
+    own: set[str]
+    """The branches that were copied to a thread of the run's own, as it goes on there once it was passed; one set for
+    all that the run reads."""
     seen: frozenset[str] = frozenset()
     """The runs that had written on top of that checkpoint."""
     chosen: bool = False
@@ -101,60 +104,69 @@ class Fence(NamedTuple):
 
 
 class ThreadRows:
-    """The threads of one owner."""
+    """The threads of one owner. Whoever asks one thing names the statement, with a `key` of its place."""
 
     def __init__(self, engine: Engine, tenant: TenantId, owner: str) -> None:
         check_part(owner, "owner")
-        self._engine = engine
-        self._tenant = tenant
-        self._owner = owner
+        self.engine = engine
+        self._scope = (tenant, owner)
+
+    def key(self, *place: str) -> dict[str, Any]:
+        """What statements call the owner, one of its threads, or a namespace of that by its branch."""
+        return dict(zip(("tenant", "owner", "thread", "branch"), (*self._scope, *place), strict=False))
+
+    def check(self, thread: str, branch: str, checkpoint: str) -> None:
+        """Raise Invalid for ids that no catalog could store."""
+        check_key(BranchKey(self._scope[1], thread, branch))
+        check_part(checkpoint, "checkpoint id", ID_BYTES)
 
     def put(self, row: CheckpointRow, *, base: BlockId | None, fence: Fence | None = None) -> RowChange:
         """For a commit: the checkpoint's row, if its parent is still the version `base` that the commit builds on, and
         if no other run has passed the one that stores it."""
         self.check(row.thread, row.branch, row.checkpoint)
         check_texts((row.namespace, row.parent, row.run, row.metadata_kind))
-        columns = {"tenant": self._tenant, "owner": self._owner, **row._asdict(), "base": base}
-        columns["writer"] = None if fence is None else fence.run
-        columns["fence"], columns["read"] = (
-            (None, None) if fence is None or not fence.holds(row.parent) else (fence.run, fence.read)
-        )
-        return RowChange("put_checkpoint", columns, commit="commit_checkpoint")
+        writer = None if fence is None else fence.run
+        held, read = (writer, fence.read) if fence is not None and fence.holds(row.parent) else (None, None)
+        told = {"writer": writer, "base": base, "fence": held, "read": read}
+        return RowChange("put_checkpoint", {**self.key(), **row._asdict(), **told}, commit="commit_checkpoint")
 
-    def adopt(self, row: CheckpointRow, pending: Sequence[Written]) -> None:
-        """Make a checkpoint of the head that somebody else left, with what is pending on it; the id follows from the
-        version, so doing it twice does nothing."""
-        self.check(row.thread, row.branch, row.checkpoint)
+    def put_writes(self, tx: Transaction, thread: str, branch: str, writes: Iterable[Written]) -> None:
+        """Write what tasks wrote in a namespace."""
+        tx.execute_many("put_write", [(*self._scope, thread, branch, *written) for written in writes])
 
-        def adopt(tx: Transaction) -> None:
-            if tx.execute("adopt_version", tenant=self._tenant, owner=self._owner, **row._asdict()) == 1:
-                tx.execute_many("put_write", self._writes(row.thread, row.branch, pending))
+    def find(self, thread: str, branch: str, checkpoint: str) -> CheckpointRow | None:
+        """One checkpoint."""
+        return self.engine.row(CheckpointRow, "checkpoint", **self.key(thread, branch), checkpoint=checkpoint)
 
-        self._engine.write(adopt)
+    def newest(self, thread: str, branch: str) -> tuple[CheckpointRow | None, BlockId | None]:
+        """The checkpoint with the greatest id, if there is one; and the branch's head, if that is no checkpoint:
+        somebody has rolled back or saved without the saver."""
+        ((*found, stranger),) = self.engine.all("newest_checkpoint", **self.key(thread, branch))
+        return None if found[0] is None else CheckpointRow._make(found), stranger
 
-    def point(self, row: CheckpointRow, manifest: BlockId) -> RowChange:
-        """For a commit: the same checkpoint, as another version."""
-        key = self.key(row.thread, row.branch)
-        chosen = {"checkpoint": row.checkpoint, "expected": row.manifest, "manifest": manifest}
-        return RowChange("point_checkpoint", {**key, **chosen})
+    def branches(self, thread: str) -> list[str]:
+        """The branches of a thread that have checkpoints or writes."""
+        return sorted(self.engine.rows(str, "namespaces", **self.key(thread)))
 
-    def branch_off(self, fence: Fence, target: str) -> None:
-        """Give a run a thread of its own: what it has read and stored in a namespace, and none of what others have
-        stored since."""
-        place = self.key(fence.thread, fence.branch)
-        last = self._engine.row(CheckpointRow, "last_of_run", **place, read=fence.read, fence=fence.run)
-        if last is None:
-            return
-        line, known = self.line(last), {None, fence.run, *fence.seen}
-
-        def branch_off(tx: Transaction) -> None:
-            written = tx.rows(Written, "writes", **place, checkpoint=last.checkpoint)
-            pending = [each._replace(writer=None) for each in written if each.writer in known]
-            tx.execute("copy_line", **place, target=target, checkpoints=[*line, last.checkpoint])
-            tx.execute("copy_line_writes", **place, target=target, checkpoints=line)
-            tx.execute_many("put_write", self._writes(target, fence.branch, pending))
-
-        self._engine.write(branch_off)
+    def every(
+        self,
+        thread: str | None = None,
+        branch: str | None = None,
+        *,
+        before: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointRow]:
+        """Checkpoints of a namespace, of a thread or of all, newest first, read by the page; those with ids below
+        `before`. Who wants no more than `limit` says so, and does not read more."""
+        # Places are (id, thread, branch); behind every thread and branch there is the next smaller id.
+        name, behind = "checkpoints_of_all", {"after_thread": LAST, "after_branch": LAST}
+        if thread is not None:
+            name, behind = "checkpoints_of_thread", {"thread": thread, "after_branch": LAST}
+            if branch is not None:
+                name, behind = "checkpoints_of_branch", {"thread": thread, "branch": branch}
+        size = PAGE if limit is None else max(1, min(PAGE, limit))
+        for page in self.engine.pages(name, {**behind, "before": before or LAST}, limit=size, **self.key()):
+            yield from map(CheckpointRow._make, page)
 
     def line(self, row: CheckpointRow) -> list[str]:
         """The checkpoints from which one comes, nearest first."""
@@ -165,7 +177,7 @@ class ThreadRows:
         met: set[str] = set()
         while checkpoint is not None:
             asked = {**self.key(thread, branch), "checkpoint": checkpoint}
-            page = self._engine.rows(Ancestor, "ancestors", **asked, limit=PAGE)
+            page = self.engine.rows(Ancestor, "ancestors", **asked, limit=PAGE)
             names = {each.checkpoint for each in page}
             if len(names) < len(page) or met & names:
                 raise Corrupt(
@@ -179,7 +191,7 @@ class ThreadRows:
     def check_fence(self, fence: Fence, checkpoint: str | None = None, *, source: Statements | None = None) -> None:
         """HeadMoved if another run has stored a checkpoint since this one has read, or has written on top of the same
         one."""
-        source = source or self._engine
+        source = source or self.engine
         place = self.key(fence.thread, fence.branch)
         # What a chosen checkpoint is built on by may come after what was written on top of that.
         if not fence.chosen or source.one("last_of_run", **place, fence=fence.run, read="") is not None:
@@ -191,84 +203,23 @@ class ThreadRows:
             if writers - fence.seen - {fence.run}:
                 raise _passed(fence, f"another run goes on from checkpoint {fence.read}, too")
 
-    def strangers(self, thread: str | None) -> list[tuple[str, str]]:
-        """The branches of a thread, or of all threads, whose head is no checkpoint."""
-        first, last = ("", LAST) if thread is None else (thread, thread)
-        rows = self._engine.all("strangers", tenant=self._tenant, owner=self._owner, first=first, last=last)
-        return [(row[0], row[1]) for row in rows]
+    def branch_off(self, fence: Fence, target: str) -> None:
+        """Give a run a thread of its own: what it has read and stored in a namespace, and none of what others have
+        stored since."""
+        place = self.key(fence.thread, fence.branch)
+        last = self.engine.row(CheckpointRow, "last_of_run", **place, read=fence.read, fence=fence.run)
+        if last is None:
+            return
+        line, known = self.line(last), {None, fence.run, *fence.seen}
 
-    def find(self, thread: str, branch: str, checkpoint: str) -> CheckpointRow | None:
-        """One checkpoint."""
-        return self._engine.row(CheckpointRow, "checkpoint", **self.key(thread, branch), checkpoint=checkpoint)
+        def branch_off(tx: Transaction) -> None:
+            written = tx.rows(Written, "writes", **place, checkpoint=last.checkpoint)
+            tx.execute("copy_line", **place, target=target, checkpoints=[*line, last.checkpoint])
+            tx.execute("copy_line_writes", **place, target=target, checkpoints=line)
+            own = [each._replace(writer=None) for each in written if each.writer in known]
+            self.put_writes(tx, target, fence.branch, own)
 
-    def manifest(self, thread: str, branch: str, checkpoint: str) -> BlockId | None:
-        """Which version a checkpoint is."""
-        return self._engine.row(BlockId, "checkpoint_manifest", **self.key(thread, branch), checkpoint=checkpoint)
-
-    def of_version(self, thread: str, branch: str, manifest: BlockId) -> CheckpointRow | None:
-        """The checkpoint that is this version."""
-        return self._engine.row(CheckpointRow, "checkpoint_of_version", **self.key(thread, branch), manifest=manifest)
-
-    def resolve(self, thread: str, branch: str, checkpoint: str) -> str:
-        """The id of the checkpoint that calls itself so."""
-        if not checkpoint.endswith("-"):
-            return checkpoint
-        return self._engine.row(str, "checkpoint_of_alias", **self.key(thread, branch), alias=checkpoint) or checkpoint
-
-    def aliases(self, thread: str, branch: str) -> list[str]:
-        """What checkpoints call themselves that repeat others."""
-        return [row[0] for row in self._engine.all("aliases", **self.key(thread, branch))]
-
-    def is_continued(self, thread: str, branch: str, checkpoint: str) -> bool:
-        """Whether a checkpoint has been built upon."""
-        return self._engine.one("continued", **self.key(thread, branch), checkpoint=checkpoint) is not None
-
-    def waiting(self, thread: str, branch: str) -> str | None:
-        """The newest checkpoint on which a task waits, or failed."""
-        found: str | None = self._engine.value("waiting_checkpoint", **self.key(thread, branch))
-        return found
-
-    def newest(self, thread: str, branch: str) -> tuple[CheckpointRow | None, BlockId | None]:
-        """The checkpoint with the greatest id, if there is one; and the branch's head, if that is no checkpoint:
-        somebody has rolled back or saved without the saver."""
-        ((*found, stranger),) = self._engine.all("newest_checkpoint", **self.key(thread, branch))
-        return None if found[0] is None else CheckpointRow._make(found), stranger
-
-    def every(
-        self,
-        thread: str | None = None,
-        branch: str | None = None,
-        *,
-        before: str | None = None,
-        limit: int | None = None,
-    ) -> Iterator[CheckpointRow]:
-        """Checkpoints of a namespace, of a thread or of all, newest first, read by the page; those with ids below
-        `before`. Who wants no more than `limit` says so, and does not read more."""
-        size = PAGE if limit is None else max(1, min(PAGE, limit))
-        asked: dict[str, Any] = {"tenant": self._tenant, "owner": self._owner, "limit": size}
-        # Places are (id, thread, branch); behind every thread and branch there is the next smaller id.
-        name, within = "checkpoints_of_all", {}
-        if thread is not None:
-            name, within = "checkpoints_of_thread", {"thread": thread}
-            if branch is not None:
-                name, within = "checkpoints_of_branch", {"thread": thread, "branch": branch}
-        names = [each for each in ("thread", "branch") if each not in within]
-        after = {"before": before or LAST, **{f"after_{each}": LAST for each in names}}
-        while True:
-            page = self._engine.rows(CheckpointRow, name, **asked, **within, **after)
-            yield from page
-            if len(page) < size:
-                return
-            after = {"before": page[-1].checkpoint, **{f"after_{each}": getattr(page[-1], each) for each in names}}
-
-    def of_runs(self, runs: Sequence[str]) -> list[CheckpointRow]:
-        """Every checkpoint that one of these runs made."""
-        asked = {"tenant": self._tenant, "owner": self._owner, "runs": runs}
-        return self._engine.rows(CheckpointRow, "checkpoints_of_runs", **asked)
-
-    def branches(self, thread: str) -> list[str]:
-        """The branches of a thread that have checkpoints or writes."""
-        return sorted(row[0] for row in self._engine.all("namespaces", **self._thread(thread)))
+        self.engine.write(branch_off)
 
     def add_writes(self, thread: str, branch: str, writes: Sequence[Written], fence: Fence | None = None) -> None:
         """Store what a task wrote, durably: each write once, but a report of the task takes the place of the one
@@ -277,28 +228,22 @@ class ThreadRows:
             self.check(thread, branch, written.checkpoint)
             check_part(written.task, "task id", ID_BYTES)
             check_texts((written.task_path, written.channel, written.kind))
-        writer = None if fence is None else fence.run
-        rows = self._writes(thread, branch, [written._replace(writer=writer) for written in writes])
+        if fence is not None:
+            writes = [written._replace(writer=fence.run) for written in writes]
 
         def store(tx: Transaction) -> None:
             if fence is not None and fence.holds(writes[0].checkpoint):
                 self.check_fence(fence, writes[0].checkpoint, source=tx)
-            tx.execute_many("put_write", rows)
+            self.put_writes(tx, thread, branch, writes)
 
         hit(BEFORE_WRITES)
         # Stored twice, they are stored once.
-        send(lambda: self._engine.write(store))
+        send(lambda: self.engine.write(store))
         hit(AFTER_WRITES)
 
     def writes(self, thread: str, branch: str, checkpoint: str) -> list[Written]:
         """What tasks wrote on top of a checkpoint, in the order in which that is applied."""
-        rows = self._engine.rows(Written, "writes", **self.key(thread, branch), checkpoint=checkpoint)
-        return sorted(rows, key=_order)
-
-    def writes_to(self, thread: str, branch: str, checkpoints: Sequence[str], channels: Sequence[str]) -> list[Written]:
-        """The same for some channels, on top of several checkpoints, each in its own order."""
-        asked = {**self.key(thread, branch), "checkpoints": checkpoints, "channels": channels}
-        return sorted(self._engine.rows(Written, "writes_to_channels", **asked), key=_order)
+        return sorted(self.engine.rows(Written, "writes", **self.key(thread, branch), checkpoint=checkpoint), key=order)
 
     def copy(self, thread: str, target: str) -> None:
         """Give another thread the same checkpoints and writes; Conflict if it has anything already."""
@@ -306,63 +251,28 @@ class ThreadRows:
 
         def copy(tx: Transaction) -> None:
             # Of two copies into one thread, the second sees the first.
-            tx.all("hold_thread", **self._thread(target))
-            if tx.one("thread_exists", **self._thread(target)) is not None:
+            tx.all("hold_thread", **self.key(target))
+            if tx.one("thread_exists", **self.key(target)) is not None:
                 raise Conflict(f"thread {target!r} exists already", hint="delete it first, or copy to a new one")
-            tx.execute("copy_checkpoints", **self._thread(thread), target=target)
-            tx.execute("copy_writes", **self._thread(thread), target=target)
+            tx.execute("copy_checkpoints", **self.key(thread), target=target)
+            tx.execute("copy_writes", **self.key(thread), target=target)
             hit(COPY_BEFORE_COMMIT)
 
-        self._engine.write(copy)
+        self.engine.write(copy)
         hit(COPY_AFTER_COMMIT)
 
     def drop(self, rows: Iterable[CheckpointRow]) -> None:
         """Remove checkpoints, unless they are other versions by now, with what was written on top of them."""
         # In the order of their keys, as everyone who holds several of them.
-        ordered = sorted(rows, key=lambda row: (row.thread, row.branch, row.checkpoint))
-        chosen = [(self._tenant, self._owner, row.thread, row.branch, row.checkpoint, row.manifest) for row in ordered]
+        chosen = [(*self._scope, *key) for key in sorted((*row[:3], row.manifest) for row in rows)]
 
         def drop(tx: Transaction) -> None:
             tx.execute_many("drop_checkpoint", chosen)
             tx.execute_many("drop_writes", [row[:-1] for row in chosen])
 
         hit(BEFORE_DROP)
-        self._engine.write(drop)
+        self.engine.write(drop)
         hit(AFTER_DROP)
-
-    def drop_branch(self, thread: str, branch: str, *, checkpoints: int) -> list[RowChange]:
-        """For a removal: all checkpoints of one namespace, if there are just so many, with what was written on top of
-        them. What was written for a checkpoint that is yet to be stored stays."""
-        key = self.key(thread, branch)
-        return [
-            RowChange("drop_writes_of_branch", key, None),
-            RowChange("drop_checkpoints_of_branch", key, checkpoints),
-        ]
-
-    def drop_thread(self, thread: str) -> list[RowChange]:
-        """For a removal: everything of a thread, in whichever namespaces it is by then."""
-        key = self._thread(thread)
-        return [RowChange(name, key, None) for name in ("drop_checkpoints_of_thread", "drop_writes_of_thread")]
-
-    def check(self, thread: str, branch: str, checkpoint: str) -> None:
-        """Raise Invalid for ids that no catalog could store."""
-        check_key(BranchKey(self._owner, thread, branch))
-        check_part(checkpoint, "checkpoint id", ID_BYTES)
-
-    def _thread(self, thread: str) -> dict[str, Any]:
-        return {"tenant": self._tenant, "owner": self._owner, "thread": thread}
-
-    def put_pending(self, thread: str, branch: str, pending: Iterable[Written]) -> list[RowChange]:
-        """For a commit: what is pending on a checkpoint that repeats another."""
-        key = self.key(thread, branch)
-        return [RowChange("put_write", {**key, **written._asdict()}, None) for written in pending]
-
-    def _writes(self, thread: str, branch: str, writes: Iterable[Written]) -> list[tuple[Any, ...]]:
-        return [(self._tenant, self._owner, thread, branch, *written) for written in writes]
-
-    def key(self, thread: str, branch: str) -> dict[str, Any]:
-        """Where a namespace stands."""
-        return {"tenant": self._tenant, "owner": self._owner, "thread": thread, "branch": branch}
 
 
 def _passed(fence: Fence, what: str) -> HeadMoved:
@@ -391,6 +301,6 @@ def following(newest: CheckpointRow | None, made: BlockId, at_us: int | None) ->
     return f"{newest.checkpoint}~{made.hex()[:8]}" if newest is not None and name <= newest.checkpoint else name
 
 
-def _order(written: Written) -> tuple[str, str, str, int]:
+def order(written: Written) -> tuple[str, str, str, int]:
     """LangGraph applies the writes of a step in this order. Sorted here: databases differ in how they compare text."""
     return (written.checkpoint, written.task_path, written.task, written.place)
