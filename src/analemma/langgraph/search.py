@@ -8,6 +8,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import hypot, isfinite
 from typing import Any
 
@@ -140,14 +141,11 @@ class TextIndex:
             )
         return numbers
 
-    def pack(self, vectors: Sequence[array[float]]) -> tuple[int, bytes]:
-        """How many dimensions the vectors of one item have, and all as bytes, the same on all machines."""
-        joined = array("d")
-        for vector in vectors:
-            joined.extend(vector)
-        if sys.byteorder == "big":
-            joined.byteswap()
-        return len(vectors[0]), joined.tobytes()
+    def pack(self, vectors: Iterable[Any]) -> dict[str, Any]:
+        """What is stored of an item's vectors: how many dimensions they have, and all as bytes, the same on all
+        machines."""
+        checked = [self.check(vector) for vector in vectors]
+        return {"dimensions": len(checked[0]), "vectors": portable(chain.from_iterable(checked)).tobytes()}
 
 
 @dataclass(slots=True)
@@ -176,7 +174,8 @@ class Ranking:
                 f"item {item.key!r} was indexed with {dimensions} dimensions, the query has {len(self.query)}",
                 hint="open the store with the embedding it was indexed with, or put the items again",
             )
-        vectors = unpack(dimensions, data)
+        joined = portable(data)
+        vectors = [joined[start : start + dimensions] for start in range(0, len(joined), dimensions)]
         self.compared += len(vectors)
         if self.compared > MAXIMUM_VECTORS:
             raise Limit(
@@ -203,12 +202,12 @@ class Ranking:
         return similarity if isfinite(similarity) else 0.0
 
 
-def unpack(dimensions: int, data: bytes) -> list[array[float]]:
-    """The vectors of one item."""
-    joined = array("d", data)
+def portable(numbers: bytes | Iterable[float]) -> array[float]:
+    """Doubles on their way to or from where all machines read them."""
+    joined = array("d", numbers)
     if sys.byteorder == "big":
         joined.byteswap()
-    return [joined[start : start + dimensions] for start in range(0, len(joined), dimensions)]
+    return joined
 
 
 def _tokenize(paths: Iterable[str]) -> list[Any]:

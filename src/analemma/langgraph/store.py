@@ -8,13 +8,13 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import chain, islice
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from langgraph.store.base import (
@@ -37,7 +37,8 @@ from langgraph.store.base import (
 from analemma.canon.canonical_json import MAXIMUM_DEPTH, canonical_json, parse_json
 from analemma.catalog.langgraph.items import ItemChange, ItemReader, SqlItems, StoredItem
 from analemma.catalog.leases import DatabaseClock, database_clock
-from analemma.clock import moment
+from analemma.catalog.names import check_part, check_texts
+from analemma.clock import Ticker, moment
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
 from analemma.langgraph.search import Ranking, TextIndex, parse_filter
 from analemma.store.open import open_app
@@ -53,7 +54,6 @@ VALUE_BYTES = 16 << 20
 LONGEST_TTL_MINUTES = 1e9
 """About 1,900 years."""
 
-_SEPARATOR = b"\0"
 WILDCARD = "*"
 
 
@@ -91,16 +91,16 @@ class AnalemmaStore(BaseStore):
         self._index = None if index is None else TextIndex(index.get("fields"), index.get("dims"))
         # Unlike other stores, which give out what has expired until it is swept, unless told otherwise.
         omit_expired = ttl is None or ttl.get("omit_expired", True)
-        self._sweeper = Sweeper(self.sweep_ttl)
-        self._own = None if isinstance(where, App) else open_app(where)
-        app = where if isinstance(where, App) else self._own
-        assert app is not None
+        self._lock = threading.Lock()
+        self._sweeper: tuple[Ticker, Future[None]] | None = None
+        app = where if isinstance(where, App) else open_app(where)
+        self._own = None if app is where else app
         try:
             owner = app.default if tenant is None else app.tenant(tenant)
         except BaseException:
             self.close()
             raise
-        self._items = SqlItems(app.catalog.engine, owner.id, omit_expired=omit_expired, clock=database_clock)
+        self._items = SqlItems(app.catalog.engine, owner.id, database_clock, omit_expired)
 
     def __enter__(self) -> AnalemmaStore:
         return self
@@ -116,7 +116,7 @@ class AnalemmaStore(BaseStore):
 
     def close(self) -> None:
         """Stop sweeping, and close the store if it was opened here; safe to call twice."""
-        self._sweeper.stop()
+        self.stop_ttl_sweeper()
         if self._own is not None:
             self._own.close()
 
@@ -127,20 +127,16 @@ class AnalemmaStore(BaseStore):
         """The answer to each operation, all from one transaction."""
         batch = self._plan(ops)
         if self.embeddings is not None:
-            if batch.documents:
-                batch.learn(self.embeddings.embed_documents(list(batch.documents)))
-            for query in batch.queries:
-                batch.queries[query] = self.embeddings.embed_query(query)
+            found = self.embeddings.embed_documents(batch.texts) if batch.texts else []
+            batch.learn(found, [self.embeddings.embed_query(query) for query in batch.queries])
         return self._run(batch)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As `batch`, in a thread. Cancelling abandons the wait, never the transaction."""
         batch = self._plan(ops)
         if self.embeddings is not None:
-            if batch.documents:
-                batch.learn(await self.embeddings.aembed_documents(list(batch.documents)))
-            for query in batch.queries:
-                batch.queries[query] = await self.embeddings.aembed_query(query)
+            found = await self.embeddings.aembed_documents(batch.texts) if batch.texts else []
+            batch.learn(found, [await self.embeddings.aembed_query(query) for query in batch.queries])
         return await asyncio.to_thread(self._run, batch)
 
     def sweep_ttl(self) -> int:
@@ -148,24 +144,56 @@ class AnalemmaStore(BaseStore):
         return self._items.sweep()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
-        """Sweep every so many minutes in a thread, until the future is cancelled or the store is closed."""
+        """Sweep every so many minutes in a thread, until the future, which is done when the thread has ended, is
+        cancelled, or the store is closed. A thread that runs already goes on as it is."""
         configured = (self.ttl_config or {}).get("sweep_interval_minutes")
-        return self._sweeper.start(60 * float(sweep_interval_minutes or configured or DEFAULT_SWEEP_MINUTES))
+        interval_s = 60 * float(sweep_interval_minutes or configured or DEFAULT_SWEEP_MINUTES)
+        if not 0 < interval_s < threading.TIMEOUT_MAX:
+            raise Invalid(f"not an interval: {interval_s} seconds", hint="give minutes, more than zero")
+
+        def sweep() -> float:
+            try:
+                count = self.sweep_ttl()
+                if count:
+                    logger.info("swept %d expired items", count)
+            except AnalemmaError:
+                # Nothing is lost: what has expired is not given out, and the next time comes.
+                logger.exception("expired items could not be swept")
+            return interval_s
+
+        def end() -> None:
+            # Unless it was cancelled.
+            with suppress(InvalidStateError):
+                ended.set_result(None)
+
+        with self._lock:
+            if self._sweeper is None or self._sweeper[1].done():
+                ended: Future[None] = Future()
+                sweeper = Ticker("analemma-store-sweeper", sweep, end=end)
+                ended.add_done_callback(lambda future: sweeper.stop(0) if future.cancelled() else None)
+                self._sweeper = sweeper, ended
+                sweeper.wake()
+            return self._sweeper[1]
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Whether the sweeper stopped within `timeout` seconds."""
-        return self._sweeper.stop(timeout)
+        with self._lock:
+            return self._sweeper is None or self._sweeper[0].stop(timeout)
 
     def _plan(self, ops: Iterable[Op]) -> _Batch:
         """Everything that can be refused is refused here, before anything happens."""
         batch = _Batch()
-        for place, op in enumerate(ops):
+        for op in ops:
             validate_op_namespace(op)
-            batch.count += 1
+            batch.ops.append(op)
             if isinstance(op, PutOp):
-                self._plan_put(batch, op)
-                continue
-            if isinstance(op, GetOp):
+                if not op.namespace:
+                    raise Invalid("the namespace is empty", hint="give it at least one label")
+                key = encode_namespace(op.namespace), check_key(op.key)
+                value = None if op.value is None else encode_value(op.value)
+                texts = [] if op.value is None or self._index is None else self._index.texts(op.value, op.index)
+                batch.puts[key] = _Put(value, ttl_us(op.ttl), texts)
+            elif isinstance(op, GetOp):
                 check_key(op.key)
             elif isinstance(op, SearchOp):
                 check_page(op)
@@ -174,65 +202,58 @@ class AnalemmaStore(BaseStore):
                     batch.queries[op.query] = None
             elif isinstance(op, ListNamespacesOp):
                 check_page(op)
-                check_listing(op)
+                if op.max_depth is not None:
+                    check_count(op.max_depth, "a depth")
+                for condition in op.match_conditions or ():
+                    if condition.match_type not in ("prefix", "suffix"):
+                        raise Invalid(f"not a kind of match: {condition.match_type!r}", hint="use 'prefix' or 'suffix'")
             else:
                 raise Invalid(
                     f"not an operation of a store: {type(op).__name__}",
                     hint="GetOp, PutOp, SearchOp and ListNamespacesOp are",
                 )
-            batch.reads.append((place, op))
+        # Each once.
+        batch.texts = list(dict.fromkeys(text for put in batch.puts.values() for text in put.texts))
         return batch
 
-    def _plan_put(self, batch: _Batch, op: PutOp) -> None:
-        if not op.namespace:
-            raise Invalid("the namespace is empty", hint="give it at least one label")
-        namespace, key = encode_namespace(op.namespace), check_key(op.key)
-        texts: list[str] = []
-        value = None
-        if op.value is not None:
-            value = encode_value(op.value)
-            if self._index is not None:
-                texts = self._index.texts(op.value, op.index)
-        batch.puts[namespace, key] = _Put(ItemChange(namespace, key, value, ttl_us(op.ttl)), texts)
-
     def _run(self, batch: _Batch) -> list[Result]:
-        changes = [self._indexed(batch, put) for put in batch.puts.values()]
+        changes: list[ItemChange] = []
+        for key, put in batch.puts.items():
+            change = ItemChange(*key, put.value, put.ttl_us)
+            if self._index is not None and put.texts:
+                change = change._replace(**self._index.pack([batch.vectors[text] for text in put.texts]))
+            changes.append(change)
 
         def answer(reader: ItemReader) -> list[Result]:
-            results: list[Result] = [None] * batch.count
-            for place, op in batch.reads:
-                results[place] = self._answer(reader, op, batch)
-            return results
+            return [self._answer(reader, op, batch) for op in batch.ops]
 
         if changes:
             return self._items.change(changes, answer)
-        return self._items.read(answer, single=batch.count == 1 and isinstance(batch.reads[0][1], GetOp))
-
-    def _indexed(self, batch: _Batch, put: _Put) -> ItemChange:
-        if self._index is None or not put.texts:
-            return put.change
-        dimensions, vectors = self._index.pack([self._index.check(batch.learned[text]) for text in put.texts])
-        return replace(put.change, dimensions=dimensions, vectors=vectors)
+        return self._items.read(answer, single=len(batch.ops) == 1 and isinstance(batch.ops[0], GetOp))
 
     def _answer(self, reader: ItemReader, op: Op, batch: _Batch) -> Result:
         if isinstance(op, GetOp):
-            return get_item(reader, op)
+            item = reader.get(encode_namespace(op.namespace), op.key)
+            if item is not None and op.refresh_ttl:
+                reader.refresh([item])
+            return None if item is None else Item(**_facts(item))
         if isinstance(op, ListNamespacesOp):
             return list_namespaces(reader, op)
-        assert isinstance(op, SearchOp)
+        if not isinstance(op, SearchOp):
+            return None
         query = batch.queries.get(op.query) if op.query else None
-        if query is None or self._index is None:
-            found: Sequence[tuple[float | None, StoredItem]] = [(None, item) for item in select(reader, op)]
-        else:
-            found = rank(reader, op, Ranking(self._index.check(query), op.offset + op.limit))
+        ranking = None
+        if query is not None and self._index is not None:
+            ranking = Ranking(self._index.check(query), op.offset + op.limit)
+        found = search(reader, op, ranking)
         if op.refresh_ttl:
             reader.refresh([item for _, item in found])
         return [SearchItem(**_facts(item), score=score) for score, item in found]
 
 
-@dataclass(frozen=True, slots=True)
-class _Put:
-    change: ItemChange
+class _Put(NamedTuple):
+    value: bytes | None
+    ttl_us: int | None
     texts: list[str]
 
 
@@ -240,70 +261,20 @@ class _Put:
 class _Batch:
     """Checked operations, and what they need from an embedding."""
 
-    count: int = 0
-    reads: list[tuple[int, Op]] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
     puts: dict[tuple[bytes, str], _Put] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    vectors: dict[str, Any] = field(default_factory=dict)
+    """Of the texts, once they are known."""
     queries: dict[str, Any] = field(default_factory=dict)
     """The vector of each query, once it is known."""
-    learned: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def documents(self) -> dict[str, None]:
-        """Each text to embed once."""
-        return {text: None for put in self.puts.values() for text in put.texts}
-
-    def learn(self, vectors: Sequence[Any]) -> None:
-        """The vectors of the documents, in their order."""
-        documents = self.documents
-        if len(vectors) != len(documents):
-            raise Invalid(f"{len(vectors)} embeddings for {len(documents)} texts", hint="check the `embed` function")
-        self.learned = dict(zip(documents, vectors, strict=True))
-
-
-class Sweeper:
-    """At most one thread at a time."""
-
-    def __init__(self, sweep: Callable[[], int]) -> None:
-        self._sweep = sweep
-        self._lock = threading.Lock()
-        self._thread = threading.Thread()
-        self._stop = threading.Event()
-        self._ended: Future[None] = Future()
-
-    def start(self, interval_s: float) -> Future[None]:
-        """Done when the thread has ended; cancelling it ends the thread. One that runs already goes on as it is."""
-        if not 0 < interval_s < threading.TIMEOUT_MAX:
-            raise Invalid(f"not an interval: {interval_s} seconds", hint="give minutes, more than zero")
-        with self._lock:
-            if not self._thread.is_alive():
-                self._stop, self._ended = stop, ended = threading.Event(), Future[None]()
-                ended.add_done_callback(lambda future: stop.set())
-                self._thread = threading.Thread(
-                    target=self._run, args=(interval_s, stop, ended), name="analemma-store-sweeper", daemon=True
-                )
-                self._thread.start()
-            return self._ended
-
-    def stop(self, timeout_s: float | None = None) -> bool:
-        """Whether the thread has ended within the time given."""
-        with self._lock:
-            self._stop.set()
-            if self._thread.is_alive():
-                self._thread.join(timeout_s)
-            return not self._thread.is_alive()
-
-    def _run(self, interval_s: float, stop: threading.Event, ended: Future[None]) -> None:
-        while not stop.wait(interval_s):
-            try:
-                count = self._sweep()
-                if count:
-                    logger.info("swept %d expired items", count)
-            except AnalemmaError:
-                # Nothing is lost: what has expired is not given out, and the next time comes.
-                logger.exception("expired items could not be swept")
-        # Unless it was cancelled.
-        with suppress(InvalidStateError):
-            ended.set_result(None)
+    def learn(self, vectors: Sequence[Any], queries: Sequence[Any]) -> None:
+        """The vectors of the texts and of the queries, in their order."""
+        if len(vectors) != len(self.texts):
+            raise Invalid(f"{len(vectors)} embeddings for {len(self.texts)} texts", hint="check the `embed` function")
+        self.vectors = dict(zip(self.texts, vectors, strict=True))
+        self.queries = dict(zip(self.queries, queries, strict=True))
 
 
 def check_page(op: SearchOp | ListNamespacesOp) -> None:
@@ -312,47 +283,21 @@ def check_page(op: SearchOp | ListNamespacesOp) -> None:
     check_count(op.offset, "an offset")
 
 
-def check_listing(op: ListNamespacesOp) -> None:
-    """Raise Invalid for what no namespace could match."""
-    if op.max_depth is not None:
-        check_count(op.max_depth, "a depth")
-    for condition in op.match_conditions or ():
-        if condition.match_type not in ("prefix", "suffix"):
-            raise Invalid(f"not a kind of match: {condition.match_type!r}", hint="use 'prefix' or 'suffix'")
-
-
-def get_item(reader: ItemReader, op: GetOp) -> Item | None:
-    """One item, or None."""
-    item = reader.get(encode_namespace(op.namespace), op.key)
-    if item is None:
-        return None
-    if op.refresh_ttl:
-        reader.refresh([item])
-    return Item(**_facts(item))
-
-
-def select(reader: ItemReader, op: SearchOp) -> list[StoredItem]:
-    """The items that match, in the order in which they came to be."""
+def search(reader: ItemReader, op: SearchOp, ranking: Ranking | None) -> Sequence[tuple[float | None, StoredItem]]:
+    """The items that match, with their scores: nearest first, or in the order in which they came to be."""
     matches = parse_filter(op.filter)
     wanted = op.offset + op.limit
-    matching = (
-        item
-        for page in reader.below(encode_namespace(op.namespace_prefix), None if matches else wanted)
-        for item in page
-        if matches is None or matches(decode_value(item.value))
+    pages = (
+        [item for item in page if matches is None or matches(decode_value(item.value))]
+        for page in reader.below(encode_namespace(op.namespace_prefix), None if matches or ranking else wanted)
     )
-    return list(islice(matching, op.offset, wanted)) if op.limit else []
-
-
-def rank(reader: ItemReader, op: SearchOp, ranking: Ranking) -> Sequence[tuple[float | None, StoredItem]]:
-    """The items that match, nearest first, with their scores."""
-    matches = parse_filter(op.filter)
-    for page in reader.below(encode_namespace(op.namespace_prefix)):
-        items = [item for item in page if matches is None or matches(decode_value(item.value))]
-        if items:
-            vectors = reader.vectors(items)
-            for item in items:
-                ranking.add(item, vectors.get((item.space, item.place)))
+    if ranking is None:
+        chosen = islice(chain.from_iterable(pages), op.offset, wanted) if op.limit else ()
+        return [(None, item) for item in chosen]
+    for items in pages:
+        vectors = reader.vectors(items) if items else {}
+        for item in items:
+            ranking.add(item, vectors.get((item.space, item.place)))
     return ranking.ranked()[op.offset :]
 
 
@@ -408,7 +353,8 @@ def encode_namespace(namespace: Any) -> bytes:
     # Text is a sequence of labels too, but nobody means that.
     if isinstance(namespace, str | bytes):
         raise Invalid(f"the namespace is of type {type(namespace).__name__}", hint="give it as a tuple of labels")
-    encoded = _SEPARATOR.join([_encode(label, "label of the namespace") for label in namespace])
+    check_texts(namespace)
+    encoded = "\0".join(namespace).encode()
     if len(encoded) > NAMESPACE_BYTES:
         raise Invalid(
             f"the namespace is {len(encoded)} bytes long",
@@ -423,10 +369,9 @@ def decode_namespace(encoded: bytes) -> tuple[str, ...]:
 
 
 def check_key(key: Any) -> str:
-    """The key, if it is short text."""
-    size = len(_encode(key, "key"))
-    if size > KEY_BYTES:
-        raise Invalid(f"the key is {size} bytes long", hint=f"the limit is {KEY_BYTES} bytes of UTF-8")
+    """The key, if it is short text, which may be empty."""
+    if key != "":
+        check_part(key, "key", KEY_BYTES)
     assert isinstance(key, str)
     return key
 
@@ -480,17 +425,6 @@ def check_count(count: Any, what: str) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise Invalid(f"not {what}: {count!r}", hint="give a whole number, zero or more")
     return count
-
-
-def _encode(text: Any, what: str) -> bytes:
-    if not isinstance(text, str):
-        raise Invalid(f"the {what} is of type {type(text).__name__}", hint="give it as text")
-    if "\0" in text:
-        raise Invalid(f"the {what} holds a NUL character", hint="remove it")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as exc:
-        raise Invalid(f"the {what} is not valid Unicode", hint="remove the lone surrogate") from exc
 
 
 def _plain(value: Any, within: tuple[int, ...]) -> Any:

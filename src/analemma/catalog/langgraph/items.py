@@ -4,11 +4,12 @@ decided above."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 from analemma.catalog.engine.db import Engine, Row, Statements, Transaction
-from analemma.catalog.leases import DatabaseClock, database_clock
+from analemma.catalog.leases import DatabaseClock
 from analemma.catalog.port import TenantId
 from analemma.failpoints import declare, hit
 
@@ -33,8 +34,7 @@ _AFTER_EVERYTHING = b"\xff"
 """No UTF-8 begins with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItem:
+class StoredItem(NamedTuple):
     """One item as its row has it."""
 
     space: int
@@ -47,8 +47,7 @@ class StoredItem:
     expires_at_us: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ItemChange:
+class ItemChange(NamedTuple):
     """What becomes of one item."""
 
     namespace: bytes
@@ -60,17 +59,16 @@ class ItemChange:
     vectors: bytes | None = None
 
 
+@dataclass(slots=True)
 class ItemReader:
     """The items of one tenant as one snapshot has them. Namespaces are labels with a zero byte between them."""
 
-    def __init__(self, source: Statements, tenant: TenantId, clock: DatabaseClock, omit_expired: bool) -> None:
-        self._source = source
-        self._tenant = tenant
-        self._clock = clock
-        self._omit_expired = omit_expired
-        self._now: int | None = None
-        self.refreshed: dict[tuple[int, str], StoredItem] = {}
-        """Items whose time begins anew because they were read."""
+    _source: Statements
+    _tenant: TenantId
+    _clock: DatabaseClock
+    _omit_expired: bool
+    _now: int | None = None
+    _refreshed: dict[tuple[int, str], StoredItem] = field(default_factory=dict)
 
     def now_us(self) -> int:
         """The time that all of this reading goes by."""
@@ -80,11 +78,11 @@ class ItemReader:
 
     def get(self, namespace: bytes, key: str) -> StoredItem | None:
         """One item, unless it has expired."""
-        row = self._source.one("item", tenant=self._tenant, namespace=namespace, key=key)
+        item = self._source.row(StoredItem, "item", tenant=self._tenant, namespace=namespace, key=key)
         # Most items never expire: only those that do ask for the time.
-        if row is None or (row[7] is not None and row[7] <= self._floor()):
+        if item is None or (item.expires_at_us is not None and item.expires_at_us <= self._floor()):
             return None
-        return StoredItem(*row)
+        return item
 
     def below(self, prefix: bytes, wanted: int | None = None) -> Iterator[list[StoredItem]]:
         """Pages of the items of a namespace and of those below it: namespace after namespace, in the order in which
@@ -92,7 +90,7 @@ class ItemReader:
         size = FIRST_PAGE if wanted is None else min(max(wanted, 1), PAGE_ITEMS)
         small: dict[int, bytes] = {}
         count = 0
-        for space, namespace, newest in self._spaces(prefix):
+        for space, namespace, newest in self._ranged("spaces_below", {"after": 0}, prefix):
             if small and count + newest > size:
                 page = self._page("items_of_spaces", small, spaces=list(small))
                 small, count, size = {}, 0, _size_after(page)
@@ -117,22 +115,28 @@ class ItemReader:
 
     def namespaces(self, prefix: bytes) -> Iterator[bytes]:
         """The namespace and those below it that have items, in their order."""
-        low, high = _range(prefix)
-        asked = {"tenant": self._tenant, "low": low, "high": high, "now": self._floor()}
-        for page in self._source.pages("item_namespaces", {"after": b""}, limit=SPACE_PAGE, **asked):
-            yield from [row[0] for row in page]
+        for row in self._ranged("item_namespaces", {"after": b""}, prefix, now=self._floor()):
+            yield row[0]
 
     def refresh(self, items: Sequence[StoredItem]) -> None:
         """Say that these were read, and that this gives them more time."""
-        self.refreshed |= {(item.space, item.key): item for item in items if item.expires_at_us is not None}
+        self._refreshed |= {(item.space, item.key): item for item in items if item.expires_at_us is not None}
+
+    def refreshing(self) -> list[tuple[Any, ...]]:
+        """What is written to give it to them."""
+        if not self._refreshed:
+            return []
+        now, floor = self.now_us(), self._floor()
+        return [(now, self._tenant, space, key, floor) for space, key in sorted(self._refreshed)]
 
     def _floor(self) -> int:
         return self.now_us() if self._omit_expired else _NEVER
 
-    def _spaces(self, prefix: bytes) -> Iterator[Row]:
-        low, high = _range(prefix)
-        asked = {"tenant": self._tenant, "low": low, "high": high}
-        for page in self._source.pages("spaces_below", {"after": 0}, limit=SPACE_PAGE, **asked):
+    def _ranged(self, name: str, behind: dict[str, Any], prefix: bytes, **asked: Any) -> Iterator[Row]:
+        """Rows of namespaces, from a namespace to the end of all that begin with its labels."""
+        high = prefix + b"\x01" if prefix else _AFTER_EVERYTHING
+        asked |= {"tenant": self._tenant, "low": prefix, "high": high}
+        for page in self._source.pages(name, behind, limit=SPACE_PAGE, **asked):
             yield from page
 
     def _page(self, name: str, namespaces: dict[int, bytes], **asked: Any) -> list[StoredItem]:
@@ -140,29 +144,23 @@ class ItemReader:
         return [StoredItem(space, place, namespaces[space], *rest) for space, place, *rest in rows]
 
 
+@dataclass(frozen=True, slots=True)
 class SqlItems:
     """One tenant's items. A reading sees one snapshot, a batch of changes is one transaction."""
 
-    def __init__(
-        self, engine: Engine, tenant: TenantId, *, omit_expired: bool = True, clock: DatabaseClock = database_clock
-    ) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._omit_expired = omit_expired
-        self._clock = clock
+    engine: Engine
+    tenant: TenantId
+    clock: DatabaseClock
+    omit_expired: bool
 
     def read(self, work: Callable[[ItemReader], Result], *, single: bool = False) -> Result:
         """What `work` finds; `single`: it asks for one item, which needs no transaction."""
-        if single:
-            reader = self._reader(self._engine)
-            found = work(reader)
-        else:
-            with self._engine.snapshot() as tx:
-                reader = self._reader(tx)
-                found = work(reader)
-        if reader.refreshed:
+        with nullcontext(self.engine) if single else self.engine.snapshot() as source:
+            reader = self._reader(source)
+            found, rows = work(reader), reader.refreshing()
+        if rows:
             # Apart from the reading, which then waits for nobody. What was changed meanwhile has more time anyway.
-            self._engine.write(lambda tx: self._refresh(tx, reader))
+            self.engine.write(lambda tx: tx.execute_many("refresh_item", rows))
         return found
 
     def change(self, changes: Sequence[ItemChange], work: Callable[[ItemReader], Result]) -> Result:
@@ -171,28 +169,29 @@ class SqlItems:
 
         def move(tx: Transaction) -> Result:
             # First, in an order that all writers keep: whoever holds a namespace's row changes its items alone.
-            places = self._hold(tx, changes)
+            held = self._hold(tx, changes)
             reader = self._reader(tx)
             found = work(reader)
-            self._refresh(tx, reader)
-            self._change(tx, changes, places, reader.now_us())
+            if rows := reader.refreshing():
+                tx.execute_many("refresh_item", rows)
+            self._change(tx, changes, held, reader.now_us())
             hit(BEFORE_COMMIT)
             return found
 
-        found = self._engine.write(move)
+        found = self.engine.write(move)
         hit(AFTER_COMMIT)
         return found
 
     def sweep(self) -> int:
         """Delete what has expired, some of it at a time; how many items."""
         total = 0
-        while count := self._engine.write(self._sweep_some):
+        while count := self.engine.write(self._sweep_some):
             total += count
             hit(AFTER_SWEEP)
         return total
 
     def _reader(self, source: Statements) -> ItemReader:
-        return ItemReader(source, self._tenant, self._clock, self._omit_expired)
+        return ItemReader(source, self.tenant, self.clock, self.omit_expired)
 
     def _hold(self, tx: Transaction, changes: Sequence[ItemChange]) -> dict[bytes, tuple[int, int]]:
         """Of each namespace that exists now: its number, and the last place taken before the new ones."""
@@ -205,11 +204,9 @@ class SqlItems:
         numbers = {namespace: row[0] for namespace, row in zip(entered, taken, strict=False)}
         held: dict[bytes, tuple[int, int]] = {}
         for namespace, count in sorted(counts.items()):
-            asked = {"tenant": self._tenant, "namespace": namespace}
-            if count:
-                row = tx.one("enter_space", **asked, count=count, id=numbers[namespace])
-            else:
-                row = tx.one("hold_space", **asked)
+            which = {"tenant": self.tenant, "namespace": namespace}
+            more = {"count": count, "id": numbers[namespace]} if count else {}
+            row = tx.one("enter_space" if count else "hold_space", **which, **more)
             if row is not None:
                 held[namespace] = (row[0], row[1] - count)
         return held
@@ -218,51 +215,35 @@ class SqlItems:
         self, tx: Transaction, changes: Sequence[ItemChange], held: dict[bytes, tuple[int, int]], now: int
     ) -> None:
         rows: list[tuple[Any, ...]] = []
-        emptied: set[int] = set()
-        kept: set[int] = set()
+        left = {space for space, _ in held.values()}
         for change in changes:
             if change.namespace not in held:
                 continue
             space, place = held[change.namespace]
             if change.value is None:
-                tx.execute("delete_item", tenant=self._tenant, space=space, key=change.key)
-                emptied.add(space)
+                tx.execute("delete_item", tenant=self.tenant, space=space, key=change.key)
                 continue
             held[change.namespace] = (space, place + 1)
-            kept.add(space)
+            left.discard(space)
             expires_at = None if change.ttl_us is None else now + change.ttl_us
             told = (change.ttl_us, expires_at, change.dimensions, change.value, change.vectors)
-            rows.append((self._tenant, space, change.key, place + 1, now, now, *told))
+            rows.append((self.tenant, space, change.key, place + 1, now, now, *told))
         if rows:
             tx.execute_many("put_item", rows)
-        for space in sorted(emptied - kept):
-            tx.execute("leave_space", tenant=self._tenant, space=space)
-
-    def _refresh(self, tx: Transaction, reader: ItemReader) -> None:
-        if reader.refreshed:
-            now = reader.now_us()
-            floor = now if self._omit_expired else _NEVER
-            rows = [(now, self._tenant, space, key, floor) for space, key in sorted(reader.refreshed)]
-            tx.execute_many("refresh_item", rows)
+        for space in sorted(left):
+            tx.execute("leave_space", tenant=self.tenant, space=space)
 
     def _sweep_some(self, tx: Transaction) -> int:
-        now = self._clock(tx)
-        count = 0
-        for (namespace,) in tx.all("spaces_with_expired", tenant=self._tenant, now=now, limit=SWEEP_SPACES):
-            row = tx.one("hold_space", tenant=self._tenant, namespace=namespace)
+        now, count = self.clock(tx), 0
+        for (namespace,) in tx.all("spaces_with_expired", tenant=self.tenant, now=now, limit=SWEEP_SPACES):
+            row = tx.one("hold_space", tenant=self.tenant, namespace=namespace)
             if row is not None:
-                count += tx.execute(
-                    "delete_expired", tenant=self._tenant, space=row[0], now=now, limit=SWEEP_ITEMS - count
-                )
-                tx.execute("leave_space", tenant=self._tenant, space=row[0])
+                which = {"tenant": self.tenant, "space": row[0]}
+                count += tx.execute("delete_expired", **which, now=now, limit=SWEEP_ITEMS - count)
+                tx.execute("leave_space", **which)
             if count >= SWEEP_ITEMS:
                 break
         return count
-
-
-def _range(prefix: bytes) -> tuple[bytes, bytes]:
-    """From a namespace to the end of all that begin with its labels."""
-    return prefix, prefix + b"\x01" if prefix else _AFTER_EVERYTHING
 
 
 def _size_after(page: Sequence[StoredItem]) -> int:
