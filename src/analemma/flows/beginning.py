@@ -16,6 +16,7 @@ from analemma.catalog.runs.runs import NewRun, RunRow, as_us
 from analemma.contracts.field_types import mismatches, parse_field_type
 from analemma.errors import AnalemmaError, Conflict, Internal, Invalid
 from analemma.flows.building import Flow
+from analemma.flows.continuing import workflow_status
 from analemma.flows.document import Workflow
 from analemma.flows.handlers import Handlers
 from analemma.flows.held_runs import RunnerParts
@@ -207,7 +208,7 @@ class Beginning:
         lane = add_lane(parts.tenant, asked.queue, asked.priority)
 
         def rows(manifest: BlockId) -> list[RowChange]:
-            status = parts.rows.workflow_status(asked.key, "RUNNING", parts.clock.now_us())
+            status = workflow_status(parts, asked.key, "RUNNING")
             free = parts.rows.free_key(asked.idempotency_key)
             return [*asked.beside, *free, parts.rows.add(new, manifest), *lane, status]
 

@@ -16,7 +16,8 @@ from analemma.flows.runs import SUBFLOW, read_waiting
 
 def workflow_status(parts: RunnerParts, key: BranchKey, status: str) -> RowChange:
     """What a workflow's own row says of its run."""
-    return parts.rows.workflow_status(key, status, parts.clock.now_us())
+    said = {"owner": key.owner, "workflow": key.workflow, "name": None, "status": status, "now": parts.clock.now_us()}
+    return RowChange("set_workflow", {"tenant": parts.tenant, **said}, None)
 
 
 def beginning_again(parts: RunnerParts, row: RunRow) -> list[RowChange]:
@@ -67,7 +68,7 @@ class Family:
         number = row.parent
         while number is not None:
             child = self._parts.rows.get(row.execution)
-            parent = self._parts.rows.of_number(number)
+            parent = self._parts.engine.row(RunRow, "run_of_number", number=number)
             if child is None or child.status not in ENDED or parent is None or not _follows(parent):
                 return
             claimed = self._claim(parent)

@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.leases import database_clock
-from analemma.catalog.runs.queues import QueueRows
+from analemma.catalog.runs.queues import tidy_lanes
 from analemma.catalog.runs.runs import LAST, FencedOut, RunRow, SegmentRow, Status
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, NotFound, Timeout, Unavailable
 from analemma.flows.beginning import Beginning, Mock, RunsOn, workflow_of
@@ -314,15 +314,9 @@ class Flows:
             raise Invalid(f"no run is {status!r}", hint=", ".join(STATUSES))
         if type(limit) is not int or not 1 <= limit <= MOST_ROWS:
             raise Invalid(f"a page of {limit}", hint=f"ask for 1 to {MOST_ROWS}")
-        rows = self._parts.rows.page(
-            status=status,
-            workflow=workflow_id,
-            owner=owner_id,
-            name=name,
-            before=LAST if after is None else after,
-            limit=limit,
-        )
-        return [self._view(row) for row in rows]
+        chosen = {"status": status or "", "workflow": workflow_id or "", "owner": owner_id or "", "name": name or ""}
+        asked = {"tenant": self._parts.tenant, "before": LAST if after is None else after, "limit": limit, **chosen}
+        return [self._view(row) for row in self._parts.engine.rows(RunRow, "runs", **asked)]
 
     def recorded(self, execution_id: str) -> dict[str, Any]:
         """What models and hosts answered a run, by node: to be kept as JSON, and given to `run` as `mock`."""
@@ -334,7 +328,7 @@ class Flows:
         forgotten = 0
         while count := self._parts.rows.forget(ended_before_us=before):
             forgotten += count
-        QueueRows(self._parts.engine, self._parts.tenant).tidy()
+        tidy_lanes(self._parts.engine, self._parts.tenant)
         return forgotten
 
     def work_on(
@@ -393,10 +387,9 @@ class Flows:
         return run_of_row(row, state, segments)
 
     def _segment_rows(self, row: RunRow) -> list[SegmentRow]:
-        found: list[SegmentRow] = []
-        while page := self._parts.rows.segments(row.number, row.incarnation, after=found[-1].seq if found else -1):
-            found += page
-        return found
+        behind = {"incarnation": row.incarnation, "after": -1}
+        pages = self._parts.engine.pages("run_segments", behind, limit=MOST_ROWS, run=row.number)
+        return [SegmentRow(*each) for page in pages for each in page]
 
     def _check_given(
         self, row: RunRow, segment_config: Mapping[str, Any] | None, workflow_config: Mapping[str, Any] | None

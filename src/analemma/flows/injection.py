@@ -48,7 +48,9 @@ def place_segment(injection: Injection, rows: RunRows) -> Placed | None:
         if run is None:
             return []
         _check_reach(run, plan, injection.position, head)
-        return [rows.hold_place(run)]
+        # It still stands where it was seen.
+        place = {"run": run.number, "fence": run.fence, "status": run.status, "position": run.position}
+        return [RowChange("hold_place", place)]
 
     return Placed(grown.segment_manifest(), hold)
 

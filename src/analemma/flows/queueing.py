@@ -5,8 +5,9 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.runs.queues import Queue as Queue
-from analemma.catalog.runs.queues import QueueRows
+from analemma.catalog.runs.runs import as_us
 from analemma.errors import Invalid, NotFound
 from analemma.state.arguments import check_name
 
@@ -31,7 +32,8 @@ class Queues:
     """
 
     def __init__(self, parts: RunnerParts) -> None:
-        self._rows = QueueRows(parts.engine, parts.tenant)
+        self._engine = parts.engine
+        self._tenant = parts.tenant
 
     def set(
         self, name: str, *, concurrency: int | None = None, rate: int | None = None, per_s: float | None = None
@@ -48,17 +50,18 @@ class Queues:
             raise Invalid("a rate needs both rate and per_s", hint="rate=10, per_s=60: ten runs a minute")
         if per_s is not None and not (isinstance(per_s, int | float) and 0.001 <= per_s <= LONGEST_PERIOD_S):
             raise Invalid(f"a period of {per_s!r} s", hint=f"from 0.001 to {LONGEST_PERIOD_S}")
-        self._rows.put(name, concurrency=concurrency, rate=rate, period_s=per_s)
+        limits = {"concurrency": concurrency, "rate": rate, "period": as_us(per_s)}
+        self._engine.execute("put_queue", tenant=self._tenant, queue=name, **limits)
         return self.get(name)
 
     def list(self) -> list[Queue]:
         """Every queue that has limits or runs, by name."""
-        return self._rows.all()
+        return self._engine.rows(Queue, "queues", tenant=self._tenant)
 
     def get(self, name: str) -> Queue:
         """One queue; NotFound if it has neither limits nor runs."""
         check_name(name, "queue")
-        for queue in self._rows.all():
+        for queue in self.list():
             if queue.name == name:
                 return queue
         raise NotFound(f"there is no queue {name}", hint="it is there once it is set, or a run is started in it")
@@ -66,7 +69,15 @@ class Queues:
     def remove(self, name: str) -> None:
         """Forget the limits of a queue; runs that wait in it go on without any. NotFound if it has none."""
         check_name(name, "queue")
-        if not self._rows.remove(name):
+        asked = {"tenant": self._tenant, "queue": name}
+
+        def drop(tx: Transaction) -> bool:
+            if tx.execute("drop_queue", **asked) != 1:
+                return False
+            tx.execute("drop_starts", seq=1 << 62, **asked)
+            return True
+
+        if not self._engine.write(drop):
             raise NotFound(f"the queue {name} has no limits", hint="queues.list() has those that have", queue=name)
 
 

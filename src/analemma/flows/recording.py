@@ -4,6 +4,7 @@ beforehand."""
 from __future__ import annotations
 
 import json
+from itertools import starmap
 from typing import Any, Final
 
 from analemma.catalog.runs.effects import EffectRows
@@ -26,13 +27,13 @@ def recorded_answers(parts: RunnerParts, row: RunRow) -> dict[str, Any]:
 def recorded_mock(parts: RunnerParts, owner: str, name: str) -> bool | dict[str, Any]:
     """The answers of an owner's newest run of a workflow that was completed and no mock itself; NotFound if there is
     none."""
-    before, mocks = LAST, False
-    while page := parts.rows.page(status="COMPLETED", workflow=None, owner=owner, name=name, before=before, limit=PAGE):
-        for row in page:
+    mocks = False
+    chosen = {"tenant": parts.tenant, "status": "COMPLETED", "workflow": "", "owner": owner, "name": name}
+    for page in parts.engine.pages("runs", {"before": LAST}, limit=PAGE, **chosen):
+        for row in starmap(RunRow, page):
             if not json.loads(row.options).get("mock"):
                 return read_mock(recorded_answers(parts, row))
             mocks = True
-        before = page[-1].number
     raise NotFound(
         f"no run of {name} was completed, so nothing is recorded" + (" (mocks are left out)" if mocks else ""),
         hint="run it once without mock, or pass answers by node",

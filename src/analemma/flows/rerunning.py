@@ -11,6 +11,7 @@ from analemma.catalog.port import RowChange
 from analemma.catalog.runs.queues import add_lane
 from analemma.catalog.runs.runs import NewRun, RunRow, SegmentRow, as_us
 from analemma.errors import Conflict, Invalid, NotFound
+from analemma.flows.continuing import workflow_status
 from analemma.flows.deciding import moved
 from analemma.flows.held_runs import RunnerParts
 from analemma.flows.run_kernel import Standing
@@ -68,9 +69,11 @@ class Rerunning:
             move = moved(row, "RUNNING", from_status=row.status, due_in_s=0.0)._replace(
                 position=at.position, head=manifest, incarnation=row.incarnation + 1
             )
-            status = parts.rows.workflow_status(row.key, "RUNNING", parts.clock.now_us())
+            status = workflow_status(parts, row.key, "RUNNING")
             restarted = parts.rows.restart_deadline(row.number, limit)
-            return [parts.rows.moved(move), parts.rows.take_over_segments(row, at.seq), *restarted, status]
+            # What was executed before that place is what the next incarnation has executed.
+            taken = {"run": row.number, "incarnation": row.incarnation, "next": row.incarnation + 1, "below": at.seq}
+            return [parts.rows.moved(move), RowChange("take_over_segments", taken, None), *restarted, status]
 
         standing = parts.kernel.roll_back(target, target.state.version, row.execution, rows)
         moved_row = self._found(row.execution)

@@ -18,6 +18,7 @@ from analemma.errors import AnalemmaError, Denied, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.calling import Caller
 from analemma.flows.context import Cancelled, Facts
+from analemma.flows.continuing import workflow_status
 from analemma.flows.effects import AskHuman, SegmentEffects
 from analemma.flows.held_runs import Held, RunnerParts
 from analemma.flows.keeping import ended_segment, position_text
@@ -364,7 +365,7 @@ class Runner:
         """The workflow's own status, where the run's end changes it."""
         if status not in ("COMPLETED", "FAILED"):
             return []
-        return [self._parts.rows.workflow_status(held.row.key, status, self._parts.clock.now_us())]
+        return [workflow_status(self._parts, held.row.key, status)]
 
     def _fail(self, held: Held, segment: Segment, error: Exception, run: SegmentRun | None, began: float) -> RunError:
         """Say that the run failed, and why. It stays where it was, and can be resumed."""
@@ -397,7 +398,9 @@ class Runner:
         rows, manifest = self._parts.rows, held.standing.state.manifest
         move = _leaving(held, "RUNNING", waiting=ending.waiting.to_text(), due_in=as_us(ending.timeout_s))
         ended = ended_segment(held, segment, "PAUSED", manifest, manifest, attempts=0, took_us=took_us)
-        rows.change_alone([*rows.advance(move, ended), rows.look_at_child(held.row.number, ending.child)])
+        # It does not wait, if the one that it waits for has ended.
+        look = RowChange("look_at_child", {"run": held.row.number, "child": ending.child}, None)
+        rows.change_alone([*rows.advance(move, ended), look])
 
     def _let_go(self, held: Held, *, due_in_s: float = 0.0) -> None:
         try:

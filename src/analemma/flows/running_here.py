@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
+from analemma.catalog.engine.db import Transaction
 from analemma.catalog.port import RowChange
-from analemma.catalog.runs.runs import RunRow
+from analemma.catalog.runs.runs import AFTER_CLAIM, RunRow, as_us, change_runs
 from analemma.errors import AnalemmaError, Timeout, Unavailable
+from analemma.failpoints import hit
 from analemma.flows.continuing import Family, workflow_status
 from analemma.flows.deciding import moved
 from analemma.flows.held_runs import Held, RunnerParts
@@ -28,10 +30,22 @@ class Here:
         self._runner = runner
 
     def claim(self, row: RunRow, *beside: RowChange, failed: bool = False, gone: str | None = None) -> RunRow | None:
-        """Hold a run; None if somebody else does, or it is over."""
-        return self._parts.rows.claim(
-            row.number, *beside, holder=self._parts.holder, lease_s=self._parts.lease_s, failed=failed, gone=gone
-        )
+        """Hold a run, with what else changes then; None if somebody else does, or it is over. `gone` is a holder that
+        is known to be dead."""
+        parts = self._parts
+        asked = {"holder": parts.holder, "lease": as_us(parts.lease_s), "failed": int(failed), "gone": gone}
+
+        def take(tx: Transaction) -> RunRow | None:
+            claimed = tx.row(RunRow, "claim_run", run=row.number, **asked)
+            if claimed is None or not beside:
+                return claimed
+            change_runs(tx, beside)
+            # A deadline that began again is the claimed run's.
+            return tx.row(RunRow, "run_of_number", number=row.number)
+
+        claimed = parts.engine.write(take)
+        hit(AFTER_CLAIM)
+        return claimed
 
     def go_on(
         self,
@@ -108,7 +122,9 @@ class Here:
         kept = None if error is None else error.to_text()
         move, parts = moved(row, status, from_status=row.status, error=kept), self._parts
         if status == "CANCELLED":
-            parts.rows.cancel(row, move, lambda key: workflow_status(parts, key, "IDLE"))
+            said = workflow_status(parts, row.key, "IDLE")
+            beside = [*parts.rows.wake(row, status), parts.rows.moved(move), said]
+            parts.rows.cancel_children(row.number, lambda key: workflow_status(parts, key, "IDLE"), *beside)
         else:
             said = workflow_status(parts, row.key, status)
             parts.rows.move(*parts.rows.wake(row, status), parts.rows.moved(move), said)

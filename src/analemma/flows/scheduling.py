@@ -14,8 +14,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from analemma.catalog.leases import database_clock
+from analemma.catalog.port import RowChange
 from analemma.catalog.runs.runs import RunRow
-from analemma.catalog.runs.schedules import ScheduleRow, ScheduleRows, due_schedules
+from analemma.catalog.runs.schedules import ScheduleRow, due_schedules
 from analemma.clock import moment
 from analemma.errors import Conflict, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
@@ -155,7 +156,7 @@ class Schedules:
         self._parts = parts
         self._view = view
         self._now = now or (lambda: database_clock(parts.engine))
-        self._rows = ScheduleRows(parts.engine, parts.tenant)
+        self._engine = parts.engine
         self._beginning = Beginning(parts)
 
     def add(
@@ -214,13 +215,17 @@ class Schedules:
         self._check(name, definition, workflow, now)
         document = json.dumps(workflow.to_document(), separators=(",", ":"), ensure_ascii=False)
         for _ in range(MOST_TRIES):
-            old = self._rows.get(name)
+            old = self._find(name)
             if old is not None and not replace:
                 raise Conflict(f"there is a schedule {name} already", hint="remove it, or replace it")
             kept, next_us = _following(old, definition, now)
             if old is not None:
                 hit(BEFORE_REPLACING)
-            if self._rows.put(name, document=document, definition=kept.to_text(), next_us=next_us, instead=old):
+            asked = {"document": document, "definition": kept.to_text(), "next": next_us}
+            statement, place = (
+                ("add_schedule", self._named(name)) if old is None else ("replace_schedule", self._seen(old))
+            )
+            if self._engine.execute(statement, **asked, **place) == 1:
                 return self.get(name)
         raise Conflict(f"the schedule {name} changes too fast", hint="try again")
 
@@ -230,23 +235,25 @@ class Schedules:
 
     def list(self) -> list[Schedule]:
         """All schedules, by name."""
-        return [_schedule(row) for row in self._rows.all()]
+        rows = self._engine.rows(ScheduleRow, "schedules", tenant=self._parts.tenant)
+        return [_schedule(row) for row in rows]
 
     def pause(self, name: str) -> Schedule:
         """No ticks until it is resumed; runs that were begun go on."""
-        if not self._rows.pause(check_name(name, "schedule")):
+        if self._engine.execute("pause_schedule", **self._named(check_name(name, "schedule"))) != 1:
             raise _missing(name)
         return self.get(name)
 
     def resume(self, name: str) -> Schedule:
         """Ticks again, from now on: those meanwhile were not missed. One that is not paused stays as it is."""
         row = self._row(name)
-        self._rows.resume(name, next_us=read_definition(row.definition).ticks.next(self._now()))
+        next_us = read_definition(row.definition).ticks.next(self._now())
+        self._engine.execute("resume_schedule", next=next_us, **self._named(name))
         return self.get(name)
 
     def remove(self, name: str) -> None:
         """No ticks any more; runs that were begun go on."""
-        if not self._rows.remove(check_name(name, "schedule")):
+        if self._engine.execute("drop_schedule", **self._named(check_name(name, "schedule"))) != 1:
             raise _missing(name)
 
     def run_now(self, name: str) -> Run:
@@ -272,11 +279,12 @@ class Schedules:
             # Also a defect, and whatever a zone or a definition raises that this machine does not know: one schedule
             # must not keep the others from their ticks.
             log.warning("the schedule %s cannot begin its run: %s", row.name, said(exc))
-            newest = self._rows.get(row.name)
+            newest = self._find(row.name)
             if newest is not None:
                 look_us = now_us + round(AGAIN_S * SECOND_US)
                 hit(BEFORE_POSTPONING)
-                self._rows.postpone(newest, look_us=look_us, error=error_of(exc).to_text())
+                told = {"look": look_us, "error": error_of(exc).to_text()}
+                self._engine.execute("postpone_schedule", **self._seen(newest), **told)
             return 0
 
     def _tend(self, row: ScheduleRow, now_us: int) -> int:
@@ -288,7 +296,7 @@ class Schedules:
         )
         following = [*chosen[1:], definition.ticks.next(now_us)]
         if not chosen:
-            self._rows.advance(row, tick_us=None, next_us=following[0])
+            self._advance(row, None, following[0])
             return 0
         begun = 0
         for tick, after in zip(chosen, following, strict=True):
@@ -308,7 +316,7 @@ class Schedules:
         key = f"schedule/{row.name}/{iso(tick)}"
         standing = None
         if self._parts.rows.of_key(key) is None:
-            change = self._rows.advanced(row, tick_us=tick, next_us=after)
+            change = RowChange("advance_schedule", {**self._seen(row), "tick": tick, "next": after})
             asked = replace(self._asked(row, definition, tick, key), beside=(change,))
             try:
                 _, standing = self._beginning.begin(asked, here=False)
@@ -319,7 +327,20 @@ class Schedules:
         if standing is not None:
             return True
         # It was begun before, and of a schedule that had the name then: it is passed all the same.
-        return False if self._rows.advance(row, tick_us=tick, next_us=after) else None
+        return False if self._advance(row, tick, after) else None
+
+    def _advance(self, row: ScheduleRow, tick: int | None, following: int | None) -> bool:
+        """The schedule goes on to the next tick; False: somebody else was first."""
+        return self._engine.execute("advance_schedule", **self._seen(row), tick=tick, next=following) == 1
+
+    def _named(self, name: str) -> dict[str, Any]:
+        return {"tenant": self._parts.tenant, "name": name}
+
+    def _seen(self, row: ScheduleRow) -> dict[str, Any]:
+        return {**self._named(row.name), "revision": row.revision, "seen": row.next_at_us}
+
+    def _find(self, name: str) -> ScheduleRow | None:
+        return self._engine.row(ScheduleRow, "schedule", **self._named(name))
 
     def _asked(self, row: ScheduleRow, definition: Definition, tick: int, key: str, *, now: bool = False) -> Asked:
         workflow = read_workflow(json.loads(row.document))
@@ -371,7 +392,7 @@ class Schedules:
         self._request(name, definition, workflow, now_us, f"schedule/{name}/{iso(now_us)}")
 
     def _row(self, name: str) -> ScheduleRow:
-        row = self._rows.get(check_name(name, "schedule"))
+        row = self._find(check_name(name, "schedule"))
         if row is None:
             raise _missing(name)
         return row

@@ -13,7 +13,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from analemma.canon.edit import Operation
-from analemma.catalog.runs.runs import ENDED, SECOND_US, FencedOut, RunRow
+from analemma.catalog.port import RowChange
+from analemma.catalog.runs.runs import ENDED, SECOND_US, FencedOut, RunRow, SegmentRow
 from analemma.errors import AnalemmaError, Conflict, Denied, Invalid, Limit, NotFound, Timeout, Unavailable
 from analemma.failpoints import declare, hit
 from analemma.flows.beginning import Asked, Beginning
@@ -57,9 +58,15 @@ def end_strays(parts: RunnerParts, row: RunRow) -> None:
     does. None of them is begun once the run has moved, so that those of its own incarnation are newer."""
     if row.incarnation == 1:
         return
-    strays = [number for number, key in parts.rows.children(row.number) if _incarnation(row, key) < row.incarnation]
+    begun = parts.engine.all("run_children", run=row.number)
+    strays = [number for number, key in begun if _incarnation(row, key) < row.incarnation]
     if strays:
         parts.rows.cancel_children(row.number, lambda key: workflow_status(parts, key, "IDLE"), last=strays[-1])
+
+
+def _hold(row: RunRow) -> RowChange:
+    """Beside what begins or ends another run: whoever does that still has this one."""
+    return RowChange("hold_parent", {"run": row.number, "fence": row.fence})
 
 
 def _incarnation(row: RunRow, key: str) -> int:
@@ -164,7 +171,7 @@ class _Subflow:
         kept = {name: options[name] for name in ("mock", "executor") if name in options}
         kept["parent"] = {"execution_id": row.execution, "segment_id": self._run.segment.id, "depth": depth}
         hit(BEFORE_BEGIN)
-        child = self._born(beginning, replace(asked, options=kept, parent=row.number, beside=(parts.rows.hold(row),)))
+        child = self._born(beginning, replace(asked, options=kept, parent=row.number, beside=(_hold(row),)))
         hit(AFTER_BEGIN)
         return child
 
@@ -233,7 +240,8 @@ class _Subflow:
 
     def _failed_before(self) -> bool:
         seq = self._run.position.executed
-        found = self._parts.rows.segments(self._row.number, self._row.incarnation, after=seq - 1, limit=1)
+        place = {"run": self._row.number, "incarnation": self._row.incarnation, "after": seq - 1}
+        found = self._parts.engine.rows(SegmentRow, "run_segments", **place, limit=1)
         return bool(found) and found[0].seq == seq and found[0].status == "FAILED"
 
     def _try_again(self, child: RunRow, seconds: float, attempt: int) -> Ending:
@@ -242,7 +250,7 @@ class _Subflow:
             again = moved(child, "RUNNING", from_status="FAILED", due_in_s=seconds)
             rows = self._parts.rows
             # The run that waits first: who of the two is somebody else's, the error says.
-            rows.move(rows.hold(self._row), rows.moved(again), *beginning_again(self._parts, child))
+            rows.move(_hold(self._row), rows.moved(again), *beginning_again(self._parts, child))
         except FencedOut as exc:
             if exc.facts.get("run") == self._row.number:
                 raise
@@ -278,9 +286,7 @@ class _Subflow:
     def _stop(self, child: RunRow) -> Ending:
         """End a child whose time is over, whoever works on it; unless it has ended meanwhile, and then that counts."""
         parts, row = self._parts, self._row
-        ended = parts.rows.cancel_children(
-            row.number, lambda key: workflow_status(parts, key, "IDLE"), parts.rows.hold(row)
-        )
+        ended = parts.rows.cancel_children(row.number, lambda key: workflow_status(parts, key, "IDLE"), _hold(row))
         newest = parts.rows.get(child.execution)
         if child.number not in ended and newest is not None:
             return self._look_at(newest, child.idempotency_key or "")

@@ -12,9 +12,8 @@ from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.port import BranchKey, OutboxEvent
-from analemma.catalog.runs.effects import EffectRows
+from analemma.catalog.runs.effects import EffectRows, TaskRow, TaskRows
 from analemma.catalog.runs.runs import FencedOut, RunRow
-from analemma.catalog.runs.tasks import TaskRow, TaskRows
 from analemma.errors import Denied, Timeout, Unavailable
 from analemma.flows.branch_merging import BranchChange
 from analemma.flows.calling import Caller

@@ -1,10 +1,11 @@
-"""Rows of effects: what a run does outside of its own commits, begun and then done or failed, by whoever has the run's
-fence."""
+"""Rows of what a run does outside of its own commits, by whoever has its fence: effects, begun and then done or failed,
+and what the tasks of its groups came to."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
@@ -18,6 +19,12 @@ AFTER_INTENT = declare("effect.after_intent", "an effect is about to happen, and
 BEFORE_RESULT = declare("effect.before_result", "an effect has happened, and nothing says so")
 AFTER_RESULT = declare("effect.after_result", "an effect has happened and is recorded")
 
+BEFORE_RECORD = declare("task.before_record", "tasks of a group have run, and nothing says so")
+AFTER_RECORD = declare("task.after_record", "tasks of a group are recorded, but whoever waits does not know")
+
+PAGE: Final = 1000
+
+TaskStatus = Literal["DONE", "FAILED"]
 EffectState = Literal["intent", "done", "failed"]
 
 
@@ -32,13 +39,27 @@ class EffectRow(NamedTuple):
     attempts: int = 1
 
 
-class EffectRows:
-    """The effects of one incarnation of a run, for whoever holds it."""
+class TaskRow(NamedTuple):
+    """What a task came to. `error` is JSON."""
+
+    item: int
+    status: TaskStatus
+    root: BlockId | None
+    error: str | None = None
+    attempts: int = 1
+
+
+class _Held:
+    """What one incarnation of a run recorded, for whoever holds it."""
 
     def __init__(self, engine: Engine, tenant: TenantId, held: RunRow) -> None:
         self._engine = engine
         self._tenant = tenant
         self._run, self._incarnation, self._fence = held.number, held.incarnation, held.fence
+
+
+class EffectRows(_Held):
+    """Effects."""
 
     def load(self, prefix: str) -> dict[str, EffectRow]:
         """All whose key begins with this, by their keys."""
@@ -96,6 +117,39 @@ class EffectRows:
         if touched == 1:
             add_bodies(tx, self._tenant, *blocks)
         return touched
+
+
+class TaskRows(_Held):
+    """Branches and items of groups."""
+
+    def load(self, seq: int) -> dict[int, TaskRow]:
+        """What is known of the tasks of one execution of a segment, by their items."""
+        found: dict[int, TaskRow] = {}
+        place = {"run": self._run, "incarnation": self._incarnation, "seq": seq}
+        for page in self._engine.pages("run_tasks", {"after": -1}, limit=PAGE, **place):
+            found.update({row[0]: TaskRow(*row) for row in page})
+        return found
+
+    def group_seq(self, segment: str, before: int) -> int | None:
+        """Where a segment was last executed before a place."""
+        place = {"run": self._run, "incarnation": self._incarnation}
+        seq: int | None = self._engine.value("last_run_segment", **place, segment=segment, before=before)
+        return seq
+
+    def record(self, seq: int, rows: Sequence[TaskRow], blocks: PreparedBlocks) -> None:
+        """Record tasks, with the blocks of their results; what was done before stays as it was. FencedOut, and nothing
+        is recorded, if the run is somebody else's."""
+        hit(BEFORE_RECORD)
+        listed = [(self._run, self._incarnation, seq, *row) for row in rows]
+
+        def write(tx: Transaction) -> None:
+            if tx.one("hold_run", run=self._run, fence=self._fence) is None:
+                raise fenced_out(self._run)
+            tx.execute_many("put_run_task", listed)
+            add_bodies(tx, self._tenant, *blocks)
+
+        self._engine.write(write)
+        hit(AFTER_RECORD)
 
 
 def _known(row: EffectRow) -> dict[str, Any]:

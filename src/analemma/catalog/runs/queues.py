@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
 from analemma.catalog.port import RowChange, TenantId
-from analemma.catalog.runs.runs import AFTER_CLAIM, SECOND_US, RunRow, as_us, claim_due
+from analemma.catalog.runs.runs import AFTER_CLAIM, SECOND_US, RunRow, claim_due
 from analemma.failpoints import declare, hit
 
 BEFORE_CLAIM = declare("queue.before_claim", "a queue has a place, and the run that gets it is not taken yet")
@@ -61,44 +61,15 @@ class Queue(NamedTuple):
         return self._asdict()
 
 
-class QueueRows:
-    """One tenant's queues."""
+def tidy_lanes(engine: Engine, tenant: TenantId) -> int:
+    """Drop the lanes that no run has any more, of whatever status; how many."""
 
-    def __init__(self, engine: Engine, tenant: TenantId) -> None:
-        self._engine = engine
-        self._tenant = tenant
+    def drop(tx: Transaction) -> int:
+        # First: whoever is about to commit a run into one of them has done so then, and nobody else begins to.
+        tx.execute("hold_lanes")
+        return tx.execute("drop_lanes", tenant=tenant)
 
-    def put(self, name: str, *, concurrency: int | None, rate: int | None, period_s: float | None) -> None:
-        """Say what the limits are from now on."""
-        limits = {"concurrency": concurrency, "rate": rate, "period": as_us(period_s)}
-        asked = {"tenant": self._tenant, "queue": name, **limits}
-        self._engine.write(lambda tx: tx.execute("put_queue", **asked))
-
-    def remove(self, name: str) -> bool:
-        """Its limits; whether it had any."""
-        asked = {"tenant": self._tenant, "queue": name}
-
-        def drop(tx: Transaction) -> bool:
-            if tx.execute("drop_queue", **asked) != 1:
-                return False
-            tx.execute("drop_starts", seq=1 << 62, **asked)
-            return True
-
-        return self._engine.write(drop)
-
-    def tidy(self) -> int:
-        """Drop the lanes that no run has any more, of whatever status; how many."""
-
-        def drop(tx: Transaction) -> int:
-            # First: whoever is about to commit a run into one of them has done so then, and nobody else begins to.
-            tx.execute("hold_lanes")
-            return tx.execute("drop_lanes", tenant=self._tenant)
-
-        return self._engine.write(drop)
-
-    def all(self) -> list[Queue]:
-        """Every one that has limits, or runs."""
-        return self._engine.rows(Queue, "queues", tenant=self._tenant)
+    return engine.write(drop)
 
 
 def add_lane(tenant: TenantId, queue: str, priority: int) -> list[RowChange]:

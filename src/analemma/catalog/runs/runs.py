@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Row, Transaction, send
+from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.kernel.commits import KEY_KEEP_US, change_row
 from analemma.catalog.port import BranchKey, RowChange, TenantId
 from analemma.errors import Conflict
@@ -178,10 +178,6 @@ class RunRows:
         """One run."""
         return self._engine.row(RunRow, "run", tenant=self._tenant, execution=execution)
 
-    def of_number(self, number: int) -> RunRow | None:
-        """One run by its number."""
-        return self._engine.row(RunRow, "run_of_number", number=number)
-
     def of_key(self, idempotency_key: str) -> RunRow | None:
         """The run that was born under a key that counts."""
         return self._engine.row(RunRow, "run_of_key", tenant=self._tenant, key=idempotency_key, keep=self._key_keep_us)
@@ -189,28 +185,6 @@ class RunRows:
     def newest_on(self, key: BranchKey, document: BlockId) -> RunRow | None:
         """The run that was last begun on a branch with a document."""
         return self._engine.row(RunRow, "newest_run_on", tenant=self._tenant, document=document, **key._asdict())
-
-    def page(
-        self,
-        *,
-        status: str | None = None,
-        workflow: str | None = None,
-        owner: str | None = None,
-        name: str | None = None,
-        before: int = LAST,
-        limit: int = 100,
-    ) -> list[RunRow]:
-        """Newest first."""
-        chosen = {"status": status or "", "workflow": workflow or "", "owner": owner or "", "name": name or ""}
-        return self._engine.rows(RunRow, "runs", tenant=self._tenant, before=before, limit=limit, **chosen)
-
-    def segments(self, run: int, incarnation: int, *, after: int = -1, limit: int = 1000) -> list[SegmentRow]:
-        """What was executed in an incarnation, in order."""
-        return self._engine.rows(SegmentRow, "run_segments", run=run, incarnation=incarnation, after=after, limit=limit)
-
-    def incarnations(self, run: int) -> list[int]:
-        """Those that have executed anything."""
-        return [row[0] for row in self._engine.all("incarnations", run=run)]
 
     def is_held(self, run: int, fence: int) -> bool:
         """Whether whoever has this fence may go on."""
@@ -229,24 +203,11 @@ class RunRows:
         parameters = {"tenant": self._tenant, "key": idempotency_key, "keep": self._key_keep_us}
         return [RowChange("drop_old_run_key", parameters, None)]
 
-    def hold(self, row: RunRow) -> RowChange:
-        """For a commit that begins another run: whoever begins it still has this one."""
-        return RowChange("hold_parent", {"run": row.number, "fence": row.fence})
-
-    def hold_place(self, row: RunRow) -> RowChange:
-        """For a commit that injects a segment: the run still stands where it was seen."""
-        parameters = {"run": row.number, "fence": row.fence, "status": row.status, "position": row.position}
-        return RowChange("hold_place", parameters)
-
     def wake(self, row: RunRow, status: Status) -> list[RowChange]:
         """For a commit, or a move, before what it does to the run itself: whoever waits for it, if this ends it."""
         if row.parent is None or status not in ENDED:
             return []
         return [RowChange("wake_parent", {"run": row.parent}, None)]
-
-    def look_at_child(self, run: int, child: int) -> RowChange:
-        """Behind what makes a run wait: it does not, if the one that it waits for has ended."""
-        return RowChange("look_at_child", {"run": run, "child": child}, None)
 
     def advance(self, move: Move, ended: EndedSegment) -> list[RowChange]:
         """For a commit: where the run stands, and what the segment came to. A commit whose `advance_run` finds no row
@@ -265,11 +226,6 @@ class RunRows:
         send(once)
         hit(AFTER_ADVANCE)
 
-    def workflow_status(self, key: BranchKey, status: str, now_us: int) -> RowChange:
-        """For a commit, or beside one: what the workflow's own row says."""
-        said = {"owner": key.owner, "workflow": key.workflow, "name": None, "status": status, "now": now_us}
-        return RowChange("set_workflow", {"tenant": self._tenant, **said}, None)
-
     def restart_deadline(self, run: int, limit_s: float | None, *, late: bool = False) -> list[RowChange]:
         """For a commit, or a move: the run as a whole has so long from now on; `late`: only if its time is over."""
         if limit_s is None:
@@ -284,22 +240,11 @@ class RunRows:
         self._engine.write(lambda tx: change_runs(tx, changes))
         hit(AFTER_MOVE)
 
-    def cancel(self, row: RunRow, move: Move, status_of: Callable[[BranchKey], RowChange]) -> None:
-        """End a run, and those that it waits for, together; FencedOut if it is somebody else's."""
-
-        def end(tx: Transaction) -> None:
-            change_runs(tx, [*self.wake(row, move.status), self.moved(move), status_of(row.key)])
-            cancel_below(tx, [row.number], status_of)
-
-        hit(BEFORE_MOVE)
-        self._engine.write(end)
-        hit(AFTER_MOVE)
-
     def cancel_children(
         self, run: int, status_of: Callable[[BranchKey], RowChange], *beside: RowChange, last: int = LAST
     ) -> set[int]:
         """End those that a run began, up to a number, if they go on, whoever holds them; which these were. What is
-        `beside` comes first."""
+        `beside` comes first: FencedOut if that is of a run that is somebody else's."""
 
         def end(tx: Transaction) -> set[int]:
             change_runs(tx, beside)
@@ -310,43 +255,9 @@ class RunRows:
         hit(AFTER_MOVE)
         return ended
 
-    def children(self, run: int) -> list[tuple[int, str]]:
-        """Those that a run began and that go on: their numbers and keys, oldest first."""
-        return [(row[0], row[1]) for row in self._engine.all("run_children", run=run)]
-
     def moved(self, move: Move) -> RowChange:
         """For a commit, or beside other changes: the move of a run."""
         return RowChange("move_run", move._asdict())
-
-    def take_over_segments(self, row: RunRow, below: int) -> RowChange:
-        """For a commit: what an incarnation executed before a place is what the next has executed."""
-        parameters = {"run": row.number, "incarnation": row.incarnation, "next": row.incarnation + 1, "below": below}
-        return RowChange("take_over_segments", parameters, None)
-
-    def claim(
-        self,
-        run: int,
-        *beside: RowChange,
-        holder: str,
-        lease_s: float,
-        failed: bool = False,
-        gone: str | None = None,
-    ) -> RunRow | None:
-        """Take a run, with what else changes then; None if somebody else holds it, or it is over. `gone` is a holder
-        that is known to be dead."""
-        asked = {"run": run, "holder": holder, "lease": as_us(lease_s), "failed": int(failed), "gone": gone}
-
-        def take(tx: Transaction) -> list[Row]:
-            rows = tx.all("claim_run", **asked)
-            if rows and beside:
-                change_runs(tx, beside)
-                # A deadline that began again is the claimed run's.
-                rows = tx.all("run_of_number", number=run)
-            return list(rows)
-
-        rows = self._engine.write(take)
-        hit(AFTER_CLAIM)
-        return RunRow(*rows[0]) if rows else None
 
     def renew(self, run: int, fence: int, *, lease_s: float) -> bool:
         """Hold it longer; False if it is somebody else's."""
