@@ -19,13 +19,9 @@ from analemma.catalog.entities.fanouts import (
     DependantRow,
     FanoutRow,
     FanoutStatus,
-    ask_fanout,
-    dependants,
-    dependencies_of,
     find_fanout,
     has_dependants,
     hold_fanout,
-    move_fanout,
 )
 from analemma.catalog.outbox.lanes import enqueue, settled_lane
 from analemma.catalog.port import OutboxEvent
@@ -52,6 +48,11 @@ ATTEMPTS: Final = 100
 LONGEST_WAIT_S: Final = 0.1
 ONE_BY_ONE_AFTER: Final = 2
 """A page that failed so often is not compiled together once more: each of it gets an event of its own."""
+
+_MOVED: Final = (
+    *("entity", "status", "seen", "step", "passes", "progress", "affected", "processed", "skipped", "failed", "alert"),
+    "priority",
+)
 
 log = logging.getLogger("analemma.pipeline")
 
@@ -81,7 +82,9 @@ class FanoutWorkflow:
 
         def move(tx: Transaction) -> FanoutRow:
             now_us = self._context.clock.now_us()
-            row = ask_fanout(tx, self._context.tenant, entity.number, told, now_us=now_us)
+            # The fanout that is under way will cover the change, or else one begins.
+            asked = {"tenant": self._context.tenant, "entity": entity.number, "version": told, "now": now_us}
+            (row,) = tx.rows(FanoutRow, "ask_fanout", **asked)
             # Also when one is under way: whatever became of its event, it goes on with this one.
             events = [self._continuing(key, row)]
             enqueue(tx, self._context.tenant, events, now_us=now_us, settling=settled_lane(within))
@@ -194,9 +197,9 @@ class FanoutWorkflow:
         progress = parse_progress(row.progress)
         if row.asked == row.seen:
             return progress, row.passes
-        counts = {
-            Dependency(*name): count for name, count in dependencies_of(self._context.engine, entity.number).items()
-        }
+        # Whatever the index: a ruleset of today may have others than the one that an entity was compiled by.
+        found = self._context.engine.all("dependencies_of", target=entity.number)
+        counts = {Dependency(*name): count for *name, count in found}
         names = counts.keys() | {walk.dependency for walk in progress.walks}
         return progress.again(counts, self._limits(names)), row.passes + 1
 
@@ -213,15 +216,16 @@ class FanoutWorkflow:
     def _listed(self, entity: EntityRow, walk: Walk) -> tuple[list[DependantRow], bool]:
         """The next page, and whether nobody is left behind it in this round."""
         quota = walk.quota(self._context.settings.fanout_page)
-        found = dependants(
-            self._context.engine,
-            entity.number,
+        rows = self._context.engine.all(
+            "dependants",
+            target=entity.number,
             entity_type=walk.dependency.entity_type,
             index_type=walk.dependency.index_type,
             after=walk.cursor,
             until=walk.until,
             limit=quota + 1,
         )
+        found = [DependantRow(number, EntityPlace(kind, key), *versions) for number, kind, key, *versions in rows]
         return found[:quota], len(found) <= quota
 
     def _write(self, tx: Transaction, key: EntityKey, stride: _Stride, page: Page, within: Settle | None) -> FanoutRow:
@@ -242,7 +246,8 @@ class FanoutWorkflow:
         if after.finished_at_us is None:
             events.append(self._continuing(key, after))
         self._compiler.write(tx, page, events, now_us=now_us, settling=settled_lane(within))
-        move_fanout(tx, held, after)
+        changed = {name: getattr(after, name) for name in _MOVED}
+        tx.execute("move_fanout", **changed, updated_at=after.updated_at_us, finished_at=after.finished_at_us)
         if within is not None:
             within(tx)
         hit(BEFORE_COMMIT)

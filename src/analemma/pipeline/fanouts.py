@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
-from analemma.catalog.entities.fanouts import FanoutRows, ListedFanout
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.entities.fanouts import FanoutRow
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
 from analemma.errors import Invalid, NotFound
@@ -18,6 +19,8 @@ PAGE: Final = 100
 LARGEST_PAGE: Final = 10_000
 HOUSEKEEPING_BATCH: Final = 1000
 SECOND_US: Final = 1_000_000
+_QUESTIONS: Final = {"fanouts": (), "fanouts_under_way": ("under_way",), "alerted_fanouts": ("with_alert",)}
+"""What tells cursors of each statement's pages from those of the others."""
 
 
 class FanoutVerbs(Protocol):
@@ -64,7 +67,7 @@ class Fanouts:
 
     def __init__(
         self,
-        rows: FanoutRows,
+        engine: Engine,
         *,
         find_tenant: Callable[[str], TenantId | None],
         workflow: Callable[[str], FanoutVerbs],
@@ -72,7 +75,7 @@ class Fanouts:
         keep_s: float,
         clock: Clock,
     ) -> None:
-        self._rows = rows
+        self._engine = engine
         self._find_tenant = find_tenant
         self._workflow = workflow
         self._default_tenant = default_tenant
@@ -81,14 +84,17 @@ class Fanouts:
 
     def status(self, tenant: str | None = None) -> FanoutsStatus:
         """How many are under way, and how far they are."""
-        counts, alerts, alerts_under_way = self._rows.counts(self._number(tenant))
-        oldest_us = min((each.oldest_us for each in counts.values()), default=None)
+        number = self._number(tenant)
+        # By status: how many, how many entities they have to visit, how many they have visited, and since when.
+        counts = {status: tuple(row) for status, *row in self._engine.all("fanout_counts", tenant=number)}
+        ((alerts, alerts_under_way),) = self._engine.all("fanout_alert_count", tenant=number)
+        oldest_us = min((each[3] for each in counts.values()), default=None)
         return FanoutsStatus(
-            queued=counts["QUEUED"].fanouts if "QUEUED" in counts else 0,
-            running=counts["RUNNING"].fanouts if "RUNNING" in counts else 0,
-            deferred=counts["DEFERRED"].fanouts if "DEFERRED" in counts else 0,
-            affected=sum(each.affected for each in counts.values()),
-            visited=sum(each.visited for each in counts.values()),
+            queued=counts.get("QUEUED", (0,))[0],
+            running=counts.get("RUNNING", (0,))[0],
+            deferred=counts.get("DEFERRED", (0,))[0],
+            affected=sum(int(each[1]) for each in counts.values()),
+            visited=sum(int(each[2]) for each in counts.values()),
             alerts=alerts,
             alerts_under_way=alerts_under_way,
             oldest_s=None if oldest_us is None else max(0.0, (self._clock.now_us() - oldest_us) / SECOND_US),
@@ -98,11 +104,11 @@ class Fanouts:
         self, tenant: str | None = None, *, under_way: bool = False, limit: int = PAGE, cursor: str | None = None
     ) -> FanoutPage:
         """Fanouts that are kept, or only those under way."""
-        return self._page(tenant, limit, cursor, under_way=under_way)
+        return self._page(tenant, limit, cursor, "fanouts_under_way" if under_way else "fanouts")
 
     def alerts(self, tenant: str | None = None, *, limit: int = PAGE, cursor: str | None = None) -> FanoutPage:
         """Fanouts that went beyond a limit, until the entity's next one, or until they are no longer kept."""
-        return self._page(tenant, limit, cursor, with_alert=True)
+        return self._page(tenant, limit, cursor, "alerted_fanouts")
 
     def get(self, entity_type: str, entity_id: str, *, tenant: str | None = None) -> FanoutResult:
         """How far an entity's fanout is, or how the last one ended; NotFound if there is none."""
@@ -118,25 +124,23 @@ class Fanouts:
         before_us = self._clock.now_us() - int(keep_s * SECOND_US)
         total = 0
         while not stop():
-            deleted = self._rows.forget(finished_before_us=before_us, limit=HOUSEKEEPING_BATCH)
+            deleted = self._engine.execute("forget_fanouts", before=before_us, limit=HOUSEKEEPING_BATCH)
             total += deleted
             if deleted < HOUSEKEEPING_BATCH:
                 break
         return total
 
-    def _page(self, tenant: str | None, limit: int, cursor: str | None, **chosen: bool) -> FanoutPage:
+    def _page(self, tenant: str | None, limit: int, cursor: str | None, statement: str) -> FanoutPage:
         if not 1 <= limit <= LARGEST_PAGE:
             raise Invalid(f"a page of {limit}", hint=f"1 to {LARGEST_PAGE}")
-        question = ("fanouts", tenant, *sorted(name for name, value in chosen.items() if value))
+        question = ("fanouts", tenant, *_QUESTIONS[statement])
         after = 0 if cursor is None else decode_cursor(question, cursor)
         if not isinstance(after, int):
             raise Invalid("not a cursor of this query", hint="give the cursor of a page of the same query, unchanged")
-        found = self._rows.page(tenant=self._number(tenant), after=after, limit=limit + 1, **chosen)
-        more = len(found) > limit
-        return FanoutPage(
-            tuple(_told(each) for each in found[:limit]),
-            encode_cursor(question, found[limit - 1].row.entity) if more else None,
-        )
+        found = self._engine.all(statement, tenant=self._number(tenant), after=after, limit=limit + 1)
+        rows = [(EntityKey(kind, name, key), FanoutRow(*row)) for name, kind, key, *row in found[:limit]]
+        following = encode_cursor(question, rows[-1][1].entity) if len(found) > limit else None
+        return FanoutPage(tuple(fanout_result(key, row) for key, row in rows), following)
 
     def _of(self, tenant: str | None) -> FanoutVerbs:
         name = self._default_tenant if tenant is None else tenant
@@ -150,7 +154,3 @@ class Fanouts:
         if found is None:
             raise NotFound(f"there is no tenant {tenant!r}", hint="ingesting something begins a tenant", tenant=tenant)
         return found
-
-
-def _told(listed: ListedFanout) -> FanoutResult:
-    return fanout_result(EntityKey(listed.place.type, listed.tenant, listed.place.id), listed.row)

@@ -10,14 +10,15 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from analemma.canon.canonical_json import canonical_json
 from analemma.canon.identity import BlockId
 from analemma.canon.trees import Trees
 from analemma.canon.types import standard_registry
 from analemma.catalog.engine.db import Transaction
-from analemma.catalog.entities.sources import FollowedBranch, SourceCount, SourcePosition, SourceProblem, SourceRows
+from analemma.catalog.entities.sources import FollowedBranch, SourceCount, SourcePosition, SourceProblem
+from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.outbox.lanes import preceded
 from analemma.catalog.port import BranchKey
 from analemma.context import Context
@@ -118,7 +119,6 @@ class StateSourceWorkflow:
         ingest: IngestWorkflow,
     ) -> None:
         self._context = context
-        self._rows = SourceRows(context.engine, context.tenant)
         self._contracts = contracts
         self._loaded_at_us = loaded_at_us
         self._ingest = ingest
@@ -136,16 +136,17 @@ class StateSourceWorkflow:
 
     def on_removal(self, key: BranchKey, *, within: Settle | None = None) -> tuple[EntityKey, ...]:
         """A branch is gone: delete its entities, where sources say so."""
-        if self._rows.branch(key, NO_MANIFEST) is not None:
+        if self._branch(key, NO_MANIFEST) is not None:
             return ()  # Another of its name has begun, and what that one is will be told.
         deleting = {each.id for each in self._contracts().state_sources() if each.deletes}
-        positions = list(self._rows.positions(key).values())
+        positions = list(self._positions(key).values())
         deleted: list[EntityKey] = []
         for number, position in enumerate(positions, 1):
             settle = within if number == len(positions) else None
 
             def drop(tx: Transaction, at: SourcePosition = position) -> None:
-                if not self._rows.drop(tx, key, at):
+                seen = {"source": at.source, "first": at.first, "version": at.version}
+                if tx.execute("drop_source", **self._columns(key), **seen) != 1:
                     raise _Behind("the branch is followed again", branch=key)
 
             done = preceded(settle, drop)
@@ -170,7 +171,7 @@ class StateSourceWorkflow:
         """The branches that sources, or one of them, take now, each with how many of them do. In an order that does not
         change, so that it can be gone on with."""
         after: BranchKey | None = None
-        while keys := self._rows.branches(after, page):
+        while keys := self._branches(after, page):
             yield from self._chosen(keys, source_id)
             after = keys[-1]
 
@@ -179,7 +180,7 @@ class StateSourceWorkflow:
     ) -> tuple[list[BranchKey], BranchKey | None]:
         """Of the next `limit` branches of the tenant those that sources take, and where the next page begins; None:
         there is none."""
-        keys = self._rows.branches(after, limit)
+        keys = self._branches(after, limit)
         found = [key for key, _ in self._chosen(keys, source_id)]
         return found, keys[-1] if len(keys) == limit else None
 
@@ -214,7 +215,8 @@ class StateSourceWorkflow:
     def statuses(self) -> list[SourceStatus]:
         """The sources that apply, or that have followed something, by their ids."""
         active = {each.id: each for each in self._contracts().state_sources()}
-        counts = {each.source: each for each in self._rows.counts()}
+        rows = self._context.engine.rows(SourceCount, "source_counts", tenant=self._context.tenant)
+        counts = {each.source: each for each in rows}
         found = []
         for source_id in sorted({*active, *counts}):
             source, count = active.get(source_id), counts.get(source_id, SourceCount(source_id, 0, 0))
@@ -226,7 +228,27 @@ class StateSourceWorkflow:
         """States that became no entity, the first of them in the order of their owners and workflows."""
         if limit < 1:
             raise Invalid(f"a list of {limit} problems", hint="ask for at least one")
-        return self._rows.problems(source_id, None, limit)
+        first = {"after_owner": "", "after_workflow": "", "after_branch": "", "after_source": ""}
+        asked = {"tenant": self._context.tenant, "source": source_id, **first, "limit": limit}
+        rows = self._context.engine.all("source_problems", **asked)
+        return [SourceProblem(BranchKey(*row[:3]), *row[3:]) for row in rows]
+
+    def _columns(self, key: BranchKey) -> dict[str, Any]:
+        return branch_columns(self._context.tenant, key)
+
+    def _branch(self, key: BranchKey, manifest: BlockId) -> FollowedBranch | None:
+        """Where a branch stands, and which of its versions a manifest is; None if there is no such branch."""
+        return self._context.engine.row(FollowedBranch, "followed_branch", **self._columns(key), manifest=manifest)
+
+    def _positions(self, key: BranchKey) -> dict[str, SourcePosition]:
+        """How far each source has followed a branch."""
+        rows = self._context.engine.rows(SourcePosition, "source_positions", **self._columns(key))
+        return {each.source: each for each in rows}
+
+    def _branches(self, after: BranchKey | None, limit: int) -> list[BranchKey]:
+        """A page of the branches that there are, of all owners."""
+        place = self._columns(after or BranchKey("", "", ""))
+        return self._context.engine.rows(BranchKey, "heads_after", **place, limit=limit)
 
     def _chosen(self, keys: Sequence[BranchKey], source_id: str | None) -> list[tuple[BranchKey, int]]:
         sources = [each for each in self._contracts().state_sources() if source_id in (None, each.id)]
@@ -244,12 +266,12 @@ class StateSourceWorkflow:
         if not sources:
             return ()
         for _ in range(MOST_TRIES):
-            branch = self._rows.branch(key, manifest)
+            branch = self._branch(key, manifest)
             if branch is None:
                 return ()  # Removed: that is told after this.
             chosen = branch.head if branch.asked is None else manifest
             version = branch.version if branch.asked is None else branch.asked
-            positions = self._rows.positions(key)
+            positions = self._positions(key)
             waiting = [each for each in sources if not _is_taken(positions.get(each.id), branch, version, again)]
             try:
                 state = self._manifest(key, chosen) if waiting else None
@@ -310,7 +332,8 @@ class StateSourceWorkflow:
         return TakenState(step.source.id, step.key, step.version, "refused", problem=exc.message)
 
     def _note(self, tx: Transaction, step: _Step, position: SourcePosition) -> None:
-        if not self._rows.move(tx, step.key, position, again=step.again, now_us=self._context.clock.now_us()):
+        to = {**self._columns(step.key), **position._asdict(), "again": int(step.again)}
+        if tx.execute("move_source", **to, now=self._context.clock.now_us()) != 1:
             raise _Behind("somebody else has followed the branch further", branch=step.key)
 
     def _delete_former(self, key: BranchKey, before: SourcePosition) -> None:
@@ -319,7 +342,9 @@ class StateSourceWorkflow:
         assert before.entity_type is not None and before.entity_id is not None
 
         def hold(tx: Transaction) -> None:
-            if not self._rows.hold(tx, key, before):
+            seen = before._asdict()
+            del seen["taken"], seen["problem"]
+            if tx.execute("hold_source", **self._columns(key), **seen) != 1:
                 raise _Behind("somebody else has followed the branch further", branch=key)
 
         try:
@@ -356,7 +381,7 @@ class StateSourceWorkflow:
 
     def _check_expired(self, key: BranchKey, manifest: BlockId, exc: Corrupt) -> None:
         """A block that is gone means damage, unless the version itself went meanwhile."""
-        branch = self._rows.branch(key, manifest)
+        branch = self._branch(key, manifest)
         if exc.facts.get("missing") and (branch is None or branch.asked is None):
             raise Expired(f"manifest {manifest.hex()} has expired", manifest=manifest.hex()) from exc
 
