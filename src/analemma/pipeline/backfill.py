@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from analemma.catalog.entities.backfills import SECOND_US, BackfillRow, Backfills
-from analemma.catalog.entities.views import ViewRows
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.entities.backfills import BackfillRow, ErrorRow
+from analemma.catalog.entities.views import count_by_rules
+from analemma.catalog.leases import SECOND_US, database_clock
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock, Entropy, moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import Conflict, Invalid, NotFound
 from analemma.executors.port import CallExecutor, Given, using_executor
+from analemma.failpoints import declare, hit
 from analemma.pipeline.backfill_evaluating import DryAnswer, DryCall, DryRunner
 from analemma.pipeline.backfill_pages import PageAnswer, PageCall, PageWorker
 from analemma.pipeline.backfill_parts import TenantParts
@@ -37,6 +40,10 @@ from analemma.pipeline.backfill_scope import (
 from analemma.pipeline.backfill_verifying import PageVerifier, VerifyAnswer, VerifyCall, verify_scope
 from analemma.slicing.incremental import CompileMode, parse_mode
 from analemma.tracing import span
+
+BEFORE_PLAN = declare("backfill.before_plan", "a backfill and its shards are written inside the transaction")
+AFTER_PLAN = declare("backfill.after_plan", "a backfill is planned, and nobody runs it")
+AFTER_LEASE = declare("backfill.after_lease", "somebody runs a backfill, and nothing is done")
 
 SHOWN_ERRORS: Final = 100
 LARGEST_PAGE: Final = 1000
@@ -63,7 +70,7 @@ class BackfillJobs:
 
     def __init__(
         self,
-        rows: Backfills,
+        engine: Engine,
         *,
         default_tenant: str,
         find_tenant: Callable[[str], TenantId | None],
@@ -77,7 +84,7 @@ class BackfillJobs:
         clock: Clock,
         entropy: Entropy,
     ) -> None:
-        self._rows = rows
+        self._engine = engine
         self._default_tenant = default_tenant
         self._find_tenant = find_tenant
         self._open_tenant = open_tenant
@@ -181,14 +188,15 @@ class BackfillJobs:
     def pause(self, id: str, reason: str = "paused by a person") -> Backfill:
         """Have it stop, whoever runs it, after the entities that are being worked on; it can be resumed."""
         row = self._row(id)
-        if not self._rows.pause(row.number, reason):
+        if self._engine.execute("pause_backfill", number=row.number, reason=reason) != 1:
             raise self._refused(self._row(id), "paused", ("PLANNED", "RUNNING"))
         return self.get(id)
 
     def cancel(self, id: str, reason: str = "cancelled by a person") -> Backfill:
         """Have it stop for ever. What is done stays done."""
         row = self._row(id)
-        if not self._rows.cancel(row.number, reason):
+        asked = {"number": row.number, "reason": reason}
+        if self._engine.write(lambda tx: tx.execute("cancel_backfill", **asked, now=database_clock(tx))) != 1:
             raise self._refused(self._row(id), "cancelled", ("PLANNED", "RUNNING", "PAUSED", "FAILED"))
         return self.get(id)
 
@@ -201,7 +209,8 @@ class BackfillJobs:
         if not 1 <= limit <= LARGEST_PAGE:
             raise Invalid(f"a list of {limit}", hint=f"from 1 to {LARGEST_PAGE}")
         number = None if tenant is None else self._tenant(tenant)
-        return tuple(self.get(id) for id, _ in self._rows.newest(number, before=(1 << 62), limit=limit))
+        rows = self._engine.all("backfills", tenant=number, before=1 << 62, limit=limit)
+        return tuple(self.get(id) for id, _ in rows)
 
     def needed(self) -> tuple[NeededBackfill, ...]:
         """What new rules leave to be compiled, in all tenants: it costs what there is of that, and not what is compiled
@@ -210,9 +219,8 @@ class BackfillJobs:
         contracts = self._contracts()
         rulesets = [ruleset for each in contracts.entity_types if (ruleset := contracts.find_ruleset(each))]
         for number, name in self._tenants():
-            rows = ViewRows(self._rows.engine, number)
             for ruleset in rulesets:
-                other = rows.count_by_rules(ruleset.entity_type, [ruleset.fingerprint])
+                other = count_by_rules(self._engine, number, ruleset.entity_type, [ruleset.fingerprint])
                 if other:
                     lacking = [
                         each.type
@@ -267,7 +275,7 @@ class BackfillJobs:
             row = self._row(id)
             plan = load_plan(row.plan, BackfillKind(row.kind), load_scope(row.scope))
             BackfillRun(
-                self._rows,
+                self._engine,
                 row,
                 fence,
                 plan,
@@ -283,16 +291,16 @@ class BackfillJobs:
     def _take(self, id: str, *, paused: bool, wait_s: float) -> int:
         until = self._clock.monotonic() + wait_s
         while True:
-            row = self._row(id)
-            fence = self._rows.take(row.number, self._holder(), self._lease_s, paused=paused)
+            fence = self._lease(self._row(id).number, paused=paused)
             if fence is not None:
+                hit(AFTER_LEASE)
                 return fence
             row = self._row(id)
             free = ("PLANNED", "RUNNING", "FAILED", "PAUSED") if paused else ("PLANNED", "RUNNING", "FAILED")
             if row.state not in free:
                 raise self._refused(row, "run", free)
             if self._clock.monotonic() >= until:
-                left_s = max(0.0, ((row.lease_until_us or 0) - self._rows.now_us()) / SECOND_US)
+                left_s = max(0.0, ((row.lease_until_us or 0) - database_clock(self._engine)) / SECOND_US)
                 raise Conflict(
                     f"{row.holder} runs backfill {id}",
                     hint=f"wait until it is done, or pause it; if it died, its lease ends in {left_s:.0f} s",
@@ -300,6 +308,17 @@ class BackfillJobs:
                     holder=row.holder,
                 )
             self._clock.sleep(WAIT_S)
+
+    def _lease(self, number: int, *, paused: bool) -> int | None:
+        """Take it, one that is paused only if that is meant; the fence, or None if it cannot be taken."""
+        holder = self._holder()
+
+        def take(tx: Transaction) -> int | None:
+            now = database_clock(tx)
+            until = now + int(self._lease_s * SECOND_US)
+            return tx.row(int, "take_backfill", number=number, holder=holder, now=now, until=until, paused=int(paused))
+
+        return self._engine.write(take)
 
     def _refused(self, row: BackfillRow, what: str, states: tuple[str, ...]) -> Conflict:
         hint = "resume it" if row.state == "PAUSED" else f"only one that is {', '.join(states)} can be"
@@ -309,15 +328,23 @@ class BackfillJobs:
 
     def _create(self, parts: TenantParts, planned: Planned, options: BackfillOptions) -> Backfill:
         id = f"bf-{self._entropy.random_bytes(8).hex()}"
-        self._rows.add(
-            parts.tenant,
-            id=id,
-            kind=planned.plan.kind.value,
-            scope=dump_scope(planned.plan.scope),
-            options=dump_options(options),
-            plan=planned.plan.dump(),
-            shards=planned.shards,
-        )
+        asked = {
+            "tenant": parts.tenant,
+            "id": id,
+            "kind": planned.plan.kind.value,
+            "scope": dump_scope(planned.plan.scope),
+            "options": dump_options(options),
+            "plan": planned.plan.dump(),
+        }
+
+        def add(tx: Transaction) -> None:
+            number = tx.value("add_backfill", **asked, now=database_clock(tx))
+            shards = [(number, place, *shard[1:7]) for place, shard in enumerate(planned.shards)]
+            tx.execute_many("add_backfill_shard", shards)
+            hit(BEFORE_PLAN)
+
+        self._engine.write(add)
+        hit(AFTER_PLAN)
         return self.get(id)
 
     def _asked(
@@ -351,13 +378,17 @@ class BackfillJobs:
         return found
 
     def _row(self, id: str) -> BackfillRow:
-        found = self._rows.find(id) if isinstance(id, str) and id.isascii() and "\0" not in id else None
+        found = None
+        if isinstance(id, str) and id.isascii() and "\0" not in id:
+            found = self._engine.row(BackfillRow.of, "backfill", id=id, tenant=None)
         if found is None:
             raise NotFound(f"there is no backfill {id!r}", hint="`backfill list` shows all", backfill=id)
         return found
 
     def _told(self, row: BackfillRow) -> Backfill:
-        kind, scope = BackfillKind(row.kind), load_scope(row.scope)
+        kind, scope, errors = BackfillKind(row.kind), load_scope(row.scope), list[ErrorRow]()
+        if row.counts.failed:
+            errors = self._engine.rows(ErrorRow, "backfill_errors", backfill=row.number, limit=SHOWN_ERRORS)
         return Backfill(
             row.id,
             row.tenant_name,
@@ -369,7 +400,7 @@ class BackfillJobs:
             load_plan(row.plan, kind, scope),
             row.total,
             row.counts,
-            tuple(self._rows.errors(row.number, SHOWN_ERRORS)) if row.counts.failed else (),
+            tuple(errors),
             row.holder,
             moment(row.created_at_us),
             None if row.started_at_us is None else moment(row.started_at_us),

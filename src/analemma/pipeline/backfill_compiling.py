@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from analemma.blocks.store import Carried
 from analemma.catalog.engine.db import Statements, Transaction
-from analemma.catalog.entities.backfills import BackfillEntity, Counts, StoredEntry, raw_versions, stored_entries
+from analemma.catalog.entities.backfills import BackfillEntity, Counts, StoredEntry, stored_entries
 from analemma.catalog.entities.entities import EntityPlace, add_placeholders
 from analemma.catalog.entities.slices import (
     PAGE_WRITTEN,
@@ -64,7 +64,7 @@ def read_cursor(cursor: str) -> tuple[int, int | None]:
 def versions_of(source: Statements, entity: BackfillEntity, versions: str) -> list[int]:
     """The versions of an entity that are to be compiled, oldest first."""
     if versions == "all":
-        return raw_versions(source, entity.number)
+        return [row[0] for row in source.all("raw_versions", entity=entity.number)]
     # The served one is another, for now, while a deploy waits for its sinks; otherwise the newest takes its place.
     parted = entity.serving_version is not None and entity.serving_version != entity.newest_compiled
     served = {entity.serving_version} if parted and entity.serving_version is not None else set()

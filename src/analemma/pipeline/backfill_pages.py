@@ -3,24 +3,20 @@ shard has come, so a page may end anywhere, also with its process, and the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.entities.backfills import (
     RUNNING,
-    SAMPLED_ERRORS,
-    Advance,
     BackfillEntity,
-    Backfills,
     Counts,
     EntityChoice,
     ErrorRow,
-    ShardMoved,
     ShardRow,
-    advance_shard,
     scope_page,
+    standing,
 )
 from analemma.catalog.entities.entities import Overtaken
 from analemma.catalog.leases import database_clock
@@ -29,6 +25,7 @@ from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent
 from analemma.contracts.contract_set import ContractSet
 from analemma.errors import AnalemmaError, Conflict, Internal
+from analemma.failpoints import declare, hit
 from analemma.pipeline.backfill_compiling import (
     PASSING,
     Batch,
@@ -52,9 +49,15 @@ from analemma.pipeline.slicing import CompileResult
 from analemma.slicing.entity_key import EntityKey
 from analemma.slicing.tsid import Version, format_version
 
+BEFORE_TRANSACTION = declare("backfill.before_transaction", "a page of a backfill is evaluated, and nothing is written")
+BEFORE_ADVANCE = declare("backfill.before_advance", "work and progress of a backfill are written, nothing is committed")
+AFTER_ADVANCE = declare("backfill.after_advance", "work and progress of a backfill are committed, but nobody knows")
+
 LONGEST_PAGE_S: Final = 2.0
 """A page ends soon after this, so that a pause is noticed, and progress seen."""
 LONGEST_REASON: Final = 500
+SAMPLED_ERRORS: Final = 20
+"""So many of each shard's failures are written down; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +85,65 @@ class PageAnswer:
     """The state that the backfill was brought to meanwhile, or LOST."""
 
 
+class ShardMoved(Conflict):
+    """Somebody else runs the backfill, or nobody may any more: nothing of what was to go with it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """A shard's move."""
+
+    backfill: int
+    fence: int
+    shard: int
+    step: int
+    """The one that it leaves."""
+    cursor: str
+    counts: Counts
+    finished: bool = False
+    errors: tuple[ErrorRow, ...] = ()
+
+
+def advance_shard(tx: Transaction, advance: Advance) -> None:
+    """Move a shard, in the transaction that does the work; ShardMoved, so that nothing of it stays, if it has moved or
+    may not any more."""
+    counts = advance.counts
+    moved = tx.execute(
+        "advance_backfill",
+        backfill=advance.backfill,
+        fence=advance.fence,
+        shard=advance.shard,
+        step=advance.step,
+        cursor=advance.cursor,
+        finished=advance.finished,
+        **counts._asdict(),
+    )
+    if moved != 1:
+        raise ShardMoved("the backfill was paused, cancelled, or taken over by another process")
+    where = advance.backfill, advance.shard, advance.step
+    tx.execute_many("add_backfill_error", [(*where, place, *each) for place, each in enumerate(advance.errors)])
+    hit(BEFORE_ADVANCE)
+
+
 class PageWorker:
     """Works on pages of one tenant's backfills."""
 
     def __init__(self, parts: TenantParts) -> None:
         self._parts = parts
-        self._rows = Backfills(parts.engine)
 
     def run(self, call: PageCall) -> PageAnswer:
         """Go through a page of a shard, from where it stands."""
-        found = self._rows.shard(call.backfill, call.shard, call.fence)
-        if found is None:
+        row = self._parts.engine.one("backfill_shard", backfill=call.backfill, shard=call.shard)
+        if row is None or row[11] != call.fence:
             return PageAnswer(Counts(), False, "LOST")
-        shard, finished, state = found
+        shard, finished, state = ShardRow(*row[:9]), bool(row[9]), row[10]
         if state != RUNNING or finished:
             return PageAnswer(Counts(), finished, None if finished else state)
-        page = _Page(self._parts, self._rows, call, shard)
+        page = _Page(self._parts, call, shard)
         try:
             page.go()
         except ShardMoved:
-            state = self._rows.standing(call.backfill, call.fence) or "LOST"
+            state = standing(self._parts.engine, call.backfill, call.fence) or "LOST"
             # Still running: an answer was lost, and what it was about is done. The next page reads where that is.
             return PageAnswer(page.counts, False, None if state == RUNNING else state)
         return PageAnswer(page.counts, page.finished)
@@ -110,9 +152,8 @@ class PageWorker:
 class _Page:
     """One page on its way."""
 
-    def __init__(self, parts: TenantParts, rows: Backfills, call: PageCall, shard: ShardRow) -> None:
+    def __init__(self, parts: TenantParts, call: PageCall, shard: ShardRow) -> None:
         self._parts = parts
-        self._rows = rows
         self._call = call
         self._shard = shard
         self._step = shard.step
@@ -197,7 +238,7 @@ class _Page:
             while batch.items:
                 advance, events = self._batch_advance(batch, contracts, ends)
                 try:
-                    self._rows.write(advance, compiler.writing(batch, events))
+                    self._write(advance, compiler.writing(batch, events))
                 except Overtaken:
                     batch, ends = compiler.before_overtaken(batch), False
                     continue
@@ -256,14 +297,14 @@ class _Page:
             raise
         except Exception as exc:
             failed = self._advance(item.cursor, done._replace(failed=1), ends, [(item, exc)])
-            self._rows.write(failed)
+            self._write(failed)
             self._moved(failed)
             return
         if result.up_to_date:
             events = self._forced_once(item, result.ship_seq, contracts)
             plain = self._advance(item.cursor, done._replace(requested=len(events)), ends, [])
             now_us = self._parts.clock.now_us()
-            self._rows.write(plain, lambda tx: enqueue(tx, self._parts.tenant, events, now_us=now_us))
+            self._write(plain, lambda tx: enqueue(tx, self._parts.tenant, events, now_us=now_us))
             self._moved(plain)
             if events:
                 self._parts.wake()
@@ -293,7 +334,7 @@ class _Page:
         cursor = cursor_of(entities[-1].number, None) if entities else self._cursor
         advance = self._advance(cursor, Counts(done=len(entities), requested=len(events)), finished, [])
         now_us = self._parts.clock.now_us()
-        self._rows.write(advance, lambda tx: enqueue(tx, self._parts.tenant, events, now_us=now_us))
+        self._write(advance, lambda tx: enqueue(tx, self._parts.tenant, events, now_us=now_us))
         self._moved(advance)
         if events:
             self._parts.wake()
@@ -317,7 +358,7 @@ class _Page:
 
     def _move(self, cursor: str, counts: Counts, *, finished: bool) -> None:
         advance = self._advance(cursor, counts, finished, [])
-        self._rows.write(advance)
+        self._write(advance)
         self._moved(advance)
 
     def _advance(
@@ -327,6 +368,18 @@ class _Page:
         room = max(0, SAMPLED_ERRORS - self._shard.failed - self.counts.failed)
         told = [_error(self._shard.type, self._parts.tenant_name, item, exc) for item, exc in errors][:room]
         return Advance(call.backfill, call.fence, call.shard, self._step, cursor, counts, finished, tuple(told))
+
+    def _write(self, advance: Advance, work: Callable[[Transaction], None] | None = None) -> None:
+        """Move the shard in a transaction of its own, with some work."""
+
+        def move(tx: Transaction) -> None:
+            if work is not None:
+                work(tx)
+            advance_shard(tx, advance)
+
+        hit(BEFORE_TRANSACTION)
+        self._parts.engine.write(move)
+        hit(AFTER_ADVANCE)
 
     def _moved(self, advance: Advance) -> None:
         self._step += 1

@@ -10,11 +10,9 @@ from typing import Final
 from analemma.catalog.entities.backfills import (
     BackfillEntity,
     Counts,
-    NewShard,
     ScopeCounts,
-    scope_counts,
+    ShardRow,
     scope_page,
-    scope_ranges,
 )
 from analemma.contracts.contract_set import ContractSet
 from analemma.executors.port import Call, CallExecutor, Next
@@ -46,7 +44,7 @@ class Planned:
     """A plan, and the shards that it is carried out in."""
 
     plan: BackfillPlan
-    shards: tuple[NewShard, ...]
+    shards: tuple[ShardRow, ...]
 
 
 def make_plan(parts: TenantParts, scope: BackfillScope, kind: BackfillKind, options: BackfillOptions) -> Planned:
@@ -55,15 +53,19 @@ def make_plan(parts: TenantParts, scope: BackfillScope, kind: BackfillKind, opti
         return _letters_plan(parts, scope)
     contracts = parts.contracts()
     types: list[TypePlan] = []
-    shards: list[NewShard] = []
+    shards: list[ShardRow] = []
     samples: list[Sample] = []
     with parts.engine.snapshot() as tx:
         for level, each in enumerate(scope_types(scope, kind, contracts)):
             choice = choice_of(scope, kind, each, contracts)
-            there = scope_counts(tx, parts.tenant, choice)
+            # By rows alone: no body is read.
+            (counted,) = tx.all("backfill_counts", tenant=parts.tenant, **choice.columns())
+            there = ScopeCounts(*map(int, counted))
             wanted = max(1, min(SHARDS, -(-there.entities // options.page)))
-            ranges = scope_ranges(tx, parts.tenant, choice, wanted)
-            shards += [NewShard(level, each, first, last, count, START) for first, last, count in ranges]
+            # First and last number of the entities chosen, and how many: about the same count in each.
+            rows = tx.all("backfill_ranges", tenant=parts.tenant, ranges=wanted, **choice.conditions())
+            ranges = [tuple(map(int, row)) for row in rows]
+            shards += [ShardRow(0, level, each, first, last, count, START) for first, last, count in ranges]
             types.append(_type_plan(scope, kind, contracts, each, there, sum(count for _, _, count in ranges)))
             if ranges and len(samples) < SAMPLES:
                 first, last = ranges[0][0], ranges[-1][1]
@@ -78,7 +80,7 @@ def make_plan(parts: TenantParts, scope: BackfillScope, kind: BackfillKind, opti
         raw_bytes=sum(each.there.raw_bytes for each in types),
         samples=tuple(samples[:SAMPLES]),
     )
-    return Planned(plan, tuple(shards) or (NewShard(0, "", 0, 0, 0, START),))
+    return Planned(plan, tuple(shards) or (ShardRow(0, 0, "", 0, 0, 0, START),))
 
 
 def dry_run(
@@ -186,4 +188,4 @@ def _letters_plan(parts: TenantParts, scope: BackfillScope) -> Planned:
         ]
     changes = Counts(done=total, changed=total)
     plan = BackfillPlan(BackfillKind.DEAD_LETTERS, scope, (), total, 0, 0, tuple(samples), changes)
-    return Planned(plan, (NewShard(0, "", 0, 0, total, LETTERS_START),))
+    return Planned(plan, (ShardRow(0, 0, "", 0, 0, total, LETTERS_START),))

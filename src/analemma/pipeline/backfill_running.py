@@ -9,10 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from analemma.catalog.entities.backfills import RUNNING, BackfillRow, Backfills, ShardRow
+from analemma.catalog.engine.db import Engine, Transaction
+from analemma.catalog.entities.backfills import RUNNING, BackfillRow, ShardRow, standing
+from analemma.catalog.leases import SECOND_US, database_clock
 from analemma.clock import Clock
 from analemma.errors import AnalemmaError, Conflict, Internal, Timeout, Unavailable
 from analemma.executors.port import Call, CallExecutor, Next, Outcome
+from analemma.failpoints import declare, hit
 from analemma.pipeline.backfill_pages import PageAnswer, PageCall
 from analemma.pipeline.backfill_reports import BackfillPlan, Progress, Watch
 from analemma.pipeline.backfill_scope import BackfillKind, load_options, load_scope
@@ -27,6 +30,8 @@ FAILURES: Final = 6
 FIRST_WAIT_S: Final = 0.2
 
 PASSING = (Unavailable, Timeout)
+
+BEFORE_LEAVE = declare("backfill.before_leave", "a backfill is at its end, or paused, and nothing says so")
 
 log = logging.getLogger("analemma.pipeline")
 
@@ -71,7 +76,7 @@ class BackfillRun:
 
     def __init__(
         self,
-        rows: Backfills,
+        engine: Engine,
         row: BackfillRow,
         fence: int,
         plan: BackfillPlan,
@@ -83,7 +88,7 @@ class BackfillRun:
         watch: Watch | None,
         stop: Callable[[], bool],
     ) -> None:
-        self._rows = rows
+        self._engine = engine
         self._number = row.number
         self._fence = fence
         self._lease_s = lease_s
@@ -100,7 +105,7 @@ class BackfillRun:
             options = type(options)(size, options.rate, options.mode)
         self._options = options
         self._fingerprints = {each.type: each.fingerprint for each in plan.types}
-        self._waiting: deque[ShardRow] = deque(rows.shards(row.number))
+        self._waiting: deque[ShardRow] = deque(engine.rows(ShardRow, "backfill_shards", backfill=row.number))
         self._busy: dict[int, ShardRow] = {}
         self._failures: dict[int, int] = {}
         self._not_before: dict[int, float] = {}
@@ -127,7 +132,7 @@ class BackfillRun:
 
     def _next_call(self) -> Call | Next:
         if self._asked_to_stop() and self._stopped is None:
-            self._rows.pause(self._number, "stopped by whoever ran it")
+            self._engine.execute("pause_backfill", number=self._number, reason="stopped by whoever ran it")
             self._stopped = "PAUSED"
         if self._stopped is not None or self._error is not None or not (self._waiting or self._busy):
             return Next.OVER
@@ -186,10 +191,10 @@ class BackfillRun:
         while not self._over.wait(min(NOTICE_S, self._lease_s / 3)):
             with suppress(AnalemmaError):
                 if self._clock.monotonic() - renewed >= self._lease_s / 3:
-                    state = self._rows.renew(self._number, self._fence, self._lease_s)
+                    state = self._engine.write(self._renew)
                     renewed = self._clock.monotonic()
                 else:
-                    state = self._rows.standing(self._number, self._fence)
+                    state = standing(self._engine, self._number, self._fence)
                 if state != RUNNING:
                     self._stopped = self._stopped or state or "LOST"
 
@@ -201,14 +206,28 @@ class BackfillRun:
         if self._stopped == "LOST":
             raise Conflict("another process has taken the backfill over", hint="see `backfill status`")
         if self._error is not None:
-            self._rows.leave(self._number, self._fence, "FAILED", self._error.message)
+            self._give_back("FAILED", self._error.message)
             raise self._error
-        self._rows.leave(self._number, self._fence, "DONE", None)
+        self._give_back("DONE", None)
 
     def _leave_by_force(self, exc: BaseException) -> None:
         """On the way out of something that matters more than what happens here."""
         with suppress(AnalemmaError):
             if isinstance(exc, AnalemmaError):
-                self._rows.leave(self._number, self._fence, "FAILED", exc.message)
+                self._give_back("FAILED", exc.message)
             else:
-                self._rows.leave(self._number, self._fence, "PAUSED", f"interrupted: {type(exc).__name__}")
+                self._give_back("PAUSED", f"interrupted: {type(exc).__name__}")
+
+    def _renew(self, tx: Transaction) -> str | None:
+        """Keep it; its state, or None if another has it now."""
+        until = database_clock(tx) + int(self._lease_s * SECOND_US)
+        if tx.execute("renew_backfill", number=self._number, fence=self._fence, until=until) != 1:
+            return None
+        return standing(tx, self._number, self._fence)
+
+    def _give_back(self, state: str, reason: str | None) -> None:
+        """In this state, unless somebody paused or cancelled it."""
+        left = {"state": state, "reason": reason, "over": int(state in ("DONE", "FAILED"))}
+        which = {"number": self._number, "fence": self._fence}
+        hit(BEFORE_LEAVE)
+        self._engine.write(lambda tx: tx.execute("leave_backfill", **which, **left, now=database_clock(tx)))

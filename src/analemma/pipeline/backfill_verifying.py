@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from analemma.catalog.entities.backfills import NewShard, StoredEntry, scope_page, stored_entries
+from analemma.catalog.entities.backfills import ShardRow, StoredEntry, scope_page, stored_entries
 from analemma.catalog.entities.entities import EntityPlace, EntityRow, find_entity
 from analemma.catalog.entities.slices import CompileStart, SliceRow, WantedSlice
 from analemma.contracts.contract_set import ContractSet
@@ -66,7 +66,7 @@ VerifyPage = Callable[[VerifyCall], VerifyAnswer]
 def verify_scope(
     mode: VerifyMode,
     scope: BackfillScope,
-    shards: tuple[NewShard, ...],
+    shards: tuple[ShardRow, ...],
     page: int,
     executor: CallExecutor,
     verify: VerifyPage,

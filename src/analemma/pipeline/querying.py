@@ -7,7 +7,9 @@ from itertools import islice
 from typing import Any, Final
 
 from analemma.canon.trees import Trees
-from analemma.catalog.entities.views import EntityRow, ViewRows
+from analemma.catalog.engine.db import Engine
+from analemma.catalog.entities.views import EntityRow, count_by_rules, entities_with_slices, key_bounds
+from analemma.catalog.port import TenantId
 from analemma.clock import moment
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import ViewDefinition
@@ -51,7 +53,8 @@ class QueryViewWorkflow:
     def __init__(
         self,
         tenant: str,
-        rows: ViewRows,
+        engine: Engine,
+        number: TenantId,
         trees: Trees,
         current: Callable[[], ContractSet],
         held_back: Callable[[Collection[int]], Mapping[int, HeldBack]],
@@ -59,7 +62,8 @@ class QueryViewWorkflow:
         """`held_back` says which deploys entities wait for, by their numbers."""
         self._held_back = held_back
         self._tenant = tenant
-        self._rows = rows
+        self._engine = engine
+        self._number = number
         self._trees = trees
         self._current = current
 
@@ -87,7 +91,7 @@ class QueryViewWorkflow:
             key = EntityKey(view.entity_type, self._tenant, entity_id)
             if wanted is not None and wanted > LARGEST_VERSION:
                 raise _no_version(key, version)
-            row = self._rows.by_keys(view.entity_type, [entity_id], _slice_types(view), wanted).get(entity_id)
+            row = self._by_keys(view, [entity_id], wanted).get(entity_id)
             self._check(key, row, version, self._holding([row]))
             assert row is not None
             return self._answer(contracts, view, row, _sound(self._read_bodies(view, [row])[0]))
@@ -99,8 +103,7 @@ class QueryViewWorkflow:
             contracts, view = self._definition(view_id, view_version)
             for entity_id in ids:
                 EntityKey(view.entity_type, self._tenant, entity_id)
-            distinct = list(dict.fromkeys(ids))
-            rows = self._rows.by_keys(view.entity_type, distinct, _slice_types(view)) if distinct else {}
+            rows = self._by_keys(view, list(dict.fromkeys(ids))) if ids else {}
             items, unanswered = self._answers(contracts, view, [(each, rows.get(each)) for each in ids])
             return ViewBatch(items, unanswered)
 
@@ -120,9 +123,7 @@ class QueryViewWorkflow:
             _check_prefix(prefix)
             question = ("range", self._tenant, view.entity_type, prefix)
             after = None if cursor is None else _text(decode_cursor(question, cursor))
-            rows = self._rows.by_range(
-                view.entity_type, _slice_types(view), prefix=prefix, after=after, limit=limit + 1
-            )
+            rows = self._rows("view_by_range", view, **key_bounds(prefix, after), limit=limit + 1)
             page = rows[:limit]
             items, unanswered = self._answers(contracts, view, [(row.key, row) for row in page])
             following = encode_cursor(question, page[-1].key) if len(rows) > limit else None
@@ -149,9 +150,7 @@ class QueryViewWorkflow:
             question = ("search", self._tenant, view.entity_type, index, text)
             after = 0 if cursor is None else _number(decode_cursor(question, cursor))
             unindexed = self._unindexed(contracts, view, index, require_complete)
-            rows = self._rows.by_index(
-                view.entity_type, _slice_types(view), index_type=index, value=text, after=after, limit=limit + 1
-            )
+            rows = self._rows("view_by_index", view, index_type=index, value=text, after=after, limit=limit + 1)
             page = rows[:limit]
             items, unanswered = self._answers(contracts, view, [(row.key, row) for row in page])
             following = encode_cursor(question, page[-1].number) if len(rows) > limit else None
@@ -176,19 +175,21 @@ class QueryViewWorkflow:
                 if value is not None:
                     raise Invalid("a value was given, and no index", hint="name the index that has the value")
                 _check_prefix(prefix)
-                return Count(self._rows.count_served(view.entity_type, prefix))
+                return Count(self._engine.value("count_served", **self._of(view), **key_bounds(prefix)))
             if prefix:
                 raise Invalid("a prefix and an index were given", hint="count by one of them")
             text = _indexed(contracts, view, index, value)
             unindexed = self._unindexed(contracts, view, index, require_complete)
-            return Count(self._rows.count_indexed(view.entity_type, index, text), unindexed)
+            counted = self._engine.value("count_indexed", **self._of(view), index_type=index, value=text)
+            return Count(counted, unindexed)
 
     def entity_ids(self, entity_type: str, *, prefix: str = "", page: int = LARGEST_PAGE) -> Iterator[str]:
         """The ids of all entities of a type that were ever ingested, compiled or not, in their order, page by page."""
         _check_prefix(prefix)
         after = None
         while True:
-            found = self._rows.keys(entity_type, prefix=prefix, after=after, limit=page)
+            asked = {"tenant": self._number, "entity_type": entity_type, "limit": page, **key_bounds(prefix, after)}
+            found = [row[0] for row in self._engine.all("entity_keys", **asked)]
             yield from found
             if len(found) < page:
                 return
@@ -198,7 +199,7 @@ class QueryViewWorkflow:
         """How many entities an index does not know yet. To be asked before it is searched: what is compiled in between
         is found by rules that have it."""
         known = contracts.rules_with(view.entity_type, index)
-        count = sum(self._rows.count_by_rules(view.entity_type, known).values())
+        count = sum(count_by_rules(self._engine, self._number, view.entity_type, known).values())
         if count and require_complete:
             raise Conflict(
                 f"{count} entities of type {view.entity_type} are not indexed by {index} yet",
@@ -207,6 +208,17 @@ class QueryViewWorkflow:
                 unindexed=count,
             )
         return count
+
+    def _of(self, view: ViewDefinition) -> dict[str, Any]:
+        return {"tenant": self._number, "entity_type": view.entity_type}
+
+    def _rows(self, statement: str, view: ViewDefinition, **asked: Any) -> list[EntityRow]:
+        given = {**self._of(view), "slice_types": _slice_types(view), **asked}
+        return entities_with_slices(self._engine, statement, **given)
+
+    def _by_keys(self, view: ViewDefinition, keys: Sequence[str], version: int | None = None) -> dict[str, EntityRow]:
+        """Entities by their ids, at a version or at the one that is served; those left out that do not exist."""
+        return {row.key: row for row in self._rows("view_by_keys", view, keys=keys, version=version)}
 
     def _definition(self, view_id: str, version: str | None) -> tuple[ContractSet, ViewDefinition]:
         if version is not None and not isinstance(version, str):

@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from analemma.catalog.entities.backfills import Backfills
 from analemma.catalog.port import TenantId
 from analemma.errors import Invalid
 from analemma.flows.remote_tasks import BatchCall, Elsewhere, run_batch_call
@@ -91,7 +90,7 @@ def flows_elsewhere(app: App) -> Elsewhere:
 def open_backfills(app: App) -> BackfillJobs:
     """The backfills of an open store."""
     return BackfillJobs(
-        Backfills(app.catalog.engine),
+        app.catalog.engine,
         default_tenant=app.settings.tenant,
         find_tenant=app.catalog.find_tenant,
         open_tenant=lambda name: tenant_parts(app.tenant(name).context, app.contracts),

@@ -119,13 +119,13 @@ class Tenant:
     @cached_property
     def views(self) -> QueryViewWorkflow:
         """The workflow that answers this tenant's views."""
-        from analemma.catalog.entities.views import ViewRows
         from analemma.pipeline.querying import QueryViewWorkflow
 
         contracts = self._app.contracts
         return QueryViewWorkflow(
             self.name,
-            ViewRows(self.context.engine, self.id),
+            self.context.engine,
+            self.id,
             self.trees,
             lambda: contracts.current,
             lambda numbers: self.deploys._held_back(numbers),
