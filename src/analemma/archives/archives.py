@@ -65,9 +65,9 @@ class Archives:
             owner = self._parts.volume_owner(workspace)
             opened.claim(owner, create=False)
             try:
-                row = self._parts.catalog.add(self._parts.tenant, row, lease_s=self._parts.settings.archive_lease_s)
+                row = self._parts.catalog.add(row, lease_s=self._parts.settings.archive_lease_s)
             except Conflict:
-                found = self._parts.catalog.get(self._parts.tenant, workspace)
+                found = self._parts.catalog.get(workspace)
                 if found is None or found.volume != row.volume or found.status == "DELETED":
                     opened.release(owner)
                 raise
@@ -77,7 +77,7 @@ class Archives:
                 check_apart(self._parts, row.volume, workspace)
             except Conflict:
                 opened.release(owner)
-                self._parts.catalog.drop(self._parts.tenant, workspace, row.fence)
+                self._parts.catalog.drop(workspace, row.fence)
                 raise
             return self._public(self._reconciler.initialize(Held(self._parts, row, opened)))
 
@@ -97,7 +97,7 @@ class Archives:
             raise Conflict(
                 "an archive of format 2 cannot be adopted", hint="its blocks belong to the store that made it"
             )
-        return self._public(self._parts.catalog.add(self._parts.tenant, row, lease_s=0, unit=meta.facts()))
+        return self._public(self._parts.catalog.add(row, lease_s=0, unit=meta.facts()))
 
     def get(self, workspace: str, *, owner_id: str | None = None) -> Workspace:
         """One workspace; also one that is deleted, until it is purged."""
@@ -109,12 +109,14 @@ class Archives:
         """Workspaces by id; with `deleted`, those too."""
         if owner_id is not None:
             check_part(owner_id, "owner")
-        after = ""
-        while page := self._parts.catalog.page(
-            self._parts.tenant, owner=owner_id, status=status, deleted=deleted, after=after, limit=PAGE
-        ):
-            yield from map(self._public, page)
-            after = page[-1].id
+        chosen = {
+            "tenant": self._parts.tenant,
+            "owner": owner_id or "",
+            "status": status or "",
+            "deleted": int(deleted),
+        }
+        for page in self._parts.catalog.engine.pages("workspaces", {"after": ""}, limit=PAGE, **chosen):
+            yield from (self._public(WorkspaceRow(*row)) for row in page)
 
     def unit(self, workspace: str, *, owner_id: str | None = None) -> ArchiveUnit:
         """The archive that a workspace has; NotFound if it has none, Expired if it was collected."""
@@ -231,12 +233,12 @@ class Archives:
                     workspace=row.id,
                 )
             self._check_unit(tx, row)
-            self._parts.catalog.spare_unit(tx, self._parts.tenant, row.id, row.archive_op)
+            self._parts.catalog.spare_unit(tx, row.id, row.archive_op)
             # Whoever deleted it and does not know that it is done must not do it again.
             # guard: workspace.undeleted
             return row._replace(status="COLD", deleted_at_us=None, error=None, fence=row.fence + 1)
 
-        return self._public(self._parts.catalog.change(self._parts.tenant, check_workspace(workspace), move))
+        return self._public(self._parts.catalog.change(check_workspace(workspace), move))
 
     def purge(self, workspace: str, *, owner_id: str | None = None) -> None:
         """Remove a workspace for good: its volume, all its archives, and every trace in the catalog. Denied, before
@@ -265,7 +267,7 @@ class Archives:
         workspace goes back to its archive then, which is older than what was in the volume."""
         self._operations.find(check_workspace(workspace), owner_id)
         self._reconciler.finish_one(workspace, self._job(None, None, progress), give_up_volume=give_up_volume)
-        row = self._parts.catalog.get(self._parts.tenant, workspace)
+        row = self._parts.catalog.get(workspace)
         if row is None:
             raise NotFound(
                 f"workspace {workspace} was being purged, and is gone",
@@ -359,13 +361,13 @@ class Archives:
 
     def _begin_unit(self, tx: Transaction, row: WorkspaceRow, now: int) -> WorkspaceRow:
         op_id = new_operation(self._parts.entropy)
-        self._parts.catalog.begin_unit(tx, self._parts.tenant, row, op_id, now)
+        self._parts.catalog.begin_unit(tx, row, op_id, now)
         return row._replace(op_id=op_id)
 
     def _check_unit(self, tx: Transaction, row: WorkspaceRow) -> None:
         unit = None
         if row.archive_op is not None:
-            unit = self._parts.catalog.unit(self._parts.tenant, row.id, row.archive_op, within=tx)
+            unit = self._parts.catalog.unit(row.id, row.archive_op, within=tx)
         check_unit(row, unit)
 
     def _check_here(self, row: WorkspaceRow) -> None:

@@ -259,7 +259,7 @@ class Archiver:
             root = None if meta.root is None else bytes.fromhex(meta.root)
             if self._session is not None:
                 self._parts.catalog.sessions.close(tx, self._parts.tenant, self._session)
-            self._parts.catalog.keep_unit(tx, self._parts.tenant, row, op_id, meta.facts(root), now)
+            self._parts.catalog.keep_unit(tx, row, op_id, meta.facts(root), now)
             return row._replace(archive_op=op_id, archive_key=key)
 
         writer.change(commit)

@@ -129,7 +129,7 @@ class BlockWriter:
         row, path = self._held.row, self._held.volume.cache
         if row.archive_op is None or path is None:
             return
-        unit = self._parts.catalog.unit(self._parts.tenant, row.id, row.archive_op)
+        unit = self._parts.catalog.unit(row.id, row.archive_op)
         if unit is not None and unit.state == "kept" and unit.facts is not None and unit.facts.root is not None:
             self._known, self._verified_at_us = read_cache(path, row.archive_op)
             self._base = unit.facts.root if self._known else None
@@ -270,10 +270,12 @@ class _SharedFiles:
         return path not in self._read
 
     def missing(self, blocks: Sequence[BlockId]) -> set[BlockId]:
-        places = self._parts.catalog.block_places(self._parts.tenant, blocks)
+        rows = self._parts.catalog.engine.all("present_blocks", tenant=self._parts.tenant, ids=blocks)
+        places = {block: (upload, end) for block, upload, end in rows}
         return {block for block in blocks if block not in places or not self._is_there(*places[block])}
 
     def _is_there(self, upload: UploadId | None, end: int) -> bool:
+        """Whether the object in which a block lies reaches to its end."""
         if upload is None:
             return True
         if upload not in self._sizes:
@@ -334,9 +336,7 @@ class _Batches:
         prepared = self._parts.blocks.prepare(batch, self._key, None, read_back=True)
         again = self._damaged(batch) if self._repair else set()
         try:
-            self.stored += self._parts.catalog.write_blocks(
-                self._parts.tenant, self._session, prepared.rows, prepared.uploads, again=again
-            )
+            self.stored += self._parts.catalog.write_blocks(self._session, prepared.rows, prepared.uploads, again=again)
         except AnalemmaError as exc:
             self._parts.blocks.give_up(prepared.uploads, exc)
             raise

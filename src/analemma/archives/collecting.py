@@ -34,8 +34,8 @@ from analemma.archives.collecting_survey import (
 from analemma.archives.names import FOREIGN_DATA, META, archives_prefix, parse_key, unit_prefix
 from analemma.archives.parts import Parts
 from analemma.blocks.ownership import NotOwner
-from analemma.catalog.archives.archive_marks import ArchiveMarks, ArchivePass, ArchiveSnapshot
-from analemma.catalog.leases import SECOND_US, LeaseLost
+from analemma.catalog.archives.archive_marks import ArchivePass, ArchiveSnapshot, changed_units
+from analemma.catalog.leases import SECOND_US, LeaseLost, database_clock
 from analemma.errors import AnalemmaError, Invalid, Unavailable
 from analemma.failpoints import declare, hit
 
@@ -71,14 +71,14 @@ class ArchiveCollector:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._marks = ArchiveMarks(parts.catalog)
+        self._engine = parts.catalog.engine
         self._settings = parts.settings
 
     def plan(self, delay_s: float | None = None, *, progress: Progress | None = None) -> ArchiveGcPlan:
         """What a run would do now. Changes nothing, and may be made while others collect."""
         delay_s = self._delay(delay_s)
         tell = progress or _silent
-        with self._listing(tell) as (listing, listed_at_us), self._marks.snapshot(self._parts.tenant) as snapshot:
+        with self._listing(tell) as (listing, listed_at_us), self._snapshot() as snapshot:
             found = survey(
                 listing,
                 snapshot,
@@ -120,27 +120,38 @@ class ArchiveCollector:
             return as_report(self.plan(delay_s, progress=progress))
         delay_s = self._delay(delay_s)
         self._parts.objects  # noqa: B018  Invalid without one, before anything is begun.
-        begun = self._marks.begin(
-            self._parts.tenant, self._parts.holder, self._settings.gc_lease_s, store_id=self._parts.store_id
+        begun = ArchivePass.take(
+            self._engine,
+            self._parts.holder,
+            self._settings.gc_lease_s,
+            store_id=self._parts.store_id,
+            clock=database_clock,
+            tenant=self._parts.tenant,
         )
         return _Run(self, begun, int(delay_s * SECOND_US), force, progress or _silent, stop or (lambda: False)).go()
 
     def is_due(self, interval_s: float) -> bool:
         """Whether no run has begun for so long. One that was begun in the future was by a clock that was wrong."""
-        lease = self._marks.lease(self._parts.tenant)
-        now = self._marks.now_us()
+        lease = ArchivePass.look(self._engine, tenant=self._parts.tenant)
+        now = database_clock(self._engine)
         return not now - int(interval_s * SECOND_US) < lease.started_at_us <= now
 
     @contextmanager
     def _listing(self, tell: Progress) -> Iterator[tuple[Listing, int]]:
         """Everything there is, and the database's time before that was asked."""
-        listed_at_us = self._marks.now_us()
+        listed_at_us = database_clock(self._engine)
         found = self._parts.objects.list(archives_prefix(self._parts.tenant_name))
         listing = list_units(found, self._parts.tenant_name, lambda count: tell("listing", count))
         try:
             yield listing, listed_at_us
         finally:
             listing.units.close()
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[ArchiveSnapshot]:
+        """One moment of the catalog, for as long as the block lasts."""
+        with self._engine.snapshot(long=True) as tx:
+            yield ArchiveSnapshot(tx, self._parts.tenant)
 
     def _protection(self, snapshot: ArchiveSnapshot, listed_at_us: int) -> Protection:
         if self._settings.archive_gc_filter == "bloom":
@@ -163,7 +174,6 @@ class _Run:
     ) -> None:
         self._collector = collector
         self._parts = collector._parts
-        self._marks = collector._marks
         self._pass = begun
         self._delay_us = delay_us
         self._force = force
@@ -225,7 +235,7 @@ class _Run:
         with collector._listing(self._tick) as (listing, listed_at_us):
             hit(AFTER_LIST)
             self._renew()
-            with self._marks.snapshot(self._parts.tenant) as snapshot:
+            with collector._snapshot() as snapshot:
                 self._protection = collector._protection(snapshot, listed_at_us)
                 found = survey(
                     listing,
@@ -257,7 +267,8 @@ class _Run:
             self._tick("sparing", self._cleared)
         if isinstance(self._protection, FilteredProtection):
             # Only to spare others the lock: what is claimed is looked at again under it.
-            self._protection.heard(self._marks.changed(self._parts.tenant, found.now_us - HEARD_AGAIN_US))
+            since_us = found.now_us - HEARD_AGAIN_US
+            self._protection.heard(changed_units(self._collector._engine, self._parts.tenant, since_us))
         for batch in found.delete.batches():
             self._collect(batch)
             self._tick("deleting", self._deleted)

@@ -90,7 +90,7 @@ def extract_archive(parts: Parts, row: WorkspaceRow, meta: Meta, directory: str,
 
 def kept_unit(parts: Parts, row: WorkspaceRow) -> UnitRow:
     """The archive that a workspace has; NotFound if it never had one, Expired if it is the collector's."""
-    unit = None if row.archive_op is None else parts.catalog.unit(parts.tenant, row.id, row.archive_op)
+    unit = None if row.archive_op is None else parts.catalog.unit(row.id, row.archive_op)
     return check_unit(row, unit)
 
 

@@ -4,6 +4,7 @@ what a crash interrupts is finished the way it was begun."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 
 from analemma.archives.archiving import Archiver
 from analemma.archives.jobs import Job
@@ -17,6 +18,7 @@ from analemma.archives.running import Hooks, run_hook, undo
 from analemma.archives.volumes import VolumeMissing, volume_missing
 from analemma.catalog.archives.workspaces import LostOperation, Operation, Status, WorkspaceRow
 from analemma.catalog.engine.db import Transaction
+from analemma.catalog.leases import database_clock
 from analemma.errors import AnalemmaError, Conflict, DataLost, NotFound
 
 RESTORE_FAILED = "restore failed"
@@ -47,14 +49,13 @@ class Reconciler:
     def run(self, *, only_here: bool = False) -> tuple[Outcome, ...]:
         """Every operation of the tenant whose worker is gone; with `only_here`, none whose volume is elsewhere."""
         outcomes: list[Outcome] = []
-        after = ""
-        while page := self._parts.catalog.at_work(self._parts.tenant, after=after, limit=_PAGE):
-            now = self._parts.catalog.now_us()
-            for row in page:
+        engine = self._parts.catalog.engine
+        for page in engine.pages("workspaces_at_work", {"after": ""}, limit=_PAGE, tenant=self._parts.tenant):
+            now = database_clock(engine)
+            for row in starmap(WorkspaceRow, page):
                 outcome = self._outcome(row.id, only_here) if is_interrupted(row, now) else None
                 if outcome is not None:
                     outcomes.append(outcome)
-            after = page[-1].id
         return tuple(outcomes)
 
     def finish_one(self, workspace: str, job: Job, *, give_up_volume: bool = False) -> Operation | None:
@@ -174,7 +175,7 @@ class Reconciler:
         return "COLD"
 
     def _outcome(self, workspace: str, only_here: bool) -> Outcome | None:
-        row = self._parts.catalog.get(self._parts.tenant, workspace)
+        row = self._parts.catalog.get(workspace)
         if row is None or row.operation == "NONE":
             return None
         if only_here and not self._parts.volumes.open(row.volume).is_here():
@@ -189,7 +190,7 @@ class Reconciler:
         except Exception as exc:
             # Also what a hook raised: the others are not to wait for it.
             error = str(exc) if isinstance(exc, AnalemmaError) else f"{type(exc).__name__}: {exc}"
-        row = self._parts.catalog.get(self._parts.tenant, workspace)
+        row = self._parts.catalog.get(workspace)
         return Outcome(workspace, operation, None if row is None else row.status, error)
 
     def _finish(self, held: Held, job: Job) -> None:

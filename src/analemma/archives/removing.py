@@ -75,7 +75,7 @@ class Remover:
         if self._is_ended():
             return
         self._held.volume.release(self._parts.volume_owner(row.id))
-        self._parts.catalog.drop(self._parts.tenant, row.id, self._held.fence)
+        self._parts.catalog.drop(row.id, self._held.fence)
 
     def _is_ended(self) -> bool:
         """Whether another has taken the purge over and ended it; LostOperation if it is another's and goes on, or if

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from analemma.catalog.engine.db import Transaction
+from analemma.catalog.engine.db import Engine, Transaction
 from analemma.catalog.entities.entities import EntityPlace
 from analemma.catalog.outbox.lanes import enqueue
 from analemma.catalog.port import OutboxEvent, TenantId
-from analemma.catalog.sinks.states import ShippedRow, ShipState, SinkStates, WantedShip, record_shipped
+from analemma.catalog.sinks.states import ShippedRow, ShipState, WantedShip, read_ship_states, record_shipped
 from analemma.clock import Clock
 from analemma.contracts.contract_set import ContractSet
 from analemma.contracts.models import SinkRule
@@ -98,7 +98,7 @@ class ShipWorkflow:
 
     def __init__(
         self,
-        states: SinkStates,
+        engine: Engine,
         *,
         contracts: Callable[[], ContractSet],
         sinks: OpenSinks,
@@ -108,7 +108,7 @@ class ShipWorkflow:
         listeners: Sequence[ShippedListener] = (),
     ) -> None:
         """`contracts` gives what applies now, not a second ago: a rule that is not there ships nothing."""
-        self._states = states
+        self._engine = engine
         self._contracts = contracts
         self._sinks = sinks
         self._open_tenant = open_tenant
@@ -154,7 +154,7 @@ class ShipWorkflow:
         requests = {at: each for at, each in enumerate(deliveries) if each[0].key.type in rule.entity_types}
         tenants = {name: self._open_tenant(name) for name in {each[0].key.tenant for each in requests.values()}}
         wanted = {at: _wanted(rule, each[0].key, tenants[each[0].key.tenant].id) for at, each in requests.items()}
-        states = self._states.read(rule.id, rule.slice_types, list(wanted.values()))
+        states = read_ship_states(self._engine, rule.id, rule.slice_types, list(wanted.values()))
         ready: dict[int, ShipState] = {}
         for (at, want), state in zip(wanted.items(), states, strict=True):
             if self._is_to_ship(batch, at, requests[at], want, state):
@@ -196,11 +196,19 @@ class ShipWorkflow:
         for at in first:
             chosen.setdefault((wanted[at].place, wanted[at].doc_id), at)
         taken = [(wanted[at], ready[at]) for at in chosen.values()]
-        owners = self._states.take(batch.rule.id, taken, now_us=self._clock.now_us()) if taken else []
-        ours = {at for at, owner in zip(chosen.values(), owners, strict=True) if owner == ready[at].number}
+        owners = self._take(batch.rule.id, taken) if taken else {}
+        ours = {at for key, at in chosen.items() if owners[key] == ready[at].number}
         for at in first:
             if at not in ours:
                 batch.fail_foreign(at, wanted[at], ready.pop(at))
+
+    def _take(self, sink: str, wanted: Sequence[tuple[WantedShip, ShipState]]) -> dict[tuple[str, str], int]:
+        """Whose each of these documents is: nobody's become those of these entities. No document is named twice."""
+        ordered = sorted(wanted, key=lambda each: each[0][2:])
+        rows = [(want.place, want.doc_id, want.tenant, state.number, state.version) for want, state in ordered]
+        asked = {"sink": sink, "now": self._clock.now_us(), "documents": rows}
+        taken = self._engine.write(lambda tx: tx.all("take_documents", **asked))
+        return {(place, doc_id): int(owner) for place, doc_id, owner in taken}
 
     def _bodies(
         self,

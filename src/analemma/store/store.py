@@ -271,11 +271,10 @@ class Store:
     def fanouts(self) -> Fanouts:
         """The fanouts of all tenants: `status()`, `list()`, `alerts()`, `get(type, id)`, `resume(type, id)`,
         `housekeep()`."""
-        from analemma.catalog.entities.fanouts import FanoutRows
         from analemma.pipeline.fanouts import Fanouts
 
         return Fanouts(
-            FanoutRows(self.catalog.engine),
+            self.catalog.engine,
             find_tenant=self.catalog.find_tenant,
             workflow=lambda name: self.tenant(name).pipeline.fanout,
             default_tenant=self.settings.tenant,
@@ -371,7 +370,6 @@ class Store:
 
     def _shipping(self) -> ShipWorkflow:
         """What a worker needs to ship."""
-        from analemma.catalog.sinks.states import SinkStates
         from analemma.pipeline.deploy_serving import DeployAnswers
         from analemma.pipeline.events import Events
         from analemma.pipeline.shipping import ShipWorkflow
@@ -379,7 +377,7 @@ class Store:
         if not any(isinstance(each, DeployAnswers) for each in self._shipped_listeners):
             self._shipped_listeners.insert(0, DeployAnswers(Events(self._entropy), clock=self._clock))
         return ShipWorkflow(
-            SinkStates(self.catalog.engine),
+            self.catalog.engine,
             contracts=self.contracts.fresh,
             sinks=self._open_sinks,
             open_tenant=self.tenant,

@@ -313,7 +313,7 @@ class Tenant:
         place = self._app._place
         return Archives(
             Parts(
-                catalog=SqlWorkspaces(self.context.engine),
+                catalog=SqlWorkspaces(self.context.engine, self.id),
                 tenant=self.id,
                 tenant_name=self.name,
                 store_id=self.context.catalog.store_id(),

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from analemma.catalog.archives.workspaces import AppearedMeanwhile, SqlWorkspaces
 from analemma.catalog.engine.db import Row, Statements, Transaction
-from analemma.catalog.leases import Lease, LeaseRow
+from analemma.catalog.leases import Lease, database_clock
 from analemma.catalog.port import TenantId
 from analemma.failpoints import declare, hit
 
@@ -48,9 +47,9 @@ class Mark(NamedTuple):
 class ArchiveSnapshot:
     """A tenant's workspaces and marks at one moment. What it hands out is read while that is used."""
 
-    def __init__(self, tx: Statements, tenant: TenantId, now_us: int, lease: LeaseRow) -> None:
-        self.now_us = now_us
-        self.lease = lease
+    def __init__(self, tx: Statements, tenant: TenantId) -> None:
+        self.now_us = database_clock(tx)
+        self.lease = ArchivePass.look(tx, tenant=tenant)
         self._tx = tx
         self._tenant = tenant
 
@@ -80,35 +79,9 @@ class ArchiveSnapshot:
         return {f"{workspace}/{op_id}/" for workspace, op_id in rows}
 
 
-class ArchiveMarks:
-    """The collector's side of all tenants' archives. Only `ArchivePass` writes."""
-
-    def __init__(self, workspaces: SqlWorkspaces) -> None:
-        self.workspaces = workspaces
-        self.engine = workspaces.engine
-        self.clock = workspaces.clock
-
-    def lease(self, tenant: TenantId) -> LeaseRow:
-        """Who collects now."""
-        return ArchivePass.look(self.engine, tenant=tenant)
-
-    def now_us(self) -> int:
-        """The database's time."""
-        return self.clock(self.engine)
-
-    def begin(self, tenant: TenantId, holder: str, lease_s: float, *, store_id: str) -> ArchivePass:
-        """Take a tenant's lease."""
-        return ArchivePass.take(self.engine, holder, lease_s, store_id=store_id, clock=self.clock, tenant=tenant)
-
-    @contextmanager
-    def snapshot(self, tenant: TenantId) -> Iterator[ArchiveSnapshot]:
-        """One moment of the catalog, for as long as the block lasts."""
-        with self.engine.snapshot(long=True) as tx:
-            yield ArchiveSnapshot(tx, tenant, self.clock(tx), ArchivePass.look(tx, tenant=tenant))
-
-    def changed(self, tenant: TenantId, since_us: int) -> Iterator[Protected]:
-        """What workspaces that were changed since then need now."""
-        return _protected(self.engine.pages("changed_units", {"after": ""}, limit=PAGE, tenant=tenant, since=since_us))
+def changed_units(source: Statements, tenant: TenantId, since_us: int) -> Iterator[Protected]:
+    """What workspaces that were changed since then need now."""
+    return _protected(source.pages("changed_units", {"after": ""}, limit=PAGE, tenant=tenant, since=since_us))
 
 
 class ArchivePass(Lease):
@@ -150,8 +123,8 @@ class ArchivePass(Lease):
             claimed = []
             for (unit,) in tx.all("due_archive_marks", tenant=tenant, units=units, since=since, number=self.number):
                 workspace, op_id, _ = unit.split("/")
-                known = unknown or workspaces.unit(tenant, workspace, op_id, within=tx) is not None
-                if known and workspaces.claim_in(tx, tenant, workspace, op_id, deleted_before_us=since):
+                known = unknown or workspaces.unit(workspace, op_id, within=tx) is not None
+                if known and workspaces.claim_in(tx, workspace, op_id, deleted_before_us=since):
                     claimed.append(unit)
             hit(BEFORE_CLAIM)
             return claimed

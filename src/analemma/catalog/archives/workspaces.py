@@ -10,7 +10,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.collecting.sessions import SessionId, Sessions
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.bodies import add_bodies, replace_bodies
-from analemma.catalog.leases import SECOND_US, DatabaseClock, database_clock
+from analemma.catalog.leases import SECOND_US, database_clock
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.errors import Conflict, NotFound
 
@@ -107,146 +107,111 @@ Change = Callable[[Transaction, WorkspaceRow, int], WorkspaceRow]
 
 
 class SqlWorkspaces:
-    """The rows of all tenants' workspaces."""
+    """The rows of one tenant's workspaces and archives."""
 
-    def __init__(self, engine: Engine, *, clock: DatabaseClock = database_clock) -> None:
+    def __init__(self, engine: Engine, tenant: TenantId) -> None:
         self.engine = engine
-        self.clock = clock
-        self.sessions = Sessions(engine, clock=clock)
+        self.sessions = Sessions(engine)
+        self._tenant = tenant
 
-    def now_us(self) -> int:
-        """The database's time."""
-        return self.clock(self.engine)
+    def _hold(self, tx: Transaction, workspace: str) -> WorkspaceRow | None:
+        """A workspace that nobody else changes until the transaction ends."""
+        return tx.row(WorkspaceRow, "hold_workspace", tenant=self._tenant, id=workspace)
 
-    def get(self, tenant: TenantId, workspace: str) -> WorkspaceRow | None:
+    def get(self, workspace: str) -> WorkspaceRow | None:
         """One workspace, deleted ones too."""
-        return self.engine.row(WorkspaceRow, "workspace", tenant=tenant, id=workspace)
+        return self.engine.row(WorkspaceRow, "workspace", tenant=self._tenant, id=workspace)
 
-    def page(
-        self,
-        tenant: TenantId,
-        *,
-        owner: str | None = None,
-        status: Status | None = None,
-        deleted: bool = False,
-        after: str = "",
-        limit: int = 100,
-    ) -> list[WorkspaceRow]:
-        """Workspaces with an id above `after`, in the order of the ids' bytes."""
-        chosen = {"owner": owner or "", "status": status or "", "deleted": int(deleted)}
-        return self.engine.rows(WorkspaceRow, "workspaces", tenant=tenant, **chosen, after=after, limit=limit)
-
-    def at_work(self, tenant: TenantId, *, after: str = "", limit: int = 100) -> list[WorkspaceRow]:
-        """A page of the workspaces that are in the middle of an operation, by id."""
-        return self.engine.rows(WorkspaceRow, "workspaces_at_work", tenant=tenant, after=after, limit=limit)
-
-    def around(self, path: str) -> list[VolumeRow]:
-        """The workspaces of all tenants, but for deleted ones, whose volume is at, above or below a path."""
-        return self.engine.rows(VolumeRow, "volumes_around", path=path)
-
-    def add(
-        self, tenant: TenantId, row: WorkspaceRow, *, lease_s: float, unit: UnitFacts | None = None
-    ) -> WorkspaceRow:
+    def add(self, row: WorkspaceRow, *, lease_s: float, unit: UnitFacts | None = None) -> WorkspaceRow:
         """Make a workspace; Conflict if its id is taken. With `unit`, its archive is one that is there already."""
 
         def insert(tx: Transaction) -> WorkspaceRow:
-            now = self.clock(tx)
+            now = database_clock(tx)
             until = now + int(lease_s * SECOND_US) if lease_s else 0
             # Fences count from the time on: those of a workspace of this name that was purged are all below.
             # guard: workspace.made
             made = row._replace(fence=now, created_at_us=now, updated_at_us=now, lease_until_us=until)
-            if tx.execute("add_workspace", tenant=tenant, **made._asdict()) != 1:
+            if tx.execute("add_workspace", tenant=self._tenant, **made._asdict()) != 1:
                 raise Conflict(f"there is a workspace {row.id} already", hint="use another id, or purge that one first")
             if unit is not None:
                 assert row.archive_op is not None
-                self.begin_unit(tx, tenant, made, row.archive_op, now)
-                self.keep_unit(tx, tenant, made, row.archive_op, unit, now)
-                self.spare_unit(tx, tenant, made.id, row.archive_op)
+                self.begin_unit(tx, made, row.archive_op, now)
+                self.keep_unit(tx, made, row.archive_op, unit, now)
+                self.spare_unit(tx, made.id, row.archive_op)
             return made
 
         return self.engine.write(insert, durable=True)
 
-    def change(self, tenant: TenantId, workspace: str, move: Change) -> WorkspaceRow:
+    def change(self, workspace: str, move: Change) -> WorkspaceRow:
         """Change a workspace under its row lock, durably; NotFound if there is none."""
         sent: list[WorkspaceRow] = []
 
         def write(tx: Transaction) -> WorkspaceRow:
-            row = _held(tx, tenant, workspace)
+            row = self._hold(tx, workspace)
             if row is None:
                 raise missing(workspace)
             if row in sent:
                 return row
-            now = self.clock(tx)
+            now = database_clock(tx)
             changed = move(tx, row, now)._replace(updated_at_us=now)
-            tx.execute("write_workspace", tenant=tenant, **changed._asdict())
+            tx.execute("write_workspace", tenant=self._tenant, **changed._asdict())
             sent.append(changed)
             return changed
 
         # Under the lock it shows whether it happened: then the row is the one that was written.
         return send(lambda: self.engine.write(write, durable=True))
 
-    def drop(self, tenant: TenantId, workspace: str, fence: int) -> None:
+    def drop(self, workspace: str, fence: int) -> None:
         """Forget a workspace; its archives are the collector's. The end of a purge."""
 
         def remove(tx: Transaction) -> None:
-            row = _held(tx, tenant, workspace)
+            row = self._hold(tx, workspace)
             if row is None:
                 return
             check_fence(row, fence)  # guard: workspace.purged.row
-            tx.execute("claim_units", tenant=tenant, workspace=workspace, now=self.clock(tx))
-            tx.execute("drop_workspace", tenant=tenant, id=workspace)
+            tx.execute("claim_units", tenant=self._tenant, workspace=workspace, now=database_clock(tx))
+            tx.execute("drop_workspace", tenant=self._tenant, id=workspace)
 
         self.engine.write(remove, durable=True)
 
-    def unit(self, tenant: TenantId, workspace: str, op_id: str, *, within: Statements | None = None) -> UnitRow | None:
+    def unit(self, workspace: str, op_id: str, *, within: Statements | None = None) -> UnitRow | None:
         """One archive, as a transaction sees it, or as it is."""
-        return (within or self.engine).row(UnitRow, "archive_unit", tenant=tenant, workspace=workspace, op_id=op_id)
+        return (within or self.engine).row(
+            UnitRow, "archive_unit", tenant=self._tenant, workspace=workspace, op_id=op_id
+        )
 
-    def units(self, tenant: TenantId, workspace: str) -> list[UnitRow]:
-        """A workspace's archives that are known, oldest first."""
-        return self.engine.rows(UnitRow, "archive_units", tenant=tenant, workspace=workspace)
-
-    def begin_unit(self, tx: Transaction, tenant: TenantId, row: WorkspaceRow, op_id: str, now: int) -> None:
+    def begin_unit(self, tx: Transaction, row: WorkspaceRow, op_id: str, now: int) -> None:
         """An archive is about to be written: before its first byte."""
-        if tx.execute("add_unit", tenant=tenant, workspace=row.id, op_id=op_id, now=now) != 1:
+        if tx.execute("add_unit", tenant=self._tenant, workspace=row.id, op_id=op_id, now=now) != 1:
             raise Conflict(
                 f"the archive {row.id}/{op_id} was begun before", hint="every archive has an op_id of its own"
             )
 
-    def keep_unit(
-        self, tx: Transaction, tenant: TenantId, row: WorkspaceRow, op_id: str, facts: UnitFacts, now: int
-    ) -> None:
+    def keep_unit(self, tx: Transaction, row: WorkspaceRow, op_id: str, facts: UnitFacts, now: int) -> None:
         """An archive is whole; Conflict if the collector has claimed it."""
-        if tx.execute("keep_unit", tenant=tenant, workspace=row.id, op_id=op_id, now=now, **facts._asdict()) != 1:
+        if tx.execute("keep_unit", tenant=self._tenant, workspace=row.id, op_id=op_id, now=now, **facts._asdict()) != 1:
             raise Conflict(f"the archive {row.id}/{op_id} was collected meanwhile", hint="archive again")
 
-    def spare_unit(self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str) -> None:
+    def spare_unit(self, tx: Transaction, workspace: str, op_id: str) -> None:
         """An archive is somebody's again: should it be nobody's later, that counts from then."""
-        tx.execute("drop_archive_marks", tenant=tenant, units=[f"{workspace}/{op_id}/"])
+        tx.execute("drop_archive_marks", tenant=self._tenant, units=[f"{workspace}/{op_id}/"])
 
-    def claim_unit(self, tenant: TenantId, workspace: str, op_id: str) -> bool:
-        """Give an archive to the collector, durably, unless its workspace needs it; whether it is the collector's."""
-        return self.engine.write(lambda tx: self.claim_in(tx, tenant, workspace, op_id), durable=True)
-
-    def claim_in(
-        self, tx: Transaction, tenant: TenantId, workspace: str, op_id: str, *, deleted_before_us: int | None = None
-    ) -> bool:
+    def claim_in(self, tx: Transaction, workspace: str, op_id: str, *, deleted_before_us: int | None = None) -> bool:
         """The same in a transaction that is to be durable; given a time, not if the workspace was deleted after it."""
-        row = _held(tx, tenant, workspace)
+        row = self._hold(tx, workspace)
         if row is not None:
             recent = deleted_before_us is not None and (row.deleted_at_us or 0) > deleted_before_us
             if needs_unit(row, op_id) or recent:  # guard: unit.claimed
                 return False
-        tx.execute("claim_unit", tenant=tenant, workspace=workspace, op_id=op_id, now=self.clock(tx))
+        tx.execute("claim_unit", tenant=self._tenant, workspace=workspace, op_id=op_id, now=database_clock(tx))
         # There was no row to lock. A workspace that was made with this archive since then had its unit's row before us.
-        appeared = None if row is not None else _held(tx, tenant, workspace)
+        appeared = None if row is not None else self._hold(tx, workspace)
         if appeared is not None and needs_unit(appeared, op_id):  # guard: unit.appeared
             raise AppearedMeanwhile(f"workspace {workspace} was made meanwhile", hint="try again", workspace=workspace)
         return True
 
     def write_blocks(
         self,
-        tenant: TenantId,
         session: SessionId,
         blocks: Sequence[BlockRow],
         uploads: Sequence[UploadId],
@@ -258,25 +223,15 @@ class SqlWorkspaces:
         What is stored of the blocks `again` is damaged: their bytes take its place."""
 
         def write(tx: Transaction) -> int:
-            self.sessions.touch(tx, tenant, session)
-            present = {row[0] for row in tx.all("present_blocks", tenant=tenant, ids=[row.id for row in blocks])}
-            add_bodies(tx, tenant, blocks, uploads)
+            self.sessions.touch(tx, self._tenant, session)
+            present = {row[0] for row in tx.all("present_blocks", tenant=self._tenant, ids=[row.id for row in blocks])}
+            add_bodies(tx, self._tenant, blocks, uploads)
             replaced = [row for row in blocks if row.id in again and row.id in present and row.body is not None]
-            replace_bodies(tx, tenant, replaced)
+            replace_bodies(tx, self._tenant, replaced)
             new = [*(row for row in blocks if row.id not in present), *replaced]
             return sum(len(row.body) if row.body is not None else row.length or 0 for row in new)
 
         return self.engine.write(write)
-
-    def block_places(self, tenant: TenantId, blocks: Sequence[BlockId]) -> dict[BlockId, tuple[UploadId | None, int]]:
-        """Where those of the blocks lie that are stored: in which upload, and where there they end."""
-        rows = self.engine.all("present_blocks", tenant=tenant, ids=blocks)
-        return {block: (upload, end or 0) for block, upload, end in rows}
-
-
-def _held(tx: Transaction, tenant: TenantId, workspace: str) -> WorkspaceRow | None:
-    """A workspace that nobody else changes until the transaction ends."""
-    return tx.row(WorkspaceRow, "hold_workspace", tenant=tenant, id=workspace)
 
 
 def needs_unit(row: WorkspaceRow, op_id: str) -> bool:

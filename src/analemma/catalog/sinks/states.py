@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from analemma.catalog.engine.db import Engine, Statements, Transaction
+from analemma.catalog.engine.db import Statements, Transaction
 from analemma.catalog.entities.entities import EntityPlace
 from analemma.catalog.entities.slices import SliceRow
 from analemma.catalog.port import TenantId
@@ -79,35 +79,22 @@ class EntitySinkState(NamedTuple):
     shipped_at_us: int
 
 
-class SinkStates:
-    """What sinks were sent, of all tenants: entities are named with their tenant."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def read(self, sink: str, slice_types: Sequence[str] | None, wanted: Sequence[WantedShip]) -> list[ShipState]:
-        """Where each stands, in one snapshot; only slices of these types, or all."""
-        asked = [(each.tenant, *each.entity, each.place, each.doc_id) for each in wanted]
-        rows = self._engine.all("ship_states", sink=sink, slice_types=slice_types, wanted=asked)
-        found = [ShipState(None, None, 0, None)] * len(wanted)
-        before = -1
-        for row in rows:
-            at = row[0]
-            if at != before:
-                before = at
-                held = None if row[4] is None else SinkStateRow(row[4], row[5], bool(row[6]), row[7])
-                found[at] = ShipState(row[1], row[2], row[3] or 0, held)
-            if row[8] is not None:
-                found[at].slices.append(SliceRow(*row[8:]))
-        return found
-
-    def take(self, sink: str, wanted: Sequence[tuple[WantedShip, ShipState]], *, now_us: int) -> list[int]:
-        """Whose each of these documents is: nobody's become those of these entities. No document may be named twice."""
-        ordered = sorted(wanted, key=lambda each: each[0][2:])
-        rows = [(want.place, want.doc_id, want.tenant, state.number, state.version) for want, state in ordered]
-        found = self._engine.write(lambda tx: tx.all("take_documents", sink=sink, now=now_us, documents=rows))
-        owners = {(row[0], row[1]): int(row[2]) for row in found}
-        return [owners[want.place, want.doc_id] for want, _ in wanted]
+def read_ship_states(
+    source: Statements, sink: str, slice_types: Sequence[str] | None, wanted: Sequence[WantedShip]
+) -> list[ShipState]:
+    """Where each stands, in one snapshot; only slices of these types, or all."""
+    asked = [(each.tenant, *each.entity, each.place, each.doc_id) for each in wanted]
+    found = [ShipState(None, None, 0, None)] * len(wanted)
+    before = -1
+    for row in source.all("ship_states", sink=sink, slice_types=slice_types, wanted=asked):
+        at = row[0]
+        if at != before:
+            before = at
+            held = None if row[4] is None else SinkStateRow(row[4], row[5], bool(row[6]), row[7])
+            found[at] = ShipState(row[1], row[2], row[3] or 0, held)
+        if row[8] is not None:
+            found[at].slices.append(SliceRow(*row[8:]))
+    return found
 
 
 def sink_states_of(source: Statements, number: int) -> list[EntitySinkState]:
