@@ -17,7 +17,6 @@ from analemma.catalog.entities.slices import (
     CompileWrite,
     EntryRow,
     SliceRow,
-    Slices,
 )
 from analemma.catalog.port import BranchKey, OutboxEvent, TenantId
 from analemma.contracts.contract_set import ContractSet
@@ -43,7 +42,6 @@ class CompileWriting:
         engine: Engine,
         tenant: TenantId,
         *,
-        slices: Slices,
         blocks: BlockStore,
         recent: RecentTrees,
         events: Events,
@@ -51,7 +49,6 @@ class CompileWriting:
     ) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._slices = slices
         self._blocks = blocks
         self._recent = recent
         self._events = events
@@ -153,10 +150,10 @@ class CompileWriting:
     ) -> list[SliceRow]:
         """What the version that follows goes on having, now that rows come between it and where it had that from."""
         assert start.version is not None
-        following = self._slices.following(start.number, start.version)
-        if following is None:
+        rows = self._engine.all("next_compile", entity=start.number, version=start.version)
+        if not rows:
             return []
-        version, revision, own = following
+        (version, revision, _), own = rows[0], {row[2] for row in rows}
         kept = []
         for each in written:
             if each.type in own:

@@ -102,7 +102,6 @@ class SlicingWorkflow:
         self._writing = CompileWriting(
             context.engine,
             context.tenant,
-            slices=slices,
             blocks=context.blocks,
             recent=recent,
             events=events,
@@ -255,7 +254,8 @@ class SlicingWorkflow:
             ):
                 return None
         except Conflict as exc:
-            newest = self._slices.newest_revision(start.number, start.version)
+            which = {"entity": start.number, "version": start.version}
+            newest = self._context.engine.value("newest_slice_revision", **which) or 0
             if newest < write.row.revision:
                 raise
             raise _Orphans(f"{key} has slices of compiles that are not there", newest=newest) from exc

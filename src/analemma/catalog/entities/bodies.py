@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from analemma.catalog.engine.db import Transaction
 from analemma.catalog.engine.procedures import Refused
@@ -12,18 +13,10 @@ from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.errors import Conflict
 
 
-class Bodies(NamedTuple):
-    """What `add_bodies` takes."""
-
-    tenant: TenantId
-    blocks: Sequence[BlockRow]
-    uploads: Sequence[UploadId] = ()
-
-
 def add_bodies(tx: Transaction, tenant: TenantId, blocks: Iterable[BlockRow], uploads: Sequence[UploadId]) -> None:
     """Write every block that the transaction's rows link, and the uploads in which some of them lie. Blocks that are
     there already are spared."""
-    found = Bodies(tenant, _in_order(blocks), sorted(set(uploads)))
+    found = SimpleNamespace(tenant=tenant, blocks=_in_order(blocks), uploads=sorted(set(uploads)))
     if found.blocks or found.uploads:
         try:
             tx.call("add_bodies", found)

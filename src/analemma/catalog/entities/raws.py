@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import SimpleNamespace
 from typing import NamedTuple
 
 from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.entities.bodies import write_whole
 from analemma.catalog.entities.entities import MAXIMUM_VERSION, EntityPlace, Overtaken
-from analemma.catalog.outbox.lanes import LanePlan, PlacedEvent, Within, check_events, in_lanes, settled_lane
+from analemma.catalog.outbox.lanes import Within, check_events, in_lanes, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.clock import Clock, attempts
 from analemma.failpoints import declare, hit
@@ -90,19 +91,6 @@ class _Raw(NamedTuple):
     version: int
 
 
-class _Raws(NamedTuple):
-    """What `add_raws` takes."""
-
-    tenant: TenantId
-    now: int
-    held: Sequence[_Held]
-    raws: Sequence[_Raw]
-    blocks: Sequence[BlockRow]
-    uploads: Sequence[UploadId]
-    lanes: Sequence[LanePlan]
-    events: Sequence[PlacedEvent]
-
-
 class Raws:
     """One tenant's versions."""
 
@@ -159,14 +147,16 @@ class Raws:
             held.append(_Held(item.place, seen, *((version, item.hash) if moves else (each.newest, each.newest_hash))))
         events = [item.event(version) for item, version in new]
         check_events(events)
-        given = _Raws(
-            self._tenant,
-            now_us,
-            held,
-            new,
-            [*{block.id: block for item, _ in new for block in item.blocks}.values()],
-            sorted(set(uploads)) if new else (),
-            *in_lanes(events, settled_lane(within) if new else None),
+        lanes, placed = in_lanes(events, settled_lane(within) if new else None)
+        given = SimpleNamespace(
+            tenant=self._tenant,
+            now=now_us,
+            held=held,
+            raws=new,
+            blocks=[*{block.id: block for item, _ in new for block in item.blocks}.values()],
+            uploads=sorted(set(uploads)) if new else (),
+            lanes=lanes,
+            events=placed,
         )
 
         def move(tx: Transaction) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Final, NamedTuple
 
 import orjson
@@ -12,7 +13,7 @@ from analemma.canon.identity import BlockId
 from analemma.catalog.engine.db import Engine, Statements, Transaction, send
 from analemma.catalog.entities.bodies import write_whole
 from analemma.catalog.entities.entities import EntityPlace, Overtaken
-from analemma.catalog.outbox.lanes import LaneKey, LanePlan, PlacedEvent, Within, check_events, in_lanes, settled_lane
+from analemma.catalog.outbox.lanes import LaneKey, Within, check_events, in_lanes, settled_lane
 from analemma.catalog.port import BlockRow, OutboxEvent, TenantId, UploadId
 from analemma.failpoints import declare, hit
 
@@ -177,37 +178,6 @@ class CompileWrite:
         return orjson.dumps([[each.type, each.value, each.target or 0] for each in self.entries or ()]).decode()
 
 
-class _Slice(NamedTuple):
-    entity: int
-    slice: SliceRow
-
-
-class _Entry(NamedTuple):
-    entity: int
-    entity_type: str
-    entry: EntryRow
-    own: int
-
-
-class _Compiles(NamedTuple):
-    """What `write_compiles` takes."""
-
-    tenant: TenantId
-    now: int
-    contracts_us: int | None
-    joined: Sequence[Seen]
-    compiles: Sequence[CompileWrite]
-    slices: Sequence[_Slice]
-    indexed: Sequence[CompileWrite]
-    parted: Sequence[CompileWrite]
-    entries: Sequence[_Entry]
-    served: Sequence[CompileWrite]
-    blocks: Sequence[BlockRow]
-    uploads: Sequence[UploadId]
-    lanes: Sequence[LanePlan]
-    events: Sequence[PlacedEvent]
-
-
 class Slices:
     """One tenant's compiles, slices and index entries."""
 
@@ -250,16 +220,6 @@ class Slices:
             found[at] = FoundSlice(number, compile_seq or 0, there)
         return found
 
-    def following(self, number: int, version: int) -> tuple[int, int, set[str]] | None:
-        """Version and revision of the first compile of the version that follows among those compiled, and the slices
-        that it wrote."""
-        rows = self._engine.all("next_compile", entity=number, version=version)
-        return (rows[0][0], rows[0][1], {row[2] for row in rows}) if rows else None
-
-    def newest_revision(self, number: int, version: int) -> int:
-        """The newest revision of a version of which there are slices; 0: there are none."""
-        return self._engine.value("newest_slice_revision", entity=number, version=version) or 0
-
     def write(self, write: CompileWrite, *, now_us: int, within: Within | None = None) -> bool:
         """Write it in one transaction; False, and nothing is written, if what it was made of has changed since."""
 
@@ -298,20 +258,26 @@ def write_compiles(
     told = [*(event for write in writes for event in write.events), *events]
     check_events(told)
     indexed = [write for write in writes if write.entries is not None]
-    given = _Compiles(
-        tenant,
-        now_us,
-        min((write.contracts_us for write in writes if write.contracts_us is not None), default=None),
-        [*{seen for write in writes for seen in write.joined}],
-        writes,
-        [_Slice(write.number, each) for write in writes for each in write.slices],
-        indexed,
-        [write for write in indexed if write.parted],
-        [_Entry(write.number, write.place.type, each, write.own) for write in indexed for each in write.entries or ()],
-        [write for write in writes if write.parted and write.serves],
-        [*{block.id: block for write in writes for block in write.blocks}.values()],
-        sorted({upload for write in writes for upload in write.uploads}),
-        *in_lanes(told, settling),
+    lanes, placed = in_lanes(told, settling)
+    given = SimpleNamespace(
+        tenant=tenant,
+        now=now_us,
+        contracts_us=min((write.contracts_us for write in writes if write.contracts_us is not None), default=None),
+        joined=[*{seen for write in writes for seen in write.joined}],
+        compiles=writes,
+        slices=[SimpleNamespace(entity=write.number, slice=each) for write in writes for each in write.slices],
+        indexed=indexed,
+        parted=[write for write in indexed if write.parted],
+        entries=[
+            SimpleNamespace(entity=write.number, entity_type=write.place.type, entry=each, own=write.own)
+            for write in indexed
+            for each in write.entries or ()
+        ],
+        served=[write for write in writes if write.parted and write.serves],
+        blocks=[*{block.id: block for write in writes for block in write.blocks}.values()],
+        uploads=sorted({upload for write in writes for upload in write.uploads}),
+        lanes=lanes,
+        events=placed,
     )
     changed = "what was compiled has changed since it was read"
     write_whole(tx, "write_compiles", given, overtaken=changed, hint="compile it again")
