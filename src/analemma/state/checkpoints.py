@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from analemma.catalog.kernel.pending import TicketRow
+from analemma.catalog.kernel.pending import PendingEntry, TicketRow
 from analemma.errors import AnalemmaError, ConsistencyError, Invalid, NotFound, Timeout
 from analemma.state.arguments import (
     CURRENT_HEAD,
@@ -24,7 +24,7 @@ from analemma.state.arguments import (
 )
 from analemma.state.pending import read_failure
 from analemma.state.pending_deltas import pack_delta
-from analemma.state.records import Commit, decode_receipt
+from analemma.state.records import Commit, Receipt, decode_receipt
 from analemma.state.save import fingerprint_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 CheckpointContext = Literal["autonomous_loop", "before_hitl", "loop_completed"]
 TicketStatus = Literal["pending", "committed", "failed"]
 
+SECRET_BYTES = 16
 _TOKEN = re.compile(r"ticket-([1-9][0-9]{0,18})-([0-9a-f]{32})")
 
 
@@ -95,7 +96,11 @@ def checkpoint_async(
     told why. A save on the branch comes after everything that was accepted before it. `why` is that of a save."""
     key = branch_key(owner_id, workflow_id, branch)
     metadata = explained(metadata, why)
-    waits = _waits(context, wait_for_commit)
+    if context not in (None, *get_args(CheckpointContext)):
+        raise Invalid(
+            f"there is no checkpoint context {context!r}", hint=f"use {', '.join(get_args(CheckpointContext))}"
+        )
+    waits = wait_for_commit if context is None else context != "loop_completed"
     _check_timeout(timeout)
     update = read_delta(delta, deleted)
     check_said(execution_id, segment_id, message, idempotency_key)
@@ -113,12 +118,12 @@ def checkpoint_async(
     if idempotency_key is not None:
         fingerprint = fingerprint_of(kernel, key, update, CURRENT_HEAD, execution_id, segment_id, message, metadata)
         kernel._commits.known(key, idempotency_key, fingerprint)
-        pending = kernel._commits.pending.catalog.pending_request(kernel._tenant, key, idempotency_key)
+        pending = kernel._catalog.pending_request(kernel._tenant, key, idempotency_key)
         if pending not in (None, fingerprint):
             raise other_request(idempotency_key)
-    ticket = Ticket(
-        *kernel._commits.pending.enter(key, packed, idempotency_key=idempotency_key, fingerprint=fingerprint)
-    )
+    secret = kernel._context.entropy.random_bytes(SECRET_BYTES)
+    entry = PendingEntry(key, secret, kernel._clock.now_us(), idempotency_key, fingerprint, packed)
+    ticket = Ticket(kernel._catalog.enter(kernel._tenant, entry), secret)
     if not waits:
         kernel._commits.pending.hand_over(key)
         return ticket
@@ -129,8 +134,7 @@ def checkpoint_async(
         exc.facts.setdefault("ticket", str(ticket))
         kernel._commits.pending.hand_over(key)
         raise
-    if row.failure is not None:
-        raise read_failure(row.failure)
+    _receipt(row)
     return _described(ticket, row)
 
 
@@ -144,9 +148,7 @@ def ticket(kernel: Kernel, ticket: Ticket | str) -> Ticket:
 def wait_for(kernel: Kernel, ticket: Ticket | str, timeout: float = 30.0) -> Commit:
     """The commit of a checkpoint, once there is one; Timeout if there is none after `timeout` seconds. Raises the
     reason of one that failed."""
-    row = _settled(kernel, _parsed(ticket), timeout)
-    assert row.receipt is not None
-    return Commit.of(decode_receipt(row.receipt))
+    return Commit.of(_receipt(_await(kernel, _parsed(ticket), timeout)))
 
 
 def load_state_with_consistency(kernel: Kernel, ticket: Ticket | str, timeout: float = 10.0) -> dict[str, Any]:
@@ -162,8 +164,7 @@ def load_state_with_consistency(kernel: Kernel, ticket: Ticket | str, timeout: f
             ticket=str(known),
             reason=reason.kind,
         ) from reason
-    assert row.receipt is not None
-    return kernel.load_state(Commit.of(decode_receipt(row.receipt)).manifest_id)
+    return kernel.load_state(_receipt(row).manifest.hex())
 
 
 def _described(ticket: Ticket, row: TicketRow) -> Ticket:
@@ -176,34 +177,31 @@ def _described(ticket: Ticket, row: TicketRow) -> Ticket:
     return Ticket(ticket.seq, ticket.secret, "committed", receipt.manifest.hex(), receipt.version)
 
 
-def _settled(kernel: Kernel, ticket: Ticket, timeout: float) -> TicketRow:
-    row = _await(kernel, ticket, timeout)
+def _receipt(row: TicketRow) -> Receipt:
+    """The receipt of a checkpoint that was settled; raises the reason of one that failed."""
     if row.failure is not None:
         raise read_failure(row.failure)
-    return row
+    assert row.receipt is not None
+    return decode_receipt(row.receipt)
 
 
 def _await(kernel: Kernel, ticket: Ticket, timeout: float) -> TicketRow:
     """Where a checkpoint ended. Whoever waits does the work, unless someone is at it."""
     _check_timeout(timeout)
-    deadline = kernel._clock.monotonic() + timeout
-    while True:
-        row = _ticket_row(kernel, ticket)
-        if row.receipt is not None or row.failure is not None:
-            return row
-        if not kernel._commits.pending.finish(row.key, ticket.seq, deadline):
-            row = _ticket_row(kernel, ticket)
-            if row.receipt is not None or row.failure is not None:
-                return row
+    deadline, is_late = kernel._clock.monotonic() + timeout, False
+    while (row := _ticket_row(kernel, ticket)).receipt is None and row.failure is None:
+        if is_late:
             raise Timeout(
                 f"the checkpoint is still pending after {timeout:g} s",
                 hint="it is durable and will be applied; ask for its ticket again",
                 ticket=str(ticket),
             )
+        is_late = not kernel._commits.pending.finish(row.key, ticket.seq, deadline)
+    return row
 
 
 def _ticket_row(kernel: Kernel, ticket: Ticket) -> TicketRow:
-    row = kernel._commits.pending.catalog.ticket(kernel._tenant, ticket.seq, ticket.secret)
+    row = kernel._catalog.ticket(kernel._tenant, ticket.seq, ticket.secret)
     if row is None:
         raise NotFound("there is no such ticket", hint="it may be another tenant's, or forgotten")
     return row
@@ -216,13 +214,3 @@ def _check_timeout(timeout: float) -> None:
 
 def _parsed(ticket: Ticket | str) -> Ticket:
     return ticket if isinstance(ticket, Ticket) else Ticket.parse(ticket)
-
-
-def _waits(context: CheckpointContext | None, wait_for_commit: bool) -> bool:
-    if context is None:
-        return wait_for_commit
-    if context not in get_args(CheckpointContext):
-        raise Invalid(
-            f"there is no checkpoint context {context!r}", hint=f"use {', '.join(get_args(CheckpointContext))}"
-        )
-    return context != "loop_completed"

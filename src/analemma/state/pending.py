@@ -7,24 +7,21 @@ settled in the transaction that makes its version, and a branch whose head moved
 
 from __future__ import annotations
 
-import inspect
 import os
 import random
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import orjson
 
 from analemma import errors
-from analemma.blocks.store import Carried
 from analemma.canon.identity import BlockId
-from analemma.canon.nodes import Block, node_link_ids
-from analemma.canon.read import Loaded, NodeCache
-from analemma.canon.trees import Edited, Trees
-from analemma.catalog.kernel.pending import Delta, PendingEntry, Settlement
+from analemma.canon.nodes import Block
+from analemma.canon.trees import Edited
+from analemma.catalog.kernel.pending import PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, Head, Idempotency
 from analemma.clock import attempts
 from analemma.context import Context
@@ -41,10 +38,9 @@ from analemma.errors import (
 from analemma.state.arguments import other_request
 from analemma.state.commits import Commits, Draft, Proposal
 from analemma.state.pending_deltas import PendingDelta, unpack_delta
-from analemma.state.records import Manifest, decode_manifest, encode_receipt
+from analemma.state.records import Manifest, encode_receipt
 from analemma.state.save import apply_update
 
-SECRET_BYTES = 16
 MOST_ENTRIES = 128
 """Versions per transaction: more gain little and make everyone else wait."""
 MOST_BYTES = 8 << 20
@@ -69,9 +65,7 @@ LONGEST_AGE_S = 1e10
 """Some 300 years, of which the database can still be told the beginning."""
 
 _KINDS: dict[str, type[AnalemmaError]] = {
-    found.kind: found
-    for _, found in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(found, AnalemmaError) and found.__module__ == errors.__name__
+    found.kind: found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, AnalemmaError)
 }
 
 
@@ -92,7 +86,7 @@ class Pending:
     """What is pending in one tenant, and the thread that applies it."""
 
     def __init__(self, context: Context, commits: Commits) -> None:
-        self.catalog = context.catalog
+        self._catalog = context.catalog
         self._context = context
         self._tenant = context.tenant
         self._clock = context.clock
@@ -122,7 +116,7 @@ class Pending:
     @property
     def pending(self) -> int:
         """How many checkpoints wait to be applied, whoever made them."""
-        return self.catalog.pending_count(self._tenant)
+        return self._catalog.pending_count(self._tenant)
 
     def drain(self, timeout_s: float | None = None) -> int:
         """Apply everything that is pending now, of this process or any other; how many were applied. What is left
@@ -130,10 +124,10 @@ class Pending:
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         settled = 0
         in_the_way: dict[BranchKey, AnalemmaError] = {}
-        through = self.catalog.newest_pending(self._tenant)
+        through = self._catalog.newest_pending(self._tenant)
         while through is not None and not self._is_late(deadline):
             # Those in the way are found again, hence beyond the limit.
-            keys = self.catalog.pending_branches(self._tenant, through=through, limit=MOST_BRANCHES + len(in_the_way))
+            keys = self._catalog.pending_branches(self._tenant, through=through, limit=MOST_BRANCHES + len(in_the_way))
             keys = [key for key in keys if key not in in_the_way][:MOST_BRANCHES]
             if not keys:
                 break
@@ -154,23 +148,15 @@ class Pending:
             raise Invalid(
                 f"cannot forget what is older than {older_than_s} s", hint=f"an age is from 0 to {LONGEST_AGE_S:.0f} s"
             )
-        return self.catalog.forget_tickets(
+        return self._catalog.forget_tickets(
             self._tenant, before_us=self._clock.now_us() - round(older_than_s * 1_000_000)
         )
-
-    def enter(
-        self, key: BranchKey, delta: Delta, *, idempotency_key: str | None = None, fingerprint: bytes | None = None
-    ) -> tuple[int, bytes]:
-        """Keep a delta, durably; its place and its secret. Who applies it is not decided yet."""
-        secret = self._context.entropy.random_bytes(SECRET_BYTES)
-        entry = PendingEntry(key, secret, self._clock.now_us(), idempotency_key, fingerprint, delta)
-        return self.catalog.enter(self._tenant, entry), secret
 
     def finish(self, key: BranchKey, through: int | None = None, deadline: float | None = None) -> bool:
         """Apply what is pending on a branch now, or up to a place; False if that was not done by `deadline` on the
         monotonic clock. Raises what is in the way."""
         if through is None:
-            through = self.catalog.newest_pending(self._tenant, key)
+            through = self._catalog.newest_pending(self._tenant, key)
             if through is None:
                 return True
         for _ in attempts(
@@ -271,7 +257,7 @@ class Pending:
     def _look_around(self) -> None:
         """Take up what other processes left behind, and what something was in the way of."""
         before_us = self._clock.now_us() - round(LEFT_BEHIND_S * 1_000_000)
-        left = self.catalog.pending_branches(self._tenant, before_us=before_us, limit=MOST_BRANCHES)
+        left = self._catalog.pending_branches(self._tenant, before_us=before_us, limit=MOST_BRANCHES)
         with self._lock:
             self._wanted |= dict.fromkeys(left) | self._stuck
 
@@ -304,23 +290,21 @@ class Pending:
     def _apply(self, keys: Sequence[BranchKey]) -> Applied:
         """Apply the next entries of these branches in one transaction. What is in the way of one branch is in the way
         of no other."""
-        entries = self.catalog.pending_entries(self._tenant, keys, most_entries=MOST_ENTRIES, most_bytes=MOST_BYTES)
-        fitting = _fitting(entries)
+        entries = self._catalog.pending_entries(self._tenant, keys, most_entries=MOST_ENTRIES, most_bytes=MOST_BYTES)
         is_full = len(entries) >= MOST_ENTRIES or sum(entry.delta.length for entry in entries) >= MOST_BYTES
+        fitting = _fitting(entries)
         done = Applied(more=is_full or len(fitting) < len(entries))
-        if not entries:
-            return done
         by_key: dict[BranchKey, list[PendingEntry]] = {}
         for entry in fitting:
             by_key.setdefault(entry.key, []).append(entry)
+        if not by_key:
+            return done
         # After the entries: whatever was applied before they were read is in these heads.
-        heads = self.catalog.heads(self._tenant, list(by_key))
-        builder = _Builder(self._context, self._commits)
-        builder.warm(heads.values())
+        builder = _Builder(self._context, self._commits, self._catalog.heads(self._tenant, list(by_key)))
         branches = []
         for key in sorted(by_key):
             try:
-                branch = builder.build(key, heads.get(key), by_key[key])
+                branch = builder.build(key, by_key[key])
             except AnalemmaError as exc:
                 done.unsettled[key] = exc
                 continue
@@ -333,20 +317,29 @@ class Pending:
 
     def _settle(self, branches: Sequence[_Branch], done: Applied) -> None:
         steps = [step for branch in branches for step in branch.steps]
+        requests = [step.commit for step in steps if step.commit is not None]
         try:
-            self.catalog.settle(self._tenant, steps)
+            self._catalog.settle(self._tenant, steps)
         except AnalemmaError as exc:
+            first, *others = steps
             if len(branches) > 1 and not isinstance(exc, Unavailable | Timeout):
                 # One of them is refused; by themselves the others are not.
                 for branch in branches:
                     self._settle([branch], done)
-            elif isinstance(exc, Invalid | Limit):
-                self._refused(branches[0], exc, done)
-            else:
-                # Someone else was faster, or the answer was lost: the rows know, and are asked again.
-                cause = None if isinstance(exc, Conflict | OutcomeUnknown) else exc
-                done.unsettled.update(dict.fromkeys((branch.key for branch in branches), cause))
-                self._give_up(steps, exc)
+                return
+            is_refused = isinstance(exc, Invalid | Limit) and bool(requests)
+            # What was uploaded for those that are not tried again at once will be uploaded again.
+            left = [step.commit for step in (others if is_refused and others else steps) if step.commit is not None]
+            self._context.blocks.give_up([upload for request in left for upload in request.uploads], exc)
+            if is_refused:
+                # One of these versions is none that the database takes: by itself each is stored, or its delta fails.
+                done.more = done.more or bool(others)
+                alone = first if others else Settlement(first.seq, failure=write_failure(exc))
+                self._settle([_Branch(branches[0].key, [alone], [])], done)
+                return
+            # Someone else was faster, or the answer was lost: the rows know, and are asked again.
+            cause = None if isinstance(exc, Conflict | OutcomeUnknown) else exc
+            done.unsettled.update(dict.fromkeys((branch.key for branch in branches), cause))
             return
         done.settled += len(steps)
         done.reached.update({branch.key: branch.steps[-1].seq for branch in branches})
@@ -354,30 +347,8 @@ class Pending:
             self._reached.clear()
         self._reached.update(done.reached)
         self._context.blocks.remember([block for branch in branches for block in branch.emitted])
-        if any(step.commit is not None and step.commit.events for step in steps):
+        if any(request.events for request in requests):
             self._commits.announcer.wake()
-
-    def _refused(self, branch: _Branch, exc: AnalemmaError, done: Applied) -> None:
-        """A version is none that the database takes: by itself each is stored, or its delta fails."""
-        first, *others = branch.steps
-        self._give_up(others or [first], exc)
-        if others:
-            done.more = True
-            self._settle([_Branch(branch.key, [first], [])], done)
-            return
-        try:
-            self.catalog.settle(self._tenant, [Settlement(first.seq, failure=write_failure(exc))])
-        except Conflict:
-            # Somebody else has settled it meanwhile.
-            done.unsettled[branch.key] = None
-            return
-        done.settled += 1
-        done.reached[branch.key] = first.seq
-
-    def _give_up(self, steps: Iterable[Settlement], exc: AnalemmaError) -> None:
-        """What was uploaded for them will be uploaded again."""
-        requests = [step.commit for step in steps if step.commit is not None]
-        self._context.blocks.give_up([upload for request in requests for upload in request.uploads], exc)
 
 
 class _Branch(NamedTuple):
@@ -392,34 +363,31 @@ class _Builder:
     """Builds the versions of one transaction. They can be read before they are stored: each is built on the one
     before."""
 
-    def __init__(self, context: Context, commits: Commits) -> None:
+    def __init__(self, context: Context, commits: Commits, heads: Mapping[BranchKey, Head]) -> None:
         self._tenant = context.tenant
         self._blocks = context.blocks
-        self._trees = context.trees
         self._catalog = context.catalog
         self._commits = commits
-        self._made: dict[BlockId, bytes] = {}
-        self._manifests: dict[BlockId, Manifest] = {}
+        self._heads = heads
+        self._made: dict[BlockId, Block] = {}
+        self._trees = replace(context.trees, fetch=self._fetch).over(self._made)
         self._asked: dict[tuple[str, str, str], BranchKey] = {}
         """Which branch has an entry under each idempotency key of a workflow."""
-
-    def warm(self, heads: Iterable[Head]) -> None:
-        """Read the manifests and roots of all branches in two rounds. Damage is met again, and reported, where it is
-        in the way."""
+        # The manifests and roots of all branches are read in two rounds. Damage is met again, and reported, where it is
+        # in the way.
         with suppress(AnalemmaError):
-            data = self._blocks.fetch([head.manifest for head in heads])
-            self._manifests = {each: decode_manifest(each, data[each]) for each in data}
-            self._blocks.fetch([manifest.root.id for manifest in self._manifests.values()])
+            self._blocks.fetch([head.manifest for head in heads.values()])
+            self._blocks.fetch([self._commits.manifest(head.manifest).root.id for head in heads.values()])
 
-    def build(self, key: BranchKey, head: Head | None, entries: Sequence[PendingEntry]) -> _Branch:
+    def build(self, key: BranchKey, entries: Sequence[PendingEntry]) -> _Branch:
         """The next versions of one branch. Deltas that can never be applied become failures; anything else that goes
         wrong with the first is raised and leaves the branch as it is, with a later one it ends the list."""
-        manifest = None if head is None else self._manifest(head.manifest)
+        head = self._heads.get(key)
         behind = self._commits.left_off(key) if head is None else None
+        with _in_the_way(Invalid, Limit):
+            base = None if head is None else self._commits.manifest(head.manifest)
         branch = _Branch(key, [], [])
         answered: dict[str, Idempotency] = {}
-        nodes = _BranchNodes(self._trees.nodes)
-        trees = Trees(self._fetch, self._trees.registry, self._trees.unknown, nodes)
         for entry in entries:
             asked = entry.idempotency_key
             if asked is not None:
@@ -430,98 +398,58 @@ class _Builder:
                 if before is not None:
                     branch.steps.append(_replayed(entry, before))
                     continue
+            delta: PendingDelta | None = None
             try:
                 delta = unpack_delta(entry.delta)
-            except Corrupt as exc:
-                branch.steps.append(Settlement(entry.seq, failure=write_failure(exc)))
-                continue
-            try:
-                tree = apply_update(trees, None if manifest is None else manifest.root.id, delta.update)
-                draft = self._draft(_proposal(entry, delta, tree, head, manifest), behind)
-            except (Invalid, Limit) as exc:
-                branch.steps.append(Settlement(entry.seq, failure=write_failure(exc)))
-                continue
-            except AnalemmaError:
+                draft = self._draft(entry, delta, head, base, behind)
+            except AnalemmaError as exc:
+                if delta is None or isinstance(exc, Invalid | Limit):
+                    branch.steps.append(Settlement(entry.seq, failure=write_failure(exc)))
+                    continue
                 if not branch.steps:
                     raise
                 # Those before it need not wait for what is in its way, nor be uploaded again each time it is tried.
                 break
             branch.steps.append(Settlement(entry.seq, draft.request, encode_receipt(draft.receipt)))
             branch.emitted.extend(draft.emitted)
-            self._made.update({block.id: block.data for block in draft.emitted})
-            head, manifest = draft.request.head, draft.manifest
+            self._made.update({block.id: block for block in draft.emitted})
+            head, base = draft.request.head, draft.manifest
             if draft.request.idempotency is not None:
                 answered[draft.request.idempotency.key] = draft.request.idempotency
-        if manifest is not None:
-            nodes.hand_on(manifest.root.id)
         return branch
 
-    def _draft(self, proposal: Proposal, behind: Head | None) -> Draft:
-        try:
-            return self._commits.draft(proposal, Carried(), behind=behind)
-        except Invalid as exc:
-            # guard: checkpoint.kept.writing
-            raise _in_the_way(exc) from exc
+    def _draft(
+        self, entry: PendingEntry, delta: PendingDelta, head: Head | None, base: Manifest | None, behind: Head | None
+    ) -> Draft:
+        tree = apply_update(self._trees, None if base is None else base.root.id, delta.update)
+        proposal = Proposal(
+            entry.key,
+            Edited(tree.root, (*tree.blocks, *delta.blocks)),
+            head,
+            execution=delta.execution,
+            segment=delta.segment,
+            message=delta.message,
+            metadata=delta.metadata,
+            config=None if base is None else base.config,
+            segments=None if base is None else base.segments,
+            idempotency_key=entry.idempotency_key,
+            fingerprint=entry.fingerprint or b"",
+        )
+        with _in_the_way(Invalid):  # guard: checkpoint.kept.writing
+            return self._commits.draft(proposal, behind=behind)
 
-    def _manifest(self, manifest: BlockId) -> Manifest:
-        known = self._manifests.get(manifest)
-        return known or decode_manifest(manifest, self._fetch([manifest])[manifest])
-
-    def _fetch(self, blocks: Sequence[BlockId]) -> dict[BlockId, bytes]:
-        found = {block: self._made[block] for block in blocks if block in self._made}
-        missing = [block for block in blocks if block not in found]
-        try:
-            return found | self._blocks.fetch(missing) if missing else found
-        except (Invalid, Limit) as exc:
-            # guard: checkpoint.kept.reading
-            raise _in_the_way(exc) from exc
-
-
-class _BranchNodes(NodeCache):
-    """The nodes that the versions of one branch are made of. Most are gone with the next version: in the cache that all
-    branches share they would only take the place of what other branches begin with."""
-
-    def __init__(self, shared: NodeCache | None) -> None:
-        super().__init__()
-        self._shared = shared
-
-    def get(self, block: BlockId) -> Loaded | None:
-        found = super().get(block)
-        return found if found is not None or self._shared is None else self._shared.get(block)
-
-    def hand_on(self, root: BlockId) -> None:
-        """Leave those that the tree at `root` has to the next batch."""
-        waiting = [root] if self._shared is not None else []
-        while waiting:
-            block = waiting.pop()
-            found = self._loaded.pop(block, None)
-            if found is not None and self._shared is not None:
-                self._shared.put(block, found)
-                waiting += node_link_ids(found.node)
+    def _fetch(self, blocks: Sequence[BlockId]) -> Mapping[BlockId, bytes]:
+        with _in_the_way(Invalid, Limit):  # guard: checkpoint.kept.reading
+            return self._blocks.fetch(blocks)
 
 
-def _proposal(
-    entry: PendingEntry, delta: PendingDelta, tree: Edited, head: Head | None, base: Manifest | None
-) -> Proposal:
-    blocks: tuple[Block, ...] = (*tree.blocks, *delta.blocks)
-    return Proposal(
-        entry.key,
-        Edited(tree.root, blocks),
-        head,
-        execution=delta.execution,
-        segment=delta.segment,
-        message=delta.message,
-        metadata=delta.metadata,
-        config=None if base is None else base.config,
-        segments=None if base is None else base.segments,
-        idempotency_key=entry.idempotency_key,
-        fingerprint=entry.fingerprint or b"",
-    )
-
-
-def _in_the_way(exc: AnalemmaError) -> Unavailable:
-    """What this program's store says that is no fault of a delta's: it may be applied later, or by another program."""
-    return Unavailable(exc.message, hint=exc.hint, **exc.facts)
+@contextmanager
+def _in_the_way(*told: type[AnalemmaError]) -> Iterator[None]:
+    """What this program's store says is no fault of a delta's: it may be applied later, or by another program."""
+    try:
+        yield
+    except told as exc:
+        raise Unavailable(exc.message, hint=exc.hint, **exc.facts) from exc
 
 
 def _replayed(entry: PendingEntry, before: Idempotency) -> Settlement:
