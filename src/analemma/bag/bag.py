@@ -18,7 +18,6 @@ from analemma.canon.build import MAXIMUM_DEPTH
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block, Link, decode, link_wire
 from analemma.canon.pointer import Path
-from analemma.canon.read import Parts
 from analemma.canon.trees import Edited, Operation, Trees
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
@@ -358,7 +357,7 @@ def _domain(kernel: Kernel) -> object:
 
 
 def _store(kernel: Kernel) -> BagStore:
-    return BagStore(_domain(kernel), Parts(kernel._trees), kernel._commits.guarded)
+    return BagStore(_domain(kernel), kernel._trees, kernel._commits.guarded)
 
 
 def open_bag(kernel: Kernel, manifest: BlockId) -> SmartStateBag:

@@ -9,8 +9,8 @@ from typing import Any
 from analemma.bag.tracked import Base, NotLoaded, Place, Tracked, never_changes
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
-from analemma.canon.align import Gap
 from analemma.canon.build import MAXIMUM_DEPTH, Packer
+from analemma.canon.align import Gap
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Stored, decode, encode, is_special
@@ -39,7 +39,7 @@ class Changes:
 
 def registry_of(base: Base) -> TypeRegistry:
     """The types that can be stored where a bag comes from."""
-    return standard_registry() if base.store is None else base.store.parts.trees.registry
+    return standard_registry() if base.store is None else base.store.trees.registry
 
 
 def packed_form(value: Any, registry: TypeRegistry, at: Sequence[str] = ()) -> bytes:
@@ -218,7 +218,7 @@ class _Finder:
             self._hold(container._base)
             if len(path) <= depth:
                 return Stored(placeholder.wire, MAXIMUM_DEPTH - depth)
-            return Stored(placeholder.wire, container._base.read(lambda parts: parts.nesting(placeholder.wire)))
+            return Stored(placeholder.wire, container._base.read(lambda nodes: nodes.nesting(placeholder.wire)))
         return container._base.values([placeholder.wire])[0]
 
     def _tracked_form(self, value: Tracked, path: Path, places: Places | None) -> Any:

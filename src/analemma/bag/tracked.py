@@ -20,7 +20,8 @@ from analemma.canon.build import MAXIMUM_DEPTH
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import StandIn, Stored, Wire, encode
 from analemma.canon.pointer import Path
-from analemma.canon.read import Content, Parts, container_kind
+from analemma.canon.read import Content, Nodes, container_kind
+from analemma.canon.trees import Trees
 from analemma.errors import Corrupt, Invalid
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class BagStore:
 
     domain: object
     """Equal for two bags exactly when one's blocks can be linked by the other."""
-    parts: Parts
+    trees: Trees
     guard: Guard
 
 
@@ -64,15 +65,17 @@ class Base:
         self.placed: list[weakref.ref[Any]] = []
         """Containers whose stored form is known only as a place in this version."""
 
-    def read(self, reading: Callable[[Parts], T]) -> T:
+    def read(self, reading: Callable[[Nodes], T]) -> T:
         """Read something of the version."""
         assert self.store is not None and self.manifest is not None
-        parts = self.store.parts
-        return self.store.guard(self.manifest, lambda: reading(parts))
+        trees = self.store.trees
+        return self.store.guard(self.manifest, lambda: reading(trees.open()))
 
     def values(self, wires: Sequence[Wire]) -> list[Any]:
         """The values of these wires, with everything below them."""
-        return self.read(lambda parts: parts.values(wires))
+        assert self.store is not None and self.manifest is not None
+        trees = self.store.trees
+        return self.store.guard(self.manifest, lambda: trees.values(wires))
 
     def same_store(self, other: Base) -> bool:
         """Whether a tree in one can link to what is in the other."""
@@ -231,7 +234,7 @@ class Tracked(StandIn):
         wire = self._wire
         if isinstance(wire, Place):
             root, path = wire
-            found = self._base.read(lambda parts: parts.at(root, path))
+            found = self._base.read(lambda nodes: nodes.wires([(root, path)])[0])
             if container_kind(found) != ("map" if isinstance(self, dict) else "list"):
                 raise Corrupt(f"the tree {root.hex()} does not have what was saved in it", block=root.hex())
             self._wire = wire = found
@@ -244,7 +247,7 @@ class Tracked(StandIn):
             return None
         if depth <= self._depth:
             return Stored(wire, MAXIMUM_DEPTH - self._depth)
-        return Stored(wire, self._base.read(lambda parts: parts.nesting(wire)))
+        return Stored(wire, self._base.read(lambda nodes: nodes.nesting(wire)))
 
     # Loading: what follows is different for dicts and lists.
 
@@ -296,7 +299,7 @@ class Tracked(StandIn):
         """Bring the own storage up to date, with placeholders for what is inside."""
         if self._shell is not None:
             wire = self._known_wire()
-            self._fill(self._base.read(lambda parts: parts.contents([wire])[0]))
+            self._fill(self._base.read(lambda nodes: nodes.contents([wire])[0]))
 
     def _resolve_all(self) -> None:
         """Put values in the place of all placeholders of the own storage."""
@@ -317,7 +320,7 @@ class Tracked(StandIn):
         shell = self._shell
         if shell is not None and shell.small is None:
             wire = self._known_wire()
-            shell.small = self._base.read(lambda parts: parts.is_small(wire))
+            shell.small = self._base.read(lambda nodes: nodes.is_small(wire))
             if shell.small:
                 self._load_shallow()
         return self._shell is not None
@@ -393,7 +396,7 @@ def _load_level(containers: Sequence[Tracked]) -> None:
         shells = [container for container in own if container._shell is not None]
         if shells:
             wires = [container._known_wire() for container in shells]
-            contents = base.read(lambda parts, wires=wires: parts.contents(wires))  # type: ignore[misc]
+            contents = base.read(lambda nodes, wires=wires: nodes.contents(wires))  # type: ignore[misc]
             for container, content in zip(shells, contents, strict=True):
                 container._fill(content)
         waiting = [(container, key, item) for container in own for key, item in container._waiting()]

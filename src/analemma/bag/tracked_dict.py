@@ -85,7 +85,7 @@ class TrackedDict(Tracked, dict[str, Any]):
             if self._open_shell():
                 wire = self._known_wire()
                 # Not str(key): that of an enum's member is its name, and dicts go by what it equals.
-                found = self._base.read(lambda parts: parts.field(wire, str.__str__(key)))
+                found = self._base.read(lambda nodes: nodes.field(wire, str.__str__(key)))
                 if found is not MISSING:
                     self._shell.fields[key] = found = shallow(found)
                 return found

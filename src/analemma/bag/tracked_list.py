@@ -135,7 +135,7 @@ class TrackedList(Tracked, list[Any]):
         read: dict[int, Any] = {}
         if unread:
             wire = self._known_wire()
-            found = self._base.read(lambda parts: parts.items(wire, unread))
+            found = self._base.read(lambda nodes: nodes.items(wire, unread))
             read = {index: shallow(part, index) for index, part in zip(unread, found, strict=True)}
             self._resolve_these([(None, item) for item in read.values() if type(item) is NotLoaded])
         return [

@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
@@ -40,9 +39,6 @@ from analemma.canon.pointer import Path, list_index
 from analemma.canon.types import Tagged, TypeRegistry
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
 
-if TYPE_CHECKING:
-    from analemma.canon.trees import Trees
-
 Fetch = Callable[[Sequence[BlockId]], Mapping[BlockId, bytes]]
 """Gives the verified bytes of every block asked for, or raises. Called once per level, however many blocks that is."""
 
@@ -57,6 +53,9 @@ LARGEST_READ_BYTES = 4 * 2**30
 MOST_ROUNDS = (DEEPEST_CONTENT + 2) * (HIGHEST_LEVEL + 1)
 """Fetches that the deepest value needs when each of its containers is the highest tree."""
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+
+Content = list[Wire] | dict[str, Wire]
+"""The items or fields of a container, each in stored form."""
 
 UnknownTypes = Literal["refuse", "keep"]
 
@@ -128,7 +127,8 @@ class NodeCache:
 
 class Nodes:
     """Decoded nodes, each fetched at most once, and the ways down from them; a level costs one fetch, for however many
-    trees.
+    trees. What is read piece by piece is given in stored form (wires), which is shared with caches: whoever takes one
+    leaves it as it is.
 
     What links say of their targets was checked when the blocks were admitted, and is when they are verified. On the way
     down only that is held against a node without which no walk could go on from it: its kind, its level, its count."""
@@ -170,6 +170,71 @@ class Nodes:
                     for child in check_children(node, [below[child[0][4:]] for child in node.body])
                 ]
         return levels
+
+    def wires(self, places: Iterable[tuple[BlockId, Path]]) -> list[Wire | Missing]:
+        """What stands at each of these paths of whole trees; MISSING where nothing does."""
+        return self.run([locate(*place) for place in places])
+
+    def field(self, container: Wire, key: str) -> Wire | Missing:
+        """One field of a map; MISSING if it has none of that name."""
+        return self.run([step(container, key)])[0]
+
+    def items(self, container: Wire, indexes: Iterable[int]) -> list[Wire]:
+        """Some items of a list, which has that many; the descents share their fetches."""
+        found = self.run(step(container, str(index)) for index in indexes)
+        link = wire_link(container)
+        if link is not None and any(wire is MISSING for wire in found):
+            raise broken_promise(link.id)
+        return found
+
+    def is_small(self, container: Wire) -> bool:
+        """Whether all of a container stands in one place: inline, or in a single leaf."""
+        link = wire_link(container)
+        return link is None or self.root(link).level == 0
+
+    def contents(self, containers: Sequence[Wire]) -> list[Content]:
+        """The fields or items of each of these containers, without what they link to; one fetch per level for all."""
+        links = {number: link for number, wire in enumerate(containers) if (link := wire_link(wire)) is not None}
+        self.get_many([link.id for link in links.values()])
+        leaves = dict(zip(links, self.leaves([self.root(link) for link in links.values()]), strict=True))
+        return [
+            joined(links[number].kind, leaves[number], links[number].id) if number in links else inline_content(wire)
+            for number, wire in enumerate(containers)
+        ]
+
+    def nesting(self, wire: Wire) -> int:
+        """How many containers inside containers there are; reads all that is linked, and makes no values of it. At
+        most one more than can be stored."""
+        deepest = 0
+        inner: list[tuple[Wire, int]] = [(wire, 0)]
+        while inner:
+            linked: dict[BlockId, tuple[Wire, int]] = {}
+            while inner:
+                wire, depth = inner.pop()
+                if container_kind(wire) is None:
+                    link, tag = read_special(wire) if is_special(wire) else (None, None)
+                    if tag is not None:
+                        # As in packing: tags around tags count.
+                        inner.append((tag[1], depth + is_special(tag[1])))
+                        deepest = max(deepest, depth)
+                    continue
+                deepest = max(deepest, depth + 1)
+                if deepest > DEEPEST_CONTENT:
+                    return deepest
+                link = wire_link(wire)
+                if link is None:
+                    inner += [(part, depth + 1) for part in content_wires(inline_content(wire))]
+                elif depth >= linked.get(link.id, (wire, 0))[1]:
+                    # The same block at several depths is walked at the deepest of this round.
+                    linked[link.id] = (wire, depth)
+            contents = self.contents([wire for wire, _ in linked.values()])
+            for (_, depth), content in zip(linked.values(), contents, strict=True):
+                inner += [(part, depth + 1) for part in content_wires(content)]
+        return deepest
+
+    def root(self, link: Link) -> Node:
+        """The node that a link leads to."""
+        return check_shape(link.id, self.get(link.id), link.kind, link.count)
 
     def run(self, walks: Iterable[Walk[R]]) -> list[R]:
         """Run descents in step, so that each level costs one fetch for all of them."""
@@ -522,92 +587,6 @@ def container_kind(wire: Wire) -> Kind | None:
     return "map" if tag is not None and tag[0] == "map" else None
 
 
-Content = list[Wire] | dict[str, Wire]
-"""The items or fields of a container, each in stored form."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Reads a stored tree piece by piece: one field, some items, or a container without what its items link to.
-
-    Everything here is given and gives stored form (wires). Wires are shared with caches: whoever takes one leaves it as
-    it is."""
-
-    trees: Trees
-
-    def at(self, root: BlockId, path: Path) -> Wire | Missing:
-        """What stands at a path of a whole tree; MISSING if nothing does."""
-        return self._nodes().run([locate(root, path)])[0]
-
-    def field(self, container: Wire, key: str) -> Wire | Missing:
-        """One field of a map; MISSING if it has none of that name."""
-        return self._nodes().run([step(container, key)])[0]
-
-    def items(self, container: Wire, indexes: Iterable[int]) -> list[Wire]:
-        """Some items of a list, which has that many; the descents share their fetches."""
-        found = self._nodes().run(step(container, str(index)) for index in indexes)
-        link = wire_link(container)
-        if link is not None and any(wire is MISSING for wire in found):
-            raise broken_promise(link.id)
-        return found
-
-    def is_small(self, container: Wire) -> bool:
-        """Whether all of a container stands in one place: inline, or in a single leaf."""
-        link = wire_link(container)
-        return link is None or self._root(link, self._nodes()).level == 0
-
-    def contents(self, containers: Sequence[Wire]) -> list[Content]:
-        """The fields or items of each of these containers, without what they link to; one fetch per level for all."""
-        nodes = self._nodes()
-        links = {number: link for number, wire in enumerate(containers) if (link := wire_link(wire)) is not None}
-        nodes.get_many([link.id for link in links.values()])
-        leaves = dict(zip(links, nodes.leaves([self._root(link, nodes) for link in links.values()]), strict=True))
-        return [
-            _joined(links[number], leaves[number]) if number in links else inline_content(wire)
-            for number, wire in enumerate(containers)
-        ]
-
-    def values(self, wires: Sequence[Wire]) -> list[Any]:
-        """The values of these wires, with everything below them."""
-        return Reader(self.trees.fetch, self.trees.registry, self.trees.unknown).read_wires(wires)
-
-    def nesting(self, wire: Wire) -> int:
-        """How many containers inside containers there are; reads all that is linked, and makes no values of it. At
-        most one more than can be stored."""
-        deepest = 0
-        inner: list[tuple[Wire, int]] = [(wire, 0)]
-        while inner:
-            linked: dict[BlockId, tuple[Wire, int]] = {}
-            while inner:
-                wire, depth = inner.pop()
-                if container_kind(wire) is None:
-                    link, tag = read_special(wire) if is_special(wire) else (None, None)
-                    if tag is not None:
-                        # As in packing: tags around tags count.
-                        inner.append((tag[1], depth + is_special(tag[1])))
-                        deepest = max(deepest, depth)
-                    continue
-                deepest = max(deepest, depth + 1)
-                if deepest > DEEPEST_CONTENT:
-                    return deepest
-                link = wire_link(wire)
-                if link is None:
-                    inner += [(part, depth + 1) for part in content_wires(inline_content(wire))]
-                elif depth >= linked.get(link.id, (wire, 0))[1]:
-                    # The same block at several depths is walked at the deepest of this round.
-                    linked[link.id] = (wire, depth)
-            contents = self.contents([wire for wire, _ in linked.values()])
-            for (_, depth), content in zip(linked.values(), contents, strict=True):
-                inner += [(part, depth + 1) for part in content_wires(content)]
-        return deepest
-
-    def _nodes(self) -> Nodes:
-        return Nodes(self.trees.fetch, self.trees.nodes)
-
-    def _root(self, link: Link, nodes: Nodes) -> Node:
-        return check_shape(link.id, nodes.get(link.id), link.kind, link.count)
-
-
 def inline_content(wire: Wire) -> Any:
     """The content of a container that stands inline; one of the two may be the user's own dict {"": value}."""
     if is_special(wire):
@@ -617,13 +596,14 @@ def inline_content(wire: Wire) -> Any:
     return wire
 
 
-def _joined(link: Link, leaves: Sequence[Node]) -> Content:
+def joined(kind: Kind, leaves: Sequence[Node], tree: BlockId) -> Content:
+    """What leaves of a list or map hold together, in order; for errors, of which tree they are."""
     if len(leaves) == 1:
         return leaves[0].body  # type: ignore[no-any-return]
-    if link.kind == "list":
+    if kind == "list":
         return [wire for leaf in leaves for wire in leaf.body]
     fields = {key: wire for leaf in leaves for key, wire in leaf.body.items()}
     order = [sort_key(key) for leaf in leaves for key in (next(iter(leaf.body)), next(reversed(leaf.body)))]
-    if len(fields) != link.count or sorted(order) != order:
-        raise broken_promise(link.id)
+    if len(fields) != sum([leaf.length for leaf in leaves]) or sorted(order) != order:
+        raise broken_promise(tree)
     return fields

@@ -28,7 +28,7 @@ from analemma.canon.nodes import (
     node_links,
 )
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
-from analemma.canon.read import MISSING, Fetch, NodeCache, Nodes, Reader, UnknownTypes, locate
+from analemma.canon.read import MISSING, Fetch, NodeCache, Nodes, Reader, UnknownTypes
 from analemma.canon.types import TypeRegistry
 from analemma.errors import Corrupt, NotFound
 
@@ -83,7 +83,11 @@ class Trees:
 
     def unpack(self, wire: Wire) -> Any:
         """The value of what stands inside another block."""
-        return self._reader().read_wires([wire])[0]
+        return self.values([wire])[0]
+
+    def values(self, wires: Sequence[Wire]) -> list[Any]:
+        """The values of pieces of stored form, with everything below them."""
+        return self._reader().read_wires(wires)
 
     def read(self, root: BlockId) -> Any:
         """The value of a tree; one fetch per level."""
@@ -105,15 +109,18 @@ class Trees:
         """What stands at each of these paths, those left out where nothing does; the descents share their fetches."""
         wanted = list(paths)
         parsed = [parse_pointer(path) if isinstance(path, str) else path for path in wanted]
-        found = dict(zip(wanted, Nodes(self.fetch).run(locate(root, path) for path in parsed), strict=True))
+        found = dict(zip(wanted, Nodes(self.fetch).wires((root, path) for path in parsed), strict=True))
         there = {path: wire for path, wire in found.items() if wire is not MISSING}
-        values = self._reader().read_wires(list(there.values()))
-        return dict(zip(there, values, strict=True))
+        return dict(zip(there, self.values(list(there.values())), strict=True))
 
     def fingerprint(self, root: BlockId, path: Path) -> bytes | None:
         """A hash of what stands at a path, without reading all of it; None if nothing does."""
-        found = Nodes(self.fetch).run([locate(root, path)])[0]
+        found = Nodes(self.fetch).wires([(root, path)])[0]
         return None if found is MISSING else bytes(block_id(encode_stored(found)))
+
+    def open(self) -> Nodes:
+        """The nodes of these trees, for whoever reads them piece by piece; edits find those that were met."""
+        return Nodes(self.fetch, self.nodes)
 
     def edit(self, root: BlockId, operations: Iterable[Operation]) -> Edited:
         """The tree after these operations, with the blocks that the tree at `root` does not have."""

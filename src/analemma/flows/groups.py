@@ -14,7 +14,7 @@ from typing import Any, Final
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import wire_link
-from analemma.canon.read import MISSING, Parts, container_kind
+from analemma.canon.read import MISSING, container_kind
 from analemma.catalog.runs.runs import FencedOut
 from analemma.errors import Internal, Invalid, Limit, Unavailable
 from analemma.executors.port import AHEAD, THREADS, Call, CallExecutor, Next, resolve_executor, thread_calls
@@ -211,7 +211,7 @@ def _item_count(run: SegmentRun, group: Group, node: ForEachNode) -> int:
     tokens = path_tokens(node.over)
     found: Any = MISSING
     if tokens[0] in group.ready.fields:
-        found = Parts(run.state.trees).at(run.state.root.id, tokens)
+        found = run.state.trees.open().wires([(run.state.root.id, tokens)])[0]
     if found is MISSING or container_kind(found) != "list":
         what = "nothing is there" if found is MISSING else "that is no list"
         raise Invalid(f"{node.id} goes over {node.over}, and {what}", hint="give it a list", node=node.id)

@@ -19,7 +19,7 @@ from analemma.canon.nodes import (
     link_wire,
 )
 from analemma.canon.pointer import format_pointer
-from analemma.canon.read import MISSING, Nodes, Parts, locate
+from analemma.canon.read import MISSING
 from analemma.canon.trees import Trees
 from analemma.catalog.port import BranchKey
 from analemma.errors import Denied, Invalid
@@ -83,7 +83,7 @@ class WorkingState:
             known = self._viewed = self._part(wanted)
         guard = self._guard if store is None else _noting(self._guard, store)
         return SmartStateBag._of_version(
-            BagStore(object(), Parts(known.trees), guard),
+            BagStore(object(), known.trees, guard),
             self.key,
             manifest=self.manifest,
             version=self.version,
@@ -198,11 +198,11 @@ def _fields(trees: Trees, root: Link, wanted: frozenset[str]) -> dict[str, Wire]
     if not wanted:
         return {}
     if root.count <= FEW_FIELDS:
-        content = Parts(trees).contents([link_wire(root)])[0]
+        content = trees.open().contents([link_wire(root)])[0]
         assert type(content) is dict
         return {name: wire for name, wire in content.items() if name in wanted}
     names = sorted(wanted)
-    wires = Nodes(trees.fetch, trees.nodes).run(locate(root.id, (name,)) for name in names)
+    wires = trees.open().wires((root.id, (name,)) for name in names)
     return {name: wire for name, wire in zip(names, wires, strict=True) if wire is not MISSING}
 
 

@@ -25,7 +25,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from analemma.blocks.codec import MAX_BLOCK_BYTES, RAW, compress, decompress
 from analemma.canon.identity import BlockId
-from analemma.canon.read import MISSING, Nodes, locate
+from analemma.canon.read import MISSING, Nodes
 from analemma.canon.trees import Operation
 from analemma.catalog.langgraph.pending_writes import adopt
 from analemma.catalog.langgraph.threads import (
@@ -363,8 +363,7 @@ class Threads:
         roots = [self.commits.manifest(row.manifest).root.id for row in rows]
         wanted = [(number, name) for number in range(len(roots)) for name in channels]
         paths = [(roots[number], ("channels", name)) for number, name in wanted]
-        nodes = Nodes(self._trees.fetch)
-        wires = nodes.run(locate(*each) for each in [*paths, *((root, ("checkpoint",)) for root in roots)])
+        wires = Nodes(self._trees.fetch).wires([*paths, *((root, ("checkpoint",)) for root in roots)])
         for row, wire in zip(rows, wires[len(wanted) :], strict=True):
             told: Any = MISSING if wire is MISSING else self._trees.unpack(wire)
             self._check_name(row, "" if told is MISSING else str(self.loads(Serialized(*told)).get("id")))

@@ -14,7 +14,7 @@ from analemma.bag.tracked import Base, NotLoaded, never_changes, plain_copy
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.canon.nodes import Wire, encode
 from analemma.canon.pointer import format_pointer
-from analemma.canon.read import Nodes, Parts, Reader, container_kind, locate
+from analemma.canon.read import Nodes, container_kind
 from analemma.canon.trees import Edited, Operation, Trees
 from analemma.catalog.kernel.payloads import Leases, released
 from analemma.context import Context
@@ -75,12 +75,12 @@ class LeasedTrees(Base):
 
     def fields_of(self, pointer: Pointer, execution: str) -> dict[str, StoredField]:
         """The fields of a tree that holds several, without those parts of them that have trees of their own."""
-        parts = Parts(self.trees)
+        nodes = self.trees.open()
         with self._leased([pointer]):
-            wire = parts.at(pointer.hash, ())
+            (wire,) = nodes.wires([(pointer.hash, ())])
             if container_kind(wire) != "map":
                 raise Corrupt(f"block {pointer.hash.hex()} is no map of fields", block=pointer.hash.hex())
-            (fields,) = parts.contents([wire])
+            (fields,) = nodes.contents([wire])
         assert isinstance(fields, dict)
         return {name: StoredField(pointer, execution, grouped=True, wire=wire) for name, wire in fields.items()}
 
@@ -96,9 +96,9 @@ class LeasedTrees(Base):
     def _read(self, fields: Sequence[StoredField]) -> list[Any]:
         with self._leased([each.pointer for each in fields]):
             roots = [each.pointer.hash for each in fields if not each.grouped]
-            found = iter(Nodes(self.trees.fetch).run(locate(root, ()) for root in roots))
+            found = iter(Nodes(self.trees.fetch).wires((root, ()) for root in roots))
             wires = [each.wire if each.grouped else next(found) for each in fields]
-            return Reader(self.trees.fetch, self.trees.registry, self.trees.unknown).read_wires(wires)
+            return self.trees.values(wires)
 
     @contextmanager
     def _leased(self, pointers: Sequence[Pointer]) -> Iterator[None]:

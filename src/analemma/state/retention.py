@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from analemma.canon.identity import BlockId
-from analemma.canon.read import MISSING, Nodes, locate
+from analemma.canon.read import MISSING, Nodes
 from analemma.catalog.kernel.versions import RetentionPolicy
 from analemma.catalog.langgraph.threads import CheckpointRow
 from analemma.catalog.port import BranchKey, ExpiringVersion, Pin, Tag, Version
@@ -245,7 +245,7 @@ def _unnamed(kernel: Kernel, head: BlockId, rows: Sequence[CheckpointRow]) -> li
 def held_channels(kernel: Kernel, manifest: BlockId, channels: Collection[str]) -> list[str]:
     """Those of some channels that a checkpoint holds whole: only what leads to them is read."""
     names, root = sorted(channels), kernel._commits.manifest(manifest).root.id
-    found = Nodes(kernel._trees.fetch).run(locate(root, ("channels", name)) for name in names)
+    found = Nodes(kernel._trees.fetch).wires((root, ("channels", name)) for name in names)
     return [name for name, wire in zip(names, found, strict=True) if wire is not MISSING]
 
 
