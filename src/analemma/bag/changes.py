@@ -10,7 +10,7 @@ from analemma.bag.tracked import Base, NotLoaded, Place, Tracked, never_changes
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import TrackedList
 from analemma.canon.build import MAXIMUM_DEPTH, Packer
-from analemma.canon.align import Gap
+from analemma.canon.diff import Gap
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Stored, decode, encode, is_special

@@ -14,7 +14,7 @@ from analemma.bag.changes import Changes, form_of
 from analemma.bag.tracked import Base, NotLoaded, Place, Tracked, held_elsewhere, never_changes, stored_at
 from analemma.bag.tracked_dict import TrackedDict
 from analemma.bag.tracked_list import ListShell, TrackedList, new_place
-from analemma.canon.align import Gap
+from analemma.canon.diff import Gap
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path

@@ -17,7 +17,7 @@ from operator import is_not
 from typing import Any, SupportsIndex
 
 from analemma.bag.tracked import MAKERS, SLOTS, Base, NotLoaded, Tracked, shallow
-from analemma.canon.align import Gap, align
+from analemma.canon.diff import Gap, align
 from analemma.canon.edit import Runs
 from analemma.canon.nodes import Wire, wire_link
 from analemma.canon.read import Content

@@ -1,34 +1,149 @@
-"""What changed between two trees, as operations that turn one into the other; subtrees with the same hash are never
-read."""
+"""What changed: between two sequences, the stretches that do not match; between two trees, the operations that make the
+one into the other, found without reading what they share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-from analemma.canon.align import Gap, align
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
     DEEPEST_CONTENT,
+    HIGHEST_LEVEL,
     Kind,
     Node,
     Wire,
     broken_promise,
-    check_shape,
-    child_id,
     encode_stored,
     link_wire,
     too_deep,
     wire_link,
 )
 from analemma.canon.pointer import Path
-from analemma.canon.read import MISSING, Nodes, Reader, container_kind, inline_content, root_link
-from analemma.errors import Corrupt, Limit
+from analemma.canon.read import MISSING, Nodes, Reader, container_kind, inline_content, joined, root_link
+from analemma.errors import Limit
 
 MOST_DIFFERING = 2**24
 """Nodes, fields and items that one comparison may look at. A few blocks that name each other twice stand for any number
 of them, so that nothing else would end it."""
+
+
+LONGEST_SCRIPT = 128
+"""Changes searched for among repeated elements before settling for "all of this became all of that"."""
+ANCHOR_PASSES = 16
+"""Times that, on average, an element may be looked at in the search for what to hold fast. Ordinary sequences take two
+or three; in some every pass finds one more pair, and the square of their length would be the price."""
+
+
+class Gap(NamedTuple):
+    """Runs of two sequences that do not match: [old_start, old_stop) became [new_start, new_stop)."""
+
+    old_start: int
+    old_stop: int
+    new_start: int
+    new_stop: int
+
+
+def align(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[Gap]:
+    """Where two sequences differ, in order: equal ends are trimmed, then elements that occur once in both are held
+    fast."""
+    gaps: list[Gap] = []
+    budget = ANCHOR_PASSES * (len(old) + len(new))
+    stack = [Gap(0, len(old), 0, len(new))]
+    while stack:
+        a, b, c, d = stack.pop()
+        while a < b and c < d and old[a] == new[c]:
+            a, c = a + 1, c + 1
+        while a < b and c < d and old[b - 1] == new[d - 1]:
+            b, d = b - 1, d - 1
+        if a == b and c == d:
+            continue
+        gap = Gap(a, b, c, d)
+        if set(old[a:b]).isdisjoint(new[c:d]):
+            gaps.append(gap)
+            continue
+        anchors = _anchors(old, new, gap) if budget > 0 else []
+        budget -= b - a + d - c
+        if anchors:
+            stack.extend(reversed(_between(anchors, gap)))
+        else:
+            gaps += _between(_shortest_script(old, new, gap), gap)
+    return gaps
+
+
+def _between(matches: Sequence[tuple[int, int]], gap: Gap) -> list[Gap]:
+    """What is left of a gap between matching pairs of places."""
+    a, b, c, d = gap
+    left = []
+    for old_place, new_place in [*matches, (b, d)]:
+        if old_place > a or new_place > c:
+            left.append(Gap(a, old_place, c, new_place))
+        a, c = old_place + 1, new_place + 1
+    return left
+
+
+def _anchors(old: Sequence[Hashable], new: Sequence[Hashable], gap: Gap) -> list[tuple[int, int]]:
+    """Elements that occur exactly once on each side, the longest run of them that keeps its order."""
+    old_counts = Counter(old[gap.old_start : gap.old_stop])
+    new_places = {}
+    new_counts: Counter[Hashable] = Counter()
+    for place in range(gap.new_start, gap.new_stop):
+        new_counts[new[place]] += 1
+        new_places[new[place]] = place
+    pairs = [
+        (place, new_places[old[place]])
+        for place in range(gap.old_start, gap.old_stop)
+        if old_counts[old[place]] == 1 and new_counts[old[place]] == 1
+    ]
+    ends: list[int] = []
+    chains: list[int] = []
+    previous: list[int] = []
+    for number, (_, place) in enumerate(pairs):
+        position = bisect_left(ends, place)
+        previous.append(chains[position - 1] if position else -1)
+        if position == len(ends):
+            ends.append(place)
+            chains.append(number)
+        else:
+            ends[position] = place
+            chains[position] = number
+    chain: list[tuple[int, int]] = []
+    number = chains[-1] if chains else -1
+    while number >= 0:
+        chain.append(pairs[number])
+        number = previous[number]
+    return chain[::-1]
+
+
+def _shortest_script(old: Sequence[Hashable], new: Sequence[Hashable], gap: Gap) -> list[tuple[int, int]]:
+    """The matching places under the fewest insertions and removals (Myers' greedy algorithm), or none if that takes too
+    many."""
+    first, last_old, second, last_new = gap
+    width, height = last_old - first, last_new - second
+    # By diagonal: how far it leads, and the runs of matches that were passed, each with the one before.
+    furthest: dict[int, tuple[int, Any]] = {1: (0, None)}
+    for changes in range(min(width + height, LONGEST_SCRIPT) + 1):
+        for diagonal in range(-changes, changes + 1, 2):
+            if diagonal == -changes or (diagonal != changes and furthest[diagonal - 1][0] < furthest[diagonal + 1][0]):
+                x, run = furthest[diagonal + 1]
+            else:
+                x, run = furthest[diagonal - 1]
+                x += 1
+            y, start = x - diagonal, x
+            while x < width and y < height and old[first + x] == new[second + y]:
+                x, y = x + 1, y + 1
+            furthest[diagonal] = x, run if x == start else (start, x, diagonal, run)
+            if x >= width and y >= height:
+                matches: list[tuple[int, int]] = []
+                run = furthest[diagonal][1]
+                while run is not None:
+                    start, stop, diagonal, run = run
+                    matches += [(first + x, second + x - diagonal) for x in range(stop - 1, start - 1, -1)]
+                return matches[::-1]
+    return []
 
 
 class _Change(NamedTuple):
@@ -74,7 +189,11 @@ class _Differ:
             self._compare_lists(old, new, path)
 
     def _compare_maps(self, old: Wire, new: Wire, path: Path) -> None:
-        before, after = self._differing_fields(old, new)
+        before: dict[str, Wire] = {}
+        after: dict[str, Wire] = {}
+        for _, olds, news in self._stretches("map", old, new):
+            before |= olds
+            after |= news
         added: list[_Change] = []
         changed: list[tuple[str, Wire, Wire]] = []
         # Most of the fields in leaves that differ are the same, and most of them texts.
@@ -95,7 +214,7 @@ class _Differ:
                 self.compare(held, wire, (*path, key))
 
     def _compare_lists(self, old: Wire, new: Wire, path: Path) -> None:
-        for start, before, after in self._differing_items(old, new):
+        for start, before, after in self._stretches("list", old, new):
             gaps = align([encode_stored(wire) for wire in before], [encode_stored(wire) for wire in after])
             pairs = [(before[gap.old_start + n], after[gap.new_start + n]) for gap in gaps for n in range(_paired(gap))]
             self._prefetch(pairs)
@@ -125,112 +244,53 @@ class _Differ:
         ]
         self._nodes.get_many(wanted)
 
-    def _differing_fields(self, old: Wire, new: Wire) -> tuple[dict[str, Wire], dict[str, Wire]]:
-        """The fields of the leaves that the two maps do not share. Keys are unique, so a leaf found in both settles its
-        keys."""
-        before, after = wire_link(old), wire_link(new)
-        if before is None or after is None:
-            return self._all_fields(old), self._all_fields(new)
-        sides = [[before.id], [after.id]]
-        level: int | None = None
+    def _stretches(self, kind: Kind, old: Wire, new: Wire) -> list[tuple[int, Any, Any]]:
+        """Stretches of two containers that may differ: where they start in the new one, what the old one has there and
+        what the new one has. Leaves that both have in the same order are in none."""
+        links = [link for wire in (old, new) if (link := wire_link(wire)) is not None]
+        if not links:
+            return [(0, inline_content(old), inline_content(new))]
+        if len(links) == 1:
+            for node in self._nodes.get_many([link.id for link in links]).values():
+                self._look_at(node.length)
+            before, after = self._nodes.contents([old, new])
+            return [(0, before, after)]
+        counts = {link.id: link.count for link in links}
+        stretches = [(0, [links[0].id], [links[1].id])]
+        above = HIGHEST_LEVEL + 1
         while True:
-            shared = set(sides[0]) & set(sides[1])
-            sides = [[block for block in side if block not in shared] for side in sides]
-            level, nodes = self._next_level("map", level, sides)
+            nodes = self._nodes.get_many([block for _, *sides in stretches for side in sides for block in side])
+            level = max([node.level for node in nodes.values()], default=0)
+            for block, node in nodes.items():
+                # Every round goes down, or there would be no end.
+                if node.kind != kind or node.level >= above:
+                    raise broken_promise(block)
             if level == 0:
                 break
-            sides = [self._expanded(side, nodes, level) for side in sides]
-        first, second = [self._joined_fields([nodes[block] for block in side]) for side in sides]
-        return first, second
-
-    def _differing_items(self, old: Wire, new: Wire) -> list[tuple[int, list[Wire], list[Wire]]]:
-        """Stretches of the two lists that may differ: where they start in the new list, the old items and the new
-        ones."""
-        before, after = wire_link(old), wire_link(new)
-        if before is None or after is None:
-            return [(0, self._all_items(old), self._all_items(new))]
-        stretches = [(0, [before.id], [after.id])]
-        level: int | None = None
-        while True:
-            level, nodes = self._next_level("list", level, [side for _, *sides in stretches for side in sides])
-            if level == 0:
-                break
-            stretches = [
-                stretch
-                for start, olds, news in stretches
-                for stretch in self._narrowed(start, olds, news, nodes, level)
-            ]
+            above, narrower = level, []
+            for start, *sides in stretches:
+                olds, news = [self._expanded(side, nodes, level, counts) for side in sides]
+                position = 0
+                for gap in align(olds, news):
+                    start += sum([counts[block] for block in news[position : gap.new_start]])
+                    position = gap.new_start
+                    narrower.append((start, olds[gap.old_start : gap.old_stop], news[gap.new_start : gap.new_stop]))
+            stretches = narrower
+        for node in nodes.values():
+            self._look_at(node.length)
         return [
             (
                 start,
-                self._joined_items([nodes[block] for block in olds]),
-                self._joined_items([nodes[block] for block in news]),
+                joined(kind, [nodes[block] for block in olds], links[0].id),
+                joined(kind, [nodes[block] for block in news], links[1].id),
             )
             for start, olds, news in stretches
         ]
 
-    def _next_level(
-        self, kind: Kind, above: int | None, sides: Sequence[Sequence[BlockId]]
-    ) -> tuple[int, dict[BlockId, Node]]:
-        """These nodes and the highest level among them; every round goes down, or there would be no end."""
-        nodes = self._nodes.get_many([block for side in sides for block in side])
-        level = max((node.level for node in nodes.values()), default=0)
-        for block, node in nodes.items():
-            if node.kind != kind or (above is not None and node.level >= above):
-                raise broken_promise(block)
-        return level, nodes
-
-    def _narrowed(
-        self, start: int, olds: list[BlockId], news: list[BlockId], nodes: dict[BlockId, Node], level: int
-    ) -> list[tuple[int, list[BlockId], list[BlockId]]]:
-        counts: dict[BlockId, int] = {}
-        for block in news:
-            node = nodes[block]
-            if node.level == level:
-                counts.update({child_id(child): child[1] for child in node.body})
-            else:
-                counts[block] = node.length
-        olds, news = self._expanded(olds, nodes, level), self._expanded(news, nodes, level)
-        found = []
-        position = 0
-        for gap in align(olds, news):
-            start += sum([counts[block] for block in news[position : gap.new_start]])
-            position = gap.new_start
-            found.append((start, olds[gap.old_start : gap.old_stop], news[gap.new_start : gap.new_stop]))
-        return found
-
-    def _all_fields(self, wire: Wire) -> dict[str, Wire]:
-        link = wire_link(wire)
-        return inline_content(wire) if link is None else self._joined_fields(self._leaves("map", link.id))
-
-    def _all_items(self, wire: Wire) -> list[Wire]:
-        link = wire_link(wire)
-        return wire if link is None else self._joined_items(self._leaves("list", link.id))
-
-    def _joined_fields(self, leaves: Sequence[Node]) -> dict[str, Wire]:
-        count = sum([leaf.length for leaf in leaves])
-        self._look_at(count)
-        fields = {key: wire for leaf in leaves for key, wire in leaf.body.items()}
-        if len(fields) != count:
-            raise Corrupt("a map has a field twice")
-        return fields
-
-    def _joined_items(self, leaves: Sequence[Node]) -> list[Wire]:
-        self._look_at(sum([leaf.length for leaf in leaves]))
-        return [item for leaf in leaves for item in leaf.body]
-
-    def _look_at(self, count: int) -> None:
-        self._looked_at += count
-        if self._looked_at > MOST_DIFFERING:
-            raise Limit("the two values differ in too many places", hint="compare parts of them")
-
-    def _leaves(self, kind: Kind, tree: BlockId) -> Sequence[Node]:
-        root = self._nodes.get(tree)
-        self._look_at(root.length)
-        return self._nodes.leaves([check_shape(tree, root, kind, root.length)])[0]
-
-    def _expanded(self, blocks: Sequence[BlockId], nodes: dict[BlockId, Node], level: int) -> list[BlockId]:
-        """These nodes with those of the given level replaced by their children."""
+    def _expanded(
+        self, blocks: Sequence[BlockId], nodes: Mapping[BlockId, Node], level: int, counts: dict[BlockId, int]
+    ) -> list[BlockId]:
+        """These nodes with those of the given level replaced by their children, whose counts are noted."""
         expanded: list[BlockId] = []
         for block in blocks:
             node = nodes[block]
@@ -238,8 +298,15 @@ class _Differ:
                 expanded.append(block)
                 continue
             self._look_at(len(node.body))
-            expanded += [child[0][4:] for child in node.body]
+            below = [child[0][4:] for child in node.body]
+            counts.update(zip(below, [child[1] for child in node.body], strict=True))
+            expanded += below
         return expanded
+
+    def _look_at(self, count: int) -> None:
+        self._looked_at += count
+        if self._looked_at > MOST_DIFFERING:
+            raise Limit("the two values differ in too many places", hint="compare parts of them")
 
 
 def _differ(old: Wire, new: Wire) -> bool:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, NewType, get_args
 
-from analemma.canon.align import Gap, align
 from analemma.canon.build import Packer
+from analemma.canon.diff import Gap, align
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
