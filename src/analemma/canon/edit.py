@@ -47,6 +47,7 @@ from analemma.canon.nodes import (
     node_links,
     read_special,
     sort_key,
+    wire_link,
     wire_links,
 )
 from analemma.canon.pointer import Path, format_pointer, list_index
@@ -603,12 +604,15 @@ class _Editor:
         if type(slot) is dict:
             if not is_special(slot):
                 return _MapDraft(None, dict(slot))
-            link, tag = read_special(slot)
-            if link is not None and link.kind in ("list", "map"):
-                check_shape(link.id, self._nodes.get(link.id), link.kind, link.count)
-                return _MapDraft(link.id, {}) if link.kind == "map" else _ListDraft(link.id, Runs(range(link.count)))
-            if tag is not None and tag[0] == "map":
-                return _MapDraft(None, {"": tag[1]})
+            special = read_special(slot)
+            if not isinstance(special, Link):
+                if special[0] == "map":
+                    return _MapDraft(None, {"": special[1]})
+            elif special.kind in ("list", "map"):
+                self._nodes.root(special)
+                if special.kind == "map":
+                    return _MapDraft(special.id, {})
+                return _ListDraft(special.id, Runs(range(special.count)))
         pointer = format_pointer(path)
         raise Invalid(
             f"what stands at {pointer or 'the root'} is no dict or list, so nothing below it can be changed",
@@ -671,7 +675,7 @@ class _Editor:
             return root
         if isinstance(root, _DRAFTS):
             return self._finish_tree(root)
-        link = read_special(root).link
+        link = wire_link(root)
         assert link is not None
         return self._unchanged(link.id) if link.id == self._old_root else link
 

@@ -69,11 +69,8 @@ class Link(NamedTuple):
     """Whether the target links to further blocks; a collector need not read it otherwise."""
 
 
-class Special(NamedTuple):
-    """A decoded `{"": [...]}`: exactly one of the two is set."""
-
-    link: Link | None
-    tag: tuple[str, Wire] | None
+Tag = tuple[str, Wire]
+"""A name and the payload that it stands around."""
 
 
 def is_special(wire: Wire) -> bool:
@@ -81,8 +78,8 @@ def is_special(wire: Wire) -> bool:
     return type(wire) is dict and len(wire) == 1 and "" in wire
 
 
-def read_special(wire: dict[str, Wire]) -> Special:
-    """Take a special apart; Corrupt when it is neither a link nor a tag."""
+def read_special(wire: dict[str, Wire]) -> Link | Tag:
+    """What a special is; Corrupt when it is neither a link nor a tag."""
     body = wire[""]
     if type(body) is list:
         if len(body) == 5:
@@ -96,15 +93,18 @@ def read_special(wire: dict[str, Wire]) -> Special:
                 and 0 <= size <= LARGEST_NUMBER
                 and 0 <= branching <= 1
             ):
-                return _new_tuple(Special, (_new_tuple(Link, (from_cid(cid), kind, count, size, branching == 1)), None))
+                return _new_tuple(Link, (from_cid(cid), kind, count, size, branching == 1))
         elif len(body) == 2 and type(body[0]) is str and body[0]:
-            return _new_tuple(Special, (None, (body[0], body[1])))
+            return body[0], body[1]
     raise Corrupt("a block holds a malformed tag")
 
 
 def wire_link(wire: Wire) -> Link | None:
     """The link that this is, if it is one."""
-    return read_special(wire).link if is_special(wire) else None
+    if not is_special(wire):
+        return None
+    found = read_special(wire)
+    return found if isinstance(found, Link) else None
 
 
 def link_wire(link: Link) -> Wire:
@@ -123,10 +123,10 @@ def wire_links(wire: Wire) -> list[Link]:
         if type(item) is dict:
             if is_special(item):
                 special = read_special(item)
-                if special.link is not None:
-                    found.append(special.link)
-                elif special.tag is not None:
-                    stack.append(special.tag[1])
+                if isinstance(special, Link):
+                    found.append(special)
+                else:
+                    stack.append(special[1])
             else:
                 stack.extend(item.values())
         elif type(item) is list:
@@ -145,10 +145,9 @@ def wire_flags(wire: Wire) -> int:
             if is_special(item):
                 flags |= SPECIALS
                 special = read_special(item)
-                if special.link is not None:
+                if isinstance(special, Link):
                     return LINKS | SPECIALS
-                if special.tag is not None:
-                    stack.append(special.tag[1])
+                stack.append(special[1])
             else:
                 stack.extend(item.values())
         elif cls is list:
@@ -473,15 +472,16 @@ def check_node(block: BlockId, node: Node) -> None:
         cls = type(wire)
         if cls is dict and is_special(wire):
             flags |= SPECIALS
-            link, tag = read_special(wire)
-            if link is not None:
+            special = read_special(wire)
+            if isinstance(special, Link):
                 flags |= LINKS
-                if link.kind == "value" or link.size == 0:
+                if special.kind == "value" or special.size == 0:
                     raise Corrupt(f"block {block.hex()} holds a malformed link", block=block.hex())
-            elif tag is not None:
-                if tag[0] == "float" and tag[1] != "-0.0":
+            else:
+                name, payload = special
+                if name == "float" and payload != "-0.0":
                     raise Corrupt(f"block {block.hex()} holds a malformed tag", block=block.hex())
-                stack.append((tag[1], depth + 1 if tag[0] == "map" or _is_tag(tag[1]) else depth))
+                stack.append((payload, depth + 1 if name == "map" or _is_tag(payload) else depth))
         elif cls is dict or cls is list:
             if depth >= DEEPEST_CONTENT:
                 raise too_deep(block)
@@ -502,8 +502,8 @@ def _is_tag(wire: Wire) -> bool:
     """Whether this is a tag that counts as a level of nesting when it stands in another."""
     if type(wire) is not dict or not is_special(wire):
         return False
-    tag = read_special(wire).tag
-    return tag is not None and tag[0] not in ("map", "float")
+    special = read_special(wire)
+    return not isinstance(special, Link) and special[0] not in ("map", "float")
 
 
 def last_key(node: Node) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import (
@@ -212,10 +212,10 @@ class Nodes:
             while inner:
                 wire, depth = inner.pop()
                 if container_kind(wire) is None:
-                    link, tag = read_special(wire) if is_special(wire) else (None, None)
-                    if tag is not None:
+                    special = read_special(wire) if is_special(wire) else None
+                    if special is not None and not isinstance(special, Link):
                         # As in packing: tags around tags count.
-                        inner.append((tag[1], depth + is_special(tag[1])))
+                        inner.append((special[1], depth + is_special(special[1])))
                         deepest = max(deepest, depth)
                     continue
                 deepest = max(deepest, depth + 1)
@@ -451,13 +451,13 @@ class Reader:
     def _special(self, wire: Wire, depth: int) -> Any:
         names: list[str] = []
         while True:
-            link, tag = read_special(wire)
-            if link is not None:
-                if link.id not in self._bytes or link.kind == "value":
+            special = read_special(wire)
+            if isinstance(special, Link):
+                if special.id not in self._bytes or special.kind == "value":
                     raise Corrupt("a block holds a link that its flags do not tell of, or to a lone scalar")
-                value = self._tree(link.id, depth, link)
+                value = self._tree(special.id, depth, special)
                 break
-            name, wire = cast("tuple[str, Wire]", tag)
+            name, wire = special
             if name == "float":
                 if wire != "-0.0":
                     raise Corrupt("a block holds a malformed tag")
@@ -518,11 +518,11 @@ def step(wire: Wire, token: str) -> Walk[Wire | Missing]:
     if type(wire) is dict:
         if not is_special(wire):
             return wire.get(token, MISSING)
-        link, tag = read_special(wire)
-        if link is not None:
+        special = read_special(wire)
+        if isinstance(special, Link):
             # Entered even if the link itself says that nothing can be there: only the target tells a lie from the
             # truth.
-            node = check_shape(link.id, (yield link.id), link.kind, link.count)
+            node = check_shape(special.id, (yield special.id), special.kind, special.count)
             if node.kind == "map":
                 return (yield from field_below(node, token))
             if node.kind == "list":
@@ -531,8 +531,8 @@ def step(wire: Wire, token: str) -> Walk[Wire | Missing]:
                 except (IndexError, Invalid):
                     return MISSING
                 return (yield from item_below(node, index))
-        if tag is not None and tag[0] == "map":
-            return tag[1] if token == "" else MISSING
+        elif special[0] == "map":
+            return special[1] if token == "" else MISSING
     elif type(wire) is list:
         try:
             return wire[list_index(token, len(wire))]
@@ -581,19 +581,15 @@ def container_kind(wire: Wire) -> Kind | None:
         return None
     if not is_special(wire):
         return "map"
-    link, tag = read_special(wire)
-    if link is not None:
-        return link.kind if link.kind in ("list", "map") else None
-    return "map" if tag is not None and tag[0] == "map" else None
+    special = read_special(wire)
+    if isinstance(special, Link):
+        return special.kind if special.kind in ("list", "map") else None
+    return "map" if special[0] == "map" else None
 
 
 def inline_content(wire: Wire) -> Any:
     """The content of a container that stands inline; one of the two may be the user's own dict {"": value}."""
-    if is_special(wire):
-        tag = read_special(wire).tag
-        assert tag is not None
-        return {"": tag[1]}
-    return wire
+    return {"": read_special(wire)[1]} if is_special(wire) else wire
 
 
 def joined(kind: Kind, leaves: Sequence[Node], tree: BlockId) -> Content:

@@ -147,7 +147,7 @@ def _is_marked(wire: Any) -> bool:
 
 def _wire(wire: Any) -> Any:
     from analemma.canon.identity import CID_PREFIX
-    from analemma.canon.nodes import is_special, read_special
+    from analemma.canon.nodes import Link, is_special, read_special
 
     if isinstance(wire, bytes):
         return {LINK: wire[4:].hex()} if wire.startswith(CID_PREFIX) else to_json(wire[1:])
@@ -156,11 +156,10 @@ def _wire(wire: Any) -> Any:
     if not isinstance(wire, dict):
         return wire
     if is_special(wire):
-        link, tag = read_special(wire)
-        if link is not None:
-            return {LINK: link.id.hex(), "kind": link.kind, "count": link.count, "size": link.size}
-        assert tag is not None
-        return _tagged(tag[0], _wire(tag[1]))
+        special = read_special(wire)
+        if isinstance(special, Link):
+            return {LINK: special.id.hex(), "kind": special.kind, "count": special.count, "size": special.size}
+        return _tagged(special[0], _wire(special[1]))
     shown = {name: _wire(item) for name, item in wire.items()}
     return _tagged("dict", shown) if TYPE in shown or LINK in shown else shown
 

@@ -158,8 +158,8 @@ def _manifest(fields: Any) -> Manifest:
 
 def read_link(wire: Wire) -> Link:
     """The link that stands in a record; Corrupt if something else does."""
-    link = read_special(wire).link
-    if link is None:
+    link = read_special(wire)
+    if not isinstance(link, Link):
         raise Corrupt("a record has something else where it must have a link")
     return link
 
