@@ -169,8 +169,8 @@ class Packer:
 
     def sequence(self, kind: Kind, entries: Sequence[Entry], level: int = 0) -> Link:
         """The tree over these entries, in order."""
-        nodes = _Nodes(self, kind, level)
-        nodes.entries += entries
+        nodes = Cutter(self, kind, level)
+        nodes.add(entries)
         return nodes.tree()
 
     def node(self, kind: Kind, level: int, entries: Sequence[Entry], *, forced: bool) -> Entry:
@@ -237,8 +237,8 @@ class Packer:
                     break
             else:
                 return _inline_items(packed, size)
-            nodes = _Nodes(self, "list")
-            nodes.entries += [list_entry(part) for part in packed]
+            nodes = Cutter(self, "list")
+            nodes.add([list_entry(part) for part in packed])
             for start in range(len(packed), len(value), RUN):
                 run = value[start : start + RUN]
                 entries = _plain_entries(run, self._inline_bytes)
@@ -248,6 +248,8 @@ class Packer:
                         number += 1
                         entries.append(list_entry(self._pack(item, depth + 1)))
                 nodes.add(entries)
+                while nodes.cut():
+                    pass
         except _Refused as refused:
             refused.path.append(number)
             raise
@@ -259,7 +261,7 @@ class Packer:
             raise _Refused(_TOO_DEEP, "flatten the value")
         pack = self._pack
         packed: dict[str, Packed] = {}
-        nodes: _Nodes | None = None
+        nodes: Cutter | None = None
         size = _head_size(len(value))
         key: Any = None
         try:
@@ -275,7 +277,7 @@ class Packer:
                 if size > inline_bytes:
                     break
             if size > inline_bytes and value:
-                nodes = _Nodes(self, "map")
+                nodes = Cutter(self, "map")
                 keys = sorted(value, key=sort_key)
                 for start in range(0, len(keys), RUN):
                     entries = []
@@ -283,6 +285,8 @@ class Packer:
                         part = packed.pop(key) if key in packed else pack(value[key], depth + 1)
                         entries.append(map_entry(key, part))
                     nodes.add(entries)
+                    while nodes.cut():
+                        pass
         except _Refused as refused:
             refused.path.append(_token(key))
             raise
@@ -367,46 +371,82 @@ class Packer:
         return child_link(kind, entries[0][2]) if len(entries) == 1 else self.sequence(kind, entries, level=1)
 
 
-class _Nodes:
-    """The nodes of one level of a tree, cut from its entries while those are still coming."""
+class Cutter:
+    """Makes nodes of the entries of one level, while those are still coming.
 
-    def __init__(self, packer: Packer, kind: Kind, level: int = 0) -> None:
-        self.entries: list[Entry] = []
-        """Those that stand in no node yet."""
+    The first `clean` of them are known to hold no natural end. With `again`, most of the others were looked at before:
+    of an edit's, all but one or two are those of the edit before."""
+
+    def __init__(
+        self, packer: Packer, kind: Kind, level: int = 0, *, first: bool = True, clean: int = 0, again: bool = False
+    ) -> None:
+        self.made: list[Entry] = []
+        """The nodes, as the level above holds them."""
+        self.taken = 0
+        """How many entries stand in them."""
         self._packer = packer
         self._kind: Kind = kind
         self._level = level
-        self._made: list[Entry] = []
-        self._waiting_bytes = 0
+        self._first = first
+        self._clean = clean
+        self._again = again
+        self._entries: list[Entry] = []
+        self._start = 0
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Take more entries, and make nodes of them when there are enough for it to be worth a call."""
-        self.entries += entries
-        self._waiting_bytes += sum([len(entry[0]) for entry in entries])
-        if self._waiting_bytes > 8 * MAXIMUM_BYTES:
-            self._cut(ended=False)
+        """Take more entries."""
+        del self._entries[: self._start]
+        self._start = 0
+        self._entries += entries
 
-    def _cut(self, *, ended: bool) -> None:
-        """Make the nodes that do not depend on entries to come."""
-        self._waiting_bytes = 0
-        entries, start = self.entries, 0
-        while start < len(entries) or not (entries or self._made):
-            found = find_cut(self._level, entries, start, first=not self._made, ended=ended)
-            if found is None:
-                break
-            stop, forced = found
-            self._made.append(self._packer.node(self._kind, self._level, entries[start:stop], forced=forced))
-            start = stop
-        del entries[:start]
+    def cut(self, *, ended: bool = False) -> bool:
+        """Make the next node, unless there is none or its end depends on entries to come. An empty level has one."""
+        entries, start = self._entries, self._start
+        if start == len(entries) and (self.made or not ended):
+            return False
+        found = self._find_end()
+        if found is None and not ended:
+            self._clean = len(entries) - start
+            return False
+        stop, forced = found or (len(entries), False)
+        self.made.append(self._packer.node(self._kind, self._level, entries[start:stop], forced=forced))
+        self.taken += stop - start
+        self._start, self._first, self._clean = stop, False, 0
+        return True
 
     def tree(self) -> Link:
         """The tree over all entries."""
-        self._cut(ended=True)
-        while len(self._made) > 1:
-            self.entries, self._made = self._made, []
-            self._level += 1
-            self._cut(ended=True)
-        return child_link(self._kind, self._made[0][2])
+        while self.cut(ended=True):
+            pass
+        if len(self.made) > 1:
+            return self._packer.sequence(self._kind, self.made, self._level + 1)
+        return child_link(self._kind, self.made[0][2])
+
+    def _find_end(self) -> tuple[int, bool] | None:
+        """Where the next node ends, and whether only because it is full; None when that depends on entries to come."""
+        level, entries, start, clean, again = self._level, self._entries, self._start, self._clean, self._again
+        minimum = FIRST_LEAF_MINIMUM_BYTES if self._first and level == 0 else MINIMUM_BYTES
+        # An index node with one child would let a tree grow without getting any narrower.
+        fewest = start + (2 if level else 1)
+        prefix = bytes((level,))
+        size = sum([len(entry[0]) for entry in entries[start : start + clean]])
+        if size > MAXIMUM_BYTES:
+            size = clean = 0
+        for position in range(start + clean, len(entries)):
+            data = entries[position][0]
+            width = len(data)
+            size += width
+            if size < minimum or position + 1 < fewest:
+                continue
+            if size > MAXIMUM_BYTES and position >= fewest:
+                return _smallest_hash(prefix, entries, start, position, minimum, fewest), True
+            if again and width <= _REMEMBERED_BYTES:
+                ends = _ends(prefix, data)
+            else:
+                ends = width >= MEAN_EXTRA_BYTES or sha256(prefix + data).digest() < _END_BELOW[width]
+            if ends:
+                return position + 1, False
+        return None
 
 
 def check_path(path: Path) -> None:
@@ -593,46 +633,6 @@ def _find_cycle(value: Any) -> list[str | int] | None:
         return False
 
     return path if descend(value) else None
-
-
-def find_cut(
-    level: int,
-    entries: Sequence[Entry],
-    start: int,
-    *,
-    first: bool,
-    clean: int = 0,
-    ended: bool = True,
-    again: bool = False,
-) -> tuple[int, bool] | None:
-    """Where the chunk that begins at `start` ends, and whether only because it was full; None when that depends on
-    entries to come.
-
-    `first` says that this is the first chunk of its level. The first `clean` entries are known to hold no natural
-    end. With `again`, most of the others were looked at before: of an edit's, all but one or two are those of the edit
-    before."""
-    minimum = FIRST_LEAF_MINIMUM_BYTES if first and level == 0 else MINIMUM_BYTES
-    # An index node with one child would let a tree grow without getting any narrower.
-    fewest = start + (2 if level else 1)
-    prefix = bytes((level,))
-    size = sum([len(entry[0]) for entry in entries[start : start + clean]])
-    if size > MAXIMUM_BYTES:
-        size = clean = 0
-    for position in range(start + clean, len(entries)):
-        data = entries[position][0]
-        width = len(data)
-        size += width
-        if size < minimum or position + 1 < fewest:
-            continue
-        if size > MAXIMUM_BYTES and position >= fewest:
-            return _smallest_hash(prefix, entries, start, position, minimum, fewest), True
-        if again and width <= _REMEMBERED_BYTES:
-            ends = _ends(prefix, data)
-        else:
-            ends = width >= MEAN_EXTRA_BYTES or sha256(prefix + data).digest() < _END_BELOW[width]
-        if ends:
-            return position + 1, False
-    return (len(entries), False) if ended else None
 
 
 def _smallest_hash(prefix: bytes, entries: Sequence[Entry], start: int, stop: int, minimum: int, fewest: int) -> int:

@@ -13,12 +13,12 @@ from analemma.canon.build import (
     INLINE_BYTES,
     LONGEST_KEY,
     MAXIMUM_BYTES,
+    Cutter,
     Packed,
     Packer,
     Parts,
     check_new_key,
     check_path,
-    find_cut,
     list_entry,
     map_entry,
     packed_wire,
@@ -344,38 +344,26 @@ class TreeRewriter:
 
     def _cut_from(self, level: int, first: NodePath, splices: Splices) -> _Replaced:
         """Cut anew from this node on, until a cut falls on the start of an old node that is itself unchanged."""
-        window: list[Entry] = []
-        starts: dict[int, NodePath] = {}
-        upcoming: NodePath | None = first
-        start = 0
-        at_beginning = not any(first)
         # Entries before the first change held no natural end when they were cut, except that the last of them may be
         # one.
         size = len(self.node(first).body)
         clean = max(0, min(splices[first][0].start, size - 1)) if first in splices else size
-        nodes: list[Entry] = []
+        nodes = Cutter(self._packer, self._kind, level, first=not any(first), clean=clean, again=True)
+        unchanged: dict[int, NodePath] = {}
+        upcoming: NodePath | None = first
+        total = 0
         while True:
-            found = None
-            if start < len(window):
-                first_chunk = at_beginning and start == 0
-                ended = upcoming is None
-                found = find_cut(level, window, start, first=first_chunk, clean=clean, ended=ended, again=True)
-            if found is None and upcoming is not None:
-                if upcoming not in splices:
-                    starts[len(window)] = upcoming
-                window += self._changed_entries(upcoming, splices.get(upcoming, ()))
+            if nodes.made and nodes.taken in unchanged:
+                return _Replaced(first, unchanged[nodes.taken], nodes.made)
+            if nodes.taken == total and upcoming is None:
+                return _Replaced(first, None, nodes.made)
+            if not nodes.cut(ended=upcoming is None) and upcoming is not None:
+                entries = self._changed_entries(upcoming, splices.get(upcoming, ()))
+                nodes.add(entries)
+                total += len(entries)
                 upcoming = self._neighbour(upcoming, +1)
-                continue
-            if found is not None:
-                stop, forced = found
-                nodes.append(self._packer.node(self._kind, level, window[start:stop], forced=forced))
-                start, clean = stop, 0
-            if start == len(window) and upcoming is None:
-                return _Replaced(first, None, nodes)
-            if start == len(window) and upcoming is not None and upcoming not in splices:
-                return _Replaced(first, upcoming, nodes)
-            if start in starts:
-                return _Replaced(first, starts[start], nodes)
+                if upcoming is not None and upcoming not in splices:
+                    unchanged[total] = upcoming
 
     def _changed_entries(self, path: NodePath, splices: Sequence[Splice]) -> Sequence[Entry]:
         if not splices:
