@@ -274,7 +274,7 @@ class TrackedList(Tracked, list[Any]):
     def append(self, item: Any, /) -> None:
         self._mark()
         if self._shell is not None:
-            self._shell.runs.insert(self._shell.runs.length, item)
+            self._shell.runs.splice(self._shell.runs.length, 0, [item])
         else:
             list.append(self, item)
 
@@ -301,7 +301,7 @@ class TrackedList(Tracked, list[Any]):
         length = self._shell.runs.length
         place = as_index(index)
         place = max(0, place + length) if place < 0 else min(place, length)
-        self._shell.runs.insert(place, item)
+        self._shell.runs.splice(place, 0, [item])
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if isinstance(index, slice):
@@ -321,16 +321,15 @@ class TrackedList(Tracked, list[Any]):
         if isinstance(run, range) and self._shell.overlay.get(run[offset], self) is value:
             return
         self._mark()
-        self._shell.runs.replace(place, value)
+        self._shell.runs.splice(place, 1, [value])
 
     def _set_slice(self, index: slice, values: list[Any]) -> None:
         span = range(*index.indices(len(self)))
         if self._shell is not None and span.step == 1 and self._few(span):
             self._mark()
             for _ in span:
-                self._shell.runs.remove(span.start)
-            for number, value in enumerate(values):
-                self._shell.runs.insert(span.start + number, value)
+                self._shell.runs.splice(span.start, 1, ())
+            self._shell.runs.splice(span.start, 0, values)
             return
         self._load_shallow()
         _set_item(self, index, values)
@@ -341,12 +340,12 @@ class TrackedList(Tracked, list[Any]):
             place = self._place(index, "list assignment index out of range")
             if self._few(range(place, place + 1)):
                 self._mark()
-                self._shell.runs.remove(place)
+                self._shell.runs.splice(place, 1, ())
                 return
         elif self._shell is not None and self._few(span := range(*index.indices(len(self)))):
             self._mark()
             for place in sorted(span, reverse=True):
-                self._shell.runs.remove(place)
+                self._shell.runs.splice(place, 1, ())
             return
         list.__delitem__(self, index)
         self._mark()

@@ -295,19 +295,15 @@ class Packer:
     def pack_parts(self, parts: Parts) -> Packed:
         """A container of packed parts: inline, or a tree when it is too large."""
         size = _head_size(len(parts))
-        for part in parts.values() if isinstance(parts, dict) else parts:
-            size += part.size
         if isinstance(parts, dict):
-            size += sum(map(_key_size, parts))
-        if size > self._inline_bytes:
-            return _linked(self.tree(parts))
-        return _inline_fields(parts, size) if isinstance(parts, dict) else _inline_items(parts, size)
-
-    def tree(self, parts: Parts) -> Link:
-        """The tree of a container of packed parts, however small it is."""
-        if isinstance(parts, dict):
-            return self.sequence("map", [map_entry(key, parts[key]) for key in sorted(parts, key=sort_key)])
-        return self.sequence("list", [list_entry(part) for part in parts])
+            size += sum(map(_key_size, parts)) + sum([part.size for part in parts.values()])
+            if size <= self._inline_bytes:
+                return _inline_fields(parts, size)
+            return _linked(self.sequence("map", [map_entry(key, parts[key]) for key in sorted(parts, key=sort_key)]))
+        size += sum([part.size for part in parts])
+        if size <= self._inline_bytes:
+            return _inline_items(parts, size)
+        return _linked(self.sequence("list", [list_entry(part) for part in parts]))
 
     def _pack_tagged(self, value: Any, depth: int) -> Packed:
         if isinstance(value, StandIn):

@@ -41,11 +41,9 @@ from analemma.canon.nodes import (
     child_id,
     child_link,
     decode_node,
-    is_special,
     link_wire,
     node_from_parts,
     node_links,
-    read_special,
     sort_key,
     wire_link,
     wire_links,
@@ -60,11 +58,12 @@ from analemma.canon.read import (
     Nodes,
     Walk,
     child_position,
+    container_kind,
     field_below,
+    inline_content,
     item_below,
     locate,
     root_link,
-    step,
 )
 from analemma.canon.types import TypeRegistry
 from analemma.errors import Corrupt, Invalid, NotFound
@@ -95,43 +94,29 @@ class Runs:
         page, number, offset = self._find(index)
         return self._pages[page][number], offset
 
-    def insert(self, index: int, item: Any) -> None:
-        """Put a new item before the one at this position; the length is the place after the last."""
+    def splice(self, index: int, removed: int, fresh: Sequence[Any]) -> None:
+        """Put new items in the place of the one at this position (`removed` is 1) or before it (0); the length is the
+        place after the last."""
         page, number, offset = self._find(index)
         runs = self._pages[page]
-        run = runs[number] if number < len(runs) else None
-        before = runs[number - 1] if offset == 0 and number > 0 else None
+        run = runs[number] if number < len(runs) else range(0)
+        by = len(fresh) - removed
         if isinstance(run, list):
-            run.insert(offset, item)
-        elif isinstance(before, list):
-            before.append(item)
-        elif run is not None and offset:
-            runs[number : number + 1] = [run[:offset], [item], run[offset:]]
-        else:
-            runs.insert(number, [item])
-        self._grown(page, +1)
-
-    def remove(self, index: int) -> None:
-        """Take the item at this position out."""
-        page, number, offset = self._find(index)
-        runs = self._pages[page]
-        run = runs[number]
-        if isinstance(run, list):
-            del run[offset]
+            run[offset : offset + removed] = fresh
             if not run:
                 del runs[number]
         else:
-            runs[number : number + 1] = [part for part in (run[:offset], run[offset + 1 :]) if part]
-        self._grown(page, -1)
-
-    def replace(self, index: int, item: Any) -> None:
-        """Put a new item in the place of the one at this position."""
-        run, offset = self.get(index)
-        if isinstance(run, list):
-            run[offset] = item
-        else:
-            self.remove(index)
-            self.insert(index, item)
+            before = runs[number - 1] if number and not offset else None
+            if isinstance(before, list):
+                before += fresh
+                fresh = ()
+            parts: list[Run] = [run[:offset], list(fresh), run[offset + removed :]]
+            runs[number : number + 1] = [part for part in parts if part]
+        self.length += by
+        self._lengths[page] += by
+        if len(runs) > 2 * PAGE:
+            self._pages[page : page + 1] = halves = [runs[:PAGE], runs[PAGE:]]
+            self._lengths[page : page + 1] = [sum([len(run) for run in half]) for half in halves]
 
     def _find(self, index: int) -> tuple[int, int, int]:
         page = 0
@@ -145,14 +130,6 @@ class Runs:
                 return page, number, index
             index -= len(run)
         return page, len(runs), 0
-
-    def _grown(self, page: int, by: int) -> None:
-        self.length += by
-        self._lengths[page] += by
-        runs = self._pages[page]
-        if len(runs) > 2 * PAGE:
-            self._pages[page : page + 1] = halves = [runs[:PAGE], runs[PAGE:]]
-            self._lengths[page : page + 1] = [sum([len(run) for run in half]) for half in halves]
 
 
 class EditedNodes(Nodes):
@@ -464,121 +441,90 @@ _DRAFTS = (_MapDraft, _ListDraft)
 """Made once: a union in `isinstance` is made anew each time, which takes longer than the question."""
 
 
-def edit(
-    root: BlockId,
-    operations: Iterable[Operation],
-    fetch: Fetch,
-    registry: TypeRegistry,
-    cache: NodeCache | None = None,
-) -> Edited:
-    """Apply the operations in order to the tree at `root`. The blocks given back are those the old tree does not have,
-    so whoever stores them must hold on to the old tree until the new one is committed."""
-    return _Editor(root, EditedNodes(fetch, cache), registry).apply(list(operations))
+class Editor:
+    """Applies operations to the tree at `root`. The blocks given back are those that the old tree does not have, so
+    whoever stores them must hold on to the old tree until the new one is committed."""
 
-
-class _Editor:
     def __init__(self, root: BlockId, nodes: EditedNodes, registry: TypeRegistry) -> None:
         self._nodes = nodes
         self._packer = Packer(registry, nodes.add, nodes.accept)
         self._old_root = root
         self._root: Any = None
+        """A draft, or the link that leads to a root that stays as it is."""
 
     def apply(self, operations: Sequence[Operation]) -> Edited:
+        """The tree after these operations, in their order."""
         for _, path, _ in operations:
             # All of them first: the descents that are expected take every path as it is.
             check_path(path)
         self._nodes.expect(lambda: [locate(self._old_root, path) for _, path, _ in operations])
-        self._root = link_wire(root_link(self._old_root, self._nodes.get(self._old_root)))
+        self._root = root_link(self._old_root, self._nodes.get(self._old_root))
         for operation in operations:
-            try:
-                self._apply(operation)
-            except IndexError:
-                raise NotFound(
-                    f"the list has no item {operation.path[-1]} for {format_pointer(operation.path)}",
-                    pointer=format_pointer(operation.path),
-                ) from None
-        link = self._finish_root()
+            self._apply(*operation)
+        link = self._finish_tree(self._root) if isinstance(self._root, _DRAFTS) else self._root
+        if link.id == self._old_root:
+            link = self._unchanged(link.id)
         blocks = self._new_blocks(link.id)
         self._nodes.keep([block.id for block in blocks])
         return Edited(link, blocks)
 
-    def _apply(self, operation: Operation) -> None:
-        op, path, value = operation
+    def _apply(self, op: str, path: Path, value: Any) -> None:
         if op not in OPERATIONS:
             raise Invalid(f"there is no operation {op!r}", hint=f"use one of {', '.join(OPERATIONS)}")
-        if not path:
-            if op in ("remove", "discard"):
-                raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
+        if path:
+            try:
+                draft = self._draft_at(path[:-1])
+                if isinstance(draft, _MapDraft):
+                    self._change_map(draft, op, path, value)
+                else:
+                    self._change_list(draft, op, path, value)
+            except (Invalid, NotFound):
+                # What stops a discard on its way is that there is nothing to discard.
+                if op != "discard":
+                    raise
+        elif op in ("remove", "discard"):
+            raise Invalid("the whole value cannot be removed", hint="replace it instead", pointer="")
+        else:
             self._replace_root(value)
-            return
-        if op == "discard":
-            # Asked first: making drafts down to something that is not there would be work for nothing.
-            if not self._present(path):
-                return
-            op = "remove"
-        draft = self._draft_at(path[:-1])
+
+    def _change_map(self, draft: _MapDraft, op: str, path: Path, value: Any) -> None:
         token = path[-1]
-        if isinstance(draft, _MapDraft):
-            self._change_map(draft, op, token, path, value)
-        else:
-            self._change_list(draft, op, token, path, value)
-
-    def _change_map(self, draft: _MapDraft, op: str, token: str, path: Path, value: Any) -> None:
-        if op in ("replace", "remove") and self._field(draft, token) is MISSING:
-            raise NotFound(f"there is nothing at {format_pointer(path)}", pointer=format_pointer(path))
-        if op != "remove":
-            if len(token) > LONGEST_KEY // 4 and self._field(draft, token) is MISSING:
-                check_new_key(token, path)
-            draft.fields[token] = self._new_slot(value, path, lambda: self._field(draft, token))
-        elif draft.base is None:
-            del draft.fields[token]
-        else:
+        if op in ("replace", "remove", "discard") and self._field(draft, token) is MISSING:
+            raise _nothing_at(path)
+        if op in ("remove", "discard"):
             draft.fields[token] = MISSING
+            return
+        if len(token) > LONGEST_KEY // 4 and self._field(draft, token) is MISSING:
+            check_new_key(token, path)
+        draft.fields[token] = self._packed(value, path, lambda: self._field(draft, token))
 
-    def _change_list(self, draft: _ListDraft, op: str, token: str, path: Path, value: Any) -> None:
-        length = draft.runs.length
-        adding = op == "add" or (op == "put" and token == "-")
-        index = _index(token, length, path, inserting=adding)
+    def _change_list(self, draft: _ListDraft, op: str, path: Path, value: Any) -> None:
+        adding = op == "add" or (op == "put" and path[-1] == "-")
+        index = _index(path[-1], draft.runs.length, path, inserting=adding)
         if adding:
-            draft.runs.insert(index, self._new_slot(value, path, lambda: MISSING))
-        elif op == "remove":
-            draft.runs.remove(index)
+            draft.runs.splice(index, 0, [self._packed(value, path, lambda: MISSING)])
+        elif op in ("remove", "discard"):
+            draft.runs.splice(index, 1, ())
         else:
-            draft.runs.replace(index, self._new_slot(value, path, lambda: self._item(draft, index)))
-
-    def _present(self, path: Path) -> bool:
-        """Whether anything stands at this path by now."""
-        slot: Any = self._root
-        for token in path:
-            if isinstance(slot, _MapDraft):
-                slot = self._field(slot, token)
-            elif isinstance(slot, _ListDraft):
-                try:
-                    slot = self._item(slot, list_index(token, slot.runs.length))
-                except (IndexError, Invalid):
-                    return False
-            else:
-                slot = self._nodes.run([step(slot.wire if type(slot) is Packed else slot, token)])[0]
-            if slot is MISSING:
-                return False
-        return True
+            draft.runs.splice(index, 1, [self._packed(value, path, lambda: self._item(draft, index))])
 
     def _draft_at(self, path: Path) -> _Draft:
         """The draft of the container at this path, made if there is none yet, together with those above it."""
+        draft: _Draft
         self._root = draft = self._open(self._root, ())
-        for depth, token in enumerate(path):
-            here = path[: depth + 1]
+        for depth, token in enumerate(path, 1):
+            here = path[:depth]
             if isinstance(draft, _MapDraft):
                 slot = self._field(draft, token)
                 if slot is MISSING:
-                    raise NotFound(f"there is nothing at {format_pointer(here)}", pointer=format_pointer(here))
+                    raise _nothing_at(here)
                 draft.fields[token] = inner = self._open(slot, here)
             else:
-                index = _index(token, draft.runs.length, here, inserting=False)
+                index = _index(token, draft.runs.length, here)
                 slot = self._item(draft, index)
                 inner = self._open(slot, here)
                 if inner is not slot:
-                    draft.runs.replace(index, inner)
+                    draft.runs.splice(index, 1, [inner])
             draft = inner
         return draft
 
@@ -587,20 +533,15 @@ class _Editor:
             return slot
         if type(slot) is Packed:
             slot = slot.wire
-        if type(slot) is list:
+        link = slot if isinstance(slot, Link) else wire_link(slot)
+        kind = container_kind(slot) if link is None else link.kind
+        if link is None and kind == "map":
+            return _MapDraft(None, dict(inline_content(slot)))
+        if link is None and kind == "list":
             return _ListDraft(None, Runs(list(slot)))
-        if type(slot) is dict:
-            if not is_special(slot):
-                return _MapDraft(None, dict(slot))
-            special = read_special(slot)
-            if not isinstance(special, Link):
-                if special[0] == "map":
-                    return _MapDraft(None, {"": special[1]})
-            elif special.kind in ("list", "map"):
-                self._nodes.root(special)
-                if special.kind == "map":
-                    return _MapDraft(special.id, {})
-                return _ListDraft(special.id, Runs(range(special.count)))
+        if link is not None and kind in ("list", "map"):
+            self._nodes.root(link)
+            return _MapDraft(link.id, {}) if kind == "map" else _ListDraft(link.id, Runs(range(link.count)))
         pointer = format_pointer(path)
         raise Invalid(
             f"what stands at {pointer or 'the root'} is no dict or list, so nothing below it can be changed",
@@ -609,12 +550,10 @@ class _Editor:
         )
 
     def _field(self, draft: _MapDraft, key: str) -> Any:
-        slot = draft.fields.get(key, None)
-        if slot is not None or key in draft.fields:
+        slot = draft.fields.get(key, draft)
+        if slot is not draft:
             return slot
-        if draft.base is None:
-            return MISSING
-        return self._nodes.run([field_below(self._nodes.get(draft.base), key)])[0]
+        return MISSING if draft.base is None else self._nodes.run([field_below(self._nodes.get(draft.base), key)])[0]
 
     def _item(self, draft: _ListDraft, index: int) -> Any:
         run, offset = draft.runs.get(index)
@@ -623,7 +562,7 @@ class _Editor:
         assert draft.base is not None
         return self._nodes.run([item_below(self._nodes.get(draft.base), run[offset])])[0]
 
-    def _new_slot(self, value: Any, path: Path, find_old: Callable[[], Any]) -> Packed:
+    def _packed(self, value: Any, path: Path, find_old: Callable[[], Any]) -> Packed:
         made = len(self._nodes.made)
         packed = self._packer.pack(value, at=path)
         # Only a value with trees of its own can share some with what it replaces.
@@ -635,43 +574,27 @@ class _Editor:
                 self._learn(old, budget=len(self._nodes.made) - made)
         return packed
 
+    def _replace_root(self, value: Any) -> None:
+        made = len(self._nodes.made)
+        self._root = self._packer.pack_root(value)
+        if type(value) in (dict, list):
+            old = link_wire(root_link(self._old_root, self._nodes.get(self._old_root)))
+            self._learn(old, budget=len(self._nodes.made) - made)
+
     def _learn(self, old: Wire, budget: int) -> None:
         """Look at the tree that is being replaced: what the new value shares with it need not be stored again. Costs no
         more than the new value did."""
-        frontier = [link for link in wire_links(old) if link.id in self._nodes.known]
-        blocks = [link.id for link in frontier if link.branching]
+        blocks = [link.id for link in wire_links(old) if link.id in self._nodes.known and link.branching]
         while blocks and budget > 0:
-            blocks = blocks[:budget]
-            budget -= len(blocks)
-            following: list[BlockId] = []
-            for node in self._nodes.get_many(blocks).values():
-                following += [link.id for link in node_links(node) if link.branching]
-            blocks = following
-
-    def _replace_root(self, value: Any) -> None:
-        if type(value) not in (dict, list):
-            self._root = self._packer.pack_root(value)
-            return
-        made = len(self._nodes.made)
-        link = self._packer.pack_root(value)
-        self._learn(link_wire(root_link(self._old_root, self._nodes.get(self._old_root))), len(self._nodes.made) - made)
-        self._root = link_wire(link)
-
-    def _finish_root(self) -> Link:
-        root = self._root
-        if isinstance(root, Link):
-            return root
-        if isinstance(root, _DRAFTS):
-            return self._finish_tree(root)
-        link = wire_link(root)
-        assert link is not None
-        return self._unchanged(link.id) if link.id == self._old_root else link
+            nodes = self._nodes.get_many(blocks[:budget])
+            budget -= len(nodes)
+            blocks = [link.id for node in nodes.values() for link in node_links(node) if link.branching]
 
     def _finish(self, slot: Any) -> Packed:
         if isinstance(slot, _DRAFTS):
-            if slot.base is None:
-                return self._packer.pack_parts(self._finish_parts(slot))
-            return self._inline_or_link(self._finish_tree(slot))
+            if slot.base is not None:
+                return self._inline_or_link(self._finish_tree(slot))
+            return self._packer.pack_parts(self._finish_parts(slot))
         return slot if type(slot) is Packed else packed_wire(slot)
 
     def _finish_parts(self, draft: _Draft) -> Parts:
@@ -681,7 +604,8 @@ class _Editor:
         if isinstance(draft, _MapDraft):
             fields: dict[str, Packed] = {}
             for key, slot in draft.fields.items():
-                fields[key] = self._finish(slot)
+                if slot is not MISSING:
+                    fields[key] = self._finish(slot)
             return fields
         items: list[Packed] = []
         for run in draft.runs:
@@ -700,20 +624,16 @@ class _Editor:
         return packed_wire(link_wire(link))
 
     def _finish_tree(self, draft: _Draft) -> Link:
-        """The tree of a draft, as a root or as the target of a link."""
-        if draft.base is None:
-            return self._packer.tree(self._finish_parts(draft))
+        """The tree of a draft that has one, as a root or as the target of a link."""
+        assert draft.base is not None
         tree = TreeRewriter(draft.base, self._nodes, self._packer)
         splices = self._map_splices(tree, draft) if isinstance(draft, _MapDraft) else self._list_splices(tree, draft)
-        if not splices:
-            return self._unchanged(draft.base)
-        return tree.rewrite(splices)
+        return tree.rewrite(splices) if splices else self._unchanged(draft.base)
 
     def _unchanged(self, root: BlockId) -> Link:
         node = self._nodes.get(root)
-        below = sum([link.size for link in node_links(node)])
-        link = root_link(root, node)
-        return Link(root, link.kind, link.count, below + self._nodes.length(root), link.branching)
+        size = self._nodes.length(root) + sum([link.size for link in node_links(node)])
+        return root_link(root, node)._replace(size=size)
 
     def _map_splices(self, tree: TreeRewriter, draft: _MapDraft) -> dict[NodePath, list[Splice]]:
         changed = sorted(draft.fields, key=sort_key)
@@ -737,7 +657,7 @@ class _Editor:
         spans: list[Span] = []
         position = 0
         fresh: list[Entry] = []
-        total = root_link(draft.base, tree.node(())).count if draft.base is not None else 0
+        total = tree.node(()).length
         for run in [*draft.runs, range(total, total)]:
             if isinstance(run, list):
                 for slot in run:
@@ -770,7 +690,11 @@ def _entry_order(entry: Entry) -> SortKey:
     return (len(key) if key.isascii() else len(key.encode()), key)
 
 
-def _index(token: str, length: int, path: Path, *, inserting: bool) -> int:
+def _nothing_at(path: Path) -> NotFound:
+    return NotFound(f"there is nothing at {format_pointer(path)}", pointer=format_pointer(path))
+
+
+def _index(token: str, length: int, path: Path, *, inserting: bool = False) -> int:
     try:
         return list_index(token, length, inserting=inserting)
     except Invalid as exc:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from analemma.canon.build import Packer
 from analemma.canon.diff import diff
-from analemma.canon.edit import Edited, Operation, edit
+from analemma.canon.edit import Edited, EditedNodes, Editor, Operation
 from analemma.canon.identity import BlockId, block_id
 from analemma.canon.nodes import (
     Block,
@@ -124,7 +124,7 @@ class Trees:
 
     def edit(self, root: BlockId, operations: Iterable[Operation]) -> Edited:
         """The tree after these operations, with the blocks that the tree at `root` does not have."""
-        return edit(root, operations, self.fetch, self.registry, self.nodes)
+        return Editor(root, EditedNodes(self.fetch, self.nodes), self.registry).apply(list(operations))
 
     def diff(self, old: BlockId, new: BlockId) -> list[Operation]:
         """The operations that turn one tree into the other, found without reading what they share."""
