@@ -16,8 +16,8 @@ from typing import Any
 
 import psycopg
 
+from analemma.catalog.engine.lists import blobs, integers
 from analemma.catalog.engine.postgres.engine import PostgresEngine
-from analemma.catalog.engine.sql import Blobs, Integers
 from analemma.catalog.engine.sqlite.engine import SqliteEngine
 from analemma.catalog.opening import open_catalog
 from analemma.catalog.port import BranchKey, CommitRequest, Head, KernelCatalog, TenantId
@@ -146,7 +146,7 @@ def postgres_floor(connection: psycopg.Connection[Any], requests: Requests) -> R
         for request in requests(count):
             head, blocks, manifest, journal = floor_rows(request)
             _, ids, sizes, codecs, bodies = map(list, zip(*blocks, strict=True))
-            columns = [Blobs(ids), Integers(sizes), Integers(codecs), Blobs(bodies)]
+            columns = [blobs(ids), integers(sizes), integers(codecs), blobs(bodies)]
             rows.append([*head, request.tenant, *columns, *manifest[0], *journal[0]])
         started = time.perf_counter()
         for row in rows:

@@ -22,16 +22,15 @@ Between the statements stand procedures, which begin with their parameters in pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import orjson
-
+from analemma.catalog.engine.lists import as_array, as_json, joined, places, width
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, parse_procedure
-from analemma.errors import Corrupt, Internal
+from analemma.errors import Internal
 from analemma.failpoints import STEPS
 
 Dialect = Literal["sqlite", "postgres"]
@@ -84,23 +83,6 @@ _PARAMETER = ("list", "rows", "each", "array", "name")
 """The groups of a token that name a parameter."""
 Convert = Callable[[Any], Any]
 Made = TypeVar("Made")
-
-
-class Blobs(list["bytes | None"]):
-    """A column of bytes. What PostgreSQL's arrays are made from are lists that say what their elements are: callers
-    give plain ones, and a statement names the types, so that none is guessed from the elements."""
-
-
-class Integers(list["int | None"]):
-    """A column of 64-bit integers."""
-
-
-class Texts(list["str | None"]):
-    """A column of text."""
-
-
-Column = Blobs | Integers | Texts
-COLUMNS: Mapping[str, type[Column]] = {"bigint": Integers, "integer": Integers, "text": Texts, "bytea": Blobs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +262,7 @@ def _for_postgres(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
             whole = len(columns) == 1
             # Hidden from the planner: knowing how long they are, it would make a plan of its own each time.
             rows = [
-                f"(SELECT {number(parameter, partial(_column, None if whole else at, kind), at)}::{kind}[])"
+                f"(SELECT {number(parameter, partial(as_array, kind, None if whole else at), at)}::{kind}[])"
                 for at, (_, kind) in enumerate(columns)
             ]
             names = ", ".join([*(column for column, _ in columns), *_ordinal(found)])
@@ -288,7 +270,7 @@ def _for_postgres(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
         kind = arrays.get(parameter)
         if kind is None:
             return number(parameter, None)
-        array = f"{number(parameter, partial(_column, None, kind))}::{kind}[]"
+        array = f"{number(parameter, partial(as_array, kind, None))}::{kind}[]"
         return f"= ANY ({array})" if found["list"] else array
 
     return replace
@@ -307,7 +289,7 @@ def _for_sqlite(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
         if parameter is None:
             return found[0]
         if found["rows"]:
-            given.bind(parameter, _json)
+            given.bind(parameter, as_json)
             columns = _columns(found)
             picked = (
                 ["value"] if len(columns) == 1 else [f"json_extract(value, '$[{at}]')" for at in range(len(columns))]
@@ -316,9 +298,9 @@ def _for_sqlite(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
             values += [f"key + 1 AS {column}" for column in _ordinal(found)]
             return f"(SELECT {', '.join(values)} FROM json_each(?)) AS {found['alias']}"  # noqa: S608 (our own text)
         if found["list"] and found["kind"] == "bytea":
-            given.bind(parameter, _joined, _width, _width, _places)
+            given.bind(parameter, joined, width, width, places)
             return "IN (SELECT substr(?, key * ? + 1, ?) FROM json_each(?))"
-        given.bind(parameter, _json if parameter in lists else None)
+        given.bind(parameter, as_json if parameter in lists else None)
         if found["list"]:
             return "IN (SELECT value FROM json_each(?))"
         return "json_each(?)" if found["each"] else "?"
@@ -339,39 +321,6 @@ def _columns(found: re.Match[str]) -> list[tuple[str, str]]:
 def _ordinal(found: re.Match[str]) -> list[str]:
     """The name of the column that counts."""
     return [found["columns"].split(",")[-1].strip()] if found["ordinality"] else []
-
-
-def _column(place: int | None, kind: str, rows: Any) -> Any:
-    """One column of the rows, or all that is given as one."""
-    if place is not None:
-        return COLUMNS[kind]([row[place] for row in rows])
-    made = COLUMNS[kind]
-    return rows if rows is None or type(rows) is made else made(rows)
-
-
-def _json(values: Any) -> str | None:
-    return None if values is None else orjson.dumps(list(values)).decode()
-
-
-def _joined(values: Any) -> bytes:
-    """SQLite has no lists: one value with all ids, one after the other, and a list of as many places."""
-    joined = b"".join(values)
-    if len(joined) != _width(values) * len(values):
-        # Ids from outside are checked where they come in, so some row has one that was cut or made longer.
-        raise Corrupt(
-            f"an id of {_width(values)} bytes stands among others of another length: a row of the catalog is damaged",
-            hint="run verify, which names the row; restore the catalog from a backup",
-        )
-    return joined
-
-
-def _width(values: Any) -> int:
-    return len(values[0]) if values else 0
-
-
-def _places(values: Any) -> str:
-    # Counting up its places takes a third of the time that a recursion does.
-    return f"[{','.join('0' * len(values))}]"
 
 
 def _by_name(blocks: Iterator[_Block]) -> dict[str, _Block]:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
 from analemma.catalog.engine.db import picker
+from analemma.catalog.engine.lists import ARRAYS
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Step, Table
-from analemma.catalog.engine.sql import COLUMNS, POSTGRES, TOKEN, Lazy
+from analemma.catalog.engine.sql import POSTGRES, TOKEN, Lazy
 
 REFUSED_STATE = "AN010"
 """The SQLSTATE with which a function refuses; the message is the refusal, the detail the number of the row."""
@@ -36,18 +37,16 @@ class Function:
     def __init__(self, procedure: Procedure, shape: Mapping[str, bool]) -> None:
         self.procedure = procedure
         self._shape = shape
-        self._scalars = picker(list(procedure.scalars))
-        self._single = [
-            (name, picker(list(procedure.tables[name].columns))) for name, is_single in shape.items() if is_single
-        ]
-        self._many = [_Columns(name, procedure.tables[name]) for name, is_single in shape.items() if not is_single]
-        self._ones = picker([name for name, _ in self._single])
+        self._ones = picker([name for name, is_single in shape.items() if is_single])
         self._none = picker([name for name in procedure.tables if name not in shape])
         parameters = [f"p_{_flat(path)} {kind}" for path, kind in procedure.scalars.items()]
-        for is_single in (True, False):
-            for name in [name for name in shape if shape[name] is is_single]:
-                columns = procedure.tables[name].columns.items()
-                parameters += [f"{_array(name, path)} {kind}{'' if is_single else '[]'}" for path, kind in columns]
+        self._parts: list[Callable[[Any], Sequence[Any]]] = [picker(list(procedure.scalars))]
+        for name in sorted(shape, key=lambda name: not shape[name]):
+            table, is_single = procedure.tables[name], shape[name]
+            self._parts.append((_row if is_single else _columns)(name, table))
+            parameters += [
+                f"{_array(name, path)} {kind}{'' if is_single else '[]'}" for path, kind in table.columns.items()
+            ]
         self.before, self.after = f"{procedure.name}.{BEFORE}", f"{procedure.name}.{AFTER}"
         answers = next((step for step in procedure.steps if step.new or step.number), None)
         kind = "void"
@@ -87,11 +86,9 @@ class Function:
 
     def bind(self, given: Any) -> list[Any]:
         """The values of its parameters."""
-        values: list[Any] = [*self._scalars(given)]
-        for name, columns in self._single:
-            values += columns(getattr(given, name)[0])
-        for table in self._many:
-            values += table.of(getattr(given, table.name))
+        values: list[Any] = []
+        for part in self._parts:
+            values += part(given)
         return values
 
     def _step(self, step: Step) -> str:
@@ -202,24 +199,27 @@ def _in_order(release: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", release)]
 
 
-class _Columns:
-    """A table on its way into a call: one array for each column, or NULL for each if it has no rows."""
+def _row(name: str, table: Table) -> Callable[[Any], Sequence[Any]]:
+    """The values of the only row of a table."""
+    pick = picker(list(table.columns))
+    return lambda given: pick(getattr(given, name)[0])
 
-    def __init__(self, name: str, table: Table) -> None:
-        self.name = name
-        self._pick = picker(list(table.columns))
-        self._made = [COLUMNS[kind] for kind in table.columns.values()]
-        self._nothing = [None] * len(table.columns)
-        self._order = None if table.order is None else attrgetter(table.order)
 
-    def of(self, rows: Iterable[Any]) -> list[Any]:
-        """The values of the parameters."""
+def _columns(name: str, table: Table) -> Callable[[Any], Sequence[Any]]:
+    """An array for each column of a table, or NULL for each if it has no rows."""
+    pick, kinds = picker(list(table.columns)), [ARRAYS[kind] for kind in table.columns.values()]
+    nothing = [None] * len(kinds)
+    order = None if table.order is None else attrgetter(table.order)
+
+    def columns(given: Any) -> Sequence[Any]:
+        rows = getattr(given, name)
         if not rows:
-            return self._nothing
-        if self._order is not None:
-            rows = sorted(rows, key=self._order)
-        columns = zip(*map(self._pick, rows), strict=True)
-        return [made(values) for made, values in zip(self._made, columns, strict=True)]
+            return nothing
+        if order is not None:
+            rows = sorted(rows, key=order)
+        return [array(values) for array, values in zip(kinds, zip(*map(pick, rows), strict=True), strict=True)]
+
+    return columns
 
 
 def _array(table: str, path: str) -> str:

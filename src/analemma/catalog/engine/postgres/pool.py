@@ -15,11 +15,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, cast
 
 import psycopg
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Dumper
+from psycopg.pq import Format
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
 
 from analemma.catalog.engine.db import Row, lost_in_a_fork
-from analemma.catalog.engine.postgres.arrays import register
+from analemma.catalog.engine.lists import Array
 from analemma.errors import Unavailable
 
 LONGEST_IDLE_S = 600.0
@@ -56,8 +62,8 @@ class PostgresPool:
         """A connection that belongs to nobody else."""
         connection = self._connect()
         self._all.add(connection)
-        register(connection)
         connection.prepared_max = 500
+        _make_binary(connection.adapters)
         return connection
 
     def take(self, borrower: object) -> Connection:
@@ -159,6 +165,25 @@ class PostgresPool:
 
     def _closed(self) -> Unavailable:
         return Unavailable(f"the catalog at {self.server} is closed", hint="open it again")
+
+
+class _ArrayDumper(Dumper):
+    """The statement says what it is an array of."""
+
+    format = Format.BINARY
+
+    def dump(self, obj: Any) -> Buffer:
+        return cast(bytes, obj)
+
+
+def _make_binary(adapters: AdaptersMap) -> None:
+    """Make everything binary, and every integer a bigint.
+
+    psycopg would choose an integer's type by its magnitude, and each choice would be another prepared statement."""
+    adapters.register_dumper(int, Int8BinaryDumper)
+    adapters.register_dumper(bytes, BytesBinaryDumper)
+    adapters.register_dumper(str, StrBinaryDumper)
+    adapters.register_dumper(Array, _ArrayDumper)
 
 
 def _is_alive(connection: Connection) -> bool:
