@@ -65,8 +65,6 @@ class SqliteEngine(Engine):
         self._synchronous = "off" if is_in_memory(self.path) else synchronous
         self._types = ColumnTypes()
         self._patience_s = patience_s
-        self._lock_timeout_s = lock_timeout_s
-        self._log_limit_bytes = log_limit_bytes
         self._gate = threading.Lock()
         """Held while connections are opened or closed for good."""
         self._idle: list[SqliteTransaction] = []
@@ -77,7 +75,7 @@ class SqliteEngine(Engine):
         """What whoever uses it is told; None: it is open."""
         super().__init__()
         with self._gate:
-            self._open()
+            self._open(lock_timeout_s, log_limit_bytes)
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
         tx = self._take()
@@ -127,77 +125,60 @@ class SqliteEngine(Engine):
             self._lock.close()
             remove_from_memory(self.path)
 
-    def _open(self) -> None:
+    def _open(self, lock_timeout_s: float, log_limit_bytes: int) -> None:
         if _identify(self.path) in _LOST_FILES:
             raise lost_in_a_fork()
-        self._lock = FileLock(self.path, timeout_s=self._lock_timeout_s, patience_s=self._patience_s)
+        self._lock = FileLock(self.path, timeout_s=lock_timeout_s, patience_s=self._patience_s)
         try:
-            tx = self._make_writer(self._lock)
-            # Not only when it is new: whoever made it may have been killed before this.
-            sync_directory(os.path.dirname(self.path))
+            tx = self._connect_writer()
+            try:
+                self._switch_to_wal(tx)
+                # Not only when it is new: whoever made it may have been killed before this.
+                sync_directory(os.path.dirname(self.path))
+            except BaseException:
+                tx.connection.close()
+                raise
         except BaseException:
             self._lock.close()
             raise
         self._writer = SqliteWriter(
             tx,
-            database=self.path,
             lock=self._lock,
-            renew=self._make_writer,
-            truncate_log=self._truncate_log,
-            timeout_s=self._lock_timeout_s,
-            log_limit_bytes=self._log_limit_bytes,
+            renew=self._connect_writer,
+            truncate_log=lambda: self._connect("truncate_log", timeout_s=CHECKPOINT_PATIENCE_S).connection.close(),
+            timeout_s=lock_timeout_s,
+            log_limit_bytes=log_limit_bytes,
         )
         self._refusal = None
 
-    def _make_writer(self, lock: FileLock | None = None) -> SqliteTransaction:
-        """The connection that writes. With `lock`, the file is first made to keep a write-ahead log if it does not."""
-        # The last resort: our own processes queue on the lock file, so only a stranger's transaction can block us.
-        tx = self._connect(self._patience_s)
-        try:
-            tx.control("probe")
-            if lock is not None:
-                self._switch_to_wal(tx, lock)
-            tx.control(f"synchronous_{self._synchronous}")
-            for name in _WRITER_PRAGMAS:
-                tx.control(name)
-        except BaseException:
-            tx.connection.close()
-            raise
-        return tx
+    def _connect_writer(self) -> SqliteTransaction:
+        return self._connect("probe", f"synchronous_{self._synchronous}", *_WRITER_PRAGMAS)
 
-    def _make_reader(self) -> SqliteTransaction:
-        """A connection that cannot write."""
-        tx = self._connect(self._patience_s)
-        try:
-            tx.control("refuse_writes")
-        except BaseException:
-            tx.connection.close()
-            raise
-        return tx
-
-    def _truncate_log(self) -> None:
-        """Empty the log, on a connection of its own that waits only a little."""
-        tx = self._connect(CHECKPOINT_PATIENCE_S)
-        try:
-            tx.control("truncate_log")
-        finally:
-            tx.connection.close()
-
-    def _connect(self, timeout_s: float) -> SqliteTransaction:
+    def _connect(self, *controls: str, timeout_s: float | None = None) -> SqliteTransaction:
+        """A connection on which these were done."""
         try:
             connection = sqlite3.connect(
                 self.path,
-                timeout=timeout_s,
+                # The last resort: our own processes queue on the lock file, so only a stranger can block us.
+                timeout=self._patience_s if timeout_s is None else timeout_s,
                 isolation_level=None,  # we begin and commit ourselves
                 check_same_thread=False,  # a connection moves between threads, never used by two at once
                 cached_statements=512,
             )
         except sqlite3.Error as exc:
             raise translate(exc, self.path) from exc
-        return SqliteTransaction(connection, self.statements, self.path, self._types)
+        tx = SqliteTransaction(connection, self.statements, self.path, self._types)
+        try:
+            for name in controls:
+                tx.control(name)
+        except BaseException:
+            connection.close()
+            raise
+        return tx
 
-    def _switch_to_wal(self, tx: SqliteTransaction, lock: FileLock) -> None:
-        if _size(self.path) > 0:
+    def _switch_to_wal(self, tx: SqliteTransaction) -> None:
+        """Have the file keep a write-ahead log."""
+        if os.path.getsize(self.path) > 0:
             # In that mode already, as a rule, and then nothing is written: no need to wait for whoever is writing.
             try:
                 tx.control("use_wal")
@@ -206,7 +187,7 @@ class SqliteEngine(Engine):
                 pass
         # Several processes may create the file at the same moment, and changing the mode does not wait while others so
         # much as look at it.
-        lock.acquire()
+        self._lock.acquire()
         try:
             deadline = time.monotonic() + self._patience_s
             while True:
@@ -218,7 +199,7 @@ class SqliteEngine(Engine):
                         raise
                 time.sleep(0.002)
         finally:
-            lock.release()
+            self._lock.release()
 
     def _present(self) -> SqliteWriter:
         if self._refusal is not None:
@@ -234,7 +215,7 @@ class SqliteEngine(Engine):
         with self._gate:
             if self._refusal is not None:
                 raise self._refusal()
-            tx = self._make_reader()
+            tx = self._connect("refuse_writes")
             self._readers.add(tx)
             return tx
 
@@ -295,21 +276,10 @@ def _vacuum(tx: SqliteTransaction) -> None:
     tx.control("truncate_log")
 
 
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
-
-
 def sync_file(path: str) -> None:
     """Make everything that was written to a file durable, whoever wrote it; one that is gone has nothing to lose."""
     try:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync(path)
     except FileNotFoundError:
         return
     except OSError as exc:
@@ -319,15 +289,19 @@ def sync_file(path: str) -> None:
 def sync_directory(path: str) -> None:
     """Make the names in a directory durable: fsync of a new file does not cover its own name."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _sync(path)
     except OSError as exc:
         raise Unavailable(
             f"cannot flush the directory {path}: {exc.strerror}", hint="let this user read it, and check the disk"
         ) from exc
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 _KEPT: list[sqlite3.Connection] = []

@@ -34,13 +34,13 @@ Values = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 class SqliteTransaction(Transaction):
     """Runs named statements on one connection."""
 
-    __slots__ = ("__weakref__", "_database", "_types", "connection")
+    __slots__ = ("__weakref__", "_types", "connection", "database")
     is_open = True
 
     def __init__(self, connection: sqlite3.Connection, counts: Counter[str], database: str, types: ColumnTypes) -> None:
         super().__init__(SQLITE, counts)
         self.connection = connection
-        self._database = database
+        self.database = database
         self._types = types
 
     def all(self, name: str, /, **parameters: Any) -> list[Row]:
@@ -55,14 +55,14 @@ class SqliteTransaction(Transaction):
                 self._types.check(statement, cursor, rows)
             return rows
         except FAILURES as exc:
-            raise translate(exc, self._database) from exc
+            raise translate(exc, self.database) from exc
 
     def execute(self, name: str, /, **parameters: Any) -> int:
         statement, values = self._bound(name, parameters)
         try:
             return self.connection.execute(statement.sql, values).rowcount if statement.sql else 0
         except FAILURES as exc:
-            raise translate(exc, self._database) from exc
+            raise translate(exc, self.database) from exc
 
     def execute_many(self, name: str, rows: Iterable[Sequence[Any]], /) -> int:
         statement = self._sql.statements[name]
@@ -72,13 +72,13 @@ class SqliteTransaction(Transaction):
         try:
             return self.connection.executemany(statement.sql, rows).rowcount
         except FAILURES as exc:
-            raise translate(exc, self._database) from exc
+            raise translate(exc, self.database) from exc
 
     def call(self, name: str, given: Any, /) -> list[Any] | None:
         try:
             return STEPS[name].run(self.connection, given, self._counts)
         except FAILURES as exc:
-            raise translate(exc, self._database) from exc
+            raise translate(exc, self.database) from exc
 
     def script(self, sql: str, /) -> None:
         # Not executescript(): that commits first, and a migration must be all or nothing.
@@ -92,21 +92,21 @@ class SqliteTransaction(Transaction):
                     self.connection.execute(statement)
                     statement = ""
         except sqlite3.Error as exc:
-            raise translate(exc, self._database) from exc
+            raise translate(exc, self.database) from exc
 
     def control(self, name: str) -> None:
         """Begin, commit and the like: uncounted."""
         try:
             self.connection.execute(self._sql.statements[name].sql)
         except sqlite3.Error as exc:
-            raise translate(exc, self._database) from exc
+            raise translate(exc, self.database) from exc
 
     def commit(self) -> None:
         """COMMIT; raises OutcomeUnknown if nobody can say whether it took effect."""
         try:
             self.connection.execute(self._sql.statements["commit_transaction"].sql)
         except sqlite3.Error as exc:
-            raise translate_commit(exc, self._database) from exc
+            raise translate_commit(exc, self.database) from exc
 
     def abandon(self) -> sqlite3.Connection:
         """Refuse every statement from now on; the connection, which somebody must keep from being closed."""

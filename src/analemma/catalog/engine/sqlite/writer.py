@@ -94,7 +94,6 @@ class SqliteWriter:
         self,
         tx: SqliteTransaction,
         *,
-        database: str,
         lock: FileLock,
         renew: Callable[[], SqliteTransaction],
         truncate_log: Callable[[], None],
@@ -102,7 +101,6 @@ class SqliteWriter:
         log_limit_bytes: int = LOG_LIMIT_BYTES,
     ) -> None:
         self._tx = tx
-        self._database = database
         self._lock = lock
         self._renew = renew
         self._doubtful = False
@@ -115,7 +113,7 @@ class SqliteWriter:
         self._leading: _Request | None = None
         """That of the thread whose turn it is."""
         self._begun = False
-        self._log = f"{database}-wal"
+        self._log = f"{tx.database}-wal"
         self._truncate_log = truncate_log
         self._log_limit = self._least_log_limit = log_limit_bytes
         self._until_log_check = LOG_CHECK_EVERY
@@ -287,7 +285,7 @@ class SqliteWriter:
     def _hold_file(self, request: _Request) -> None:
         """Keep other processes from writing. Whatever it raises, `_end` must follow."""
         if self._closed:
-            raise Unavailable(f"the catalog {self._database} is closed", hint="open it again")
+            raise Unavailable(f"the catalog {self._tx.database} is closed", hint="open it again")
         self._begun = True
         self._lock.acquire(request.deadline)
         if self._doubtful:
