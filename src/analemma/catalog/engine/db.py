@@ -139,13 +139,9 @@ class Engine(Statements):
     def execute(self, name: str, /, **parameters: Any) -> int:
         return self.write(lambda tx: tx.execute(name, **parameters))
 
-    def missing_functions(self, found: Mapping[str, str]) -> list[str]:
-        """Functions that procedures need and that are not among those which the database has."""
-        return []
-
-    def function_changes(self, found: Mapping[str, str]) -> list[str]:
-        """What makes the functions that are missing, and drops those that nobody needs."""
-        return []
+    def functions(self) -> Mapping[str, str]:
+        """The functions that procedures are run as, by their names, and what makes each."""
+        return {}
 
     @abstractmethod
     def wakeups(self) -> Wakeups:

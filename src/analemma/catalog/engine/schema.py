@@ -4,11 +4,16 @@ A new database gets the baseline at once, and the migrations behind it: numbered
 both databases. One that was begun before there was a baseline came to it, or comes, by the scripts of that time, which
 an archive has for each database; they end with the baseline's number. So a number up to the baseline's may have two
 checksums, and which of them is right is told by the lowest number that a database has.
+
+What procedures run as on PostgreSQL, functions, is no part of a migration: each release makes its own. Their comments
+name the releases that use them; those that the last two do not use are dropped.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +29,8 @@ OLDER = {
     "postgres": "8fe526200f97c43f867f27e0554357170ddad81030455b9214efa026c02f7afb",
 }
 """Names all of the older scripts of a database, so that the archive stays closed where they have been applied."""
+RELEASES = 2
+"""So many releases, the newest that used a database, keep their functions."""
 _FOLDER = Path(__file__).parents[1] / "sql" / "schema"
 
 
@@ -40,41 +47,30 @@ class Migration(NamedTuple):
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-class _Found(NamedTuple):
-    """What a database has."""
-
-    applied: dict[int, str]
-    """The checksum of each migration, by its number."""
-    functions: dict[str, str]
-    """What is said of each function, by its name."""
-
-
 def migrate(engine: Engine, *, now_us: int, apply: bool = True) -> list[str]:
     """Apply what is missing and name it, and make the functions that are missing; with `apply` False, raise if anything
     is missing."""
-    found = _found(engine)
-    pending, functions = _missing(engine.sql, found.applied), engine.missing_functions(found.functions)
-    if not pending and not functions:
+    applied, found = _found(engine)
+    missing, functions = _missing(engine.sql, applied), engine.functions()
+    lacking: list[object] = [*missing] or [name for name in functions if name not in found]
+    if not lacking:
         return []
     if not apply:
-        what = f"{len(pending)} migration" if pending else f"{len(functions)} function"
-        raise Unavailable(
-            f"the database schema lacks {what}{'s' if len(pending or functions) > 1 else ''}",
-            hint="run `analemma migrate`",
-        )
+        what = f"{len(lacking)} {'migration' if missing else 'function'}{'s' if len(lacking) > 1 else ''}"
+        raise Unavailable(f"the database schema lacks {what}", hint="run `analemma migrate`")
 
     def upgrade(tx: Transaction) -> list[str]:
         tx.all("lock_migrations")
         tx.execute("create_migration_table")
         # Again, now that nobody else can: another process may have been first.
-        found = _found(tx)
-        missing = _missing(engine.sql, found.applied)
+        applied, found = _found(tx)
+        missing = _missing(engine.sql, applied)
         for each in missing:
             tx.script(each.text)
             tx.execute(
                 "record_migration", number=each.number, name=each.name, checksum=each.checksum, applied_at=now_us
             )
-        for change in engine.function_changes(found.functions):
+        for change in _function_changes(functions, found):
             tx.script(change)
         return [f"{each.number:04}_{each.name}" for each in missing]
 
@@ -134,9 +130,34 @@ def _missing(sql: Sql, applied: dict[int, str]) -> list[Migration]:
     return [each for each in known if each.number not in applied]
 
 
-def _found(source: Statements) -> _Found:
+def _found(source: Statements) -> tuple[dict[int, str], dict[str, str]]:
+    """What a database has: the checksum of each migration, by its number, and which releases use each function."""
     rows = [] if source.one("migration_table_exists") is None else source.all("applied_migrations")
-    return _Found(
+    return (
         {number: seen for number, _, seen in rows if number is not None},
         {name: said or "" for number, name, said in rows if number is None},
     )
+
+
+def _function_changes(own: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """What makes those functions of this release that are not found, notes that it uses them, and drops what no release
+    that counts uses."""
+    if not own:
+        return []
+    from importlib.metadata import version  # most programs find what they need
+
+    this = version("analemma")
+    users = {name: set(said.split()) - {this} for name, said in found.items()}
+    for name in own:
+        users.setdefault(name, set()).add(this)
+    releases = sorted({release for names in users.values() for release in names}, key=_in_order)[-RELEASES:]
+    kept = {name: names for name, names in users.items() if names & {*releases, this}}
+    return [
+        *(create for name, create in own.items() if name not in found),
+        *(f"COMMENT ON FUNCTION {name} IS '{' '.join(sorted(names))}'" for name, names in kept.items()),
+        *(f"DROP FUNCTION {name}" for name in users if name not in kept),
+    ]
+
+
+def _in_order(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", release)]

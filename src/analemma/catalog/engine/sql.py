@@ -51,7 +51,6 @@ TOKEN = re.compile(
     | =\ ANY\ \(:(?P<list>[a-z_][a-z0-9_]*)::(?P<kind>bigint|text|bytea)\[\]\)
     | \brows\(:(?P<rows>[a-z_][a-z0-9_]*)\)(?P<ordinality>\s+WITH\ ORDINALITY)?
       \s+AS\ (?P<alias>\w+)\s+\((?P<columns>[^)]*)\)
-    | \bjson_each\(:(?P<each>[a-z_][a-z0-9_]*)\)
     | :(?P<array>[a-z_][a-z0-9_]*)::(?P<elements>bigint|text|bytea)\[\]
     | (?P<cast>::[a-z]+(?:\[\])?)
     | (?P<lock>\s+FOR\ (?:NO\ KEY\ UPDATE|KEY\ SHARE|UPDATE|SHARE)(?:\ OF\ [a-z_]+)?(?:\ SKIP\ LOCKED)?\b)
@@ -79,7 +78,7 @@ _ON_SQLITE = {
     "bytes": "blob",
     "no": "DEFAULT 0",
 }
-_PARAMETER = ("list", "rows", "each", "array", "name")
+_PARAMETER = ("list", "rows", "array", "name")
 """The groups of a token that name a parameter."""
 Convert = Callable[[Any], Any]
 Made = TypeVar("Made")
@@ -278,7 +277,7 @@ def _for_postgres(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
 
 def _for_sqlite(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
     # SQLite has numbered parameters too, but some Python releases warn about them.
-    lists = {found["list"] or found["each"] for found in TOKEN.finditer(sql)}
+    lists = {found["list"] for found in TOKEN.finditer(sql)}
 
     def replace(found: re.Match[str]) -> str:
         if found["cast"] or found["lock"]:
@@ -301,9 +300,7 @@ def _for_sqlite(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
             given.bind(parameter, joined, width, width, places)
             return "IN (SELECT substr(?, key * ? + 1, ?) FROM json_each(?))"
         given.bind(parameter, as_json if parameter in lists else None)
-        if found["list"]:
-            return "IN (SELECT value FROM json_each(?))"
-        return "json_each(?)" if found["each"] else "?"
+        return "IN (SELECT value FROM json_each(?))" if found["list"] else "?"
 
     return replace
 

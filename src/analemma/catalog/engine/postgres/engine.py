@@ -12,13 +12,12 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from analemma.catalog.engine.db import Engine, Row, Transaction
-from analemma.catalog.engine.postgres import functions
 from analemma.catalog.engine.postgres.errors import (
     ConnectionDropped,
-    not_a_url,
     outcome_unknown,
     translate_connecting,
 )
+from analemma.catalog.engine.postgres.functions import functions
 from analemma.catalog.engine.postgres.names import (
     USUAL,
     choose_schema,
@@ -136,11 +135,8 @@ class PostgresEngine(Engine):
         # A pooler lends another connection for each transaction: what was listened to would be another's.
         return ServerWakeups(lambda: self._on(self.pool.connect()), listening=not self.pgbouncer)
 
-    def missing_functions(self, found: Mapping[str, str]) -> list[str]:
-        return functions.missing(found)
-
-    def function_changes(self, found: Mapping[str, str]) -> list[str]:
-        return functions.changes(found)
+    def functions(self) -> Mapping[str, str]:
+        return {name: function.create for name, function in functions().items()}
 
     def identity(self) -> tuple[str | None, str]:
         ((database, may_ask),) = self.all("database_oid")
@@ -184,9 +180,7 @@ class PostgresEngine(Engine):
     def _connect(self) -> Connection:
         try:
             return Connection.connect(self._conninfo, **self._arguments)
-        except (psycopg.ProgrammingError, UnicodeEncodeError):
-            raise not_a_url() from None  # an option that libpq refuses, with its value
-        except psycopg.Error as exc:
+        except (psycopg.Error, UnicodeEncodeError) as exc:
             # Before it reached a server, libpq complains about the URL, and repeats it.
             cause = exc if "connection to server" in str(exc) else None
             raise translate_connecting(exc, self.server) from cause

@@ -1,8 +1,6 @@
 """Procedures on PostgreSQL: functions, each called in one round trip.
 
 A function's name ends in the hash of its text, so programs of two releases share a database: each calls its own.
-Whoever migrates the schema makes those that are missing. Its comment names the releases that use it; those that the
-last two do not use are dropped.
 """
 
 from __future__ import annotations
@@ -23,9 +21,6 @@ REFUSED_STATE = "AN010"
 """The SQLSTATE with which a function refuses; the message is the refusal, the detail the number of the row."""
 PREFIX = "analemma_do_"
 """How the names of all functions begin."""
-
-RELEASES = 2
-"""So many releases, the newest that used a database, keep their functions."""
 
 _VALUES = re.compile(r"^VALUES \((.*?)\)$", re.MULTILINE | re.DOTALL)
 
@@ -170,33 +165,6 @@ def function(name: str, given: Any) -> Function:
 def functions() -> Mapping[str, Function]:
     """All functions of this release, by their names."""
     return {each.name: each for name in POSTGRES.every_procedure() for each in _FUNCTIONS[name]}
-
-
-def missing(found: Mapping[str, str]) -> list[str]:
-    """Those of this release that a database does not have, of which it has these."""
-    return [name for name in functions() if name not in found]
-
-
-def changes(found: Mapping[str, str]) -> list[str]:
-    """What makes those that are missing, notes that this release uses them, and drops what no release that counts uses;
-    `found` are the functions that there are, and what is said of each."""
-    from importlib.metadata import version  # most programs find what they need
-
-    own, this = functions(), version("analemma")
-    users = {name: set(said.split()) - {this} for name, said in found.items()}
-    for name in own:
-        users.setdefault(name, set()).add(this)
-    releases = sorted({release for names in users.values() for release in names}, key=_in_order)[-RELEASES:]
-    kept = {name: names for name, names in users.items() if names & {*releases, this}}
-    return [
-        *(each.create for name, each in own.items() if name not in found),
-        *(f"COMMENT ON FUNCTION {name} IS '{' '.join(sorted(names))}'" for name, names in kept.items()),
-        *(f"DROP FUNCTION {name}" for name in users if name not in kept),
-    ]
-
-
-def _in_order(release: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", release)]
 
 
 def _row(name: str, table: Table) -> Callable[[Any], Sequence[Any]]:

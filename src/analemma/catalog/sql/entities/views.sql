@@ -98,5 +98,4 @@ WITH RECURSIVE found (rules) AS (
 SELECT found.rules, (
     SELECT count(*) FROM entity WHERE tenant = :tenant AND type = :entity_type AND served_rules = found.rules
 )
-[sqlite] FROM found WHERE found.rules IS NOT NULL AND NOT EXISTS (SELECT 1 FROM json_each(:skipped) AS skipped WHERE skipped.value = found.rules)
-[postgres] FROM found WHERE found.rules IS NOT NULL AND NOT EXISTS (SELECT FROM unnest(:skipped::text[]) AS skipped WHERE skipped = found.rules)
+FROM found WHERE found.rules IS NOT NULL AND NOT found.rules = ANY (:skipped::text[])
