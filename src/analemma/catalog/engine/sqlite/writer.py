@@ -64,11 +64,12 @@ class _Batch:
 class _Request:
     """One thread's wish to write, and what came of it."""
 
-    __slots__ = ("batch", "deadline", "error", "left", "move", "result", "thread", "woken")
+    __slots__ = ("batch", "deadline", "error", "left", "line", "move", "result", "thread", "woken")
 
-    def __init__(self, move: Callable[[Transaction], Any] | None, timeout_s: float) -> None:
+    def __init__(self, line: deque[_Request], move: Callable[[Any], Any], timeout_s: float) -> None:
+        self.line = line
+        """Where it waits: with those whom whoever has the turn takes along, or with those who want it to themselves."""
         self.move = move
-        """None: it wants the transaction to itself, and runs on its own thread."""
         self.thread = threading.get_ident()
         self.deadline = time.monotonic() + timeout_s
         self.batch: _Batch | None = None
@@ -121,8 +122,8 @@ class SqliteWriter:
 
     def write(self, move: Callable[[Transaction], Result]) -> Result:
         """Run `move` in a transaction, perhaps together with others; return when it is durable."""
-        request = _Request(move, self._timeout_s)
-        self._in_turn(request, self._waiting, self._lead)
+        request = _Request(self._waiting, move, self._timeout_s)
+        self._in_turn(request, self._lead)
         if request.error is not None:
             raise request.error
         assert request.batch is not None
@@ -137,7 +138,7 @@ class SqliteWriter:
             self._hold_file(request)
             work(self._tx)
 
-        self._in_turn(_Request(None, self._timeout_s), self._waiting_alone, act)
+        self._in_turn(_Request(self._waiting_alone, work, self._timeout_s), act)
 
     def close(self) -> None:
         """Wait for whoever is writing, then refuse."""
@@ -145,7 +146,7 @@ class SqliteWriter:
         def act(_: _Request) -> None:
             self._closed = True
 
-        self._in_turn(_Request(None, threading.TIMEOUT_MAX), self._waiting_alone, act)
+        self._in_turn(_Request(self._waiting_alone, act, threading.TIMEOUT_MAX), act)
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -164,9 +165,9 @@ class SqliteWriter:
         self._leading, self._begun = None, False
         return self._tx.abandon()
 
-    def _in_turn(self, request: _Request, line: deque[_Request], act: Callable[[_Request], None]) -> None:
+    def _in_turn(self, request: _Request, act: Callable[[_Request], None]) -> None:
         try:
-            self._await_turn(request, line)
+            self._await_turn(request)
             act(request)
         finally:
             # Twice: an interrupt may hit the first, and a turn that is not given up stops every writer.
@@ -175,16 +176,16 @@ class SqliteWriter:
             finally:
                 self._leave(request)
 
-    def _await_turn(self, request: _Request, line: deque[_Request]) -> None:
+    def _await_turn(self, request: _Request) -> None:
         """Return with the turn, or once the batch that took it along is over. Whatever happens, `_leave` follows."""
         leading = self._leading
         if leading is not None and leading.thread == request.thread:
             raise Internal("a write was started inside another write", hint="use the transaction it was given")
-        line.append(request)
+        request.line.append(request)
         while not self._turn.acquire(blocking=False):
             left_s = request.deadline - time.monotonic()
             # guard: turn.timeout
-            if left_s <= 0 and self._gives_up(request, line):
+            if left_s <= 0 and self._gives_up(request):
                 raise Timeout(
                     "other threads of this process kept the catalog busy", hint="make their transactions shorter"
                 )
@@ -192,14 +193,14 @@ class SqliteWriter:
             batch = request.batch
             # In line it is still to be run, whoever began to take it along; out of it, it is known who did.
             # guard: turn.batch
-            if batch is not None and batch.is_over and request not in line and request.batch is batch:
+            if batch is not None and batch.is_over and request not in request.line and request.batch is batch:
                 return
         self._leading = request
 
-    def _gives_up(self, request: _Request, line: deque[_Request]) -> bool:
+    def _gives_up(self, request: _Request) -> bool:
         """Leave the line; False if somebody has taken it along: to leave then would leave its outcome unknown."""
         try:
-            line.remove(request)
+            request.line.remove(request)
         except ValueError:
             return False
         return True
@@ -211,9 +212,8 @@ class SqliteWriter:
         if self._leading is request:
             self._end()
             self._leading = None
-        for line in (self._waiting, self._waiting_alone):
-            if line:
-                self._gives_up(request, line)
+        if request.line:
+            self._gives_up(request)
         try:
             self._turn.release()
         except RuntimeError:
@@ -249,10 +249,13 @@ class SqliteWriter:
         tx = self._tx
         ran = 0
         while self._waiting and ran < MAX_BATCH:
-            request = self._take_along(batch)
-            if request is None:
-                continue
-            assert request.move is not None
+            try:
+                request = self._waiting[0]
+                request.batch = batch
+                self._waiting.remove(request)
+            except (IndexError, ValueError):
+                continue  # It gave up at this moment.
+            batch.requests.append(request)
             # The first needs no savepoint: if it fails, the transaction holds nothing else.
             if ran:
                 tx.control("open_savepoint")
@@ -271,17 +274,6 @@ class SqliteWriter:
             ran += 1
         return ran > 0
 
-    def _take_along(self, batch: _Batch) -> _Request | None:
-        """The first that waits, unless it gives up at this moment."""
-        try:
-            request = self._waiting[0]
-            request.batch = batch
-            self._waiting.remove(request)
-        except (IndexError, ValueError):
-            return None
-        batch.requests.append(request)
-        return request
-
     def _hold_file(self, request: _Request) -> None:
         """Keep other processes from writing. Whatever it raises, `_end` must follow."""
         if self._closed:
@@ -297,17 +289,14 @@ class SqliteWriter:
         batch.phase = "committing"
         try:
             self._tx.commit()
-        except OutcomeUnknown:
-            self._doubtful = True
-            raise
-        except Exception:
-            raise
         except BaseException as exc:
-            # Interrupted. What the others are told depends on whether SQLite was done before that.
-            if self._tx.connection.in_transaction:
-                batch.phase = "running"
-            elif not isinstance(exc.__context__, (sqlite3.Error, AnalemmaError)):
-                batch.phase = "stored"
+            self._doubtful = self._doubtful or isinstance(exc, OutcomeUnknown)
+            if not isinstance(exc, Exception):
+                # Interrupted. What the others are told depends on whether SQLite was done before that.
+                if self._tx.connection.in_transaction:
+                    batch.phase = "running"
+                elif not isinstance(exc.__context__, (sqlite3.Error, AnalemmaError)):
+                    batch.phase = "stored"
             raise
         batch.phase = "stored"
 
