@@ -12,7 +12,7 @@ from analemma.catalog.collecting.places import FILE_NAME as FILE_NAME
 from analemma.catalog.engine.db import Engine
 from analemma.catalog.engine.sqlite.engine import SqliteEngine, Synchronous, sync_directory
 from analemma.catalog.engine.sqlite.file_lock import PATIENCE_S
-from analemma.catalog.engine.sqlite.memory import is_in_memory, make_directory_in_memory, remove_from_memory
+from analemma.catalog.engine.sqlite.memory import is_in_memory, make_directory_in_memory
 from analemma.catalog.sql_catalog import SqlCatalog
 from analemma.clock import Clock
 from analemma.errors import Invalid, Unavailable
@@ -45,11 +45,16 @@ def open_catalog(
     """
     text = os.fspath(url)
     path = database_path(text)
+    engine: Engine
     if path is None:
-        return _open_postgres(text, clock, migrate, postgres_options)
-    if path == MEMORY:
-        path = in_memory()
-    return _open_sqlite(path, clock, migrate, synchronous=synchronous, patience_s=patience_s)
+        engine = _postgres_engine(text, **postgres_options)
+    else:
+        engine = _sqlite_engine(in_memory() if path == MEMORY else path, migrate, synchronous, patience_s)
+    try:
+        return SqlCatalog(engine, clock=clock, migrate_schema=migrate)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def in_memory() -> str:
@@ -109,31 +114,19 @@ def _checked(path: str) -> str:
     return path
 
 
-def _open_sqlite(path: str, clock: Clock | None, migrate: bool, **options: Any) -> SqlCatalog:
-    try:
-        if not migrate and not os.path.exists(path) and not is_in_memory(path):
-            raise Unavailable(f"there is no database at {path}", hint="run `analemma migrate`")
-        make_directory(os.path.dirname(os.path.abspath(path)))
-        return _open_on(SqliteEngine(path, **options), clock, migrate)
-    except BaseException:
-        remove_from_memory(path)
-        raise
+def _sqlite_engine(path: str, migrate: bool, synchronous: Synchronous, patience_s: float) -> Engine:
+    if not migrate and not os.path.exists(path) and not is_in_memory(path):
+        raise Unavailable(f"there is no database at {path}", hint="run `analemma migrate`")
+    make_directory(os.path.dirname(os.path.abspath(path)))
+    return SqliteEngine(path, synchronous=synchronous, patience_s=patience_s)
 
 
-def _open_postgres(url: str, clock: Clock | None, migrate: bool, options: dict[str, Any]) -> SqlCatalog:
+def _postgres_engine(url: str, **options: Any) -> Engine:
     try:
         from analemma.catalog.engine.postgres.engine import PostgresEngine
     except ImportError as exc:
         raise Unavailable("the PostgreSQL driver is not installed", hint="pip install 'analemma[postgres]'") from exc
-    return _open_on(PostgresEngine(url, **options), clock, migrate)
-
-
-def _open_on(engine: Engine, clock: Clock | None, migrate: bool) -> SqlCatalog:
-    try:
-        return SqlCatalog(engine, clock=clock, migrate_schema=migrate)
-    except BaseException:
-        engine.close()
-        raise
+    return PostgresEngine(url, **options)
 
 
 def make_directory(path: str) -> None:

@@ -65,8 +65,6 @@ class Listener:
         self.look: Callable[[], bool] | None = None
         """Whether other processes committed anything since the last time; asked every few milliseconds."""
         self.stop: Callable[[], object] | None = None
-        self.woken = 0
-        """How often it was woken, for whoever counts."""
 
     def wake(self) -> None:
         """End the wait that is under way, or the next one. Not from a signal handler: what that interrupted
@@ -79,7 +77,6 @@ class Listener:
         if heard:
             # Only then: one that came after the time was up is for the next wait.
             self._event.clear()
-            self.woken += 1
         return heard
 
     def close(self) -> None:

@@ -129,17 +129,17 @@ class SqliteEngine(Engine):
         if _identify(self.path) in _LOST_FILES:
             raise lost_in_a_fork()
         self._lock = FileLock(self.path, timeout_s=lock_timeout_s, patience_s=self._patience_s)
+        tx = None
         try:
             tx = self._connect_writer()
-            try:
-                self._switch_to_wal(tx)
-                # Not only when it is new: whoever made it may have been killed before this.
-                sync_directory(os.path.dirname(self.path))
-            except BaseException:
-                tx.connection.close()
-                raise
+            self._switch_to_wal(tx)
+            # Not only when it is new: whoever made it may have been killed before this.
+            sync_directory(os.path.dirname(self.path))
         except BaseException:
+            if tx is not None:
+                tx.connection.close()
             self._lock.close()
+            remove_from_memory(self.path)
             raise
         self._writer = SqliteWriter(
             tx,

@@ -30,18 +30,15 @@ class FileLock:
     and turn into the file: so those who wait know whom they wait for, and whether the queue moves.
     """
 
+    _fd = _turnstile = -1
+
     def __init__(self, database: str, *, timeout_s: float = TIMEOUT_S, patience_s: float = PATIENCE_S) -> None:
         self.path = f"{database}.lock"
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._turns = 0
-        self._turnstile = -1
         self._fd = _open(self.path)
-        try:
-            self._turnstile = _open(f"{database}.turn.lock")
-        except BaseException:
-            self.close()
-            raise
+        self._turnstile = _open(f"{database}.turn.lock")
 
     def __del__(self) -> None:
         self.close()
@@ -65,7 +62,7 @@ class FileLock:
 
     def close(self) -> None:
         """Give up the descriptors. In a forked child this leaves the parent's lock as it is."""
-        descriptors = (self.__dict__.pop("_fd", -1), self.__dict__.pop("_turnstile", -1))
+        descriptors = self._fd, self._turnstile
         self._fd = self._turnstile = -1
         for fd in descriptors:
             if fd >= 0:
