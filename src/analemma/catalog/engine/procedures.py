@@ -43,9 +43,11 @@ from analemma.errors import Conflict, Internal, OutcomeUnknown
 from analemma.failpoints import declare
 
 _TABLE = re.compile(r"(\w+)\[\](?: by (\w+))? (?:\(([^)]*)\)|(\w+))")
-_EACH = re.compile(r"each (\w+)( left)?:\s*")
-_EXPECTED = re.compile(
-    r"^=> (?:(?P<rows>\d+) or (?P<refusal>\w+)|new (?P<new>\w+)|number (?P<number>\w+))\s*$", re.MULTILINE
+_STEP = re.compile(
+    r"""(?:each\ (?P<each>\w+)(?P<left>\ left)?:\s*)?
+    (?P<sql>.*?)\s*
+    (?:^=>\ (?:(?P<rows>\d+)\ or\ (?P<refusal>\w+)|new\ (?P<new>\w+)|number\ (?P<number>\w+))\s*)?""",
+    re.VERBOSE | re.MULTILINE | re.DOTALL,
 )
 _PASSES = re.compile(r"passes ([\w.]+): (.*)", re.DOTALL)
 _END = re.compile(r";[ \t]*(?:--[^\n]*)?$", re.MULTILINE)
@@ -127,10 +129,7 @@ def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Pr
     """The procedure of this text; `find` gives those that it includes."""
     heading, rest = _parameters(body)
     tables = {
-        table: Table(
-            {ITSELF: plain} if plain else dict(_pairs(columns)),
-            order or None,
-        )
+        table: Table({ITSELF: plain} if plain else dict(_pairs(columns)), order or None)
         for table, order, columns, plain in _TABLE.findall(heading)
     }
     scalars = dict(_pairs(_TABLE.sub("", heading)))
@@ -153,17 +152,11 @@ def parse_procedure(name: str, purpose: str, body: str, find: Callable[[str], Pr
 
 
 def _step(text: str) -> Step:
-    each = _EACH.match(text)
-    if each is not None:
-        text = text[each.end() :]
-    expected = _EXPECTED.search(text)
-    if expected is None:
-        return Step(text.strip(), each and each[1], bool(each and each[2]))
-    sql = text[: expected.start()].strip()
-    rows = None if expected["rows"] is None else int(expected["rows"])
-    return Step(
-        sql, each and each[1], bool(each and each[2]), rows, expected["refusal"], *expected.group("new", "number")
-    )
+    found = _STEP.fullmatch(text)
+    assert found is not None  # everything is SQL at least
+    rows = None if found["rows"] is None else int(found["rows"])
+    left = found["left"] is not None
+    return Step(found["sql"], found["each"], left, rows, *found.group("refusal", "new", "number"))
 
 
 def _parameters(body: str) -> tuple[str, str]:
