@@ -28,9 +28,11 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from analemma.catalog.engine.lists import as_array, as_json, joined, places, width
+import orjson
+
+from analemma.catalog.engine.arrays import as_array
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, parse_procedure
-from analemma.errors import Internal
+from analemma.errors import Corrupt, Internal
 from analemma.failpoints import STEPS
 
 Dialect = Literal["sqlite", "postgres"]
@@ -288,7 +290,7 @@ def _for_sqlite(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
         if parameter is None:
             return found[0]
         if found["rows"]:
-            given.bind(parameter, as_json)
+            given.bind(parameter, _json)
             columns = _columns(found)
             picked = (
                 ["value"] if len(columns) == 1 else [f"json_extract(value, '$[{at}]')" for at in range(len(columns))]
@@ -297,9 +299,9 @@ def _for_sqlite(sql: str, given: _Given) -> Callable[[re.Match[str]], str]:
             values += [f"key + 1 AS {column}" for column in _ordinal(found)]
             return f"(SELECT {', '.join(values)} FROM json_each(?)) AS {found['alias']}"  # noqa: S608 (our own text)
         if found["list"] and found["kind"] == "bytea":
-            given.bind(parameter, joined, width, width, places)
+            given.bind(parameter, _joined, _width, _width, _places)
             return "IN (SELECT substr(?, key * ? + 1, ?) FROM json_each(?))"
-        given.bind(parameter, as_json if parameter in lists else None)
+        given.bind(parameter, _json if parameter in lists else None)
         return "IN (SELECT value FROM json_each(?))" if found["list"] else "?"
 
     return replace
@@ -318,6 +320,33 @@ def _columns(found: re.Match[str]) -> list[tuple[str, str]]:
 def _ordinal(found: re.Match[str]) -> list[str]:
     """The name of the column that counts."""
     return [found["columns"].split(",")[-1].strip()] if found["ordinality"] else []
+
+
+def _json(values: Sequence[Any] | None) -> str | None:
+    """A list of numbers or texts, or of rows of them."""
+    return None if values is None else orjson.dumps(list(values)).decode()
+
+
+def _joined(values: Sequence[bytes]) -> bytes:
+    """JSON has no bytes: one value with all ids, one after the other, and a list of as many places."""
+    together = b"".join(values)
+    if len(together) != _width(values) * len(values):
+        # Ids from outside are checked where they come in, so some row has one that was cut or made longer.
+        raise Corrupt(
+            f"an id of {_width(values)} bytes stands among others of another length: a row of the catalog is damaged",
+            hint="run verify, which names the row; restore the catalog from a backup",
+        )
+    return together
+
+
+def _width(values: Sequence[bytes]) -> int:
+    """The length of each id."""
+    return len(values[0]) if values else 0
+
+
+def _places(values: Sequence[bytes]) -> str:
+    """One for each id. Counting them up takes a third of the time that a recursion does."""
+    return f"[{','.join('0' * len(values))}]"
 
 
 def _by_name(blocks: Iterator[_Block]) -> dict[str, _Block]:

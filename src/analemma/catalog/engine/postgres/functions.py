@@ -12,8 +12,8 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
+from analemma.catalog.engine.arrays import ARRAYS
 from analemma.catalog.engine.db import picker
-from analemma.catalog.engine.lists import ARRAYS
 from analemma.catalog.engine.procedures import AFTER, BEFORE, Procedure, Step, Table
 from analemma.catalog.engine.sql import POSTGRES, TOKEN, Lazy
 

@@ -24,8 +24,8 @@ from psycopg.pq import Format
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import BytesBinaryDumper, StrBinaryDumper
 
+from analemma.catalog.engine.arrays import Array
 from analemma.catalog.engine.db import Row, lost_in_a_fork
-from analemma.catalog.engine.lists import Array
 from analemma.errors import Unavailable
 
 LONGEST_IDLE_S = 600.0

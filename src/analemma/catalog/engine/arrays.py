@@ -1,4 +1,4 @@
-"""How lists travel to a database: to PostgreSQL as arrays in its binary format, to SQLite as JSON.
+"""How lists travel to PostgreSQL: as arrays, in its binary format.
 
 psycopg's own list dumper inspects every element in Python, which for a commit costs more than the commit.
 """
@@ -9,10 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from struct import Struct
 from typing import Any
-
-import orjson
-
-from analemma.errors import Corrupt
 
 # Dimensions, whether there are NULLs, element type, length, lower bound.
 _HEADER = Struct(">iiIii")
@@ -69,30 +65,3 @@ def as_array(kind: str, place: int | None, rows: Sequence[Any] | None) -> Array 
     if rows is None:
         return None
     return ARRAYS[kind](rows if place is None else [row[place] for row in rows])
-
-
-def as_json(values: Sequence[Any] | None) -> str | None:
-    """A list of numbers or texts, or of rows of them."""
-    return None if values is None else orjson.dumps(list(values)).decode()
-
-
-def joined(values: Sequence[bytes]) -> bytes:
-    """JSON has no bytes: one value with all ids, one after the other, and a list of as many places."""
-    together = b"".join(values)
-    if len(together) != width(values) * len(values):
-        # Ids from outside are checked where they come in, so some row has one that was cut or made longer.
-        raise Corrupt(
-            f"an id of {width(values)} bytes stands among others of another length: a row of the catalog is damaged",
-            hint="run verify, which names the row; restore the catalog from a backup",
-        )
-    return together
-
-
-def width(values: Sequence[bytes]) -> int:
-    """The length of each id."""
-    return len(values[0]) if values else 0
-
-
-def places(values: Sequence[bytes]) -> str:
-    """One for each id. Counting them up takes a third of the time that a recursion does."""
-    return f"[{','.join('0' * len(values))}]"
