@@ -17,7 +17,6 @@ from analemma.bag.tracked_dict import TrackedDict
 from analemma.canon.build import MAXIMUM_DEPTH
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block, Link, decode, link_wire
-from analemma.canon.pointer import Path
 from analemma.canon.trees import Edited, Operation, Trees
 from analemma.catalog.port import BranchKey, Head
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Internal, Invalid, NotFound
@@ -35,7 +34,6 @@ from analemma.state.arguments import (
 from analemma.state.commits import Proposal
 from analemma.state.kernel import Kernel
 from analemma.state.load import latest_version, read_state
-from analemma.state.merge.histories import ByPlace, Roots, changes_by_place, rebase
 from analemma.state.records import Commit
 from analemma.state.save import digest, empty_state
 
@@ -460,7 +458,7 @@ class _Save:
         return commits.commit_next(self._request.key, base, lambda head: self._proposal(self.edited, head))
 
     def _commit_rebased(self) -> Commit:
-        from analemma.state.merge.values import Strategies
+        from analemma.state.merge.values import Roots, Strategies, rebase
 
         kernel, request = self._kernel, self._request
         strategies = request.strategies or Strategies()
@@ -470,14 +468,13 @@ class _Save:
                 raise NotFound(f"there is no {place(request.key)}", hint="fork the bag's version instead")
             root = kernel._commits.manifest(head.manifest).root.id
             roots = Roots(self.base_root, root, self.edited.root.id)
-            operations = rebase(roots, self.changes.operations, self._trees, by_place, strategies)
+            operations = rebase(roots, self.changes.operations, self._trees, strategies)
             return self._proposal(self._edit(kernel._trees, root, operations), head)
 
         def commit() -> Commit:
             return kernel._commits.commit_next(request.key, CURRENT_HEAD, propose)
 
         base = self._bag._base.manifest
-        by_place: ByPlace = _by_field if base is None else changes_by_place
         return commit() if base is None else kernel._commits.guarded(base, commit)
 
     def _proposal(self, edited: Edited, head: Head | None) -> Proposal:
@@ -553,14 +550,6 @@ def _fingerprint(kernel: Kernel, request: _Request, came_to: list[Any]) -> bytes
         # As in `_fingerprint` of a delta: with a list around it, metadata can be nested too deep.
         asked[2] = digest(kernel, asked[2], ())
         return sha256(b"deep bag" + trees.build(asked).root.id).digest()
-
-
-def _by_field(trees: Trees, root: BlockId, operations: Iterable[Operation]) -> dict[Path, list[Operation]]:
-    """Changes to an empty state by their place: there is no list in it yet."""
-    changes: dict[Path, list[Operation]] = {}
-    for operation in operations:
-        changes.setdefault(operation.path, []).append(operation)
-    return changes
 
 
 def _strategies(strategies: Mapping[str, Strategy] | None, rebase: bool) -> Strategies | None:

@@ -10,7 +10,7 @@ from analemma.canon.edit import Operation
 from analemma.canon.pointer import Path, format_pointer
 from analemma.errors import Conflict
 from analemma.flows.working_state import WorkingState
-from analemma.state.merge.values import ABSENT, UNDECIDED, Clash, Comparison, Strategies, compare, decide, same, settle
+from analemma.state.merge.values import ABSENT, UNDECIDED, Clash, Comparison, Strategies, compare, decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def merge_branches(state: WorkingState, branches: Sequence[BranchChange], strate
         operations, clashes = _compared(state, branch)
         undecided = []
         for clash in clashes:
-            strategy = strategies.for_path(clash.path)[0] if strategies.are_given(clash.path) else None
+            strategy = strategies.for_path(clash.path)[0]
             value = _decided(strategy, clash, clash.path in collected, state)
             if strategy == "collect":
                 collected.add(clash.path)
@@ -81,11 +81,7 @@ def _decided(strategy: Any, clash: Clash, again: bool, state: WorkingState) -> A
     if strategy == "collect" and again and clash.theirs is not ABSENT:
         # One list of what all the branches say, however many they are.
         return [*clash.ours, clash.theirs]
-    registry = state.trees.registry
-    value = UNDECIDED if strategy is None else decide(strategy, clash.base, clash.ours, clash.theirs, registry)
-    if value is UNDECIDED and (strategy is None or same(clash.ours, clash.theirs, registry)):
-        return settle(clash, registry)
-    return value
+    return decide(strategy, clash, state.trees.registry)
 
 
 def _changed(clash: Clash, value: Any) -> Operation:

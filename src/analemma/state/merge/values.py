@@ -1,49 +1,43 @@
-"""Three values, one of which the other two come from: what each side changed, and what is to stand where both did.
+"""Three states, one of which the other two come from: what each side changed, and what is to stand where both did.
 
 What one side changed is taken. Where both changed something a strategy decides, if one is given; else what both changed
 alike stands, and what they changed differently is a conflict, which is surfaced. Dicts are compared field by field.
 Lists are merged by position as far as the positions are beyond doubt: where a side can be aligned with the base in one
-way only, and the sides changed different places."""
+way only, and the sides changed different places. Of stored states only what both sides changed is read."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from enum import Enum
+from itertools import pairwise, takewhile
 from typing import Any, Literal, NamedTuple, NewType, get_args
 
 from analemma.canon.build import Packer
-from analemma.canon.diff import Gap, align
+from analemma.canon.diff import align
 from analemma.canon.edit import Operation
 from analemma.canon.identity import BlockId
 from analemma.canon.pointer import Path, format_pointer, parse_pointer
-from analemma.canon.types import TypeRegistry, standard_registry
+from analemma.canon.read import MISSING, Nodes, Walk, container_kind, locate, step
+from analemma.canon.trees import Trees
+from analemma.canon.types import TypeRegistry
 from analemma.errors import Conflict, Invalid
 from analemma.state.arguments import is_reserved
 
 
-class Absent:
+class Absent(Enum):
     """Stands for "nothing is there" among values, where None is a value like any other."""
+
+    ABSENT = "absent"
 
     def __bool__(self) -> bool:
         return False
 
-    def __repr__(self) -> str:
-        return "<absent>"
 
-    def __reduce__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT = Absent()
-
-
-class Undecided:
-    """The answer where there is none: the conflict is the caller's."""
-
-
-UNDECIDED = Undecided()
+ABSENT = Absent.ABSENT
+UNDECIDED = object()
+"""The answer where there is none: the conflict is the caller's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +104,22 @@ class Strategies:
         chosen = [(_parse(name), check_strategy(strategy)) for name, strategy in (patterns or {}).items()]
         self._patterns = sorted(chosen, key=lambda item: _specificity(item[0]), reverse=True)
 
-    def for_path(self, path: Path) -> tuple[Strategy, int]:
-        """The strategy for a conflict at this path, and how many of its tokens the pattern matched."""
+    def for_path(self, path: Path) -> tuple[Strategy | None, int]:
+        """The strategy for a conflict at this path, and how many of its tokens the pattern matched; None: nobody chose
+        one."""
         for pattern, strategy in self._patterns:
             for length in range(len(path), -1, -1):
                 if _matches(pattern, path[:length]):
                     return strategy, length
-        return self._default, len(path)
-
-    def are_given(self, path: Path) -> bool:
-        """Whether somebody chose how to decide a conflict at this path."""
-        if self._default != "refuse":
-            return True
-        return any(_matches(pattern, path[:length]) for pattern, _ in self._patterns for length in range(len(path) + 1))
-
-    def may_be_given(self, path: Path) -> bool:
-        """Whether that may be so for this path, or for one above or below it."""
-        return self._default != "refuse" or any(_may_overlap(pattern, path) for pattern, _ in self._patterns)
+        return None if self._default == "refuse" else self._default, len(path)
 
     @property
-    def has_functions(self) -> bool:
+    def are_given(self) -> bool:
+        """Whether somebody chose how to decide any conflict."""
+        return self._default != "refuse" or bool(self._patterns)
+
+    @property
+    def have_functions(self) -> bool:
         """Whether a function is given for some paths."""
         return any(callable(strategy) for _, strategy in self._patterns)
 
@@ -151,110 +141,46 @@ def _matches(pattern: Path, path: Path) -> bool:
     return bool(path) and pattern[0] in ("*", path[0]) and _matches(pattern[1:], path[1:])
 
 
-def _may_overlap(pattern: Path, path: Path) -> bool:
-    """Whether the pattern may name this path, one above it or one below."""
-    for expected, token in zip(pattern, path, strict=False):
-        if expected == "**":
-            return True
-        if expected not in ("*", token):
-            return False
-    return True
-
-
 @dataclass(slots=True)
 class Resolution:
-    """How conflicts were decided."""
+    """What has to happen to our side, and how conflicts were decided."""
 
     operations: list[Operation] = field(default_factory=list)
     decided: list[Clash] = field(default_factory=list)
     undecided: list[Clash] = field(default_factory=list)
-    wholes: set[Path] = field(default_factory=set)
-    """Where a function decided a value that both changed somewhere below: nothing below is anyone else's to change."""
-
-    def with_taken(self, taken: Iterable[Operation]) -> list[Operation]:
-        """What has to happen to our side: first the changes of theirs that are taken, then what was decided."""
-        return [*[each for each in taken if not self._is_below_whole(each.path)], *self.operations]
-
-    def put(self, clash: Clash, value: Any, registry: TypeRegistry) -> None:
-        """Take in what is to stand at a place; those at deeper paths come first."""
-        if clash.path in self.wholes:
-            self.operations = [each for each in self.operations if each.path[: len(clash.path)] != clash.path]
-        if not same(value, clash.ours, registry):
-            self.operations.append(operation(clash.path, clash.ours, value))
-
-    def _is_below_whole(self, path: Path) -> bool:
-        return bool(self.wholes) and any(path[:length] in self.wholes for length in range(len(path) + 1))
 
 
-def merge_values(
-    base: Any,
-    ours: Any,
-    theirs: Any,
-    strategies: Mapping[str, Strategy] | Strategies | None = None,
-    *,
-    default: Strategy = "refuse",
-    registry: TypeRegistry | None = None,
-) -> Any:
-    """Our value with the changes that led from base to theirs. Conflict, with `conflicts`, where no strategy decides.
-    Reserved fields of the value stay ours. Pass ABSENT for a base that does not exist.
-
-    >>> base, ours, theirs = {"n": 1, "log": ["a"]}, {"n": 2, "log": ["a", "b"]}, {"n": 1, "log": ["a", "c"]}
-    >>> merge_values(base, ours, theirs, {"log": "append"})
-    {'n': 2, 'log': ['a', 'b', 'c']}
-    """
-    registry = registry or standard_registry()
-    chosen = strategies if isinstance(strategies, Strategies) else Strategies(default, strategies)
-    found = Comparison()
-    compare(base, ours, theirs, (), found, registry)
-
-    def values_at(paths: Iterable[Path]) -> list[Clash]:
-        return [Clash(path, _at(base, path), _at(ours, path), _at(theirs, path)) for path in paths]
-
-    if base is ABSENT:
-        # Nobody can say that both changed what both have.
-        found.clashes = [clash for clash in found.clashes if not same(clash.ours, clash.theirs, registry)]
-    resolved = resolve(found, chosen, values_at, registry)
-    if resolved.undecided:
-        raise refusal(resolved.undecided)
-    return applied(ours, resolved.with_taken(found.taken))
-
-
-def resolve(
-    found: Comparison,
-    strategies: Strategies,
-    values_at: Callable[[Iterable[Path]], Iterable[Clash]],
-    registry: TypeRegistry,
-    *,
-    rebase: bool = False,
-) -> Resolution:
-    """Decide what both sides changed. A strategy that is given is asked whatever the sides came to; without one, see
-    `settle`. A function decides the whole value at the path its pattern names, everything else decides at the conflict
-    itself. `values_at` gives the three values of paths above conflicts."""
-    resolution = Resolution()
-    lifted = _changed_in_parts(found, strategies)
+def _resolve(found: Comparison, strategies: Strategies, roots: Roots, trees: Trees, *, rebase: bool) -> Resolution:
+    """Decide what both sides changed. A function decides the whole value at the path its pattern names, everything else
+    decides at the conflict itself."""
+    wholes = _changed_in_parts(found, strategies)
     chosen: list[tuple[Clash, Strategy | None]] = []
     for clash in found.clashes:
         strategy, length = strategies.for_path(clash.path)
         if callable(strategy) and length < len(clash.path):
-            lifted[clash.path[:length]] = strategy
+            wholes[clash.path[:length]] = strategy
         else:
-            chosen.append((clash, strategy if strategies.are_given(clash.path) else None))
-    chosen += [(clash, lifted[clash.path]) for clash in values_at(lifted)] if lifted else []
-    resolution.wholes.update(lifted)
+            chosen.append((clash, strategy))
+    chosen += [(clash, wholes[clash.path]) for clash in _values_at(roots, trees, wholes)]
+    made: dict[Path, Operation] = {}
+    resolution, registry = Resolution(), trees.registry
     # What is decided for a whole comes after what is decided for a part of it, and replaces it.
-    for clash, chosen_strategy in sorted(chosen, key=lambda item: (-len(item[0].path), item[0].path)):
-        if chosen_strategy is None:
-            value = settle(clash, registry, rebase=rebase)
-        else:
-            value = _decided(chosen_strategy, clash, registry, rebase)
+    for clash, strategy in sorted(chosen, key=lambda item: (-len(item[0].path), item[0].path)):
+        value = decide(strategy, clash, registry, rebase=rebase)
         if value is UNDECIDED:
             resolution.undecided.append(clash)
             continue
-        # Whoever rebases a state of their own may change its reserved fields too.
-        whole = not clash.path and not rebase
-        resolution.put(clash, _with_reserved(value, clash.ours) if whole else value, registry)
-        if chosen_strategy is not None and not same(clash.ours, clash.theirs, registry):
+        if clash.path in wholes:
+            made = {path: each for path, each in made.items() if path[: len(clash.path)] != clash.path}
+        if not (clash.path or rebase):
+            # Whoever rebases a state of their own may change its reserved fields too.
+            value = _with_reserved(value, clash.ours)
+        if not same(value, clash.ours, registry):
+            made[clash.path] = operation(clash.path, clash.ours, value)
+        if strategy is not None and not same(clash.ours, clash.theirs, registry):
             resolution.decided.append(clash)
+    # Below what is decided as a whole nothing is anyone else's to change.
+    resolution.operations = [each for each in found.taken if not _is_covered(each.path, wholes)] + [*made.values()]
     resolution.decided.sort(key=lambda clash: clash.path)
     resolution.undecided.sort(key=lambda clash: clash.path)
     return resolution
@@ -265,18 +191,9 @@ def _changed_in_parts(found: Comparison, strategies: Strategies) -> dict[Path, S
     there, although nothing below was changed by both."""
     sides: list[dict[Path, Strategy]] = []
     for paths in (found.ours_alone, found.theirs_alone):
-        chosen = [(path, *strategies.for_path(path)) for path in paths] if strategies.has_functions else []
+        chosen = [(path, *strategies.for_path(path)) for path in paths] if strategies.have_functions else []
         sides.append({path[:length]: strategy for path, strategy, length in chosen if callable(strategy)})
     return {path: strategy for path, strategy in sides[0].items() if path in sides[1]}
-
-
-def _decided(strategy: Strategy, clash: Clash, registry: TypeRegistry, rebase: bool) -> Any:
-    sides = (clash.base, clash.ours, clash.theirs)
-    # A function may change what it is given and return that: seen against itself it would be no change.
-    value = decide(strategy, *(copy.deepcopy(sides) if callable(strategy) else sides), registry)
-    if value is UNDECIDED and not rebase and same(clash.ours, clash.theirs, registry):
-        return clash.ours
-    return value
 
 
 def _with_reserved(value: Any, ours: Any) -> Any:
@@ -287,21 +204,15 @@ def _with_reserved(value: Any, ours: Any) -> Any:
     return free | {key: item for key, item in ours.items() if is_reserved(key)}
 
 
-def refusal(clashes: Sequence[Clash]) -> Conflict:
-    """The error that surfaces conflicts nobody decided."""
-    first = format_pointer(clashes[0].path) or "the root"
-    more = f" and at {len(clashes) - 1} other places" if len(clashes) > 1 else ""
+def refusal(conflicts: Sequence[dict[str, Any]]) -> Conflict:
+    """The error that surfaces conflicts, as `Clash.shown` has them, that nobody decided."""
+    first = conflicts[0]["path"] or "the root"
+    more = f" and at {len(conflicts) - 1} other places" if len(conflicts) > 1 else ""
     return Conflict(
         f"both sides changed what stands at {first}{more}",
         hint="choose a strategy for these paths, or change one side first",
-        conflicts=[clash.shown() for clash in clashes],
+        conflicts=conflicts,
     )
-
-
-def _at(value: Any, path: Path) -> Any:
-    for token in path:
-        value = value.get(token, ABSENT) if type(value) is dict else ABSENT
-    return value
 
 
 @dataclass(slots=True)
@@ -330,6 +241,121 @@ def compare(base: Any, ours: Any, theirs: Any, path: Path, found: Comparison, re
         found.taken.append(operation(path, ours, theirs))
     else:
         found.clashes.append(Clash(path, base, ours, theirs))
+
+
+class Roots(NamedTuple):
+    """Three trees: where two sides come from (None: they are compared as if they had begun empty), and the sides."""
+
+    base: BlockId | None
+    ours: BlockId
+    theirs: BlockId
+
+
+Changes = Mapping[Path, Sequence[Operation]]
+"""What one side changed, by place."""
+
+
+def merge_trees(roots: Roots, trees: Trees, strategies: Strategies) -> tuple[Resolution, bool]:
+    """What brings the changes of theirs to ours, which keeps its reserved fields; and whether it becomes theirs by
+    that, having no changes of its own."""
+    if roots.base is not None:
+        base = roots.base
+        ours, theirs = [_by_place(trees, base, trees.diff(base, side)) for side in (roots.ours, roots.theirs)]
+    else:
+        # As if both had begun empty: what only one has it added, what both have differently both added.
+        differences = _by_place(trees, roots.ours, trees.diff(roots.ours, roots.theirs))
+        whole = {path: each[0].op if each[0].path == path else "replace" for path, each in differences.items()}
+        ours = {path: each for path, each in differences.items() if whole[path] != "add"}
+        theirs = {path: each for path, each in differences.items() if whole[path] != "remove"}
+    free = {path: operations for path, operations in theirs.items() if not is_reserved(path[0])}
+    is_theirs = roots.base is not None and not ours and len(free) == len(theirs)
+    return _reconcile(roots, ours, free, trees, strategies, rebase=False), is_theirs
+
+
+def rebase(roots: Roots, operations: Iterable[Operation], trees: Trees, strategies: Strategies) -> list[Operation]:
+    """The operations that bring what led from the base to theirs onto ours, which others have moved; Conflict, with
+    `conflicts`, where both changed something and no strategy decides."""
+    base = roots.base
+    assert base is not None
+    moved = _by_place(trees, base, trees.diff(base, roots.ours))
+    resolution = _reconcile(roots, moved, _by_place(trees, base, operations), trees, strategies, rebase=True)
+    if resolution.undecided:
+        raise refusal([clash.shown() for clash in resolution.undecided])
+    return resolution.operations
+
+
+def _reconcile(
+    roots: Roots, ours: Changes, theirs: Changes, trees: Trees, strategies: Strategies, *, rebase: bool
+) -> Resolution:
+    """Of a rebase, both sides having come to the same is a conflict like any other: two who counted from 1 to 2 would
+    have counted once."""
+    changed_here, changed_there = _touching(ours), _touching(theirs)
+    contested = [path for path in _outermost([*ours, *theirs]) if changed_here(path) and changed_there(path)]
+    under = set(contested)
+    found = Comparison(
+        taken=[operation for path, each in theirs.items() if not _is_covered(path, under) for operation in each],
+        ours_alone=[path for path in ours if not changed_there(path)],
+        theirs_alone=[path for path in theirs if not changed_here(path)],
+    )
+    if not (rebase or strategies.are_given):
+        # Both may have come to the same: that is seen from hashes, without reading what they came to.
+        at = trees.fingerprint
+        contested = [path for path in contested if at(roots.ours, path) != at(roots.theirs, path)]
+    for clash in _values_at(roots, trees, contested):
+        compare(clash.base, clash.ours, clash.theirs, clash.path, found, trees.registry)
+    return _resolve(found, strategies, roots, trees, rebase=rebase)
+
+
+def _values_at(roots: Roots, trees: Trees, paths: Iterable[Path]) -> list[Clash]:
+    wanted = list(paths)
+    sides = [{} if root is None or not wanted else trees.get_many(root, wanted) for root in roots]
+    return [Clash(path, *[side.get(path, ABSENT) for side in sides]) for path in wanted]
+
+
+def _by_place(trees: Trees, root: BlockId, operations: Iterable[Operation]) -> dict[Path, list[Operation]]:
+    """Operations by the field they change; those inside a list by the list, whose positions mean nothing to the other
+    side."""
+    listed = list(operations)
+    parents = list(dict.fromkeys(operation.path[:-1] for operation in listed))
+    lengths = Nodes(trees.fetch).run(_list_above(root, parent) for parent in parents)
+    lists = {parent: length for parent, length in zip(parents, lengths, strict=True) if length is not None}
+    changes: dict[Path, list[Operation]] = {}
+    for operation in listed:
+        length = lists.get(operation.path[:-1], len(operation.path))
+        changes.setdefault(operation.path[:length], []).append(operation)
+    return changes
+
+
+def _list_above(root: BlockId, path: Path) -> Walk[int | None]:
+    """How long the path of the outermost list on the way to this path is, itself included; None if there is none."""
+    wire = yield from locate(root, ())
+    for length, token in enumerate(path):
+        if container_kind(wire) == "list":
+            return length
+        wire = yield from step(wire, token)
+        if wire is MISSING:
+            return None
+    return len(path) if container_kind(wire) == "list" else None
+
+
+def _touching(changes: Changes) -> Callable[[Path], bool]:
+    """What tells whether something was changed at, above or below a path."""
+    above = {path[:length] for path in changes for length in range(len(path))}
+    return lambda path: path in above or _is_covered(path, changes)
+
+
+def _is_covered(path: Path, paths: Container[Path]) -> bool:
+    """Whether this path, or one above it, is among these."""
+    return any(path[:length] in paths for length in range(len(path) + 1))
+
+
+def _outermost(paths: Iterable[Path]) -> list[Path]:
+    """Those paths that are not below another one, in order."""
+    chosen: set[Path] = set()
+    for path in sorted(paths, key=len):
+        if not _is_covered(path, chosen):
+            chosen.add(path)
+    return sorted(chosen)
 
 
 def settle(clash: Clash, registry: TypeRegistry, *, rebase: bool = False) -> Any:
@@ -368,7 +394,7 @@ def same(one: Any, other: Any, registry: TypeRegistry) -> bool:
     if one is other:
         return True
     cls = type(one)
-    if cls is not type(other) or cls is Absent:
+    if cls is not type(other):
         return False
     if cls is dict:
         return one.keys() == other.keys() and all(same(one[key], other[key], registry) for key in one)
@@ -398,9 +424,6 @@ def applied(value: Any, operations: Iterable[Operation]) -> Any:
     """The value after these operations, all of them on fields of dicts; the value itself is left as it was."""
     result = copy.deepcopy(value)
     for op, path, new in operations:
-        if not path:
-            result = copy.deepcopy(new)
-            continue
         container = result
         for token in path[:-1]:
             container = container[token]
@@ -429,11 +452,10 @@ class _Hunk(NamedTuple):
 def _merged_by_position(
     base: list[Any], ours: list[Any], theirs: list[Any], registry: TypeRegistry, rebase: bool
 ) -> Any:
-    lists = (base, ours, theirs)
-    shortest = min(map(len, lists))
-    start = _alike(lists, range(shortest), registry)
-    stop = _alike(lists, range(-1, -1 - (shortest - start), -1), registry)
-    before, mine, other = [each[start : len(each) - stop] for each in lists]
+    start = _alike((base, ours, theirs), registry)
+    rest = [each[start:] for each in (base, ours, theirs)]
+    stop = _alike([each[::-1] for each in rest], registry)
+    before, mine, other = [each[: len(each) - stop] for each in rest]
     first, second = _hunks(before, mine, "ours", registry), _hunks(before, other, "theirs", registry)
     if first is None or second is None:
         return UNDECIDED
@@ -473,11 +495,8 @@ def _hunks(
     the end, other stretches were changed: then nobody can say which of several equal items came or went."""
     old, new = hashes(before, registry), hashes(after, registry)
     gaps = align(old, new)
-    mirrored = [
-        Gap(len(old) - gap.old_stop, len(old) - gap.old_start, len(new) - gap.new_stop, len(new) - gap.new_start)
-        for gap in reversed(align(old[::-1], new[::-1]))
-    ]
-    if gaps != mirrored:
+    mirrored = [(len(old) - b, len(old) - a, len(new) - d, len(new) - c) for a, b, c, d in align(old[::-1], new[::-1])]
+    if gaps != mirrored[::-1]:
         return None
     hunks = []
     for a, b, c, d in gaps:
@@ -488,15 +507,12 @@ def _hunks(
     return {(hunk.start, hunk.stop): hunk for hunk in hunks}
 
 
-def _alike(sides: Sequence[list[Any]], places: Iterable[int], registry: TypeRegistry) -> int:
-    """How many of these places hold the same on all sides, from the first on."""
-    count = 0
-    for place in places:
-        base, ours, theirs = [side[place] for side in sides]
-        if not (same(base, ours, registry) and same(base, theirs, registry)):
-            break
-        count += 1
-    return count
+def _alike(sides: Iterable[list[Any]], registry: TypeRegistry) -> int:
+    """How many items, from the first on, are the same on all sides."""
+    equal = (
+        same(base, ours, registry) and same(base, theirs, registry) for base, ours, theirs in zip(*sides, strict=False)
+    )
+    return sum(1 for _ in takewhile(bool, equal))
 
 
 def _merged_item(base: Any, ours: Any, theirs: Any, registry: TypeRegistry, *, rebase: bool) -> Any:
@@ -534,25 +550,31 @@ def _order(base: list[BlockId], ours: list[BlockId], theirs: list[BlockId]) -> l
             last = key
         else:
             behind.setdefault(last, []).append(key)
-    order = [] if ours_leads else list(behind.get(None, ()))
-    waiting = behind.get(None, []) if ours_leads else []
+    order: list[BlockId] = []
+    waiting = behind.get(None, [])
     for key in lead:
-        if key in known:
+        if key in known or not ours_leads:
             order += waiting
             waiting = []
         order.append(key)
         waiting = [*waiting, *behind.get(key, ())]
-        if not ours_leads:
-            order += waiting
-            waiting = []
     return order + waiting
 
 
-def decide(strategy: Strategy, base: Any, ours: Any, theirs: Any, registry: TypeRegistry) -> Any:
-    """What is to stand where both sides changed something: a value, ABSENT, or UNDECIDED when the strategy does not
-    apply."""
+def decide(strategy: Strategy | None, clash: Clash, registry: TypeRegistry, *, rebase: bool = False) -> Any:
+    """What is to stand where both sides changed something: a value, ABSENT, or UNDECIDED. A strategy that is given is
+    asked whatever the sides came to; without one, see `settle`."""
+    value = UNDECIDED if strategy is None else _chosen(strategy, clash.base, clash.ours, clash.theirs, registry)
+    if value is UNDECIDED and (strategy is None or (not rebase and same(clash.ours, clash.theirs, registry))):
+        return settle(clash, registry, rebase=rebase)
+    return value
+
+
+def _chosen(strategy: Strategy, base: Any, ours: Any, theirs: Any, registry: TypeRegistry) -> Any:
+    """What a strategy makes of three values; UNDECIDED if it does not apply."""
     if not isinstance(strategy, str):
-        return strategy(base, ours, theirs)
+        # It may change what it is given and return that: seen against itself it would be no change.
+        return strategy(*copy.deepcopy((base, ours, theirs)))
     if ours is ABSENT and theirs is ABSENT and strategy != "refuse":
         return ABSENT
     if strategy == "last_write_wins":
