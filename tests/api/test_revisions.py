@@ -133,6 +133,9 @@ def test_two_versions_whose_ids_begin_alike_are_both_named(store: Store) -> None
         with pytest.raises(Invalid) as both:
             trip.at(first.hex()[:8])
         assert first.hex() in both.value.message and alike.hex() in both.value.message
+    assert change(store, "UPDATE manifest SET owner = 'bob' WHERE id = ?", (alike,)) == 1
+    with store.open() as app:
+        assert app.workflow("trip", owner="ann").at(first.hex()[:8]).manifest_id == first.hex()
 
 
 def test_names_that_would_mean_something_else_are_refused(app: analemma.Store, trip: Workflow) -> None:

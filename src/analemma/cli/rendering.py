@@ -16,10 +16,10 @@ from analemma.cli.output import print_line
 from analemma.errors import Corrupt, Invalid
 
 if TYPE_CHECKING:
-    from analemma.catalog.kernel.versions import Branch, Workflow
     from analemma.catalog.port import Pin, Tag, Version
     from analemma.state.records import Commit, Receipt
     from analemma.state.refs import Decision
+    from analemma.state.workflows import Branch, Workflow
 
 TYPE = "$type"
 LINK = "$link"

@@ -244,14 +244,14 @@ def verify(
     from analemma.canon.identity import parse_block_id
     from analemma.cli.rendering import parse_receipt
     from analemma.cli.selecting import find_version
-    from analemma.state.verify import Verifier
+    from analemma.state.verify import verify_version
 
     expect = None if receipt is None else parse_receipt(receipt)
     with store.open() as app:
         if manifest is not None:
             found = find_version(app, manifest, owner=owner, workflow=workflow, branch=branch)
             block = parse_block_id(found.manifest_id)
-            report = Verifier(app.catalog, app.default.id, app.default.blocks).version(block)
+            report = verify_version(app.catalog, app.default.id, app.default.blocks, block)
         elif owner is None or workflow is None:
             raise Invalid("it is not said what to verify", hint="give --owner and --workflow, or a manifest id")
         else:

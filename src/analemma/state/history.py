@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.pointer import Path, format_pointer
 from analemma.canon.trees import Operation
-from analemma.catalog.kernel.versions import ExpiredRow
+from analemma.catalog.kernel.versions import ExpiredRow, branch_columns, version_of
 from analemma.catalog.port import BranchKey, Verdict, Version
 from analemma.errors import Expired, Invalid, NotFound
 from analemma.state.arguments import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from analemma.state.records import Receipt
 
     # Loaded by who verifies: every program has the verbs.
-    from analemma.state.verify import Report, Verifier
+    from analemma.state.verify import Report
 
 PAGE = 200
 LARGEST_PAGE = 1000
@@ -292,7 +292,8 @@ def _follow(kernel: Kernel, key: BranchKey, seen: int, timeout_s: float | None, 
     while True:
         # Versions of a branch appear in their order, since each is committed on the one before: so nothing can turn
         # up later below what was seen.
-        rows = kernel._catalog.versions_after(kernel._tenant, key, after_version=seen, limit=WATCHED)
+        asked = {**branch_columns(kernel._tenant, key), "after_version": seen, "limit": WATCHED}
+        rows = kernel._context.engine.rows(version_of, "versions_after", **asked)
         for row in rows:
             yield row
             seen = row.version
@@ -313,8 +314,10 @@ def _is_time(seconds: object) -> bool:
 
 def verify_manifest_integrity(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) -> bool:
     """Whether one version is whole: its manifest, its columns, and every block of its state, each hashed again."""
+    from analemma.state.verify import verify_version
+
     row = kernel._row(manifest_id, owner_id)
-    return _verifier(kernel).version(row.id).ok
+    return verify_version(kernel._catalog, kernel._tenant, kernel._blocks, row.id).ok
 
 
 def verify(
@@ -324,12 +327,8 @@ def verify(
 
     With `expect`, a receipt that was kept elsewhere, also that the store still shows what it is for.
     """
+    from analemma.state.verify import verify_branch
+
     key = branch_key(owner_id, workflow_id, branch)
     kernel._commits.head(key)
-    return _verifier(kernel).branch(key, expect)
-
-
-def _verifier(kernel: Kernel) -> Verifier:
-    from analemma.state.verify import Verifier
-
-    return Verifier(kernel._catalog, kernel._tenant, kernel._blocks)
+    return verify_branch(kernel._catalog, kernel._tenant, kernel._blocks, key, expect)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analemma.canon.identity import parse_block_id
+from analemma.catalog.kernel.versions import branch_columns
 from analemma.catalog.names import check_part, check_texts
 from analemma.catalog.port import JournalRow, Pin, Tag, Verdict
 from analemma.clock import moment
@@ -167,12 +168,8 @@ def decide(
     check_part(actor, "actor")
     check_text(reason, "reason")
     row = kernel._row(manifest_id, owner_id)
-    facts = {
-        "decision": decision,
-        "score": None if score is None else float(score),
-        "reason": reason,
-        "actor": actor,
-    }
+    kept = None if score is None else float(score)
+    facts = {"decision": decision, "score": kept, "reason": reason, "actor": actor}
     note = Note(DECIDED, row.id, facts, "put_decision", {"version": row.version, "decision": decision})
     record = kernel._commits.record(row.key, lambda _: note)
     assert record is not None
@@ -184,7 +181,9 @@ def decisions(kernel: Kernel, manifest_id: str, *, owner_id: str | None = None) 
     manifest = parse_block_id(manifest_id)
     gone = kernel._catalog.expired(kernel._tenant, manifest)
     row = gone if gone is not None and owner_id in (None, gone.key.owner) else kernel._row(manifest_id, owner_id)
-    return [decision_of(each) for each in kernel._catalog.decisions(kernel._tenant, row.key, manifest)]
+    asked = branch_columns(kernel._tenant, row.key)
+    records = kernel._context.engine.rows(JournalRow, "decisions", **asked, manifest=manifest)
+    return [decision_of(each) for each in records]
 
 
 def _check_score(score: Any) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
 from analemma.canon.identity import BlockId
 from analemma.canon.read import MISSING, Nodes
-from analemma.catalog.kernel.versions import RetentionPolicy
 from analemma.catalog.langgraph.threads import CheckpointRow
 from analemma.catalog.port import BranchKey, ExpiringVersion, Pin, Tag, Version
 from analemma.clock import attempts
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Expired, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_name, place
 from analemma.state.records import EXPIRED, Note
+from analemma.state.workflows import branches_of
 
 if TYPE_CHECKING:
     from analemma.state.kernel import Kernel
@@ -29,9 +30,22 @@ WEEK_US = 7 * DAY_US
 FIRST_MONDAY_US = 4 * DAY_US
 """1970-01-05: weeks begin on Monday, in UTC."""
 
-READ_PAGE = 1000
+OWNER_WIDE = ""
+"""Stands for the workflow in the row of a policy for all workflows of an owner; no workflow is called that."""
+PAGE = 1000
 BATCH = 500
 """Versions per transaction: commits on the branch wait while one runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Which versions to keep; one rule that keeps a version is enough, and without any rule all are kept."""
+
+    keep_last: int | None = None
+    keep_newer_than_s: int | None = None
+    keep_hourly: int | None = None
+    keep_daily: int | None = None
+    keep_weekly: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,8 @@ def set_retention(
             raise Invalid(
                 f"{name} is {value!r}", hint="rules are whole numbers from 1 on; leave out those you do not want"
             )
-    kernel._catalog.set_retention(kernel._tenant, owner_id, workflow_id, policy)
+    whose = {"tenant": kernel._tenant, "owner": owner_id, "workflow": workflow_id or OWNER_WIDE}
+    kernel._context.engine.execute("set_retention", **whose, **asdict(policy))
     return policy
 
 
@@ -103,8 +118,8 @@ def get_retention(kernel: Kernel, *, owner_id: str, workflow_id: str | None = No
     check_name(owner_id, "owner")
     if workflow_id is not None:
         check_name(workflow_id, "workflow")
-    row = kernel._catalog.retention(kernel._tenant, owner_id, workflow_id)
-    return row or RetentionPolicy()
+    whose = {"tenant": kernel._tenant, "owner": owner_id, "workflow": workflow_id or OWNER_WIDE}
+    return kernel._context.engine.row(RetentionPolicy, "retention", **whose) or RetentionPolicy()
 
 
 def expire(
@@ -171,37 +186,46 @@ def expire_branches(
 
 def _branches_with_rules(kernel: Kernel) -> Iterator[BranchKey]:
     """Every branch to which a policy with a rule applies, once."""
-    rows = kernel._catalog.retention_policies(kernel._tenant)
-    policies = {(row.owner, row.workflow): row.policy for row in rows}
-    for (owner, chosen), policy in policies.items():
-        if not any(asdict(policy).values()):
+    engine, tenant = kernel._context.engine, kernel._tenant
+    behind = {"after_owner": "", "after_workflow": OWNER_WIDE}
+    pages = engine.pages("retention_policies", behind, tenant=tenant, limit=PAGE)
+    policies = {(owner, workflow): rules for page in pages for owner, workflow, *rules in page}
+    for (owner, chosen), rules in policies.items():
+        if not any(rules):
             continue
-        for workflow in kernel._catalog.workflow_ids(kernel._tenant, owner) if chosen is None else [chosen]:
-            # Under its owner's policy, one with a policy of its own has its turn with that.
-            if chosen is not None or (owner, workflow) not in policies:
-                for row in kernel._catalog.branches(kernel._tenant, owner, workflow):
-                    yield BranchKey(owner, workflow, row.name)
+        workflows = [chosen]
+        if chosen == OWNER_WIDE:
+            asked = {"tenant": tenant, "owner": owner, "name_prefix": "", "status": None}
+            found = engine.pages("workflows", {"after": ""}, **asked, limit=PAGE)
+            # One with a policy of its own has its turn with that.
+            workflows = [row[0] for page in found for row in page if (owner, row[0]) not in policies]
+        for workflow in workflows:
+            for branch in branches_of(kernel, owner, workflow):
+                yield BranchKey(owner, workflow, branch.name)
 
 
 def _plan_expiry(kernel: Kernel, key: BranchKey, policy: RetentionPolicy, now_us: int) -> ExpiryPlan:
     head = kernel._commits.head(key)
+    whose = {"tenant": kernel._tenant, "owner": key.owner, "workflow": key.workflow}
     refs = kernel._catalog.refs(kernel._tenant, key.owner, key.workflow)
     tagged, pinned = ({ref.manifest for ref in refs if isinstance(ref, kind)} for kind in (Tag, Pin))
-    running = set(kernel._catalog.running_executions(kernel._tenant, key.owner, key.workflow))
-    resumable = set(kernel._catalog.resumable_heads(kernel._tenant, key.owner, key.workflow))
+    # Versions of runs that are not over stay, and what those stand on that failed, so that they can be resumed.
+    running, resumable = (
+        {row[0] for row in kernel._context.engine.all(name, **whose)}
+        for name in ("running_executions", "resumable_heads")
+    )
     versions = list(kernel._catalog.every_version(kernel._tenant, key))
     rows = list(kernel._catalog.threads(kernel._tenant, key.owner).every(key.workflow, key.branch))
     own = {version.id for version in versions}
-    plan = plan_expiry(
-        [*versions, *_others(kernel, rows, own)],
-        policy,
-        head.manifest,
-        tagged,
-        pinned,
-        now_us=now_us,
-        running=running,
-        resumable=resumable,
-    )
+    keeping = [
+        Rule("head", lambda row: row.id == head.manifest),
+        Rule("tagged", lambda row: row.id in tagged),
+        Rule("pinned", lambda row: row.id in pinned),
+        Rule("running", lambda row: row.execution in running),
+        Rule("resumable", lambda row: row.id in resumable),
+        *_rules(policy, now_us),
+    ]
+    plan = plan_expiry([*versions, *_others(kernel, rows, own)], keeping)
     return _without_checkpoints(kernel, plan, rows, own, head.manifest) if rows else plan
 
 
@@ -269,76 +293,60 @@ def _check_time(now_us: int) -> int:
     return now_us
 
 
-def plan_expiry(
-    versions: Iterable[Version],
-    policy: RetentionPolicy,
-    head: BlockId,
-    tagged: Collection[BlockId],
-    pinned: Collection[BlockId],
-    *,
-    now_us: int,
-    running: Collection[str] = (),
-    resumable: Collection[BlockId] = (),
-) -> ExpiryPlan:
-    """Which of a branch's versions, given newest first, no rule keeps. Decides; changes nothing."""
-    rules = asdict(policy)
-    keeps_everything = not any(rules.values())
-    periods = [
-        _Period(name, length_us, left)
-        for name, length_us, left in (
-            ("hourly", HOUR_US, policy.keep_hourly),
-            ("daily", DAY_US, policy.keep_daily),
-            ("weekly", WEEK_US, policy.keep_weekly),
-        )
-        if left is not None
-    ]
+class Rule(NamedTuple):
+    """Why a version stays."""
+
+    reason: str
+    keeps: Callable[[Version], bool]
+    """Asked of each version in turn, the newest first."""
+
+
+def plan_expiry(versions: Iterable[Version], rules: Sequence[Rule]) -> ExpiryPlan:
+    """Which of these versions, given newest first, no rule keeps. Decides; changes nothing."""
     expired: list[Version] = []
     kept: list[Kept] = []
-    for place_from_top, row in enumerate(versions):
-        reasons = []
-        if row.id == head:
-            reasons.append("head")
-        if row.id in tagged:
-            reasons.append("tagged")
-        if row.id in pinned:
-            reasons.append("pinned")
-        if row.execution in running:
-            reasons.append("running")
-        if row.id in resumable:
-            reasons.append("resumable")
-        if keeps_everything:
-            reasons.append("no rule")
-        if policy.keep_last is not None and place_from_top < policy.keep_last:  # guard: retention.last
-            reasons.append("last")
-        if policy.keep_newer_than_s is not None and row.created_at_us > now_us - policy.keep_newer_than_s * SECOND_US:
-            reasons.append("newer")
-        reasons += [period.name for period in periods if period.takes(row.created_at_us)]
+    for row in versions:
+        reasons = tuple([rule.reason for rule in rules if rule.keeps(row)])
         if reasons:
-            kept.append(Kept(row, tuple(reasons)))
+            kept.append(Kept(row, reasons))
         else:
             expired.append(row)
     return ExpiryPlan(tuple(expired), tuple(kept))
 
 
-@dataclass(slots=True)
-class _Period:
-    """Keeps the newest version of each of the last so many hours, days or weeks."""
+def _rules(policy: RetentionPolicy, now_us: int) -> Iterator[Rule]:
+    """Those of a policy."""
+    if not any(asdict(policy).values()):
+        yield Rule("no rule", lambda row: True)
+    if policy.keep_last is not None:
+        places = count()
+        last = policy.keep_last
+        yield Rule("last", lambda row: next(places) < last)  # guard: retention.last
+    if policy.keep_newer_than_s is not None:
+        since_us = now_us - policy.keep_newer_than_s * SECOND_US
+        yield Rule("newer", lambda row: row.created_at_us > since_us)
+    if policy.keep_hourly is not None:
+        yield Rule("hourly", _newest_of_each(HOUR_US, policy.keep_hourly))
+    if policy.keep_daily is not None:
+        yield Rule("daily", _newest_of_each(DAY_US, policy.keep_daily))
+    if policy.keep_weekly is not None:
+        yield Rule("weekly", _newest_of_each(WEEK_US, policy.keep_weekly))
 
-    name: str
-    length_us: int
-    left: int
-    current: int | None = None
 
-    def takes(self, created_at_us: int) -> bool:
-        number = (created_at_us - FIRST_MONDAY_US) // self.length_us
-        if self.left == 0 or number == self.current:
+def _newest_of_each(length_us: int, most: int) -> Callable[[Version], bool]:
+    """What tells the newest version of each of the last so many hours, days or weeks that have any."""
+    seen: set[int] = set()
+
+    def keeps(row: Version) -> bool:
+        number = (row.created_at_us - FIRST_MONDAY_US) // length_us
+        if number in seen or len(seen) == most:
             return False
-        self.current = number
-        self.left -= 1
+        seen.add(number)
         return True
 
+    return keeps
 
-READ_PAGE = 1000
+
 EVERYTHING = "*"
 """Stands for the channels of a checkpoint of which it is not known which they are. No ancestor holds all of them."""
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from analemma.canon.identity import BlockId, parse_block_id
 from analemma.canon.trees import Edited
-from analemma.catalog.port import BranchKey, Head, RowChange, Version
+from analemma.catalog.kernel.versions import branch_columns
+from analemma.catalog.port import BranchKey, Head, JournalRow, RowChange, Version
 from analemma.errors import Conflict, Corrupt, Expired, HeadMoved, Invalid, NotFound
 from analemma.state.arguments import CURRENT_HEAD, MAIN, branch_key, check_new_branch, place
 from analemma.state.commits import Proposal
@@ -131,15 +132,15 @@ def roll_back(
 def _check_whole(kernel: Kernel, key: BranchKey, target: Version, *, deep: bool) -> None:
     """Raise Corrupt if a version is damaged: only where it differs from the newest of the branch, unless `deep`, as
     what that has too is no worse afterwards, and there may be gigabytes of it."""
-    beside = None if deep else _roots_of(kernel, kernel._commits.head(key).manifest)
-    from analemma.state.verify import Verifier
+    from analemma.state.verify import verify_version
 
-    problems = Verifier(kernel._catalog, kernel._tenant, kernel._blocks).version(target.id, beside=beside).problems
-    if problems:
+    beside = [] if deep else _roots_of(kernel, kernel._commits.head(key).manifest)
+    found = verify_version(kernel._catalog, kernel._tenant, kernel._blocks, target.id, beside=beside)
+    if found.problems:
         # Expired since we found it, perhaps: then that is what there is to say.
         kernel._row(target.id.hex(), None)
         raise Corrupt(
-            f"version {target.version} of {place(target.key)} cannot be rolled back to: {problems[0]}",
+            f"version {target.version} of {place(target.key)} cannot be rolled back to: {found.problems[0]}",
             hint="restore the block from a second copy, or roll back to another version",
             version=target.version,
         )
@@ -210,7 +211,8 @@ def last_safe_manifest(kernel: Kernel, *, workflow_id: str, owner_id: str, branc
     with kernel._catalog.snapshot() as seen:
         rows = seen.history(kernel._tenant, key, decision="approved", limit=1)
         # The row only finds the version. What counts is the journal's record, whose hash is checked.
-        records = seen.decisions(kernel._tenant, key, rows[0].id) if rows else []
+        asked = branch_columns(kernel._tenant, key)
+        records = seen.engine.rows(JournalRow, "decisions", **asked, manifest=rows[0].id) if rows else []
     if not rows:
         kernel._commits.head(key)
         raise NotFound(f"{place(key)} has no approved version", hint="record a decision with decide()")

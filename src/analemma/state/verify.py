@@ -1,7 +1,6 @@
 """Checking that a branch is what it claims to be: its journal, its head, its manifests, and every block below them.
 
-`Verifier` checks; a `JournalSummary` is what a journal, replayed from the beginning, comes to: the rows that there must
-be.
+A `JournalSummary` is what a journal, replayed from the beginning, comes to: the rows that there must be.
 
 Nothing here trusts a cache, a column, a link or a name: bytes are read from the store and hashed, columns are compared
 with the bytes they repeat and links with the blocks that they lead to, and the journal says which rows there must be.
@@ -11,7 +10,7 @@ something kept elsewhere, a receipt, shows that."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -20,7 +19,7 @@ from analemma.canon.identity import BlockId
 from analemma.canon.nodes import block_links, wire_links
 from analemma.canon.trees import Promises, Trees
 from analemma.canon.types import standard_registry
-from analemma.catalog.kernel.versions import BranchStart, NamedVersion
+from analemma.catalog.kernel.versions import BranchStart, branch_columns
 from analemma.catalog.port import BranchKey, Head, JournalRow, Pin, Tag, TenantId, UploadId, Verdict, Version
 from analemma.errors import AnalemmaError, Corrupt
 from analemma.state.records import (
@@ -59,250 +58,228 @@ class Report:
     def ok(self) -> bool:
         return not self.problems
 
-    def add(self, other: Report) -> None:
-        """Take in what was found below rows."""
-        self.blocks += other.blocks
-        self.manifests += other.manifests
-        self.problems += other.problems
+
+class NamedVersion(NamedTuple):
+    """A version that a row beside the branch's own names, as a checkpoint of a thread: the row keeps it."""
+
+    name: str
+    namespace: str
+    parent: str | None
+    manifest: BlockId
+    elsewhere: bool
+    """Whether a row of another branch gives the same version another name."""
+    twice: bool
+    """Whether another row of this branch names it."""
 
 
-class Verifier:
-    """Verifies one tenant's branches and versions; a block that several share is hashed once."""
+def verify_branch(
+    catalog: SqlCatalog, tenant: TenantId, blocks: BlockStore, key: BranchKey, expect: Receipt | None = None
+) -> Report:
+    """Check the journal from its beginning, the head, every row that repeats the journal, and every version that is
+    still there, down to the last block."""
+    report = Report()
+    with catalog.snapshot() as seen:
+        head = seen.head(tenant, key)
+        if head is None:
+            report.problems.append(f"the branch {key.owner}/{key.workflow}/{key.branch} has no head")
+            return report
+        versions = list(seen.every_version(tenant, key))
+        _compare_rows(seen, tenant, head, versions, expect, report)
+        # What rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
+        # copied, so that no journal of this branch tells of them.
+        named = _named_versions(seen, tenant, key)
+    while True:
+        below = _Blocks(blocks)
+        below.versions(key, versions)
+        below.named(key, named)
+        if not below.report.ok:
+            # Blocks are read after the rows, and may go with a version that expires meanwhile.
+            with catalog.snapshot() as seen:
+                there = {row.id for row in seen.every_version(tenant, key)}
+                still_named = {(row.name, row.manifest) for row in _named_versions(seen, tenant, key)}
+            before = len(versions), len(named)
+            versions = [row for row in versions if row.id in there]
+            named = [row for row in named if (row.name, row.manifest) in still_named]
+            if (len(versions), len(named)) != before:
+                continue
+        found = below.report
+        return Report(found.blocks, found.manifests, report.records, report.problems + found.problems)
 
-    def __init__(self, catalog: SqlCatalog, tenant: TenantId, blocks: BlockStore) -> None:
-        self._catalog = catalog
-        self._tenant = tenant
+
+def verify_version(
+    catalog: SqlCatalog, tenant: TenantId, blocks: BlockStore, manifest: BlockId, *, beside: Sequence[BlockId] = ()
+) -> Report:
+    """Check one version: its manifest and columns, and every block it keeps alive; of what lies below the roots of
+    another version too (`beside`), only its own roots."""
+    below, row = _Blocks(blocks), catalog.manifest(tenant, manifest)
+    if row is None:
+        below.report.problems.append(f"there is no manifest {manifest.hex()}")
+    else:
+        # One of a deleted branch that others were forked from.
+        key = row.key._replace(owner=row.owner_id)
+        below.versions(key, [row._replace(key=key)], beside=beside)
+    return below.report
+
+
+def _named_versions(seen: SqlCatalog, tenant: TenantId, key: BranchKey) -> list[NamedVersion]:
+    asked = {"tenant": tenant, "owner": key.owner, "thread": key.workflow, "branch": key.branch}
+    pages = seen.engine.pages("named_versions", {"after": ""}, **asked, limit=PAGE)
+    return [NamedVersion._make((*row[:4], bool(row[4]), bool(row[5]))) for page in pages for row in page]
+
+
+def _compare_rows(
+    seen: SqlCatalog, tenant: TenantId, head: Head, versions: list[Version], expect: Receipt | None, report: Report
+) -> None:
+    """Replay the journal, and compare what it comes to with the rows that there are."""
+    key, problems = head.key, report.problems
+    summary = _replay(seen, tenant, head, report, wanted=0 if expect is None else expect.journal_seq)
+    if expect is not None:
+        _check_receipt(expect, head, summary, report)
+    if summary.last is None or (summary.last, summary.moves[summary.last]) != (head.manifest, head.version):
+        problems.append("the head is not where the journal last moved it")
+    numbers = {row.id: row.version for row in versions}
+    if numbers.get(head.manifest) != head.version:
+        problems.append(f"the head names version {head.version}, and another manifest than that version has")
+    if seen.engine.one("workflow", tenant=tenant, owner=key.owner, workflow=key.workflow) is None:
+        problems.append("the workflow is not among the workflows")
+    start = summary.start
+    if start is None:
+        problems.append("the journal does not begin with a version")
+    elif start.parent is None:
+        parents = [row.parent for row in versions if row.id == start.first]
+        summary.start = replace(start, parent=parents[0] if parents else None)
+    shown = _shown_rows(seen, tenant, key, versions, summary)
+    if any(place.kind == "tag" and place not in shown for place in summary.expected()):
+        # A tag that moved to another branch is told of in that branch's journal: those are read only if there is a tag
+        # to look for.
+        for (name,) in seen.engine.all("journals", tenant=tenant, owner=key.owner, workflow=key.workflow):
+            other = key._replace(branch=name)
+            end = seen.last_record(tenant, other)
+            if end is not None and other != key:
+                told = _replay(seen, tenant, Head(other, BlockId(end.hash), 0, end.seq, end.hash), Report())
+                summary.cut = summary.cut or told.cut
+                for tagged, balance in told.tag_balance.items():
+                    summary.tag_balance[tagged] += balance
+    # Of a journal that was read only in part, only its versions are known.
+    found = _differences(summary, shown)
+    problems += [problem for place, problem in found if summary.whole or place.kind == "version"]
+
+
+def _replay(seen: SqlCatalog, tenant: TenantId, head: Head, report: Report, wanted: int = 0) -> JournalSummary:
+    """What the records of a branch say, from the beginning up to its head's tip."""
+    summary = JournalSummary()
+    seq, tip = 0, None
+    pages = seen.engine.pages("journal", {"after_seq": 0}, **branch_columns(tenant, head.key), limit=PAGE)
+    for row in (JournalRow(*row) for page in pages for row in page):
+        if seq == head.journal_seq:
+            report.problems.append(f"journal record {row.seq} is behind the last one that the head knows")
+            break
+        report.records += 1
+        try:
+            record = read_record(row)
+            _check_place(head.key, record, row, seq, tip)
+            summary.add(head.key, record, row.manifest)
+        except (Corrupt, KeyError, TypeError, ValueError) as exc:
+            summary.whole = False
+            nonsense = f"journal record {row.seq} does not say what it should: {exc!r}"
+            report.problems.append(str(exc) if isinstance(exc, Corrupt) else nonsense)
+            return summary
+        seq, tip = row.seq, row.hash
+        if seq == wanted:
+            summary.tip = tip
+    if (seq, tip) != (head.journal_seq, head.journal_tip):
+        summary.whole = False
+        report.problems.append(f"the journal ends at record {seq}, the head says {head.journal_seq}")
+    return summary
+
+
+class _Blocks:
+    """Checks versions down to the last block; one that several share is hashed once."""
+
+    def __init__(self, blocks: BlockStore) -> None:
+        self.report = Report()
         self._blocks = blocks
         self._seen: set[BlockId] = set()
         self._uploads: set[UploadId] = set()
         self._promises = Promises()
 
-    def branch(self, key: BranchKey, expect: Receipt | None = None) -> Report:
-        """Check the journal from its beginning, the head, every row that repeats the journal, and every version that is
-        still there, down to the last block."""
-        report = Report()
-        with self._catalog.snapshot() as seen:
-            head = seen.head(self._tenant, key)
-            if head is None:
-                report.problems.append(f"the branch {key.owner}/{key.workflow}/{key.branch} has no head")
-                return report
-            versions = list(seen.every_version(self._tenant, key))
-            self._rows(seen, head, versions, expect, report)
-            # What rows name as checkpoints: they keep versions that may have expired, and those of a thread that was
-            # copied, so that no journal of this branch tells of them.
-            named = list(seen.named_versions(self._tenant, key))
-        report.add(self._versions(key, versions, named))
-        return report
+    def versions(self, key: BranchKey, rows: Sequence[Version], *, beside: Sequence[BlockId] = ()) -> None:
+        """Check versions of a branch against their rows, and what they keep alive."""
+        self.report.manifests += len(rows)
+        for start in range(0, len(rows), BATCH):
+            batch = rows[start : start + BATCH]
+            found = self._manifests([row.id for row in batch])
+            for row in batch:
+                manifest = found.get(row.id)
+                if manifest is None:
+                    continue
+                if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
+                    self.report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
+            self._trees(found.values(), beside)
 
-    def version(self, manifest: BlockId, *, beside: Sequence[BlockId] | None = None) -> Report:
-        """Check one version: its manifest and columns, and every block it keeps alive. With `beside`, the roots of
-        another version, only its own roots and what the other does not share."""
-        report = Report()
-        row = self._catalog.manifest(self._tenant, manifest)
-        if row is None:
-            report.problems.append(f"there is no manifest {manifest.hex()}")
-            return report
-        # One of a deleted branch that others were forked from.
-        row = row._replace(key=row.key._replace(owner=row.owner_id))
-        links = self._manifests([row], row.key, report)
-        if beside is None:
-            self._trees(links, report)
-        else:
-            self._difference(links, beside, report)
-        return report
-
-    def _rows(
-        self, seen: SqlCatalog, head: Head, versions: list[Version], expect: Receipt | None, report: Report
-    ) -> None:
-        """Replay the journal, and compare what it comes to with the rows that there are."""
-        key, problems = head.key, report.problems
-        summary = self._replay(seen, head, report, wanted=0 if expect is None else expect.journal_seq)
-        if expect is not None:
-            _check_receipt(expect, head, summary, report)
-        if summary.last is None or (summary.last, summary.moves[summary.last]) != (head.manifest, head.version):
-            problems.append("the head is not where the journal last moved it")
-        numbers = {row.id: row.version for row in versions}
-        if numbers.get(head.manifest) != head.version:
-            problems.append(f"the head names version {head.version}, and another manifest than that version has")
-        if seen.workflow(self._tenant, key.owner, key.workflow) is None:
-            problems.append("the workflow is not among the workflows")
-        start = summary.start
-        if start is None:
-            problems.append("the journal does not begin with a version")
-        elif start.parent is None:
-            parents = [row.parent for row in versions if row.id == start.first]
-            summary.start = replace(start, parent=parents[0] if parents else None)
-        shown = shown_rows(seen, self._tenant, key, versions, summary)
-        if any(place.kind == "tag" and place not in shown for place in summary.expected()):
-            self._add_other_branches(seen, key, summary)
-        # Of a journal that was read only in part, only its versions are known.
-        found = differences(summary, shown)
-        problems += [problem for place, problem in found if summary.whole or place.kind == "version"]
-        if summary.whole:
-            problems += misplaced_marks(seen, self._tenant, key)
-
-    def _replay(self, seen: SqlCatalog, head: Head, report: Report, wanted: int = 0) -> JournalSummary:
-        """What the records of a branch say, from the beginning up to its head's tip."""
-        summary = JournalSummary()
-        seq, tip = 0, None
-        for row in self._records(seen, head.key):
-            if seq == head.journal_seq:
-                report.problems.append(f"journal record {row.seq} is behind the last one that the head knows")
-                break
-            report.records += 1
-            try:
-                record = read_record(row)
-                _check_place(head.key, record, row, seq, tip)
-                summary.add(head.key, record, row.manifest)
-            except Corrupt as exc:
-                summary.whole = False
-                report.problems.append(str(exc))
-                return summary
-            except (KeyError, TypeError, ValueError) as exc:
-                summary.whole = False
-                report.problems.append(f"journal record {row.seq} does not say what it should: {exc!r}")
-                return summary
-            seq, tip = row.seq, row.hash
-            if seq == wanted:
-                summary.tip = tip
-        if (seq, tip) != (head.journal_seq, head.journal_tip):
-            summary.whole = False
-            report.problems.append(f"the journal ends at record {seq}, the head says {head.journal_seq}")
-        return summary
-
-    def _records(self, seen: SqlCatalog, key: BranchKey) -> Iterator[JournalRow]:
-        after = 0
-        while page := seen.journal(self._tenant, key, after_seq=after, limit=PAGE):
-            yield from page
-            after = page[-1].seq
-
-    def _add_other_branches(self, seen: SqlCatalog, key: BranchKey, summary: JournalSummary) -> None:
-        """A tag that moved to another branch is told of in that branch's journal: those are read only if there is a tag
-        to look for."""
-        for name in seen.journals(self._tenant, key.owner, key.workflow):
-            end = seen.last_record(self._tenant, key._replace(branch=name))
-            if end is not None and name != key.branch:
-                other = Head(key._replace(branch=name), BlockId(end.hash), 0, end.seq, end.hash)
-                told = self._replay(seen, other, Report())
-                summary.cut = summary.cut or told.cut
-                for place, count in told.tag_balance.items():
-                    summary.tag_balance[place] += count
-
-    def _versions(self, key: BranchKey, versions: list[Version], named: list[NamedVersion]) -> Report:
-        """Check versions and named versions down to the last block."""
-        while True:
-            report = Report()
-            links = self._manifests(versions, key, report)
-            self._trees(links, report)
-            for begin in range(0, len(named), BATCH):
-                self._trees(self._named_page(key, named[begin : begin + BATCH], report), report)
-            if report.ok:
-                return report
-            # Blocks are read after the rows, and may go with a version that expires meanwhile.
-            with self._catalog.snapshot() as seen:
-                there = {row.id for row in seen.every_version(self._tenant, key)}
-                still_named = {(row.name, row.manifest) for row in seen.named_versions(self._tenant, key)}
-            left = [row for row in versions if row.id in there]
-            left_named = [row for row in named if (row.name, row.manifest) in still_named]
-            if (len(left), len(left_named)) == (len(versions), len(named)):
-                return report
-            versions, named = left, left_named
-            self._seen.clear()
-            self._uploads.clear()
-            self._promises = Promises()
-
-    def _named_page(self, key: BranchKey, page: Sequence[NamedVersion], report: Report) -> list[BlockId]:
-        found, problems = self._blocks.audit([*{row.manifest for row in page}], self._uploads, self._promises)
-        report.problems += problems
-        links: list[BlockId] = []
-        for row in page:
-            if row.manifest not in found:
-                continue
-            try:
-                manifest = decode_manifest(row.manifest, found[row.manifest])
-                if not self._is_named(key, row, manifest):
-                    report.problems.append(f"checkpoint {row.name} names the version of another, {row.manifest.hex()}")
-                links += manifest_links(manifest)
-            except AnalemmaError as exc:
-                report.problems.append(f"checkpoint {row.name}: {exc}")
-        return links
+    def named(self, key: BranchKey, rows: Sequence[NamedVersion]) -> None:
+        """Check versions that are checkpoints by their names, and what they keep alive."""
+        for start in range(0, len(rows), BATCH):
+            batch = rows[start : start + BATCH]
+            found = self._manifests({row.manifest for row in batch})
+            for row in batch:
+                try:
+                    if row.manifest not in found or self._is_named(key, row, found[row.manifest]):
+                        continue
+                    problem = f"names the version of another, {row.manifest.hex()}"
+                except AnalemmaError as exc:
+                    problem = f"cannot be read: {exc}"
+                self.report.problems.append(f"checkpoint {row.name} {problem}")
+            self._trees(found.values())
 
     def _is_named(self, key: BranchKey, row: NamedVersion, manifest: Manifest) -> bool:
         """Whether a version can be the checkpoint that a row says it is. A thread that was copied names versions of
         another by the same names; what stands in a version beside its values is the same everywhere."""
-        ours = manifest.key == key
-        if row.twice or (manifest.key.owner, manifest.key.branch) != (key.owner, key.branch):
+        if row.twice or manifest.key != (key if row.elsewhere else key._replace(workflow=manifest.key.workflow)):
             return False
-        if not ours and row.elsewhere:
-            return False
-        said = Trees(self._blocks.read_uncached, standard_registry()).get_many(
-            manifest.root.id, [("namespace",), ("parent",)]
-        )
+        trees = Trees(self._blocks.read_uncached, standard_registry())
+        said = trees.get_many(manifest.root.id, [("namespace",), ("parent",)])
         return said == {("namespace",): row.namespace, ("parent",): row.parent}
 
-    def _manifests(self, rows: Sequence[Version], key: BranchKey, report: Report) -> list[BlockId]:
-        """Check manifests against their rows; the blocks they keep alive."""
-        report.manifests += len(rows)
-        links: list[BlockId] = []
-        for start in range(0, len(rows), BATCH):
-            batch = rows[start : start + BATCH]
-            found, problems = self._blocks.audit([row.id for row in batch], self._uploads, self._promises)
-            report.problems += problems
-            for row in batch:
-                if row.id in found:
-                    links += self._manifest(row, key, found[row.id], report)
-        return links
-
-    def _manifest(self, row: Version, key: BranchKey, data: bytes, report: Report) -> list[BlockId]:
-        try:
-            manifest = decode_manifest(row.id, data)
-        except AnalemmaError as exc:
-            report.problems.append(str(exc))
-            return []
-        if manifest.row(row.id) != row or manifest.key != key:  # guard: manifest.columns
-            report.problems.append(f"the columns of manifest {row.id.hex()} differ from its block")
-        for link in (manifest.root, *wire_links(manifest.metadata)):
+    def _manifests(self, ids: Collection[BlockId]) -> dict[BlockId, Manifest]:
+        """Those of these manifests that can be read."""
+        manifests: dict[BlockId, Manifest] = {}
+        bodies, problems = self._blocks.audit(list(ids), self._uploads, self._promises)
+        self.report.problems += problems
+        for block, data in bodies.items():
             try:
-                self._promises.expect(link)
-            except Corrupt as exc:
-                report.problems.append(f"manifest {row.id.hex()}: {exc}")
-        return manifest_links(manifest)
+                found = manifests[block] = decode_manifest(block, data)
+                for link in (found.root, *wire_links(found.metadata)):
+                    self._promises.expect(link)
+            except AnalemmaError as exc:
+                self.report.problems.append(f"manifest {block.hex()}: {exc}")
+        return manifests
 
-    def _trees(self, roots: Iterable[BlockId], report: Report) -> None:
-        frontier = [block for block in dict.fromkeys(roots) if block not in self._seen]
-        self._seen.update(frontier)
-        while frontier:
-            batch, frontier = frontier[:BATCH], frontier[BATCH:]
-            found, problems = self._blocks.audit(batch, self._uploads, self._promises)
-            report.blocks += len(found)
-            report.problems += problems
-            for data in found.values():
-                following = [block for block in dict.fromkeys(block_links(data)) if block not in self._seen]
-                self._seen.update(following)
-                frontier += following
-
-    def _difference(self, roots: Sequence[BlockId], others: Sequence[BlockId], report: Report) -> None:
-        """Check the roots, and below them what does not lie below the others too. Both are gone down together, level by
-        level, so that what they share is left out unread; others that cannot be read share nothing."""
-        known = set(others)
-        self._below([block for block in roots if block in known], report, self._uploads)
-        here = [block for block in roots if block not in known]
-        there = [block for block in others if block not in roots]
+    def _trees(self, manifests: Iterable[Manifest], beside: Sequence[BlockId] = ()) -> None:
+        """Check the blocks that manifests keep alive, but for what lies below others too. Both are gone down together,
+        level by level, so that what they share is left out unread; others that cannot be read share nothing."""
+        roots = dict.fromkeys(block for manifest in manifests for block in manifest_links(manifest))
+        known = set(beside)
+        self._below([block for block in roots if block in known])
+        here = [block for block in roots if block not in known and block not in self._seen]
+        there = [block for block in beside if block not in roots]
         while here:
             self._seen.update(here)
-            lower = self._below(here, report, self._uploads)
-            beside = self._below(there, Report(), None)
-            known.update(beside)
+            lower = self._below(here)
+            others = self._below(there, told=False)
+            known.update(others)
             here = [block for block in lower if block not in known and block not in self._seen]
-            there = [block for block in beside if block not in lower]
+            there = [block for block in others if block not in lower]
 
-    def _below(self, blocks: Sequence[BlockId], report: Report, uploads: set[UploadId] | None) -> dict[BlockId, None]:
+    def _below(self, blocks: Sequence[BlockId], *, told: bool = True) -> dict[BlockId, None]:
         """What these blocks lead to, as far as they can be read."""
         links: dict[BlockId, None] = {}
         for start in range(0, len(blocks), BATCH):
+            uploads = self._uploads if told else None
             found, problems = self._blocks.audit(blocks[start : start + BATCH], uploads, self._promises)
-            report.blocks += len(found)
-            report.problems += problems
+            if told:
+                self.report.blocks += len(found)
+                self.report.problems += problems
             for data in found.values():
                 links.update(dict.fromkeys(block_links(data)))
         return links
@@ -368,8 +345,8 @@ class JournalSummary:
 
     tombstone: int | None = None
     """The record at which the branch was last deleted, unless it was had back."""
-    aside: JournalSummary | None = None
-    """What the branch was that is deleted: it may come back."""
+    aside: tuple[BranchStart | None, dict[BlockId, int], BlockId | None, Rows] | None = None
+    """What the branch was that is deleted, which may come back: `start`, `moves`, `last` and `rows`."""
     cut: bool = False
     """Whether a journal of the workflow begins with a tombstone: where tags were put since is not known."""
 
@@ -378,10 +355,15 @@ class JournalSummary:
         kind, facts, at_us = record["kind"], record["facts"], record["at"]
         if kind == DELETED:
             self.cut = self.cut or (record["seq"] > 1 and self.start is None and self.aside is None)
-            self._set_aside(record["seq"])
+            # From here on nothing of the branch is to be found by its name.
+            self.tombstone, self.aside = record["seq"], (self.start, self.moves, self.last, self.rows)
+            self.start, self.moves, self.last, self.rows = None, {}, None, {}
             return
         if kind == RESTORED:
-            self._bring_back(record["seq"])
+            if self.aside is None or self.aside[0] is None or self.tombstone != record["seq"] - 1:
+                raise ValueError("a branch is restored that was not deleted just before")
+            self.start, self.moves, self.last, self.rows = self.aside
+            self.tombstone = self.aside = None
             return
         if self.start is None and manifest is not None:
             self.start = BranchStart(manifest, _id(facts.get("from")), at_us)
@@ -395,19 +377,6 @@ class JournalSummary:
             if manifest is None:
                 raise ValueError(f"a record of kind {kind} is on no version")
             self._mark(key, kind, facts, manifest, at_us)
-
-    def _set_aside(self, seq: int) -> None:
-        """From here on nothing of the branch is to be found by its name."""
-        gone = JournalSummary(start=self.start, moves=self.moves, last=self.last, rows=self.rows)
-        self.start, self.moves, self.last, self.rows = None, {}, None, {}
-        self.tombstone, self.aside = seq, gone
-
-    def _bring_back(self, seq: int) -> None:
-        gone = self.aside
-        if gone is None or gone.start is None or self.tombstone != seq - 1:
-            raise ValueError("a branch is restored that was not deleted just before")
-        self.start, self.moves, self.last, self.rows = gone.start, gone.moves, gone.last, gone.rows
-        self.tombstone = self.aside = None
 
     def _mark(self, key: BranchKey, kind: str, facts: dict[str, Any], manifest: BlockId, at_us: int) -> None:
         if kind == TAGGED:
@@ -444,31 +413,33 @@ class JournalSummary:
         return Place("expired", manifest) in self.rows
 
 
-def shown_rows(
+def _shown_rows(
     seen: SqlCatalog, tenant: TenantId, key: BranchKey, versions: list[Version], summary: JournalSummary
 ) -> Rows:
     """The rows that say something of a branch."""
     rows: Rows = {Place("version", row.id): (row.version,) for row in versions}
     for ref in seen.refs(tenant, key.owner, key.workflow):
-        if ref.manifest in summary.moves or ref.key == key:
-            # A pin is named by its version, so of one that is, the name says nothing.
-            name = "" if isinstance(ref, Pin) and ref.name == ref.manifest_id else ref.name
-            rows[Place("tag" if isinstance(ref, Tag) else "pin", ref.manifest, name)] = (
-                ref.key,
-                ref.text,
-                ref.created_at_us,
-            )
+        if ref.manifest not in summary.moves and ref.key != key:
+            there = seen.manifest(tenant, ref.manifest)
+            if there is not None and there.key == ref.key:
+                continue
+            # It is on no version of the branch that it claims.
+        # A pin is named by its version, so of one that is, the name says nothing.
+        name = "" if isinstance(ref, Pin) and ref.name == ref.manifest_id else ref.name
+        place = Place("tag" if isinstance(ref, Tag) else "pin", ref.manifest, name)
+        rows[place] = (ref.key, ref.text, ref.created_at_us)
     for verdict in get_args(Verdict):
         rows |= {Place("decision", row.id): (verdict,) for row in seen.every_version(tenant, key, verdict)}
-    for row in seen.expired_versions(tenant, key):
-        rows[Place("expired", row.manifest)] = (row.key, row.version, row.expired_at_us)
+    pages = seen.engine.pages("expired_versions", {"after_version": 0}, **branch_columns(tenant, key), limit=PAGE)
+    for version, manifest, at_us in (row for page in pages for row in page):
+        rows[Place("expired", BlockId(manifest))] = (key, version, at_us)
     start = seen.branch_start(tenant, key)
     if start is not None:
         rows[Place("start", start.first)] = (start,)
     return rows
 
 
-def differences(summary: JournalSummary, shown: Rows) -> Iterator[tuple[Place, str]]:
+def _differences(summary: JournalSummary, shown: Rows) -> Iterator[tuple[Place, str]]:
     """Each row that is not as the journal says, and what is wrong with it."""
     expected = summary.expected()
     for place in {**expected, **shown}:
@@ -509,16 +480,6 @@ def _difference(
             return f"the tag {place.name} is not as the journal says"
         case _:
             return "the row of the branch is not what the journal says of its beginning"
-
-
-def misplaced_marks(seen: SqlCatalog, tenant: TenantId, key: BranchKey) -> Iterator[str]:
-    """Tags and pins of the workflow that claim another branch than that of the version they are on."""
-    for ref in seen.refs(tenant, key.owner, key.workflow):
-        if ref.key != key:
-            there = seen.manifest(tenant, ref.manifest) or seen.expired(tenant, ref.manifest)
-            if there is None or there.key != ref.key:
-                name = f"the tag {ref.name}" if isinstance(ref, Tag) else f"the pin of manifest {ref.manifest_id}"
-                yield f"{name} is on no version of branch {ref.branch}"
 
 
 def _id(text: str | None) -> BlockId | None:

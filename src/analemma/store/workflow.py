@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from analemma.catalog.kernel.versions import Branch
 from analemma.catalog.port import BranchKey, Tag, Verdict, Version
 from analemma.errors import Invalid, NotFound
 from analemma.state import history
@@ -15,6 +14,7 @@ from analemma.state.arguments import CURRENT_HEAD, MAIN, CurrentHead, DeltaUpdat
 from analemma.state.load import read_fields, read_state
 from analemma.state.records import Commit, Receipt
 from analemma.state.rollback import roll_back
+from analemma.state.workflows import Branch
 from analemma.store.provenance import read_metadata, why_of
 from analemma.store.revisions import HEAD, Revision, find_own_version, find_version
 

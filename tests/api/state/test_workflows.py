@@ -41,6 +41,7 @@ def test_a_workflow_is_listed_from_its_first_save_on(app: App) -> None:
     assert (found.workflow_id, found.owner_id, found.name, found.status) == ("trip", "ann", "trip", "IDLE")
     assert (found.manifest_id, found.version, found.segment_id) == (second.manifest_id, 2, 5)
     assert found.created_at < found.updated_at
+    assert found == app.kernel.get_workflow(workflow_id="trip", owner_id="ann")
 
 
 def test_pages_neither_skip_nor_repeat(app: App) -> None:

@@ -18,8 +18,6 @@ from analemma.catalog.engine.sqlite.engine import SqliteEngine as SqliteEngine
 from analemma.catalog.engine.sqlite.transaction import STEPS as STEPS
 from analemma.catalog.engine.wakeups import Wakeups
 from analemma.catalog.kernel.versions import BranchStart as BranchStart
-from analemma.catalog.kernel.versions import PolicyRow as PolicyRow
-from analemma.catalog.kernel.versions import RetentionPolicy as RetentionPolicy
 from analemma.catalog.opening import open_catalog as open_catalog
 from analemma.catalog.port import Head as Head
 from analemma.catalog.port import KernelCatalog as KernelCatalog
