@@ -221,6 +221,12 @@ def place_of(kernel: Kernel, manifest: BlockId) -> Version | ExpiredRow | None:
     return kernel._catalog.manifest(kernel._tenant, manifest) or kernel._catalog.expired(kernel._tenant, manifest)
 
 
+def find_between(kernel: Kernel, low: BlockId, high: BlockId, owner: str | None) -> list[Version]:
+    """The first two versions, of one owner or of all, whose ids are from one to another."""
+    asked = {"tenant": kernel._tenant, "low": low, "high": high, "owner": owner, "limit": 2}
+    return kernel._context.engine.rows(version_of, "versions_between", **asked)
+
+
 def _rows_of(kernel: Kernel, line: Iterable[Stretch], page: int, **filters: Any) -> Iterator[Version]:
     """The versions of these stretches, newest first; read by the page."""
     for key, before in line:

@@ -10,11 +10,10 @@ import re
 from typing import TYPE_CHECKING, Protocol
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.kernel.versions import version_of
 from analemma.catalog.port import BranchKey, Version
 from analemma.errors import AnalemmaError, Invalid, NotFound
 from analemma.state.arguments import MAIN, branch_key, check_unicode, check_version, expired, place
-from analemma.state.history import line_of, place_of
+from analemma.state.history import find_between, line_of, place_of
 from analemma.state.refs import find_tag
 
 if TYPE_CHECKING:
@@ -153,8 +152,7 @@ def _at_moment(kernel: Kernel, key: BranchKey, text: str) -> Version:
 def _beginning(kernel: Kernel, digits: str, owner: str | None) -> Version | None:
     """The version whose id begins with these digits; Invalid if there are two."""
     low, high = (BlockId(bytes.fromhex(digits.ljust(ID_DIGITS, fill))) for fill in "0f")
-    asked = {"tenant": kernel._tenant, "low": low, "high": high, "owner": owner, "limit": 2}
-    found = kernel._context.engine.rows(version_of, "versions_between", **asked)
+    found = find_between(kernel, low, high, owner)
     if len(found) > 1:
         both = " and ".join(f"{row.manifest_id} (version {row.version} of {place(row.key)})" for row in found)
         raise Invalid(
