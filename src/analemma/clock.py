@@ -101,61 +101,81 @@ def attempts(
 
 class Ticker:
     """A thread that takes its turn whenever it is woken, and when the seconds are over that its last turn gave; after
-    one that raised, a little later, however often it is woken meanwhile. The first wake-up starts it. It is a daemon: a
-    program that ends does not wait for it."""
+    one that raised, a little later, however often it is woken meanwhile. A wake-up starts it, the first and any after
+    it had nothing to do for so long that it ended. It is a daemon: a program that ends does not wait for it."""
 
     def __init__(
-        self, name: str, turn: Callable[[], float | None], *, end: Callable[[], object] = lambda: None
+        self,
+        name: str,
+        turn: Callable[[], float | None],
+        *,
+        end: Callable[[], object] = lambda: None,
+        idle_s: float | None = None,
     ) -> None:
-        """`end` is called by the thread when it ends."""
+        """`end` is called by the thread when it ends: with `idle_s`, also so long after a turn that gave no time."""
         self._name = name
         self._turn = turn
         self._end = end
-        self._lock = threading.Lock()
+        self._idle_s = idle_s
+        # Taken again on top of itself by the handler of a signal that wakes it, too.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        """Only to wait and to notify. To hold the lock, `with self._lock`: entering a Condition takes several steps,
+        and an interrupt between two of them would leave it locked for good."""
         self._thread: threading.Thread | None = None
         self._wanted = False
-        self._woken = threading.Event()
+        self._ending = False
         self._stopped = threading.Event()
 
     def wake(self) -> None:
         """Have it take a turn that begins later than this."""
         if self._wanted and self._is_alive():
             return
-        self._wanted = True
-        self._woken.set()
-        if not self._is_alive():
-            with self._lock:
-                if not self._is_alive() and not self._stopped.is_set():
-                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    self._thread.start()
+        with self._lock:
+            # In this order: whoever finds that a turn is wanted need not notify.
+            self._changed.notify_all()
+            self._wanted = True
+            if not self._is_alive() and not self._stopped.is_set():
+                self._ending = False
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """End it behind the turn that is under way, or that was asked for; whether it has ended within the time."""
         with self._lock:
             self._stopped.set()
-        self._woken.set()
-        if self._thread is not None and self._is_alive():
-            self._thread.join(timeout_s)
-        return not self._is_alive()
+            self._changed.notify_all()
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return True
+        if thread is not threading.current_thread():
+            thread.join(timeout_s)
+        return not thread.is_alive()
 
     def _is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive() and not self._ending
 
     def _run(self) -> None:
+        pause_s: float | None = 0.0
         try:
-            while self._wanted or not self._stopped.is_set():
-                # In this order: whoever wakes it from here on does not find that a turn is wanted already.
-                self._woken.clear()
-                self._wanted = False
+            while self._is_due(pause_s):
                 try:
                     pause_s = self._turn()
                 except Exception:
                     self._stopped.wait(AGAIN_S)
                     pause_s = 0.0
-                if not self._stopped.is_set():
-                    self._woken.wait(pause_s)
         finally:
             self._end()
+
+    def _is_due(self, pause_s: float | None) -> bool:
+        """Wait for the next turn; False, and the thread must end, if there is none."""
+        with self._lock:
+            if not self._wanted and not self._stopped.is_set():
+                self._changed.wait(self._idle_s if pause_s is None else pause_s)
+            # Under the lock: whoever wakes it from here on finds that it ends, or that no turn is wanted yet.
+            self._ending = not self._wanted and (pause_s is None or self._stopped.is_set())
+            self._wanted = False
+            return not self._ending
 
 
 class Entropy(Protocol):

@@ -55,3 +55,17 @@ def test_a_turn_that_raised_is_taken_again() -> None:
 
 def test_one_that_was_never_woken_has_nothing_to_end() -> None:
     assert Ticker("turns", lambda: None).stop(60)
+
+
+def test_one_with_nothing_to_do_ends_and_the_next_wake_up_starts_another() -> None:
+    turns, ends = list[int](), threading.Event()
+
+    def turn() -> None:
+        turns.append(len(turns))
+
+    ticker = Ticker("turns", turn, end=ends.set, idle_s=0.01)
+    for number in range(1, 4):
+        ends.clear()
+        ticker.wake()
+        assert ends.wait(60) and len(turns) == number
+    assert ticker.stop(60)

@@ -23,7 +23,7 @@ from analemma.canon.nodes import Block
 from analemma.canon.trees import Edited
 from analemma.catalog.kernel.pending import PendingEntry, Settlement
 from analemma.catalog.port import BranchKey, Head, Idempotency
-from analemma.clock import attempts
+from analemma.clock import Ticker, attempts
 from analemma.context import Context
 from analemma.errors import (
     AnalemmaError,
@@ -99,16 +99,11 @@ class Pending:
         self._reached: dict[BranchKey, int] = {}
         """The last place that was settled from here, of some branches: what was before it on the branch is settled,
         too."""
-        # As the other, it may be taken again on top of itself, by the handler of a signal.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        """Only to wait and to notify. To hold the lock, `with self._lock`: entering a Condition takes several steps,
-        and an interrupt between two of them would leave it locked for good."""
-        self._thread: threading.Thread | None = None
         self._wanted: dict[BranchKey, None] = {}
-        """Branches for the thread, in the order in which they came."""
-        self._stuck: dict[BranchKey, None] = {}
-        """Those that it is at, and those that something was in the way of."""
+        """Branches for the thread, in the order in which they came. Each use is one step of the interpreter, so threads
+        need no lock, nor do handlers of signals."""
+        self._thread = Ticker("analemma-checkpoints", self._apply_in_thread, idle_s=IDLE_S)
+        self._looked_around_s = -LEFT_BEHIND_S
         self._closed = False
         self.problem: Exception | None = None
         """What kept the thread from applying something, the last time it tried."""
@@ -184,19 +179,12 @@ class Pending:
 
     def hand_over(self, key: BranchKey) -> None:
         """Have the thread apply what is pending on a branch; start it if there is none."""
-        with self._lock:
-            self._wanted[key] = None
-            if self._thread is None and not self._closed:
-                # A daemon: a program that ends must not wait for what the next process can do.
-                thread = threading.Thread(target=self._run, name="analemma-checkpoints", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as exc:
-                    # No thread can be had now. The delta is durable all the same, and the next one tries again.
-                    self.problem = exc
-                    return
-                self._thread = thread
-            self._changed.notify_all()
+        self._wanted[key] = None
+        try:
+            self._thread.wake()
+        except RuntimeError as exc:
+            # No thread can be had now. The delta is durable all the same, and the next one tries again.
+            self.problem = exc
 
     def close(self, timeout_s: float) -> None:
         """Stop the thread, and apply what it was asked for and had not done, as far as that is possible in time. What
@@ -204,15 +192,9 @@ class Pending:
         if os.getpid() != self._process:
             return  # The thread did not come along through a fork, and what it had to do is the parent's.
         deadline = self._clock.monotonic() + timeout_s
-        with self._lock:
-            self._closed = True
-            thread = self._thread
-            self._changed.notify_all()
-        if thread is not None and thread is not threading.current_thread():
-            # It ends by itself once what it is at returns; a database that does not answer must not keep us here.
-            thread.join(max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
-        with self._lock:
-            self._wanted |= self._stuck
+        self._closed = True
+        # It ends by itself once what it is at returns; a database that does not answer must not keep us here.
+        self._thread.stop(max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
         with suppress(AnalemmaError):  # whoever opens the store next meets it again
             while self._wanted and not self._is_late(deadline) and self._apply_wanted(deadline):
                 pass
@@ -228,61 +210,44 @@ class Pending:
             with suppress(RuntimeError):  # it is another's, or nobody's
                 self._applying.release()
 
-    def _run(self) -> None:
-        looked_around = -LEFT_BEHIND_S
-        while self._wait_for_work():
-            # Others enter theirs meanwhile, and share the transaction.
-            self._clock.sleep(GATHER_S)
-            if self._closed:
-                continue  # what is left is done by who closes, or by the next process
-            try:
-                self._apply_wanted()
-                if self._clock.monotonic() - looked_around >= (PAUSE_S if self._stuck else LEFT_BEHIND_S):
-                    looked_around = self._clock.monotonic()
-                    self._look_around()
-            except Exception as exc:
-                # Whatever it is, it must not end the thread: the database may be back in a moment.
-                self.problem = exc
-
-    def _wait_for_work(self) -> bool:
-        """Wait until there is something to do; False, and the thread must end, if nothing comes for a while."""
-        with self._lock:
-            if not self._wanted and not self._closed:
-                self._changed.wait(PAUSE_S if self._stuck else IDLE_S)
-            if (self._wanted or self._stuck) and not self._closed:
-                return True
-            self._thread = None
-            return False
-
-    def _look_around(self) -> None:
-        """Take up what other processes left behind, and what something was in the way of."""
-        before_us = self._clock.now_us() - round(LEFT_BEHIND_S * 1_000_000)
-        left = self._catalog.pending_branches(self._tenant, before_us=before_us, limit=MOST_BRANCHES)
-        with self._lock:
-            self._wanted |= dict.fromkeys(left) | self._stuck
+    def _apply_in_thread(self) -> float | None:
+        # Others enter theirs meanwhile, and share the transaction.
+        self._clock.sleep(GATHER_S)
+        if self._closed:
+            return None  # What is left is done by who closes, or by the next process.
+        try:
+            goes_on = self._apply_wanted()
+            now_s = self._clock.monotonic()
+            if now_s - self._looked_around_s >= LEFT_BEHIND_S:
+                self._looked_around_s = now_s
+                before_us = self._clock.now_us() - round(LEFT_BEHIND_S * 1_000_000)
+                left = self._catalog.pending_branches(self._tenant, before_us=before_us, limit=MOST_BRANCHES)
+                self._wanted |= dict.fromkeys(left)
+        except Exception as exc:
+            # Whatever it is, it must not end the thread: the database may be back in a moment.
+            self.problem, goes_on = exc, False
+        if not goes_on:
+            return PAUSE_S
+        return 0.0 if self._wanted else None
 
     def _apply_wanted(self, deadline: float | None = None) -> bool:
-        """Apply what is pending on the first branches that are wanted; False if it is late."""
+        """Apply what is pending on the first branches that are wanted; False if it is late, or something is in the way
+        of all of them. Those with which it is not done are wanted again."""
         with self._turn(deadline) as is_ours:
             if not is_ours:
                 return False
-            with self._lock:
-                keys = list(self._wanted)[:MOST_BRANCHES]
-                # Before the entries are read: one that comes from now on is wanted again.
-                for key in keys:
-                    del self._wanted[key]
-                    self._stuck[key] = None
-            done = self._apply(keys)
-        with self._lock:
+            left = keys = list(self._wanted)[:MOST_BRANCHES]
+            # Before the entries are read: one that comes from now on is wanted again.
             for key in keys:
-                exc = done.unsettled.get(key)
-                if exc is not None:
-                    self.problem = exc
-                    continue
-                self._stuck.pop(key, None)
-                if done.more or key in done.unsettled:
-                    self._wanted[key] = None
-        return True
+                self._wanted.pop(key, None)
+            try:
+                done = self._apply(keys)
+                stuck = [exc for exc in done.unsettled.values() if exc is not None]
+                self.problem = stuck[-1] if stuck else self.problem
+                left = [key for key in keys if done.more or key in done.unsettled]
+            finally:
+                self._wanted |= dict.fromkeys(left)
+        return not keys or len(stuck) < len(keys)
 
     def _is_late(self, deadline: float | None) -> bool:
         return deadline is not None and self._clock.monotonic() >= deadline
