@@ -7,7 +7,7 @@ makers of versions use, so that no two make the same: which one does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from analemma.catalog.engine import schema
@@ -121,6 +121,14 @@ class Lease:
             return move(tx)
 
         return self._engine.write(guarded, durable=durable)
+
+    def execute(self, name: str, /, **parameters: Any) -> int:
+        """`act` with one statement; how many rows it touched."""
+        return self.act(lambda tx: tx.execute(name, **parameters))
+
+    def execute_many(self, name: str, rows: Sequence[Sequence[Any]], /) -> int:
+        """`act` with one statement for each of these rows."""
+        return self.act(lambda tx: tx.execute_many(name, rows))
 
     def renew(self) -> None:
         """Keep it for another while; LeaseLost if it is another's."""

@@ -10,7 +10,6 @@ from operator import attrgetter
 from typing import Any
 
 from analemma.canon.identity import ID_BYTES
-from analemma.catalog.collecting.marks import Run
 from analemma.clock import span_for_people
 from analemma.errors import Denied, Invalid
 
@@ -24,19 +23,8 @@ PLAN = {"uploads": "objects", "upload_bytes": "object_bytes"}
 PLANNED = ("store_id", "made_at_us", "grace_s", "tenants", *PLAN, "abandoned", "object_delay_s", "refused")
 PLANNED_TENANT = ("tenant", "total", "referenced", *TENANT_PLAN, "waiting", "sample", "problem", "kind")
 SUMS = ("expired", "total", "referenced", "cleared", "doomed", "deleted", "bytes")
-DONE = (
-    *SUMS,
-    "number",
-    "tenants",
-    "claimed",
-    "objects",
-    "object_bytes",
-    "failures",
-    "problems",
-    "kinds",
-    "stopped",
-    "ok",
-)
+OBJECTS = ("claimed", "objects", "object_bytes", "failures")
+DONE = (*SUMS, "number", "tenants", *OBJECTS, "problems", "kinds", "stopped", "ok")
 DONE_TENANT = ("tenant", *SUMS, "problem", "kind", "keys", "leases")
 """What JSON has of each, in order."""
 
@@ -124,6 +112,14 @@ class Collection:
     expired, total, referenced, cleared, doomed, deleted, bytes = map(_sum, SUMS)
     to_delete, delete_bytes = map(_sum, ("deleted", "bytes"))
     uploads, upload_bytes = map(_also, PLAN.values())
+
+    def complain(self, problem: str, kind: str) -> None:
+        """Something is wrong."""
+        self.complaints.append((problem, kind))
+
+    def sums(self) -> dict[str, int]:
+        """What is written down of a pass."""
+        return {name: getattr(self, name) for name in (*SUMS, "claimed", "objects")}
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -220,10 +216,32 @@ class Collection:
     def complain_of_plan(self) -> None:
         """What a plan finds wrong is what it says of each tenant, and of the objects."""
         if self.refused is not None:
-            self.complaints.append((self.refused, Denied.kind))
-        self.complaints += [
-            (f"{each.tenant}: {each.problem}", each.kind or "") for each in self.tenants if each.problem
-        ]
+            self.complain(self.refused, Denied.kind)
+        for each in self.tenants:
+            if each.problem:
+                self.complain(f"{each.tenant}: {each.problem}", each.kind or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one pass did, over all tenants."""
+
+    number: int
+    holder: str
+    started_at_us: int
+    finished_at_us: int | None
+    state: str
+    """`running`, `finished` or `aborted`."""
+    reason: str | None
+    expired: int
+    total: int
+    referenced: int
+    doomed: int
+    cleared: int
+    deleted: int
+    bytes: int
+    claimed: int
+    objects: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,34 +6,47 @@ plan is the pass that did not act. It may stop anywhere, by itself or by dying; 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Collection as Many
-from typing import Protocol
+from dataclasses import KW_ONLY, dataclass
+from types import SimpleNamespace
+from typing import Any
 
 from analemma.blocks.ownership import ObjectOwnership
 from analemma.blocks.packs import UPLOAD_ID_BYTES
 from analemma.blocks.port import ObjectStore
-from analemma.blocks.store import BlockStore
 from analemma.canon.identity import ID_BYTES, BlockId
-from analemma.catalog.collecting.marks import Pass, Run, read_snapshot, scan
-from analemma.catalog.collecting.sessions import Sessions
-from analemma.catalog.engine.db import Engine
-from analemma.catalog.leases import SECOND_US, DatabaseClock, LeaseLost, database_clock
+from analemma.catalog.engine.db import Engine, Statements, Transaction
+from analemma.catalog.leases import SECOND_US, DatabaseClock, Lease, LeaseLost, database_clock
 from analemma.catalog.port import TenantId
 from analemma.clock import Clock
-from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound
+from analemma.errors import AnalemmaError, Conflict, Corrupt, Invalid, NotFound, Unavailable
 from analemma.failpoints import declare, hit
-from analemma.gc.collection import Collection, GcStatus, TenantCollection, pieces
+from analemma.gc.collection import Collection, GcStatus, Run, TenantCollection, pieces
 from analemma.gc.mark import Marks, Survey
 from analemma.gc.roots import MANIFESTS, ROOTS
-from analemma.gc.uploads import Audit, Failure, UploadCollector
+from analemma.gc.uploads import Audit, Failure, UploadCollector, UploadRow
 from analemma.settings import Settings
 from analemma.state.kernel import Kernel
 from analemma.state.removal import remove_due
 from analemma.state.retention import ExpiryPlan, expire_branches
 
+AFTER_LEASE = declare("gc.after_lease", "a pass has its number, and nothing is marked")
+AFTER_SNAPSHOT = declare("gc.after_snapshot", "the roots are read, and nothing is marked")
+BEFORE_DOOM = declare("gc.before_doom", "blocks are doomed inside a transaction of a pass")
+AFTER_DOOM = declare("gc.after_doom", "a batch of blocks is doomed")
+BEFORE_DELETE = declare("gc.before_delete", "blocks are deleted inside a transaction of a pass")
+BEFORE_FORGET = declare("gc.before_forget", "a pass has found idempotency keys that count no more, and none is gone")
+AFTER_DELETE = declare("gc.after_delete", "a batch of blocks is deleted")
+BEFORE_HOLD = declare(
+    "payload.before_hold", "an execution that nobody released is found to be over, and still has leases"
+)
+BEFORE_END = declare("payload.before_end", "leases that nobody released are ended inside the transaction")
 BEFORE_FINISH = declare("gc.before_finish", "a pass is done, and nothing says so")
 
+ROOT_PAGE = 1000
+SCAN_PAGE = 5000
+FORGET_BATCH = 1000
 PLAN_TRIES = 3
 LONGEST_GRACE_S = 1e10
 """Some 300 years, of which the database's clock can still be told the beginning."""
@@ -53,16 +66,9 @@ MOST_PROBLEMS = 100
 
 Progress = Callable[[str, int], None]
 """Hears what is being done, and how far."""
-
-
-class TenantPart(Protocol):
-    """What a collection asks of a tenant."""
-
-    @property
-    def blocks(self) -> BlockStore: ...
-
-    @property
-    def kernel(self) -> Kernel: ...
+Roots = tuple[dict[str, list[BlockId]], int | None]
+"""Everything that keeps blocks of one tenant, at one moment, by table; and the number of the pass that was the newest
+when the oldest open session began."""
 
 
 class Collector:
@@ -75,19 +81,19 @@ class Collector:
         store_id: str,
         objects: ObjectStore | None,
         ownership: ObjectOwnership | None = None,
-        open_tenant: Callable[[str], TenantPart],
+        open_kernel: Callable[[str], Kernel],
         holder: str,
         settings: Settings,
         clock: Clock,
         database_clock: DatabaseClock = database_clock,
     ) -> None:
+        """`ownership`: whose the objects are; None if nobody else can have them. `open_kernel`: that of a tenant."""
         self._store_id = store_id
         self._engine = engine
         self._database_clock = database_clock
         self._uploads = UploadCollector(engine, database_clock, objects, settings)
         self._ownership = ownership
-        """Whose the objects are; None if nobody else can have them."""
-        self._open_tenant = open_tenant
+        self._open_kernel = open_kernel
         self._settings = settings
         self._clock = clock
         self._holder = holder
@@ -95,7 +101,6 @@ class Collector:
         self._gate = threading.Lock()
         self._running: object | None = None
         """The token of whoever runs: the lease is this program's, and would not keep its other threads apart."""
-        self.sessions = Sessions(engine, clock=database_clock)
 
     def plan(
         self,
@@ -115,8 +120,8 @@ class Collector:
             object_delay_s=self._settings.gc_object_delay_s,
             refused=owner.detail if owner is not None and owner.state == "other" else None,
         )
-        _Run(self, None, made, expire=expire, progress=progress).go(tenants)
-        made.made_at_us = self._database_clock(self._engine)
+        _Pass(self, made, expire=expire, progress=progress).go(tenants)
+        made.made_at_us = self._now_us()
         made.complain_of_plan()
         return made
 
@@ -156,12 +161,13 @@ class Collector:
                     raise Conflict(f"{self._holder} is collecting", hint="wait until it is done", holder=self._holder)
                 self._running = token
             if self._engine.value("session_count"):
-                self.sessions.abandon(self._settings.gc_session_idle_s)
+                before_us = self._now_us() - int(self._settings.gc_session_idle_s * SECOND_US)
+                self._engine.execute("abandon_sessions", before=before_us)
             lease_s, clock = self._settings.gc_lease_s, self._database_clock
-            begun = Pass.take(self._engine, self._holder, lease_s, store_id=self._store_id, clock=clock)
-            done.number = begun.number
+            lease = CollectorLease.take(self._engine, self._holder, lease_s, store_id=self._store_id, clock=clock)
+            done.number = lease.number
             self._ran_at[tenant] = self._clock.monotonic()
-            _Run(self, begun, done, plan=plan, expire=expire, force=force, progress=progress, stop=stop).act(tenants)
+            _Pass(self, done, lease, plan=plan, expire=expire, force=force, progress=progress, stop=stop).act(tenants)
             return done
         finally:
             if self._running is token:
@@ -170,21 +176,21 @@ class Collector:
     def status(self, runs: int = 10) -> GcStatus:
         """Who collects now, what the last runs did, and what failed."""
         with self._engine.snapshot() as tx:
-            lease, now_us = Pass.look(tx), self._database_clock(tx)
+            lease, now_us = CollectorLease.look(tx), self._database_clock(tx)
         waiting, dead = self._uploads.count_failures()
         return GcStatus(
             newest=lease.number,
             holder=lease.holder,
             lease_left_s=max(0, lease.until_us - now_us) / SECOND_US if lease.holder else 0.0,
             runs=tuple(self._engine.rows(Run, "gc_runs", limit=runs)),
-            sessions=self.sessions.count(),
+            sessions=int(self._engine.value("session_count")),
             waiting_failures=waiting,
             dead_failures=dead,
         )
 
     def failures(self, limit: int = 100) -> list[Failure]:
         """Uploads that could not be collected: those that will be tried again, and those that will not."""
-        return self._uploads.failures(limit)
+        return self._engine.rows(Failure.of, "failures", limit=limit)
 
     def retry(self, failure: int | None = None) -> int:
         """Have a dead failure tried again, or all; how many."""
@@ -206,7 +212,7 @@ class Collector:
     def is_due(self, interval_s: float, tenant: str | None = None) -> bool:
         """Whether no run has come to a tenant for so long, or to any one of all tenants."""
         runs = self._engine.rows(Run, "gc_runs", limit=1)
-        since_us = self._database_clock(self._engine) - int(interval_s * SECOND_US)
+        since_us = self._now_us() - int(interval_s * SECOND_US)
         if not runs or runs[0].started_at_us <= since_us:
             return True
         ran_at = self._ran_at.get(tenant)
@@ -236,39 +242,118 @@ class Collector:
             raise NotFound(f"there is no tenant {name!r}", hint="saving something begins a tenant", tenant=name)
         return chosen
 
+    def _now_us(self) -> int:
+        return self._database_clock(self._engine)
+
+
+class CollectorLease(Lease):
+    """Whoever has it alone writes to blocks that are stored: in transactions under it."""
+
+    kind = "gc"
+    doing = "collecting"
+    after_take = AFTER_LEASE
+
+    @classmethod
+    def _begin(cls, tx: Transaction, number: int, holder: str, now_us: int) -> None:
+        tx.execute("gc_close_dead_runs", number=number, now=now_us)
+        tx.execute("gc_begin_run", number=number, holder=holder, now=now_us)
+
+    def read_roots(self, tenant: TenantId) -> Roots:
+        """All roots of one tenant, in one snapshot taken after the lease. What it saw is durable when this returns."""
+        try:
+            with self._engine.snapshot(long=True) as tx:
+                # On SQLite whoever dies with the machine cannot act on what was lost: nothing to make durable.
+                tx.all("commit_durably")
+                found = read_roots(tx, tenant)
+                if not self._engine.has_one_writer:
+                    # Fails if the lease was taken since the snapshot began: its row is another by then.
+                    self._renew(tx)
+                elif not self._is_held(tx):
+                    raise self._lost()
+        except Unavailable as exc:
+            if exc.facts.get("retry"):
+                raise self._lost() from exc
+            raise
+        hit(AFTER_SNAPSHOT)
+        return found
+
+    def doom(self, tenant: TenantId, ids: Sequence[BlockId]) -> int:
+        """Put this pass's number on blocks that are not doomed yet; how many."""
+
+        def move(tx: Transaction) -> int:
+            count = tx.execute("gc_doom", tenant=tenant, number=self.number, ids=ids)
+            hit(BEFORE_DOOM)
+            return count
+
+        count = self.act(move)
+        hit(AFTER_DOOM)
+        return count
+
+    def delete(self, tenant: TenantId, ids: Sequence[BlockId], limit: int) -> tuple[int, int]:
+        """Delete those whose doom is below `limit` when their row is locked; how many, and their stored bytes."""
+        limit = min(limit, self.number)
+
+        def move(tx: Transaction) -> tuple[int, int]:
+            rows = tx.all("gc_delete", tenant=tenant, limit=limit, ids=ids)
+            tx.execute("gc_drop_dooms", tenant=tenant, limit=limit, ids=ids)
+            hit(BEFORE_DELETE)
+            return len(rows), sum([row[0] for row in rows])
+
+        gone = self.act(move)
+        hit(AFTER_DELETE)
+        return gone
+
+    def finish(self, reason: str | None, done: Collection, counts: dict[TenantId, tuple[int, int]]) -> None:
+        """Write down what was done and, for the next pass to compare with, how many blocks there are in each tenant and
+        how many of them are needed; and give the lease back if it is still ours."""
+        state = "finished" if reason is None else "aborted"
+
+        def move(tx: Transaction) -> None:
+            if self._is_held(tx):
+                for tenant, (total, referenced) in sorted(counts.items()):
+                    tx.execute("gc_set_count", tenant=tenant, total=total, referenced=referenced, number=self.number)
+            now = self._clock(tx)
+            tx.execute("gc_finish_run", state=state, reason=reason, now=now, number=self.number, **done.sums())
+            tx.execute("gc_finish", number=self.number)
+
+        self._engine.write(move)
+
+
+def read_roots(tx: Statements, tenant: TenantId) -> Roots:
+    """Every root of a tenant that this transaction sees."""
+    roots: dict[str, list[BlockId]] = {}
+    for table in ROOTS:
+        pages = tx.pages(table.statement, {"after": table.start}, limit=ROOT_PAGE, tenant=tenant)
+        roots[table.table] = [BlockId(row[1]) for page in pages for row in page if row[1] is not None]
+    return roots, tx.value("oldest_session", tenant=tenant)
+
 
 class Stopped(Exception):
     """Somebody asked the run to end early."""
 
 
-class _Run:
+@dataclass
+class _Pass:
     """One pass through tenants and then uploads. Between any two transactions it tells how far it is, keeps the lease,
     and stops when asked to."""
 
-    def __init__(
-        self,
-        collector: Collector,
-        begun: Pass | None,
-        done: Collection,
-        *,
-        plan: Collection | None = None,
-        expire: bool,
-        force: bool = False,
-        progress: Progress | None = None,
-        stop: Callable[[], bool] | None = None,
-    ) -> None:
-        """`begun`: the pass; without one, everything is looked at and nothing is changed. `done` says what was done so
-        far, however the run ends. `force`: whatever the brakes say."""
-        self._collector = collector
+    collector: Collector
+    done: Collection
+    """What was done so far, however the pass ends."""
+    lease: CollectorLease | None = None
+    """Without one, everything is looked at and nothing is changed."""
+    _: KW_ONLY
+    plan: Collection | None = None
+    expire: bool
+    force: bool = False
+    """Whatever the brakes say."""
+    progress: Progress | None = None
+    stop: Callable[[], bool] | None = None
+
+    def __post_init__(self) -> None:
+        collector = self.collector
         self._engine, self._uploads = collector._engine, collector._uploads
         self._settings, self._clock = collector._settings, collector._clock
-        self._pass = begun
-        self._done = done
-        self._plan = plan
-        self._expire = expire
-        self._force = force
-        self._progress = progress
-        self._stop = stop
         self._renewed = self._clock.monotonic()
         self._batch = BATCH
         self._counts: dict[TenantId, tuple[int, int]] = {}
@@ -278,150 +363,196 @@ class _Run:
 
     def act(self, tenants: list[tuple[TenantId, str]]) -> None:
         """Do everything that is to be done, note it, and give the lease back."""
-        done, collector = self._done, self._collector
+        lease, done, ownership = self.lease, self.done, self.collector._ownership
+        assert lease is not None
         try:
             if not self._uploads.has_objects and self._engine.value("has_uploads"):
                 raise Invalid(
                     "this store has objects by now, and was opened without them", hint="open it again, and name them"
                 )
-            if collector._ownership is not None:
+            if ownership is not None:
                 # Before anything else: what a copy of the catalog expires or dooms, it would next delete.
-                collector._ownership.take_turn()
+                ownership.take_turn()
             self.go(tenants)
         except Stopped:
             done.stopped = True
         except LeaseLost as exc:
-            done.complaints.append((str(exc), exc.kind))
+            done.complain(str(exc), exc.kind)
         except BaseException as exc:
             # Give the lease back on the way out of an error, which matters more than what happens here.
             try:
-                self._finish(f"{type(exc).__name__}: {exc}")
+                lease.finish(f"{type(exc).__name__}: {exc}", done, self._counts)
             except AnalemmaError:
                 pass
             raise
         hit(BEFORE_FINISH)
-        self._finish("; ".join(done.problems) or ("it was asked to stop" if done.stopped else None))
+        reason = "; ".join(done.problems) or ("it was asked to stop" if done.stopped else None)
+        lease.finish(reason, done, self._counts)
 
     def go(self, tenants: list[tuple[TenantId, str]]) -> None:
         """Look at all tenants and uploads, and in a pass act on what is found."""
+        done = self.done
         for tenant, name in tenants:
             self._collect_tenant(tenant, name)
         # Not where something is wrong: without its block rows, a tenant's every object looks unreferenced.
-        sound = [tenant for (tenant, _), each in zip(tenants, self._done.tenants, strict=True) if each.problem is None]
-        if self._pass is None:
+        sound = [tenant for (tenant, _), each in zip(tenants, done.tenants, strict=True) if each.problem is None]
+        if self.lease is None:
             self._claim_uploads(sound, None)
-            self._done.claims = b"".join(sorted(self._claims))
-            self._done.claimed = self._done.objects = len(self._claims)
-            self._done.object_bytes = sum(self._claims.values())
+            done.claims = b"".join(sorted(self._claims))
+            done.claimed = done.objects = len(self._claims)
+            done.object_bytes = sum(self._claims.values())
             return
         try:
-            only = None if self._plan is None else frozenset(pieces(self._plan.claims, UPLOAD_ID_BYTES))
+            only = None if self.plan is None else frozenset(pieces(self.plan.claims, UPLOAD_ID_BYTES))
             self._claim_uploads(sound, only)
-            self._uploads.delete(self._done, lambda: self._tick("deleting objects", 0), self._refuse)
-            self._done.failures = self._uploads.work_failures(self._pass.number, lambda: self._tick("retrying", 0))
+            self._uploads.delete(done, lambda: self._tick("deleting objects", 0), self._refuse)
+            done.failures = self._uploads.work_failures(self.lease.number, lambda: self._tick("retrying", 0))
         except LeaseLost:
             raise
         except AnalemmaError as exc:
-            self._done.complaints.append((str(exc), exc.kind))
+            done.complain(str(exc), exc.kind)
 
     def _collect_tenant(self, tenant: TenantId, name: str) -> None:
         done = TenantCollection(name)
-        self._done.tenants += (done,)
-        settings, begun = self._settings, self._pass
+        self.done.tenants += (done,)
+        lease = self.lease
         try:
-            expiring = self._expire_versions(done) if self._expire else set()
-            if self._expire and begun is not None:
-                for count in begun.end_leases(tenant, self._ago_us(settings.payload_lease_s)):
-                    done.leases += count
-                    self._tick("ending leases", count)
-            self._collect_blocks(tenant, done, expiring)
-            if self._expire and begun is not None and done.problem is None:
-                for count in begun.forget_keys(tenant, self._ago_us(settings.idempotency_keep_s)):
-                    done.keys += count
-                    self._tick("forgetting keys", count)
+            kernel = self.collector._open_kernel(name)
+            expiring = self._expire_versions(kernel, done) if self.expire else set()
+            if self.expire and lease is not None:
+                self._end_leases(lease, tenant, done)
+            self._collect_blocks(kernel, done, expiring)
+            if self.expire and lease is not None and done.problem is None:
+                self._forget_keys(lease, tenant, done)
         except (LeaseLost, Stopped):
             raise
         except AnalemmaError as exc:
             # What cannot be read ends the pass for this tenant: tenants share nothing, so others are none the worse.
-            if begun is not None:
-                begun.renew()
-                self._done.complaints.append((f"{name}: {exc}", exc.kind))
+            if lease is not None:
+                lease.renew()
+                self.done.complain(f"{name}: {exc}", exc.kind)
             elif not isinstance(exc, Corrupt):
                 raise
             done.problem, done.kind = str(exc), exc.kind
 
-    def _expire_versions(self, done: TenantCollection) -> set[BlockId]:
+    def _expire_versions(self, kernel: Kernel, done: TenantCollection) -> set[BlockId]:
         """Let versions expire that retention lets go; in a plan, those that would."""
         # By the database's clock: one program whose own is ahead would let everybody's versions expire.
-        now_us = self._now_us()
-        kernel = self._collector._open_tenant(done.tenant).kernel
+        now_us, planned = self._now_us(), self.lease is None
         found: set[BlockId] = set()
-        for key, plan in expire_branches(kernel, dry_run=self._pass is None, now_us=now_us):
+        for key, plan in expire_branches(kernel, dry_run=planned, now_us=now_us):
             if isinstance(plan, ExpiryPlan):
                 done.expired += len(plan.expired)
                 found.update(BlockId(bytes.fromhex(version.manifest_id)) for version in plan.expired)
-            elif self._pass is not None:
+            elif not planned:
                 place = f"{key.owner}/{key.workflow} on {key.branch}"
-                self._done.complaints.append((f"{done.tenant}: {place}: {plan}", Conflict.kind))
+                self.done.complain(f"{done.tenant}: {place}: {plan}", Conflict.kind)
             self._tick("expiring", done.expired)
         before_us = now_us - round(self._settings.delete_grace_s * SECOND_US)
         if self._engine.one("deletion_is_due", tenant=kernel._tenant, before=before_us) is not None:
-            for versions in remove_due(kernel, before_us=before_us, dry_run=self._pass is None):
+            for versions in remove_due(kernel, before_us=before_us, dry_run=planned):
                 done.expired += len(versions)
                 found.update(versions)
                 self._tick("removing", done.expired)
-        return found if self._pass is None else set()
+        return found if planned else set()
 
-    def _collect_blocks(self, tenant: TenantId, done: TenantCollection, expiring: Many[BlockId]) -> None:
+    def _end_leases(self, lease: Lease, tenant: TenantId, done: TenantCollection) -> None:
+        """End the leases of executions that are over and that nobody released, as runs that have ended or because none
+        was used for long. What may still be needed stays."""
+        before_us = self._ago_us(self._settings.payload_lease_s)
+        first = {"after_owner": "", "after_workflow": "", "after_execution": ""}
+        for page in self._engine.pages("leased_executions", first, limit=FORGET_BATCH, tenant=tenant):
+            for *whose, used_at_us, is_ended_run in page:
+                if is_ended_run or used_at_us <= before_us:
+                    names = dict(zip(("owner", "workflow", "execution"), whose, strict=True))
+                    done.leases += (count := self._end_execution(lease, before_us, {"tenant": tenant, **names}))
+                    self._tick("ending leases", count)
+
+    def _end_execution(self, lease: Lease, before_us: int, whose: dict[str, Any]) -> int:
+        """End the leases of an execution, if it is over; how many. It may get new ones: a run may be run again, and
+        what that leaves is ended as these are."""
+
+        def is_over(source: Statements) -> bool:
+            return source.one("is_execution_over", before=before_us, **whose) is not None
+
+        def move(tx: Transaction) -> int:
+            tx.call("hold_execution", SimpleNamespace(**whose))
+            # After the locks, in a statement of its own: that sees who used them while we waited.
+            if not is_over(tx):
+                return 0
+            count = tx.execute("release_leases", **whose, now=self.collector._database_clock(tx))
+            hit(BEFORE_END)
+            return count
+
+        if not is_over(self._engine):
+            return 0
+        hit(BEFORE_HOLD)
+        return lease.act(move)
+
+    def _forget_keys(self, lease: Lease, tenant: TenantId, done: TenantCollection) -> None:
+        """Drop idempotency keys that were remembered long ago and whose versions are gone. On the way of a commit they
+        count no more already."""
+        before_us = self._ago_us(self._settings.idempotency_keep_s)
+        first = {"after_time": -1, "after_owner": "", "after_workflow": "", "after_key": ""}
+        for page in self._engine.pages("old_keys", first, limit=FORGET_BATCH, tenant=tenant, before=before_us):
+            if rows := [(tenant, *row[1:4], before_us) for row in page if row[4]]:
+                hit(BEFORE_FORGET)
+                done.keys += (count := lease.execute_many("forget_keys", rows))
+                self._tick("forgetting keys", count)
+
+    def _collect_blocks(self, kernel: Kernel, done: TenantCollection, expiring: Many[BlockId]) -> None:
         """Mark from a snapshot, sort all blocks, and act on them."""
         for tries_left in reversed(range(PLAN_TRIES)):
             try:
-                found, roots, limit = self._survey(tenant, done.tenant, expiring)
+                found, roots, limit = self._survey(kernel, expiring)
                 break
             except Corrupt as exc:
                 # Without the lease, others may collect what is below a version that expired since we looked.
-                if self._pass is not None or not tries_left or not exc.facts.get("missing"):
+                if self.lease is not None or not tries_left or not exc.facts.get("missing"):
                     raise
         done.total, done.referenced = found.total, found.referenced
-        if not self._force and (problem := self._judge(tenant, found, roots)) is not None:
+        if not self.force and (problem := self._judge(kernel._tenant, found, roots)) is not None:
             done.problem, done.kind = problem, "limit"
-            if self._pass is not None:
-                advice = f"{done.tenant}: {problem} (if that is right, run it with force)"
-                self._done.complaints.append((advice, "limit"))
-            return
-        if self._pass is None:
-            self._foresee(tenant, done, found)
+            if self.lease is not None:
+                self.done.complain(f"{done.tenant}: {problem} (if that is right, run it with force)", "limit")
+        elif self.lease is None:
+            self._foresee(kernel._tenant, done, found)
         else:
-            self._act_on(self._pass, tenant, done, found, limit)
+            self._act_on(self.lease, kernel._tenant, done, found, limit)
 
-    def _survey(self, tenant: TenantId, name: str, expiring: Many[BlockId]) -> tuple[Survey, int, int]:
+    def _survey(self, kernel: Kernel, expiring: Many[BlockId]) -> tuple[Survey, int, int]:
         """All blocks, sorted; how many roots there are, and which dooms are old enough for deletion."""
-        engine, begun = self._engine, self._pass
-        if begun is None:
-            number = Pass.look(engine).number + 1
+        engine, tenant = self._engine, kernel._tenant
+        if self.lease is None:
+            number = CollectorLease.look(engine).number + 1
             with engine.snapshot() as tx:
-                seen = read_snapshot(tx, tenant, ROOTS)
+                seen, session = read_roots(tx, tenant)
         else:
-            number, seen = begun.number, begun.snapshot(tenant, ROOTS)
-        self._tick("snapshot", sum(map(len, seen.roots.values())))
+            number = self.lease.number
+            seen, session = self.lease.read_roots(tenant)
+        self._tick("snapshot", sum(map(len, seen.values())))
         # A version that another table names is kept by that, whether or not it expires.
         gone: dict[str, Many[BlockId]] = {MANIFESTS.table: expiring}
-        roots = [root for table in ROOTS for root in seen.roots[table.table] if root not in gone.get(table.table, ())]
+        roots = [root for table, found in seen.items() for root in found if root not in gone.get(table, ())]
         marks = Marks()
-        for count in marks.follow(roots, self._collector._open_tenant(name).blocks.read_uncached):
+        for count in marks.follow(roots, kernel._blocks.read_uncached):
             self._tick("marking", count)
         # Dooms of earlier passes, of before the oldest open session began, and with a grace period at least that old.
-        limit, grace_s = number, self._done.grace_s
+        limit, grace_s = number, self.done.grace_s
         if grace_s:
             limit = min(limit, engine.value("gc_grace_limit", since=self._now_us() - int(grace_s * SECOND_US)))
-        if seen.oldest_session is not None:
-            limit = min(limit, seen.oldest_session)  # guard: gc.session
-        found = Survey()
-        blocks, dooms = scan(engine, "scan_blocks", tenant), scan(engine, "scan_doomed", tenant)
-        for count in found.sort(([row[0] for row in page] for page in blocks), dooms, marks, limit):
+        if session is not None:
+            limit = min(limit, session)  # guard: gc.session
+        survey = Survey()
+        # What is written meanwhile may show or not.
+        blocks, dooms = (
+            engine.pages(statement, {"after": b""}, limit=SCAN_PAGE, tenant=tenant)
+            for statement in ("scan_blocks", "scan_doomed")
+        )
+        for count in survey.sort(([row[0] for row in page] for page in blocks), dooms, marks, limit):
             self._tick("scanning", count)
-        self._tick("scanned", found.total)
-        return found, len(roots), limit
+        self._tick("scanned", survey.total)
+        return survey, len(roots), limit
 
     def _judge(self, tenant: TenantId, found: Survey, roots: int) -> str | None:
         """Why nothing should be collected, because the numbers look wrong, or None."""
@@ -442,8 +573,7 @@ class _Run:
         done.doomed, done.deleted = len(found.doom) // ID_BYTES, len(found.delete) // ID_BYTES
         done.waiting, done.deletions = found.waiting, bytes(found.delete)
         emptied: dict[bytes, int] = {}
-        for batch in pieces(found.delete, BATCH * ID_BYTES):
-            ids = [*pieces(batch, ID_BYTES)]
+        for ids in self._batches(found.delete):
             for upload, count, size in self._engine.all("deletion_facts", tenant=tenant, ids=ids):
                 done.bytes += size
                 if upload is not None:
@@ -454,27 +584,33 @@ class _Run:
                 for row in self._engine.all("upload", tenant=tenant, id=upload):
                     self._claims[upload] = row[2]
 
-    def _act_on(self, begun: Pass, tenant: TenantId, done: TenantCollection, found: Survey, limit: int) -> None:
+    def _act_on(
+        self, lease: CollectorLease, tenant: TenantId, done: TenantCollection, found: Survey, limit: int
+    ) -> None:
         only = None
-        if self._plan is not None:
-            planned = b"".join(each.deletions for each in self._plan.tenants if each.tenant == done.tenant)
+        if self.plan is not None:
+            planned = b"".join(each.deletions for each in self.plan.tenants if each.tenant == done.tenant)
             only = frozenset(pieces(planned, ID_BYTES))
-        for batch in self._batches(found.clear):
-            done.cleared += begun.clear(tenant, batch)
+        for ids in self._batches(found.clear):
+            done.cleared += lease.execute("gc_clear_dooms", tenant=tenant, ids=ids)
             self._tick("sparing", done.cleared)
-        for batch in self._batches(found.doom):
-            done.doomed += begun.doom(tenant, batch)
+        for ids in self._batches(found.doom):
+            done.doomed += lease.doom(tenant, ids)
             self._tick("marking to go", done.doomed)
-        for batch in self._batches(found.delete):
-            if chosen := batch if only is None else [block for block in batch if block in only]:
-                count, freed = begun.delete(tenant, chosen, limit)
+        for ids in self._batches(found.delete):
+            if chosen := ids if only is None else [block for block in ids if block in only]:
+                count, freed = lease.delete(tenant, chosen, limit)
                 done.deleted += count
                 done.bytes += freed
             self._tick("deleting", done.deleted)
         self._counts[tenant] = (found.total - done.deleted, found.referenced)
         if found.referenced or done.deleted == found.total:
             # Not while they are all that explains why nothing leads to blocks that are still there.
-            begun.forget_leases(tenant, self._ago_us(RELEASED_LEASE_S))
+            which = {"tenant": tenant, "before": self._ago_us(RELEASED_LEASE_S)}
+            while self._engine.one("old_lease", **which) is not None:
+                lease.execute("forget_leases", **which, limit=FORGET_BATCH)
+            if self._engine.one("old_end", **which) is not None:
+                lease.execute("forget_ends", **which)
 
     def _batches(self, ids: bytearray) -> Iterator[list[BlockId]]:
         """As many at a time as take about `LONGEST_S`: on SQLite all other writers wait for the transaction."""
@@ -490,35 +626,29 @@ class _Run:
     def _claim_uploads(self, tenants: list[TenantId], only: Many[bytes] | None) -> None:
         for page in self._uploads.candidates(tenants, self._refuse):
             chosen = page if only is None else [each for each in page if each.id in only]
-            if self._pass is not None:
-                self._done.claimed += self._uploads.claim(chosen)
+            if self.lease is not None:
+                self.done.claimed += self._uploads.claim(chosen)
             else:
                 self._claims.update((each.id, each.size) for each in chosen)
-                self._done.abandoned += sum([each.abandoned for each in chosen])
+                self.done.abandoned += sum([each.abandoned for each in chosen])
             self._tick("claiming", 0)
 
-    def _refuse(self, problem: str) -> None:
-        if self._pass is not None and len(self._done.complaints) < MOST_PROBLEMS:
-            self._done.complaints.append((f"{problem}: nothing was deleted by it", Corrupt.kind))
+    def _refuse(self, upload: UploadRow, problem: str) -> None:
+        if self.lease is not None and len(self.done.complaints) < MOST_PROBLEMS:
+            self.done.complain(f"{problem}: nothing was deleted by it", Corrupt.kind)
+
+    def _now_us(self) -> int:
+        return self.collector._now_us()
 
     def _ago_us(self, seconds: float) -> int:
         return self._now_us() - round(seconds * SECOND_US)
 
-    def _now_us(self) -> int:
-        return self._collector._database_clock(self._engine)
-
     def _tick(self, stage: str, count: int) -> None:
-        if self._progress is not None:
-            self._progress(stage, count)
-        if self._stop is not None and self._stop():
+        if self.progress is not None:
+            self.progress(stage, count)
+        if self.stop is not None and self.stop():
             raise Stopped
         now = self._clock.monotonic()
-        if self._pass is not None and now - self._renewed >= self._settings.gc_lease_s / 3:
-            self._pass.renew()
+        if self.lease is not None and now - self._renewed >= self._settings.gc_lease_s / 3:
+            self.lease.renew()
             self._renewed = now
-
-    def _finish(self, reason: str | None) -> None:
-        assert self._pass is not None
-        sums = ("expired", "total", "referenced", "doomed", "cleared", "deleted", "bytes", "claimed", "objects")
-        state = "finished" if reason is None else "aborted"
-        self._pass.finish(state, reason, {name: getattr(self._done, name) for name in sums}, self._counts)

@@ -6,7 +6,18 @@ test that compares both lists with the schema (`tests/core/gc/test_roots.py`) wi
 
 from __future__ import annotations
 
-from analemma.catalog.collecting.marks import RootTable
+from typing import NamedTuple
+
+
+class RootTable(NamedTuple):
+    """A table whose rows keep blocks. Its statement takes tenant, after and limit, and answers pages of (key, root),
+    by key; a root may be NULL."""
+
+    table: str
+    statement: str
+    start: bytes | int = b""
+    """What comes before every key."""
+
 
 MANIFESTS = RootTable("manifest", "manifest_roots")
 LEASES = RootTable("payload", "lease_roots")  # guard: gc.root.payload

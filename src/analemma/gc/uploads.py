@@ -6,8 +6,8 @@ orphan, so that the bucket's own rules may do it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from analemma.blocks.ownership import NotOwner
 from analemma.blocks.packs import UPLOAD_ID_BYTES, pack_key
@@ -40,9 +40,6 @@ FORGET_AFTER_S = 7 * 86_400
 """After so long no request can be under way any more."""
 MOST_MISSING = 3
 """So many objects that were committed may be gone before we look; more, and it is another bucket."""
-
-Refuse = Callable[[str], None]
-"""Told of each upload whose row cannot be right, and by which nothing is deleted."""
 
 
 class UploadRow(NamedTuple):
@@ -102,6 +99,17 @@ class Failure:
     visible_at_us: int
     created_at_us: int
     error: str
+
+    @classmethod
+    def of(cls, tenant: TenantId, upload: UploadId, reason: str | None, attempts: int, *rest: Any) -> Failure:
+        """What the row of an upload says."""
+        kind = "commit" if reason == COMMIT_FAILED else "delete"
+        state = "dead" if attempts >= MOST_ATTEMPTS else "waiting"
+        return cls(int.from_bytes(upload[:6]), tenant, upload, kind, state, attempts, *rest)
+
+
+Refuse = Callable[[UploadRow, str], None]
+"""Told of each upload whose row cannot be right, and by which nothing is deleted."""
 
 
 class UploadCollector:
@@ -185,7 +193,7 @@ class UploadCollector:
             page = _sound(claimed, refuse)
             # Those that a commit made count, nobody has deleted as far as is known, and that are not there.
             committed = [each for each in page if each.claimed_from == "ready" and each.deleted_at_us is None]
-            absent = {each.id for each in committed if self._objects.head(each.object_key) is None}
+            absent = frozenset(each.id for each in committed if self._objects.head(each.object_key) is None)
             looked_for += len(committed)
             missing += len(absent)
             if missing > MOST_MISSING and missing * 2 > looked_for:
@@ -193,21 +201,11 @@ class UploadCollector:
                     f"{missing} of {looked_for} committed objects are not where objects should be",
                     hint="check the objects URL: this may be another bucket",
                 )
-            failed = self._delete_objects(self._objects, page)
-            hit(AFTER_OBJECT)
-            for upload in page:
-                if upload.id in failed:
-                    self._fail(upload, failed[upload.id])
-                else:
-                    self._note(upload, done.number, now, missing=upload.id in absent)
-                    if upload.deleted_at_us is None:
-                        done.objects += 1
-                        done.object_bytes += upload.size
+            for upload in self._delete_objects(self._objects, page, done.number, absent=absent):
+                if upload.deleted_at_us is None:
+                    done.objects += 1
+                    done.object_bytes += upload.size
             tick()
-
-    def failures(self, limit: int) -> list[Failure]:
-        """What waits and what is dead, oldest first."""
-        return self._engine.rows(_failure, "failures", limit=limit)
 
     def count_failures(self) -> tuple[int, int]:
         """How many wait, and how many are dead."""
@@ -232,20 +230,14 @@ class UploadCollector:
         if self.count_failures()[1]:
             # People had the time to look at them.
             self.retry(dead_for_s=DEAD_LETTER_S)
+
+        def refuse(upload: UploadRow, problem: str) -> None:
+            hint = "restore the row of this upload from a backup, then retry"
+            self._fail(upload, str(Corrupt(problem, hint=hint)), counted=True)
+
         settled = 0
         while batch := self._take_failed():
-            for upload in batch:
-                try:
-                    if (problem := _contradiction(upload)) is not None:
-                        raise Corrupt(problem, hint="restore the row of this upload from a backup, then retry")
-                    _delete(self._objects, upload)
-                except NotOwner:
-                    raise
-                except AnalemmaError as exc:
-                    self._fail(upload, str(exc), counted=True)
-                else:
-                    self._note(upload, number, self._clock(self._engine), missing=False)
-                    settled += 1
+            settled += len(self._delete_objects(self._objects, _sound(batch, refuse), number, counted=True))
             tick()
         return settled
 
@@ -255,9 +247,6 @@ class UploadCollector:
         if not (found := self._engine.rows(UploadRow, "failed_uploads", **which)):
             return []
         return self._engine.write(lambda tx: [each for each in sorted(found) if self._try(tx, each, None)])
-
-    def _fail(self, upload: UploadRow, error: str, *, counted: bool = False) -> None:
-        self._engine.write(lambda tx: self._try(tx, upload, error, counted=counted))
 
     def _try(self, tx: Transaction, upload: UploadRow, error: str | None, *, counted: bool = False) -> bool:
         """Count an attempt to delete its object, unless it is `counted` already: until the next one may begin it is
@@ -273,48 +262,59 @@ class UploadCollector:
         )
         return tried == 1
 
-    def _delete_objects(self, objects: ObjectStore, page: Sequence[UploadRow]) -> dict[bytes, str]:
-        """Delete all of these; what went wrong with those that failed."""
+    def _delete_objects(
+        self,
+        objects: ObjectStore,
+        page: Sequence[UploadRow],
+        number: int,
+        *,
+        absent: frozenset[bytes] = frozenset(),
+        counted: bool = False,
+    ) -> list[UploadRow]:
+        """Delete the objects of all these, some of which were `absent` before, and write down what became of each; of
+        which it worked. `counted`: the attempt was already."""
+        if not page:
+            return []
+        failed: dict[bytes, str] = {}
         try:
             objects.delete_many([upload.object_key for upload in page])
-            return {}
         except NotOwner:
             raise
         except AnalemmaError:
-            pass
-        failed: dict[bytes, str] = {}
+            for upload in page:
+                try:
+                    _delete(objects, upload)
+                except NotOwner:
+                    raise
+                except AnalemmaError as exc:
+                    failed[upload.id] = str(exc)
+        hit(AFTER_OBJECT)
         for upload in page:
-            try:
-                _delete(objects, upload)
-            except AnalemmaError as exc:
-                failed[upload.id] = str(exc)
-        return failed
+            if upload.id in failed:
+                self._fail(upload, failed[upload.id], counted=counted)
+            else:
+                self._note(upload, number, missing=upload.id in absent)
+        return [upload for upload in page if upload.id not in failed]
 
-    def _note(self, upload: UploadRow, number: int, now: int, *, missing: bool) -> None:
+    def _fail(self, upload: UploadRow, error: str, *, counted: bool) -> None:
+        self._engine.write(lambda tx: self._try(tx, upload, error, counted=counted))
+
+    def _note(self, upload: UploadRow, number: int, *, missing: bool) -> None:
         """Write down that the object is gone."""
         # A writer that never committed may still be writing, and what was not there may be somewhere else: such rows
         # stay for a while.
         certain = upload.claimed_from == "ready" and not missing and upload.deleted_at_us is None
-        old = upload.claimed_at_us <= now - FORGET_AFTER_S * SECOND_US
         which = {"tenant": upload.tenant, "id": upload.id}
 
         def move(tx: Transaction) -> None:
             now = self._clock(tx)
-            if certain or old:
+            if certain or upload.claimed_at_us <= now - FORGET_AFTER_S * SECOND_US:
                 noted = tx.execute("forget_upload", **which)
             else:
                 noted = tx.execute("note_deleted_object", **which, now=now)
             if noted and upload.deleted_at_us is None:
-                tx.execute(
-                    "add_audit",
-                    number=number,
-                    now=now,
-                    tenant=upload.tenant,
-                    upload=upload.id,
-                    object_key=upload.object_key,
-                    size=upload.size,
-                    reason=upload.reason,
-                )
+                entry = Audit(number, now, upload.tenant, upload.id, upload.object_key, upload.size, upload.reason)
+                tx.execute("add_audit", **asdict(entry))
 
         self._engine.write(move)
 
@@ -333,27 +333,15 @@ def _delete(objects: ObjectStore, upload: UploadRow) -> None:
 
 
 def _sound(page: Sequence[UploadRow], refuse: Refuse) -> list[UploadRow]:
-    """Those by whose rows something may be deleted."""
-    problems = [_contradiction(upload) for upload in page]
-    for problem in problems:
-        if problem is not None:
-            refuse(problem)
-    return [upload for upload, problem in zip(page, problems, strict=True) if problem is None]
-
-
-def _contradiction(upload: UploadRow) -> str | None:
-    """Why a row cannot be right that lets an object go: blocks are read by the upload's id, so that alone names the
-    object, and blocks of any tenant keep it."""
-    name = f"upload {upload.id.hex()} of tenant {upload.tenant}"
-    if len(upload.id) != UPLOAD_ID_BYTES or upload.object_key != pack_key(upload.id):
-        return f"{name} names another upload's object, {upload.object_key}"
-    if upload.in_use:
-        return f"{name} would let its object go, and blocks lie in it"
-    return None
-
-
-def _failure(
-    tenant: TenantId, upload: UploadId, reason: str | None, attempts: int, due_at: int, claimed_at: int, error: str
-) -> Failure:
-    kind, state = "commit" if reason == COMMIT_FAILED else "delete", "dead" if attempts >= MOST_ATTEMPTS else "waiting"
-    return Failure(int.from_bytes(upload[:6]), tenant, upload, kind, state, attempts, due_at, claimed_at, error)
+    """Those by whose rows something may be deleted: blocks are read by the upload's id, so that alone names the object,
+    and blocks of any tenant keep it."""
+    sound = []
+    for upload in page:
+        name = f"upload {upload.id.hex()} of tenant {upload.tenant}"
+        if len(upload.id) != UPLOAD_ID_BYTES or upload.object_key != pack_key(upload.id):
+            refuse(upload, f"{name} names another upload's object, {upload.object_key}")
+        elif upload.in_use:
+            refuse(upload, f"{name} would let its object go, and blocks lie in it")
+        else:
+            sound.append(upload)
+    return sound

@@ -410,7 +410,7 @@ class Store:
             store_id=self.catalog.store_id(),
             objects=self.objects,
             ownership=self.ownership,
-            open_tenant=self.tenant,
+            open_kernel=lambda name: self.tenant(name).kernel,
             holder=self._holder(),
             settings=self.settings,
             clock=self._clock,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import NewType
 
 from analemma.catalog.engine.db import Engine, Transaction
-from analemma.catalog.leases import SECOND_US, DatabaseClock, database_clock
+from analemma.catalog.leases import DatabaseClock, database_clock
 from analemma.catalog.port import TenantId
 from analemma.errors import Conflict
 
@@ -14,8 +14,8 @@ SessionId = NewType("SessionId", bytes)
 
 
 class Sessions:
-    """Opens sessions and gives up dead ones. What is written in between goes through `touch` and `close`, in the
-    transactions that write."""
+    """Opens sessions. What is written in between goes through `touch` and `close`, in the transactions that write. The
+    collector gives up dead ones."""
 
     def __init__(self, engine: Engine, *, clock: DatabaseClock = database_clock) -> None:
         self._engine = engine
@@ -38,16 +38,6 @@ class Sessions:
     def forget(self, tenant: TenantId, session: SessionId) -> None:
         """Nothing of it is to stay."""
         self._engine.execute("close_session", tenant=tenant, id=session)
-
-    def abandon(self, idle_s: float) -> int:
-        """Give up sessions that have written nothing for so long; how many."""
-        return self._engine.write(
-            lambda tx: tx.execute("abandon_sessions", before=self._clock(tx) - int(idle_s * SECOND_US))
-        )
-
-    def count(self) -> int:
-        """How many are open."""
-        return int(self._engine.value("session_count"))
 
 
 def given_up(session: SessionId) -> Conflict:

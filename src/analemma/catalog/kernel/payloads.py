@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import NamedTuple, NewType
 
 from analemma.canon.identity import BlockId
-from analemma.catalog.engine.db import Engine, Statements, Transaction, send
+from analemma.catalog.engine.db import Engine, Transaction, send
 from analemma.catalog.engine.procedures import Refused
 from analemma.catalog.port import BlockRow, TenantId, UploadId
 from analemma.errors import AnalemmaError, Conflict, Denied
@@ -23,11 +23,6 @@ AFTER_RELEASE = declare("payload.after_release", "they are ended, but the caller
 BEFORE_RENEWAL = declare(
     "payload.before_renewal", "leases that were not used for a while are renewed inside the transaction"
 )
-BEFORE_HOLD = declare(
-    "payload.before_hold", "an execution that nobody released is found to be over, and still has leases"
-)
-BEFORE_END = declare("payload.before_end", "leases that nobody released are ended inside the transaction")
-
 
 USES_PER_KEEP = 10
 """A lease that was not used for this part of the time for which unused ones stay is renewed when it is: often enough,
@@ -170,47 +165,6 @@ class Leases:
             hit(BEFORE_RENEWAL)
 
         self._engine.write(renew)
-
-
-class LeasedExecution(NamedTuple):
-    """An execution that has live leases."""
-
-    owner: str
-    workflow: str
-    execution: str
-    used_at_us: int
-    """When one of them was made or last used."""
-    is_ended_run: bool
-
-
-def leased_executions(source: Statements, tenant: TenantId) -> Iterator[LeasedExecution]:
-    """Every execution with live leases, by name, read in pages."""
-    first = {"after_owner": "", "after_workflow": "", "after_execution": ""}
-    for page in source.pages("leased_executions", first, limit=PAGE, tenant=tenant):
-        yield from [LeasedExecution(*row) for row in page]
-
-
-def is_over(source: Statements, tenant: TenantId, each: LeasedExecution, *, before_us: int) -> bool:
-    """Whether an execution is over that nobody released: it is a run that has ended, or none of its leases was used
-    since that time; and nothing that goes on may need them."""
-    return source.one("is_execution_over", before=before_us, **_whose(tenant, each)) is not None
-
-
-def end_leases(tx: Transaction, tenant: TenantId, each: LeasedExecution, *, before_us: int, now_us: int) -> int:
-    """End the leases of an execution that is over; how many. It may get new ones: a run may be run again, and what that
-    leaves is ended as these are."""
-    whose = _whose(tenant, each)
-    tx.call("hold_execution", SimpleNamespace(**whose))
-    # After the locks, in a statement of its own: that sees who used them while we waited.
-    if not is_over(tx, tenant, each, before_us=before_us):
-        return 0
-    count = tx.execute("release_leases", **whose, now=now_us)
-    hit(BEFORE_END)
-    return count
-
-
-def _whose(tenant: TenantId, each: LeasedExecution) -> dict[str, int | str]:
-    return {"tenant": tenant, "owner": each.owner, "workflow": each.workflow, "execution": each.execution}
 
 
 def ended(execution: str) -> Denied:

@@ -87,13 +87,16 @@ WHERE NOT EXISTS (SELECT 1 FROM manifest WHERE tenant = :tenant)
            AND NOT EXISTS (SELECT 1 FROM journal WHERE tenant = :tenant AND kind = 'deleted')
            AND NOT EXISTS (SELECT 1 FROM removal WHERE tenant = :tenant)))
 
--- old_released_leases --
--- Leases that were released long ago: nobody needs to hear any more that they were.
-SELECT id FROM payload WHERE tenant = :tenant AND released_at < :before ORDER BY id LIMIT :limit
+-- old_lease --
+-- Whether there are leases that were released long ago: nobody needs to hear any more that they were.
+SELECT 1 FROM payload WHERE tenant = :tenant AND released_at < :before LIMIT 1
 
--- forget_lease --
--- A released lease stays released, so there is nothing to look at again.
-DELETE FROM payload WHERE tenant = :tenant AND id = :id AND released_at IS NOT NULL
+-- forget_leases --
+-- Some of them. A released lease stays released, so there is nothing to look at again.
+DELETE FROM payload
+WHERE tenant = :tenant AND id IN (
+    SELECT id FROM payload WHERE tenant = :tenant AND released_at < :before ORDER BY id LIMIT :limit
+)
 
 -- old_end --
 -- Whether there are executions that ended long ago.

@@ -83,7 +83,7 @@ DELETE FROM upload WHERE tenant = :tenant AND id = :id AND state = 'deleting'
 -- add_audit --
 -- An object was deleted.
 INSERT INTO gc_audit (pass, at, tenant, upload, object_key, size, reason)
-VALUES (:number, :now, :tenant, :upload, :object_key, :size, :reason)
+VALUES (:number, :at_us, :tenant, :upload, :object_key, :size, :reason)
 
 -- audit --
 -- Newest first.
