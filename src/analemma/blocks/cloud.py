@@ -52,14 +52,13 @@ _SEARCHED_CHARACTERS = 4000
 class CloudStore(ObjectStore):
     """An object store in a bucket, or below a prefix of one."""
 
-    supports_tags = False
-
     def __init__(self, client: Client, patient: Client, *, place: str, supports_tags: bool) -> None:
         """`client` makes each request once, `patient` retries; `place` names the store without secrets."""
         import obstore  # An optional dependency: whoever built the clients has it.
 
         self.place = place
         self.supports_tags = supports_tags
+        """Whether `tag` does anything here."""
         self._obstore = obstore
         self._client = client
         self._patient = patient

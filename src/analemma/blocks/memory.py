@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from analemma.blocks.port import ObjectInfo, ObjectStore, Pieces, Ranges, missing
 from analemma.clock import Clock, SystemClock
@@ -17,13 +17,13 @@ class _Stored:
     data: bytes
     metadata: dict[str, str]
     modified_us: int
-    tags: dict[str, str] = field(default_factory=dict)
+
+    def info(self, key: str) -> ObjectInfo:
+        return ObjectInfo(key, len(self.data), self.modified_us, dict(self.metadata))
 
 
 class MemoryStore(ObjectStore):
     """An object store that forgets everything when it is closed."""
-
-    supports_tags = True
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -32,15 +32,6 @@ class MemoryStore(ObjectStore):
 
     def __repr__(self) -> str:
         return f"MemoryStore({len(self._objects or ())} objects)"
-
-    def tag(self, key: str, tags: Mapping[str, str]) -> None:
-        with self._opened() as objects:
-            objects[key] = replace(_found(objects, key), tags=dict(tags))
-
-    def tags(self, key: str) -> dict[str, str]:
-        """What `tag` stored; for tests."""
-        with self._opened() as objects:
-            return dict(objects[key].tags) if key in objects else {}
 
     def close(self) -> None:
         self._objects = None
@@ -61,13 +52,13 @@ class MemoryStore(ObjectStore):
             return found
 
     def _read(self, key: str, ranges: Ranges | None) -> Pieces:
-        with self._opened() as objects:
-            data = _found(objects, key).data
+        with self._opened(key) as objects:
+            data = objects[key].data
         return [data] if ranges is None else [data[offset : offset + length] for offset, length in ranges]
 
     def _head(self, key: str) -> ObjectInfo | None:
         with self._opened() as objects:
-            return _info(objects, key) if key in objects else None
+            return objects[key].info(key) if key in objects else None
 
     def _remove(self, keys: Sequence[str]) -> None:
         with self._opened() as objects:
@@ -78,23 +69,15 @@ class MemoryStore(ObjectStore):
         start = folder and folder + "/"
         with self._opened() as objects:
             keys = sorted((key for key in objects if key.startswith(start)), key=str.encode)
-            found = [replace(_info(objects, key), metadata={}) for key in keys]
+            found = [replace(objects[key].info(key), metadata={}) for key in keys]
         yield from found
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[dict[str, _Stored]]:
+    def _opened(self, key: str | None = None) -> Iterator[dict[str, _Stored]]:
+        """All objects, and this one among them."""
         with self._lock:
             if self._objects is None:
                 raise Unavailable("the memory object store is closed")
+            if key is not None and key not in self._objects:
+                raise missing(key)
             yield self._objects
-
-
-def _found(objects: Mapping[str, _Stored], key: str) -> _Stored:
-    if key not in objects:
-        raise missing(key)
-    return objects[key]
-
-
-def _info(objects: Mapping[str, _Stored], key: str) -> ObjectInfo:
-    stored = objects[key]
-    return ObjectInfo(key, len(stored.data), stored.modified_us, dict(stored.metadata))

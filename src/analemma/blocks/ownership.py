@@ -64,11 +64,6 @@ class CatalogIdentity(NamedTuple):
         return self.database == other.database and (not known or self.system == other.system)
 
 
-def identity_of(engine: Engine) -> CatalogIdentity:
-    """Which catalog this is. Asked each time: a URL may lead to another server from one moment to the next."""
-    return CatalogIdentity(*engine.identity())
-
-
 class ObjectClaim(NamedTuple):
     """How far a catalog has followed the marker of its objects."""
 
@@ -87,21 +82,19 @@ class Marker(NamedTuple):
     """Whose the objects are, as the object beside them says."""
 
     store: str
-    catalog: CatalogIdentity
+    system: str | None
+    database: str
     generation: int
     token: str
 
+    @property
+    def catalog(self) -> CatalogIdentity:
+        """Which of the store's catalogs."""
+        return CatalogIdentity(self.system, self.database)
+
     def encode(self) -> bytes:
         """As it is stored."""
-        facts = {
-            "format": _FORMAT,
-            "store": self.store,
-            "system": self.catalog.system,
-            "database": self.catalog.database,
-            "generation": self.generation,
-            "token": self.token,
-        }
-        return json.dumps(facts, indent=1).encode()
+        return json.dumps({"format": _FORMAT, **self._asdict()}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Marker | None:
@@ -110,9 +103,8 @@ class Marker(NamedTuple):
             facts = json.loads(data)
             if facts["format"] != _FORMAT:
                 return None
-            system = facts["system"]
-            identity = CatalogIdentity(None if system is None else str(system), str(facts["database"]))
-            return cls(str(facts["store"]), identity, int(facts["generation"]), str(facts["token"]))
+            store, system, database, generation, token = (facts[name] for name in cls._fields)
+            return cls(str(store), system and str(system), str(database), int(generation), str(token))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -258,7 +250,7 @@ class ObjectOwnership:
             return None
         except NotOwner:
             pass
-        identity = str(identity_of(self._engine))
+        identity = str(self._identity())
         for name, catalog in self._engine.all("object_folders"):
             # One that is in a copy's catalog because it was copied from there is that of the copy's original.
             if catalog == identity:
@@ -271,8 +263,7 @@ class ObjectOwnership:
         """Write the marker that is intended in the place of the one that was found; False if another was there."""
         assert intended.intent is not None
         hit(AFTER_INTENT)
-        identity = identity_of(self._engine)
-        marker = Marker(intended.store, identity, intended.generation + 1, intended.intent).encode()
+        marker = Marker(intended.store, *self._identity(), intended.generation + 1, intended.intent).encode()
         try:
             if found is None:
                 self._objects.put(MARKER, marker, if_absent=True)
@@ -288,6 +279,10 @@ class ObjectOwnership:
     def _confirm(self, claim: ObjectClaim) -> None:
         """Record that the marker says what was intended."""
         self._write("confirm_generation", generation=claim.generation, intent=claim.intent or "", place=self._place)
+
+    def _identity(self) -> CatalogIdentity:
+        """Which catalog this is. Asked each time: a URL may lead to another server from one moment to the next."""
+        return CatalogIdentity(*self._engine.identity())
 
     def _claim(self) -> ObjectClaim:
         return self._engine.rows(ObjectClaim, "object_claim")[0]
@@ -329,7 +324,7 @@ class ObjectOwnership:
             )
         if marker is None:
             return self._denied("unreadable", f"their marker, {MARKER}, cannot be read", _WHAT_TO_DO)
-        identity = identity_of(self._engine)
+        identity = self._identity()
         if marker.store != claim.store or not marker.catalog.may_be(identity):
             whose = "of the same store" if marker.store == claim.store else f"of store {marker.store}"
             return self._denied(
@@ -380,7 +375,7 @@ class OwnedObjects(StoreWrapper):
         try:
             return call(key, *rest)
         except NotFound:
-            return call(self._elsewhere(key), *rest)
+            return call(self._find_below(key).key, *rest)
 
     def open_read(self, key: str) -> Iterator[bytes]:
         begun = False
@@ -392,16 +387,14 @@ class OwnedObjects(StoreWrapper):
         except NotFound:
             if begun:
                 raise
-        yield from self._store.open_read(self._elsewhere(key))
+        yield from self._store.open_read(self._find_below(key).key)
 
     def head(self, key: str) -> ObjectInfo | None:
         info = self._store.head(key)
-        if info is None:
-            try:
-                info = self._store.head(self._elsewhere(key))
-            except NotFound:
-                return None
-        return None if info is None else replace(info, key=key)
+        try:
+            return info or replace(self._find_below(key), key=key)
+        except NotFound:
+            return None
 
     def delete(self, key: str) -> None:
         self.delete_many([key])
@@ -415,8 +408,7 @@ class OwnedObjects(StoreWrapper):
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         folder = check_prefix(prefix)
-        listings = [self._among_all(folder)]
-        listings += [self._below(each, folder) for each in self._ownership.folders()]
+        listings = [self._below(each, folder) for each in ("", *self._ownership.folders())]
         return heapq.merge(*listings, key=lambda info: info.key.encode()) if len(listings) > 1 else listings[0]
 
     def tag(self, key: str, tags: Mapping[str, str]) -> None:
@@ -424,23 +416,22 @@ class OwnedObjects(StoreWrapper):
         self._ownership.check()
         super().tag(key, tags)
 
-    def _elsewhere(self, key: str) -> str:
+    def _find_below(self, key: str) -> ObjectInfo:
         """The same object below a folder of this catalog's, if it is there; NotFound by its own name if it is not."""
         for folder in self._ownership.folders():
-            if self._store.head(f"{folder}/{key}") is not None:
-                return f"{folder}/{key}"
+            if (info := self._store.head(f"{folder}/{key}")) is not None:
+                return info
         self._ownership.check_present()
         raise missing(key)
 
-    def _among_all(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Without the marker and what copies have put below their folders, which is nobody else's."""
-        for info in self._store.list(prefix):
-            if prefix or (info.key != MARKER and not info.key.startswith(f"{FOLDERS}/")):
-                yield info
-
     def _below(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        for info in self._store.list(f"{folder}/{prefix}" if prefix else folder):
-            yield replace(info, key=info.key.removeprefix(f"{folder}/"))
+        """What is listed below a folder, or among the others: without the marker and what copies have put below their
+        folders, which is nobody else's."""
+        for info in self._store.list("/".join(filter(None, (folder, prefix)))):
+            if folder:
+                yield replace(info, key=info.key.removeprefix(f"{folder}/"))
+            elif prefix or (info.key != MARKER and not info.key.startswith(f"{FOLDERS}/")):
+                yield info
 
 
 _WHAT_TO_DO = (

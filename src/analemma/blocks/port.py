@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -103,11 +104,6 @@ class ObjectStore:
         """Everything below the folder `prefix` (whole segments; "" is everything), sorted by key, in bounded memory."""
         return self._list(check_prefix(prefix))
 
-    @property
-    def supports_tags(self) -> bool:
-        """Whether `tag` does anything here."""
-        return False
-
     def tag(self, key: str, tags: Mapping[str, str]) -> None:
         """Replace the object's tags, as far as the store can; nothing that correctness depends on."""
         check_key(key)
@@ -166,51 +162,25 @@ class StoreWrapper(ObjectStore):
     def _pass(self, operation: str, call: Callable[..., T], *given: Any, **options: Any) -> T:
         return call(*given, **options)
 
-    @property
-    def supports_tags(self) -> bool:
-        return self._store.supports_tags
-
-    def put(self, key: str, data: bytes, *, metadata: Mapping[str, str] | None = None, if_absent: bool = False) -> None:
-        self._pass("put", self._store.put, key, data, metadata=metadata, if_absent=if_absent)
-
-    def put_stream(self, key: str, chunks: Iterable[bytes], *, metadata: Mapping[str, str] | None = None) -> None:
-        self._pass("put_stream", self._store.put_stream, key, chunks, metadata=metadata)
-
-    def replace(self, key: str, data: bytes, *, expected: bytes) -> None:
-        self._pass("replace", self._store.replace, key, data, expected=expected)
-
-    def get(self, key: str) -> bytes:
-        return self._pass("get", self._store.get, key)
-
-    def get_range(self, key: str, offset: int, length: int) -> bytes:
-        return self._pass("get_range", self._store.get_range, key, offset, length)
-
-    def get_ranges(self, key: str, ranges: Ranges) -> list[bytes]:
-        return self._pass("get_ranges", self._store.get_ranges, key, ranges)
-
-    def open_read(self, key: str) -> Iterator[bytes]:
-        return self._pass("open_read", self._store.open_read, key)
-
-    def head(self, key: str) -> ObjectInfo | None:
-        return self._pass("head", self._store.head, key)
-
-    def delete(self, key: str) -> None:
-        self._pass("delete", self._store.delete, key)
-
     def delete_many(self, keys: Iterable[str]) -> None:
+        # A list, so that it can be done again.
         self._pass("delete_many", self._store.delete_many, [*keys])
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        return self._pass("list", self._store.list, prefix)
-
-    def tag(self, key: str, tags: Mapping[str, str]) -> None:
-        self._pass("tag", self._store.tag, key, tags)
-
-    def health(self) -> None:
-        self._pass("health", self._store.health)
 
     def close(self) -> None:
         self._store.close()
+
+
+def _passed(operation: str) -> Callable[..., Any]:
+    @wraps(getattr(ObjectStore, operation))
+    def method(self: StoreWrapper, *given: Any, **options: Any) -> Any:
+        return self._pass(operation, getattr(self._store, operation), *given, **options)
+
+    return method
+
+
+for _operation in vars(ObjectStore):
+    if not _operation.startswith("_") and _operation not in vars(StoreWrapper):
+        setattr(StoreWrapper, _operation, _passed(_operation))
 
 
 def check_key(key: str) -> str:

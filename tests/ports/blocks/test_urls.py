@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ CLOUDS = [
 
 def test_cloud_urls_open_without_a_request_and_show_no_secret() -> None:
     for url, place, tags in CLOUDS:
-        store = open_objects(url)
+        store: Any = open_objects(url)
         assert place in repr(store) and SECRET not in repr(store) and "?" not in repr(store)
         assert store.supports_tags is tags
         store.close()

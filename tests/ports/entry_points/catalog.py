@@ -29,7 +29,7 @@ from analemma.catalog.sql_catalog import SqlCatalog as SqlCatalog
 
 def identity_of(app: App) -> ownership.CatalogIdentity:
     """Which catalog this is."""
-    return ownership.identity_of(app.catalog.engine)
+    return ownership.CatalogIdentity(*app.catalog.engine.identity())
 
 
 def wakeups_of(app: App) -> Wakeups:
