@@ -243,11 +243,9 @@ class Store:
     @cached_property
     def versions(self) -> Versions:
         """Makes the versions of entities, for all tenants."""
-        from analemma.catalog.leases import NodeLeases
         from analemma.pipeline.versions import Versions
 
-        rows, node = NodeLeases(self.catalog.engine), self.settings.version_node
-        return Versions(rows, holder=self._holder(), clock=self._clock, node=node)
+        return Versions(self.catalog.engine, holder=self._holder(), clock=self._clock, node=self.settings.version_node)
 
     @cached_property
     def outbox(self) -> Outbox:
