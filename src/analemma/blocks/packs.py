@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import libipld
 
@@ -39,16 +38,6 @@ AFTER_INTENT = failpoints.declare("upload.after_intent", "the intent is durable 
 AFTER_OBJECT = failpoints.declare("upload.after_object", "the object is durable and no commit names it")
 
 _MAX_QUOTED_BYTES = 300
-
-
-class StoredBlock(NamedTuple):
-    """One block as it will lie in a pack: its id, and its bytes after `codec`."""
-
-    id: BlockId
-    codec: int
-    stored: bytes
-    size: int
-    """Length of the canonical bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +77,17 @@ class PackWriter:
         """Bytes so far, without the footer."""
         return self._size
 
-    def add(self, block: StoredBlock) -> PackEntry:
-        """Append a block; one that is already here is not stored twice."""
-        known = self._entries.get(block.id)
+    def add(self, block: BlockId, codec: int, stored: bytes, size: int) -> PackEntry:
+        """Append a block, by its bytes after `codec` and the length of its canonical ones; one that is already here is
+        not stored twice."""
+        known = self._entries.get(block)
         if known is not None:
             return known
-        if len(block.id) != ID_BYTES or not block.stored or not 0 <= block.size <= MAX_BLOCK_BYTES:
-            raise Invalid(f"block {block.id.hex()} cannot be packed: {block.size} bytes, {len(block.stored)} stored")
-        entry = PackEntry(block.id, block.codec, self._size, len(block.stored), block.size)
-        self._parts.append(block.stored)
+        if len(block) != ID_BYTES or not stored or not 0 <= size <= MAX_BLOCK_BYTES:
+            raise Invalid(f"block {block.hex()} cannot be packed: {size} bytes, {len(stored)} stored")
+        entry = self._entries[block] = PackEntry(block, codec, self._size, len(stored), size)
+        self._parts.append(stored)
         self._size += entry.length
-        self._entries[block.id] = entry
         return entry
 
     def finish(self) -> Pack:
@@ -117,11 +106,11 @@ class PackWriter:
         return Pack(b"".join([*parts, trailer]), entries, digest.digest())
 
 
-def build_pack(blocks: Iterable[StoredBlock]) -> Pack:
-    """All these blocks as one pack."""
+def build_pack(blocks: Iterable[tuple[BlockId, int, bytes, int]]) -> Pack:
+    """All these blocks as one pack, each given as `PackWriter.add` takes it."""
     writer = PackWriter()
     for block in blocks:
-        writer.add(block)
+        writer.add(*block)
     return writer.finish()
 
 

@@ -13,7 +13,6 @@ from analemma.blocks.codec import MAX_BLOCK_BYTES, compress, decode_blocks
 from analemma.blocks.packs import (
     Pack,
     PackEntry,
-    StoredBlock,
     build_pack,
     object_metadata,
     pack_key,
@@ -222,10 +221,6 @@ class BlockStore:
         more, worse = self._read_each(blocks[middle:], told)
         return found | more, failed | worse
 
-    def inline(self, blocks: Sequence[Block]) -> tuple[BlockRow, ...]:
-        """The rows of blocks with their bytes, however many: for those that lie nowhere else."""
-        return tuple(inline_rows(blocks)[0])
-
     def remember(self, blocks: Iterable[Block]) -> None:
         """Keep blocks that were just committed near: the next change starts from them."""
         self._cache.put_many(self._tenant, {block.id: block.data for block in blocks})
@@ -253,36 +248,36 @@ class BlockStore:
         Their ids are checked here, unless the caller will `read_back` all of them before anything counts on them."""
         known = {} if carried is None else carried.rows
         new = [block for block in blocks if block.id not in known] if known else blocks
-        fresh = self._prepare(new, key, execution, read_back)
-        if carried is None or not (known or fresh.uploads):
-            return fresh
+        rows, total = inline_rows(new, read_back=read_back)
+        uploads: tuple[UploadId, ...] = ()
+        if self._objects is not None and total > self._pack_threshold_bytes:
+            rows, uploads = self._pack(rows, key, execution)
+        if carried is None or not (known or uploads):
+            return PreparedBlocks(tuple(rows), uploads)
         again = [known[block.id] for block in blocks if block.id in known]
-        carried.rows.update({row.id: row for row in fresh.rows if row.upload is not None})
-        carried.uploads += fresh.uploads
-        return PreparedBlocks((*again, *fresh.rows), tuple(carried.uploads))
+        carried.rows.update({row.id: row for row in rows if row.upload is not None})
+        carried.uploads += uploads
+        return PreparedBlocks((*again, *rows), tuple(carried.uploads))
 
-    def _prepare(
-        self, blocks: Sequence[Block], key: BranchKey, execution: str | None, read_back: bool
-    ) -> PreparedBlocks:
-        rows, total = inline_rows(blocks, read_back=read_back)
-        if self._objects is None or total <= self._pack_threshold_bytes:
-            return PreparedBlocks(tuple(rows), ())
+    def _pack(
+        self, rows: list[BlockRow], key: BranchKey, execution: str | None
+    ) -> tuple[list[BlockRow], tuple[UploadId, ...]]:
         # What is stored already would only lie dead in the pack. It stays in the commit all the same, inline: the
         # commit alone can tell whether the stored row is still there.
         present = self._catalog.read_blocks(self._tenant, [row.id for row in rows])
         packed = [row for row in rows if row.id not in present]
         if sum([len(row.body or b"") for row in packed]) <= self._pack_threshold_bytes:
-            return PreparedBlocks(tuple(rows), ())
-        pack = build_pack(StoredBlock(row.id, row.codec, row.body or b"", row.size) for row in packed)
+            return rows, ()
+        pack = build_pack((row.id, row.codec, row.body or b"", row.size) for row in packed)
         upload = self.store_pack(pack, key, execution)
         entries = {entry.id: entry for entry in pack.entries}
-        rows = [
+        lying = [
             row._replace(body=None, upload=upload, offset=entries[row.id].offset, length=entries[row.id].length)
             if row.id in entries
             else row
             for row in rows
         ]
-        return PreparedBlocks(tuple(rows), (upload,))
+        return lying, (upload,)
 
     def store_pack(self, pack: Pack, key: BranchKey | None = None, execution: str | None = None) -> UploadId:
         """Put a pack into the object store, where it counts for nothing until a commit finishes its upload; of which

@@ -201,7 +201,7 @@ class RunWorker:
 
     def _name(self, tenant: TenantId) -> str:
         if tenant not in self._names:
-            self._names = {TenantId(row[0]): row[1] for row in self._engine.all("gc_tenants")}
+            self._names = {TenantId(row[0]): row[1] for row in self._engine.all("tenant_names")}
         if tenant not in self._names:
             raise Internal(f"there is a run of tenant {tenant}, which there is not")
         return self._names[tenant]

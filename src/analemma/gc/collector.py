@@ -234,7 +234,7 @@ class Collector:
         return chosen
 
     def _tenants(self, name: str | None) -> list[tuple[TenantId, str]]:
-        tenants = [(TenantId(row[0]), row[1]) for row in self._engine.all("gc_tenants")]
+        tenants = [(TenantId(row[0]), row[1]) for row in self._engine.all("tenant_names")]
         if name is None:
             return tenants
         chosen = [each for each in tenants if each[1] == name]
@@ -579,7 +579,7 @@ class _Pass:
                 if upload is not None:
                     emptied[upload] = emptied.get(upload, 0) + count
         for upload, count in emptied.items() if self._uploads.has_objects else ():
-            if self._engine.value("blocks_in_upload", tenant=tenant, upload=upload) == count:
+            if self._engine.value("pack_contents", tenant=tenant, upload=upload) == count:
                 # A pass would claim nothing where the row of an upload is lost.
                 for row in self._engine.all("upload", tenant=tenant, id=upload):
                     self._claims[upload] = row[2]

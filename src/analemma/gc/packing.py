@@ -20,7 +20,6 @@ from analemma.blocks.packs import (
     Pack,
     PackEntry,
     PackWriter,
-    StoredBlock,
     pack_key,
     read_entries,
     verify_pack,
@@ -273,7 +272,7 @@ class _Mover:
         """Move this block, whose bytes were checked against its id, with others of its kind."""
         branching = row.links is not None
         writer, moves = self._packs.setdefault(branching, (PackWriter(), {}))
-        entry = writer.add(StoredBlock(row.id, row.codec, stored, row.size))
+        entry = writer.add(row.id, row.codec, stored, row.size)
         moves[entry.id] = PackMove(entry.offset, entry.length, entry.id, entry.codec, row.upload, row.offset)
         if writer.size >= self._context.settings.pack_target_bytes or len(moves) >= MOST_BLOCKS:
             self._move(branching)

@@ -153,23 +153,13 @@ class UploadCollector:
 
         def move(tx: Transaction) -> int:
             now = self._clock(tx)
+            claimed = 0
             # One statement for each: every one of them looks at the database as it is then.
-            return sum(
-                [
-                    tx.execute(
-                        "claim_upload",
-                        tenant=each.tenant,
-                        id=each.id,
-                        state=each.claimed_from,
-                        object_key=each.object_key,
-                        before=before if each.abandoned else ANY_AGE,
-                        now=now,
-                        reason=each.reason,
-                        error=None,
-                    )
-                    for each in candidates
-                ]
-            )
+            for each in candidates:
+                which = {"tenant": each.tenant, "id": each.id, "object_key": each.object_key}
+                state = {"state": each.claimed_from, "before": before if each.abandoned else ANY_AGE}
+                claimed += tx.execute("claim_upload", **which, **state, now=now, reason=each.reason, error=None)
+            return claimed
 
         # Durable, as all claims are before their objects are deleted.
         claimed = self._engine.write(move, durable=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from analemma.blocks.store import BlockStore
+from analemma.blocks.store import BlockStore, inline_rows
 from analemma.canon.identity import BlockId
 from analemma.canon.nodes import Block
 from analemma.catalog.engine.db import Engine, Transaction
@@ -50,7 +50,7 @@ class SliceBodies:
         wrong = damaged | (missing & kept)
         if not wrong:
             return {}
-        rows = self._blocks.inline([blocks[each] for each in sorted(wrong)])
+        rows = tuple(inline_rows([blocks[each] for each in sorted(wrong)])[0])
 
         def store(tx: Transaction) -> None:
             add_bodies(tx, self._tenant, rows, ())

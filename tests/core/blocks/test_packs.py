@@ -16,7 +16,6 @@ from analemma.testing.refusals import refuses
 from tests.core.entry_points.blocks import (
     MemoryStore,
     PackEntry,
-    StoredBlock,
     block_id,
     build_pack,
     compress,
@@ -39,9 +38,9 @@ GOLDEN_PACK = bytes.fromhex(
 """BODIES[:2] as format 1 wrote them. Never regenerate: stores hold packs like this one."""
 
 
-def stored(body: bytes) -> StoredBlock:
+def stored(body: bytes) -> tuple[BlockId, int, bytes, int]:
     codec, data = compress(body)
-    return StoredBlock(block_id(body), codec, data, len(body))
+    return block_id(body), codec, data, len(body)
 
 
 def body_of(entry: PackEntry, data: bytes) -> bytes:
@@ -58,7 +57,7 @@ def test_a_pack_written_long_ago_is_still_readable_and_written_the_same_today() 
     entries = verify_pack(GOLDEN_PACK)
     for entry, body in zip(entries, BODIES[:2], strict=True):
         assert body_of(entry, GOLDEN_PACK[entry.offset : entry.end]) == body
-    raw = [StoredBlock(block_id(body), 0, body, len(body)) for body in BODIES]
+    raw = [(block_id(body), 0, body, len(body)) for body in BODIES]
     assert build_pack(raw).sha256.hex() == "d61d0146c54ef6ea4d924d3ee7b07b56003158ed983ce247458096c6cd922cd9"
 
 
@@ -81,7 +80,7 @@ def test_the_footer_of_a_pack_with_many_blocks_is_found() -> None:
 
 def test_an_id_that_looks_like_a_cid_is_kept_as_it_is() -> None:
     cid_like = BlockId(b"\x01\x71\x12\x20" + bytes(28))
-    pack = build_pack([StoredBlock(cid_like, 0, b"x", 1)])
+    pack = build_pack([(cid_like, 0, b"x", 1)])
     assert verify_pack(pack.data)[0].id == cid_like
 
 
@@ -94,7 +93,7 @@ def test_what_cannot_be_a_pack_is_refused_when_writing() -> None:
     with pytest.raises(Invalid):
         build_pack([])
     with pytest.raises(Invalid):
-        build_pack([StoredBlock(BlockId(b"short"), 0, b"x", 1)])
+        build_pack([(BlockId(b"short"), 0, b"x", 1)])
 
 
 def test_damage_to_any_byte_is_corrupt() -> None:
@@ -168,7 +167,7 @@ def test_a_footer_that_is_not_written_our_way_is_corrupt() -> None:
 
 def test_entries_are_read_in_whatever_order_they_are_asked_for() -> None:
     bodies = [random.Random(number).randbytes(20_000) for number in range(20)]
-    pack = build_pack(StoredBlock(block_id(body), 0, body, len(body)) for body in bodies)
+    pack = build_pack((block_id(body), 0, body, len(body)) for body in bodies)
     store = MemoryStore()
     store.put("packs/x", pack.data)
     for chosen in ((4, 0, 2), (0, 19), range(20), ()):

@@ -6,7 +6,6 @@ from analemma.blocks.codec import compress as compress
 from analemma.blocks.codec import decode_blocks as decode_blocks
 from analemma.blocks.memory import MemoryStore as MemoryStore
 from analemma.blocks.packs import PackEntry as PackEntry
-from analemma.blocks.packs import StoredBlock as StoredBlock
 from analemma.blocks.packs import build_pack as build_pack
 from analemma.blocks.packs import read_entries as read_entries
 from analemma.blocks.packs import verify_pack as verify_pack

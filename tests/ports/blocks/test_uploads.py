@@ -9,7 +9,7 @@ import pytest
 from analemma.errors import AnalemmaError, Conflict, Corrupt, Unavailable
 from analemma.testing.objects import FailingStore, Fault
 from analemma.testing.refusals import refuses
-from tests.core.entry_points.blocks import StoredBlock, block_id, build_pack
+from tests.core.entry_points.blocks import block_id, build_pack
 from tests.ports.entry_points.objects import Hardened, MemoryStore, object_metadata, upload_pack
 
 UPLOAD = bytes(range(16))
@@ -22,7 +22,7 @@ KEY = "packs/00/000102030405060708090a0b0c0d0e0f"
 
 @pytest.fixture
 def pack() -> Any:
-    return build_pack([StoredBlock(block_id(BODY), 0, BODY, len(BODY))])
+    return build_pack([(block_id(BODY), 0, BODY, len(BODY))])
 
 
 def test_the_intent_is_recorded_before_the_first_byte(pack: Any) -> None:

@@ -63,10 +63,6 @@ WHERE :tenant IN (-1, tenant.id)
 INSERT INTO gc_count (tenant, pass, total, referenced) VALUES (:tenant, :number, :total, :referenced)
 ON CONFLICT (tenant) DO UPDATE SET pass = excluded.pass, total = excluded.total, referenced = excluded.referenced
 
--- gc_tenants --
--- Every tenant.
-SELECT id, name FROM tenant ORDER BY id
-
 -- manifest_roots --
 -- Every version that has not expired. Heads, tags and pins name versions.
 SELECT id, id FROM manifest WHERE tenant = :tenant AND id > :after ORDER BY id LIMIT :limit
@@ -109,10 +105,6 @@ DELETE FROM payload_end WHERE tenant = :tenant AND ended_at < :before
 -- scan_blocks --
 -- Ids in their order, from the primary key alone: naming any other column here would read every row.
 SELECT id FROM block WHERE tenant = :tenant AND id > :after ORDER BY id LIMIT :limit
-
--- blocks_in_upload --
--- How many blocks lie in an object.
-SELECT count(*) FROM block WHERE tenant = :tenant AND upload = :upload
 
 -- open_session --
 -- A writer that needs several transactions begins.

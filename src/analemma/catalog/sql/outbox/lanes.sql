@@ -69,8 +69,8 @@ WHERE tenant = :lanes.lane.key.tenant AND aggregatetype = :lanes.lane.key.aggreg
 );
 
 -- tenant_names --
--- Every tenant's number and name.
-SELECT id, name FROM tenant
+-- Every tenant's number and name, oldest first.
+SELECT id, name FROM tenant ORDER BY id
 
 -- claim_lanes [postgres] --
 -- Leases lanes that are due and free, and answers the first rows of each: the function is in the schema's baseline.
