@@ -252,7 +252,7 @@ class LocalStore(ObjectStore):
             raise Unavailable(f"the object store {self.root} is closed")
         if self._root is None:
             # No lock, which a fork could leave held: should two threads be the first, one descriptor is too many.
-            self._root = _make_root(self.root) if create else _open_root(self.root)
+            self._root = _open_root(self.root, create=create)
         return self._root
 
     @contextlib.contextmanager
@@ -327,21 +327,16 @@ def _read_metadata(file: int) -> dict[str, str]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _make_root(path: Path) -> int:
-    """Open the root as a descriptor, made durably if it is missing."""
-    absent = [folder for folder in (path, *path.parents) if not folder.exists()]
+def _open_root(path: Path, *, create: bool = False) -> int:
+    """Open the root as a descriptor; with `create`, made durably if it is missing."""
+    absent = [folder for folder in (path, *path.parents) if not folder.exists()] if create else []
     for folder in reversed(absent):
         folder.mkdir(exist_ok=True)
-        parent = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        parent = _open_root(folder.parent)
         try:
             os.fsync(parent)
         finally:
             os.close(parent)
-    return _open_root(path)
-
-
-def _open_root(path: Path) -> int:
-    """Open the root as a descriptor."""
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 

@@ -59,8 +59,6 @@ LONGEST_S = 0.03
 """How long a transaction should take, about."""
 RELEASED_LEASE_S = 30 * 86_400
 """So long a pointer whose lease was released is told so; after that it names no lease."""
-MOST_FAILURES = 100_000
-"""So many are looked through for one."""
 MOST_PROBLEMS = 100
 """A report of more is read by nobody."""
 
@@ -194,10 +192,10 @@ class Collector:
 
     def retry(self, failure: int | None = None) -> int:
         """Have a dead failure tried again, or all; how many."""
-        dead = [each for each in self.failures(MOST_FAILURES) if each.state == "dead" and failure in (None, each.id)]
-        if dead or failure is None:
-            return self._uploads.retry(None if failure is None else dead[0])
-        raise NotFound(f"there is no dead failure {failure}", hint="`analemma gc failures` lists them")
+        found = self._uploads.retry(failure)
+        if failure is not None and not found:
+            raise NotFound(f"there is no dead failure {failure}", hint="`analemma gc failures` lists them")
+        return found
 
     def work_failures(self) -> int:
         """Try what failed and may be tried again now; how many are done with."""

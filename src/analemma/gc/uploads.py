@@ -31,6 +31,8 @@ UNREFERENCED = "unreferenced"
 PAGE = 1000
 CLAIM_BATCH = 100
 FAILURE_BATCH = 10
+FAILURE_ID_BYTES = 6
+"""With so many of its upload's a failure is told from others."""
 TRY_AGAIN_AFTER_S = 300
 MOST_ATTEMPTS = 3
 DEAD_LETTER_S = 14 * 86_400
@@ -105,7 +107,7 @@ class Failure:
         """What the row of an upload says."""
         kind = "commit" if reason == COMMIT_FAILED else "delete"
         state = "dead" if attempts >= MOST_ATTEMPTS else "waiting"
-        return cls(int.from_bytes(upload[:6]), tenant, upload, kind, state, attempts, *rest)
+        return cls(int.from_bytes(upload[:FAILURE_ID_BYTES]), tenant, upload, kind, state, attempts, *rest)
 
 
 Refuse = Callable[[UploadRow, str], None]
@@ -202,9 +204,12 @@ class UploadCollector:
         waiting, dead = self._engine.all("failure_counts", most=MOST_ATTEMPTS)[0]
         return int(waiting), int(dead)
 
-    def retry(self, failure: Failure | None = None, *, dead_for_s: int | None = None) -> int:
+    def retry(self, failure: int | None = None, *, dead_for_s: int | None = None) -> int:
         """Give what is dead, for so long at least, all its attempts again: one failure, or every one; how many."""
-        which = {"tenant": -1, "id": b""} if failure is None else {"tenant": failure.tenant, "id": failure.upload}
+        if failure is not None and failure >> 8 * FAILURE_ID_BYTES:
+            return 0  # No failure is called that.
+        first = b"" if failure is None else failure.to_bytes(FAILURE_ID_BYTES)
+        which = {"first": first, "last": first.ljust(UPLOAD_ID_BYTES, b"\xff")}
 
         def move(tx: Transaction) -> int:
             now = self._clock(tx)

@@ -298,6 +298,9 @@ def test_one_dead_failure_is_tried_again_by_its_id(store: Store) -> None:
         assert app.gc.retry(first.id) == 1
         with pytest.raises(NotFound, match=f"no dead failure {first.id}"):
             app.gc.retry(first.id)
+        for unknown in (-1, first.id + (1 << 48)):
+            with pytest.raises(NotFound):
+                app.gc.retry(unknown)
         assert app.gc.work_failures() == 1 and app.gc.failures() == [second]
 
 

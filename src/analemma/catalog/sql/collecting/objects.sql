@@ -58,9 +58,9 @@ UPDATE upload SET attempts = :tried, due_at = :due, error = coalesce(:error, err
 WHERE tenant = :tenant AND id = :id AND state = 'deleting' AND attempts = :attempts
 
 -- retry_uploads --
--- What was given up before a time gets all its attempts again: one of them, or all.
+-- What was given up before a time gets all its attempts again, if it is among these.
 UPDATE upload SET attempts = 0, due_at = :now
-WHERE error IS NOT NULL AND attempts >= :most AND due_at <= :before AND (:tenant = -1 OR (tenant = :tenant AND id = :id))
+WHERE error IS NOT NULL AND attempts >= :most AND due_at <= :before AND id BETWEEN :first AND :last
 
 -- failures --
 -- Oldest first.
