@@ -78,16 +78,19 @@ class CloudStore(ObjectStore):
                     return True
                 except self._obstore.exceptions.AlreadyExistsError:
                     return False
-        source = _Source(chunks)
-        first = source.take(PART_BYTES)
-        with self._translating(key, writing=True, source=source):
+        failure: list[Exception] = []
+        source = _noting(chunks, failure)
+        first = bytearray()
+        while len(first) < PART_BYTES and (chunk := next(source, None)) is not None:
+            first += chunk
+        with self._translating(key, writing=True, failure=failure):
             if len(first) < PART_BYTES:
-                self._put(self._patient, key, first, attributes=attributes)
+                self._put(self._patient, key, bytes(first), attributes=attributes)
             else:
                 self._obstore.put(
                     self._patient,
                     key,
-                    itertools.chain([first], source),
+                    itertools.chain([bytes(first)], source),
                     attributes=attributes,
                     use_multipart=True,
                     chunk_size=PART_BYTES,
@@ -237,7 +240,7 @@ class CloudStore(ObjectStore):
         *,
         writing: bool = False,
         ranges: Sequence[tuple[int, int]] = (),
-        source: _Source | None = None,
+        failure: Sequence[Exception] = (),
     ) -> Iterator[None]:
         if self._closed:
             raise Unavailable(f"{self.place} is closed")
@@ -246,8 +249,8 @@ class CloudStore(ObjectStore):
         except (AnalemmaError, KeyboardInterrupt):
             raise
         except Exception as exc:
-            if source is not None and source.failure is not None:
-                raise source.failure from None
+            if failure:
+                raise failure[0] from None
             if ranges and key and (isinstance(exc, ValueError) or f"status code: {_RANGE_PAST_END}" in str(exc)):
                 raise short_read(key, *ranges[-1], 0) from exc
             if isinstance(exc, self._obstore.exceptions.PreconditionError) and not writing:
@@ -255,33 +258,13 @@ class CloudStore(ObjectStore):
             raise translate(exc, place=self.place, key=key, writing=writing) from exc
 
 
-class _Source:
-    """The caller's chunks; remembers their failure, so that it is not mistaken for the store's."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self.failure: Exception | None = None
-        self._chunks = iter(chunks)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            return next(self._chunks)
-        except StopIteration:
-            raise
-        except Exception as exc:
-            self.failure = exc
-            raise
-
-    def take(self, length: int) -> bytes:
-        """At least `length` bytes, or all there are."""
-        taken = bytearray()
-        for chunk in self:
-            taken += chunk
-            if len(taken) >= length:
-                break
-        return bytes(taken)
+def _noting(chunks: Iterable[bytes], failure: list[Exception]) -> Iterator[bytes]:
+    """The caller's chunks; their failure is noted, so that it is not mistaken for the store's."""
+    try:
+        yield from chunks
+    except Exception as exc:
+        failure.append(exc)
+        raise
 
 
 def _attributes(metadata: Mapping[str, str]) -> dict[str, str]:

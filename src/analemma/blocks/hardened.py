@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from analemma.blocks.port import ObjectInfo, ObjectStore, StoreWrapper, is_transient, settle_existing
@@ -58,14 +58,8 @@ class ObjectMetrics:
         """Add one operation."""
         with self._lock:
             stats = self._stats[operation]
-            self._stats[operation] = replace(
-                stats,
-                count=stats.count + 1,
-                errors=stats.errors + failed,
-                bytes=stats.bytes + size,
-                latency_sum_s=stats.latency_sum_s + seconds,
-                latency_max_s=max(stats.latency_max_s, seconds),
-            )
+            summed = (stats.count + 1, stats.errors + failed, stats.bytes + size, stats.latency_sum_s + seconds)
+            self._stats[operation] = OperationStats(*summed, max(stats.latency_max_s, seconds))
         if self._listener is not None:
             self._listener(f"{operation}_latency", seconds)
             self._listener(f"{operation}_bytes", size)
