@@ -34,47 +34,50 @@ class DropPlan:
     gone: Sequence[CheckpointRow]
     kept: Sequence[CheckpointRow]
     """All others, newest first."""
-    goes: Callable[[Version], bool]
-    """Whether a version goes with them."""
+    runs: Collection[str] | None
+    """Whose they are; None: whoever made them."""
 
-    @property
-    def staying(self) -> set[BlockId]:
-        """Versions that are checkpoints which stay."""
-        return {row.manifest for row in self.kept}
-
-    def dooms(self, row: Version, staying: set[BlockId]) -> bool:
-        """Whether this version has to go."""
-        return self.head is not None and row.version <= self.head.version and row.id not in staying and self.goes(row)
+    def dooming(self) -> Callable[[Version], bool]:
+        """What tells whether a version goes with them: also one that was replaced since, as storing a checkpoint again
+        leaves the one before in the history."""
+        staying, gone = {row.manifest for row in self.kept}, {row.manifest for row in self.gone}
+        head, runs = self.head, self.runs
+        return lambda row: (
+            head is not None
+            and row.version <= head.version
+            and row.id not in staying
+            and (runs is None or row.id in gone or row.execution in runs)
+        )
 
 
 def keep_latest(threads: Threads, thread: str) -> None:
     """Remove every checkpoint but the newest of each namespace, and what the newest needs of its ancestors."""
     for branch in threads.rows.branches(thread):
-        _drop(threads, partial(_plan_latest, threads, thread, branch))
+        _drop(threads, threads.key(thread, branch), None)
 
 
 def delete_for_runs(threads: Threads, runs: Collection[str]) -> None:
     """Remove every checkpoint that these runs made, in all threads."""
     if not runs:
         return
-    chosen = frozenset(runs)
-    rows = threads.rows.engine.rows(CheckpointRow, "checkpoints_of_runs", **threads.rows.key(), runs=sorted(chosen))
-    places = sorted({(row.thread, row.branch) for row in rows})
-    planning = [partial(_plan_runs, threads, thread, branch, chosen) for thread, branch in places]
+    rows = threads.rows.engine.rows(CheckpointRow, "checkpoints_of_runs", **threads.rows.key(), runs=sorted({*runs}))
+    keys = sorted({threads.key(row.thread, row.branch) for row in rows})
     # All of them before anything goes: what cannot be is refused as a whole.
-    plans = [plan() for plan in planning]
-    for again, plan in zip(planning, plans, strict=True):
-        _drop(threads, again, plan)
+    for plan in [_plan(threads, key, frozenset(runs)) for key in keys]:
+        _drop(threads, plan.key, plan.runs, plan)
 
 
-def _drop(threads: Threads, planning: Callable[[], DropPlan], plan: DropPlan | None = None) -> None:
-    """Do what was planned, planning anew when somebody was faster."""
+def _drop(threads: Threads, key: BranchKey, runs: Collection[str] | None, plan: DropPlan | None = None) -> None:
+    """Do what was planned, planning anew when somebody was faster. Versions first, then rows: stopped between the two,
+    it can be done again. Tagged and pinned versions stay in the history."""
     for _ in _tries(threads):
-        chosen = planning() if plan is None else plan
+        chosen = plan or _plan(threads, key, runs)
         if not chosen.gone and not chosen.kept:
             return
         try:
-            _remove(threads, chosen)
+            if chosen.head is None or not _expire_versions(threads, chosen, chosen.head):
+                for start in range(0, len(chosen.gone), BATCH):
+                    threads.rows.drop(chosen.gone[start : start + BATCH])
             return
         except HeadMoved:
             plan = None
@@ -86,43 +89,36 @@ def _tries(threads: Threads) -> Iterator[int]:
     return attempts(threads.context.clock, trouble, hint="stop its writers, and try again")
 
 
-def _look(threads: Threads, thread: str, branch: str) -> tuple[Head | None, list[CheckpointRow]]:
-    """Where a namespace stands, and all its checkpoints. In this order: what comes to be meanwhile is newer than
-    the head."""
-    head = threads.commits.head_after_pending(threads.key(thread, branch))
-    threads.newest(thread, branch)
-    return head, list(threads.rows.every(thread, branch))
-
-
-def _plan_latest(threads: Threads, thread: str, branch: str) -> DropPlan:
-    head, rows = _look(threads, thread, branch)
-    needed = {rows[0].checkpoint, *_needed(threads, rows)} if rows else set()
-    kept = [row for row in rows if row.checkpoint in needed]
-    gone = [row for row in rows if row.checkpoint not in needed]
-    return DropPlan(threads.key(thread, branch), head, gone, kept, lambda row: True)
-
-
-def _plan_runs(threads: Threads, thread: str, branch: str, runs: Collection[str]) -> DropPlan:
-    head, rows = _look(threads, thread, branch)
-    gone = [row for row in rows if row.run in runs]
-    kept = [row for row in rows if row.run not in runs]
-    _check_lines(threads, thread, gone, kept, rows)
-    goes = partial(_is_of_run, {row.manifest for row in gone}, runs)
-    return DropPlan(threads.key(thread, branch), head, gone, kept, goes)
+def _plan(threads: Threads, key: BranchKey, runs: Collection[str] | None) -> DropPlan:
+    # In this order: what comes to be meanwhile is newer than the head.
+    head = threads.commits.head_after_pending(key)
+    threads.newest(key.workflow, key.branch)
+    rows = [_noted(threads, row) for row in threads.rows.every(key.workflow, key.branch)]
+    if runs is None:
+        # The ancestors without which the newest checkpoint's delta channels could not be put together stay with it.
+        needed = needed_by(rows[:1], rows, partial(held_channels, threads.kernel))
+        going = {row.checkpoint for row in rows[1:]} - needed
+    else:
+        going = {row.checkpoint for row in rows if row.run in runs}
+    gone = [row for row in rows if row.checkpoint in going]
+    kept = [row for row in rows if row.checkpoint not in going]
+    if runs is not None:
+        _check_lines(threads, key.workflow, going, kept, rows)
+    return DropPlan(key, head, gone, kept, runs)
 
 
 def _check_lines(
     threads: Threads,
     thread: str,
-    gone: Sequence[CheckpointRow],
+    going: Collection[str],
     kept: Sequence[CheckpointRow],
     rows: Sequence[CheckpointRow],
 ) -> None:
-    names = {row.checkpoint for row in gone}
     # Whose parent stays has what the parent has, and the parent is asked too: only who comes right after something
     # that goes can be the first to lose by it.
-    heirs = [row for row in kept if row.parent in names]
-    channels = _delta_channels(threads, rows) if heirs else []
+    heirs = [row for row in kept if row.parent in going]
+    # Not every checkpoint tells of those of its namespace, so all of it are asked.
+    channels = sorted({name for row in rows for name in orjson.loads(row.deltas or "[]")})
     if not channels:
         return
     for start in range(0, len(heirs), PAGE):
@@ -139,49 +135,32 @@ def _check_lines(
             )
 
 
-def _needed(threads: Threads, rows: Sequence[CheckpointRow]) -> set[str]:
-    """The ancestors without which the newest checkpoint's delta channels could not be put together."""
-    # Rows from before that was noted have it in their metadata.
-    told = [
-        row if row.deltas is not None else row._replace(deltas=orjson.dumps(_delta_channels(threads, [row])).decode())
-        for row in rows
-    ]
-    return needed_by(told[:1], told, partial(held_channels, threads.kernel))
-
-
-def _delta_channels(threads: Threads, rows: Sequence[CheckpointRow]) -> list[str]:
-    """The delta channels that some checkpoints tell of. Not every one does that has such, so to know those of a
-    namespace all of it are asked."""
-    told = [delta_channels(threads.loads((row.metadata_kind, row.metadata))) for row in rows]
-    return sorted({name for names in told for name in names or ()})
-
-
-def _remove(threads: Threads, plan: DropPlan) -> None:
-    """Remove checkpoints. Versions first, then rows: stopped between the two, it can be done again. Tagged and
-    pinned versions stay in the history. HeadMoved if it has to be planned anew; then no row is gone."""
-    if plan.head is not None and _expire_versions(threads, plan, plan.head):
-        return
-    for start in range(0, len(plan.gone), BATCH):
-        threads.rows.drop(plan.gone[start : start + BATCH])
+def _noted(threads: Threads, row: CheckpointRow) -> CheckpointRow:
+    """A row that says which delta channels it does not hold whole: one from before that was noted has it in its
+    metadata."""
+    if row.deltas is not None:
+        return row
+    told = delta_channels(threads.loads((row.metadata_kind, row.metadata))) or []
+    return row._replace(deltas=orjson.dumps(told).decode())
 
 
 def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
     """Let versions of a branch expire, moving the head to what is kept if it is one of them; whether the branch was
     removed instead, with its rows, since nothing of it stays."""
-    key, staying = plan.key, plan.staying
+    key, dooms = plan.key, plan.dooming()
     catalog, tenant = threads.context.catalog, threads.context.tenant
     for _ in _tries(threads):
         head = catalog.head(tenant, key)
         if head is None:
             return False
         newest = catalog.manifest(tenant, head.manifest)
-        doomed = newest is not None and plan.dooms(newest, staying)
+        doomed = newest is not None and dooms(newest)
         if doomed and plan.kept:
             _move_head(threads, key, head, plan.kept[0])
             continue
         marked = {ref.manifest for ref in catalog.refs(tenant, key.owner, key.workflow)}
         rows = list(catalog.every_version(tenant, key))
-        if doomed and all(row.id not in marked and plan.dooms(row, staying) for row in rows):
+        if doomed and all(row.id not in marked and dooms(row) for row in rows):
             _remove_planned(threads, plan, planned)
             return True
         if doomed:
@@ -190,9 +169,7 @@ def _expire_versions(threads: Threads, plan: DropPlan, planned: Head) -> bool:
             _commit_on(threads, key, head, nothing, message="its checkpoints were removed")
             continue
         # Below the head: one that came to be since we looked is above it.
-        versions = [
-            row for row in rows if row.version < head.version and row.id not in marked and plan.dooms(row, staying)
-        ]
+        versions = [row for row in rows if row.version < head.version and row.id not in marked and dooms(row)]
         try:
             for start in range(0, len(versions), BATCH):
                 expire_batch(threads.kernel, key, tuple(versions[start : start + BATCH]))
@@ -261,11 +238,6 @@ def _commit_on(threads: Threads, key: BranchKey, head: Head, tree: Edited, **mor
     now."""
     with suppress(HeadMoved):
         threads.commits.commit_next(key, head.manifest, lambda head: Proposal(key, tree, head, **more))
-
-
-def _is_of_run(manifests: Collection[BlockId], runs: Collection[str], row: Version) -> bool:
-    """Also versions that were replaced since: storing a checkpoint again leaves the one before in the history."""
-    return row.id in manifests or row.execution in runs
 
 
 def _outdated(key: BranchKey) -> HeadMoved:

@@ -11,12 +11,11 @@ checkpoint is rows, compressed, and checked when it is read."""
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import orjson
 from langgraph.checkpoint.base import Checkpoint, DeltaChannelHistory, PendingWrite
@@ -63,9 +62,6 @@ MAIN = "main"
 NAMED = "ns:"
 HASHED = "ns#"
 """Of a namespace that is too long to name a branch, the branch has the hash. No namespace gives both."""
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 class NoCheckpoint(Corrupt):
@@ -142,46 +138,39 @@ class Snapshot:
         return sum([channel.size for channel in self.channels.values()]) + told + 2000
 
 
-class Recent(Generic[Key, Value]):
-    """What was used last, up to a number or a weight. Safe to share between threads."""
+class Snapshots:
+    """Those that were used last, up to so many bytes. Safe to share between threads."""
 
-    def __init__(self, most: int, weigh: Callable[[Value], int] = lambda value: 1) -> None:
-        self._most = most
-        self._weigh = weigh
-        self._weight = 0
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._kept: dict[BlockId, Snapshot] = {}
 
-    def get(self, key: Key) -> Value | None:
-        """What is known of this, if it is here."""
+    def get(self, root: BlockId) -> Snapshot | None:
+        """What a tree holds, if that is here."""
         with self._lock:
-            found = self._kept.get(key)
+            found = self._kept.pop(root, None)
             if found is not None:
-                self._kept.move_to_end(key)
+                self._kept[root] = found
             return found
 
-    def put(self, key: Key, value: Value, *, instead_of: Key | None = None) -> None:
+    def put(self, snapshot: Snapshot, *, instead_of: BlockId | None = None) -> None:
         """Keep it, in place of what it follows and of what was not used the longest."""
-        weight = self._weigh(value)
+        size = snapshot.size
         with self._lock:
-            for gone in (instead_of, key):
+            for gone in (instead_of, snapshot.root):
                 self._drop(gone)
-            if weight > self._most:
-                return
-            self._kept[key] = value
-            self._weight += weight
-            while self._weight > self._most:
+            if size <= self._most_bytes:
+                self._kept[snapshot.root] = snapshot
+                self._bytes += size
+            while self._bytes > self._most_bytes:
                 self._drop(next(iter(self._kept)))
 
-    def forget(self, key: Key) -> None:
-        """It is not so any more."""
-        with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: Key | None) -> None:
-        gone = None if key is None else self._kept.pop(key, None)
+    def _drop(self, root: BlockId | None) -> None:
+        gone = None if root is None else self._kept.pop(root, None)
         if gone is not None:
-            self._weight -= self._weigh(gone)
+            self._bytes -= gone.size
 
 
 class Threads:
@@ -195,8 +184,8 @@ class Threads:
         self.rows = ThreadRows(self.context.engine, self.context.tenant, owner)
         self._serde = serde
         self._trees = self.context.trees
-        self._snapshots: Recent[BlockId, Snapshot] = Recent(cache_bytes, lambda snapshot: snapshot.size)
-        self._known: Recent[tuple[str, str, str], BlockId] = Recent(REMEMBERED_CHECKPOINTS)
+        self._snapshots = Snapshots(cache_bytes)
+        self._known: dict[tuple[str, str, str], BlockId] = {}
 
     def using(self, serde: SerializerProtocol) -> Threads:
         """The same threads, read and written by another serializer."""
@@ -260,7 +249,7 @@ class Threads:
                 # stored anew since we last saw it.
                 if isinstance(exc, Expired):
                     return self._save_on(None, row, checkpoint, metadata, changed, fence)
-                self._known.forget((row.thread, row.branch, row.parent or ""))
+                self._known.pop((row.thread, row.branch, row.parent or ""), None)
         return None
 
     def read(self, manifest: BlockId) -> Snapshot:
@@ -282,7 +271,7 @@ class Threads:
             told = self.loads(checkpoint)
             place, versions = (value["parent"], value["namespace"]), told.get("channel_versions") or {}
             found = Snapshot(root, str(told.get("id")), checkpoint, metadata, *place, versions, channels)
-            self._snapshots.put(root, found)
+            self._snapshots.put(found)
         return found
 
     def read_row(self, row: CheckpointRow) -> Snapshot | None:
@@ -335,18 +324,16 @@ class Threads:
             # What was written on top of the checkpoint itself is no part of that, nor what it holds.
             page = ancestors if number else ancestors[1:]
             if not wanted or not page:
-                continue
+                break
             seeds = self.read_channels(page, wanted)
             ends = {name: next((at for at, held in enumerate(seeds) if name in held), len(page)) for name in wanted}
-            asked = [each.checkpoint for each in page[: max(ends.values()) + 1]]
-            which = {**self.rows.key(thread, branch), "checkpoints": asked, "channels": wanted}
-            written: dict[str, list[Written]] = {}
-            for each in sorted(self.rows.engine.rows(Written, "writes_to_channels", **which), key=order):
-                written.setdefault(each.checkpoint, []).append(each)
-            for at, ancestor in enumerate(asked):
-                for each in reversed(written.get(ancestor, [])):
-                    if at <= ends[each.channel]:
-                        found[each.channel]["writes"].append(self.pending(each))
+            asked = {each.checkpoint: at for at, each in enumerate(page[: max(ends.values()) + 1])}
+            which = {**self.rows.key(thread, branch), "checkpoints": list(asked), "channels": wanted}
+            written = self.rows.engine.rows(Written, "writes_to_channels", **which)
+            newest_first = sorted(sorted(written, key=order, reverse=True), key=lambda each: asked[each.checkpoint])
+            for each in newest_first:
+                if asked[each.checkpoint] <= ends[each.channel]:
+                    found[each.channel]["writes"].append(self.pending(each))
             for name in wanted:
                 if ends[name] < len(page):
                     found[name]["seed"] = self.loads(seeds[ends[name]][name])
@@ -468,11 +455,13 @@ class Threads:
             )
 
         outcome = self.commits.commit_next(key, CURRENT_HEAD, propose)
-        self._known.put((row.thread, row.branch, row.checkpoint), outcome.receipt.manifest)
+        if len(self._known) >= REMEMBERED_CHECKPOINTS:
+            self._known.clear()
+        self._known[row.thread, row.branch, row.checkpoint] = outcome.receipt.manifest
         place, versions = (row.parent, row.namespace), dict(checkpoint.get("channel_versions") or {})
         packed = Serialized(row.metadata_kind, row.metadata)
         after = Snapshot(tree.root.id, row.checkpoint, told, packed, *place, versions, channels)
-        self._snapshots.put(after.root, after, instead_of=None if before is None else before.root)
+        self._snapshots.put(after, instead_of=None if before is None else before.root)
 
     def _channels(
         self, checkpoint: Checkpoint, changed: Mapping[str, Any], before: Snapshot | None

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from analemma.catalog.engine.sql import POSTGRES, SQLITE, Sql, Statement
+from analemma.catalog.engine.sql import POSTGRES, SQLITE, Sql
 from analemma.errors import Invalid, NotFound, Unavailable
 
 TABLES = 2
@@ -32,17 +31,17 @@ class ForeignThreads:
     def __init__(self, connection: Any, sql: Sql, source: str) -> None:
         self.connection = connection
         """For the saver that reads the states."""
-        self._sql = sql
         self.is_file = sql is SQLITE
         """Of SqliteSaver, and not a database of PostgresSaver."""
-        if self._rows("foreign_tables")[0][0] != TABLES:
+        # Apart from the catalog's own statements: these are for tables that are not ours.
+        file = resources.files("analemma.catalog") / "sql" / "foreign" / "threads.sql"
+        self._statements = sql.parse(file.read_text(encoding="utf-8"), source=file.name)
+        if self._rows("foreign_tables")[0]["found"] != TABLES:
             self.close()
             raise Invalid(
                 f"{source} holds no threads of LangGraph",
                 hint="name the database that SqliteSaver or PostgresSaver writes to",
             )
-        pathless = self._rows("foreign_columns")[0][0] == 0
-        self._writes = "foreign_writes_without_path" if pathless else "foreign_writes"
 
     def __enter__(self) -> ForeignThreads:
         return self
@@ -56,29 +55,42 @@ class ForeignThreads:
 
     def places(self) -> list[ForeignPlace]:
         """Every namespace of every thread."""
-        return [ForeignPlace(*row) for row in self._rows("foreign_places")]
+        return [ForeignPlace(*row.values()) for row in self._rows("foreign_places")]
 
     def checkpoints(self, place: ForeignPlace) -> list[str]:
         """The ids of its checkpoints, oldest first: parents come before their children."""
         rows = self._rows("foreign_checkpoints", thread=place.thread, namespace=place.namespace)
-        return [row[0] for row in rows]
+        return [row["checkpoint_id"] for row in rows]
 
     def writes(self, at: ForeignPlace, checkpoint: str) -> list[tuple[Any, ...]]:
         """What tasks wrote on top of a checkpoint: task, place, path, channel, the format, and the bytes."""
-        rows = self._rows(self._writes, thread=at.thread, namespace=at.namespace, checkpoint=checkpoint)
-        # Rows of very old savers have no format.
-        return [(*place, kind or "msgpack", bytes(data or b"")) for *place, kind, data in rows]
+        rows = self._rows("foreign_writes", thread=at.thread, namespace=at.namespace, checkpoint=checkpoint)
+        data = "value" if self.is_file else "blob"
+        # Rows of old savers have no path, those of very old ones no format.
+        return [
+            (
+                row["task_id"],
+                row["idx"],
+                row.get("task_path", ""),
+                row["channel"],
+                row["type"] or "msgpack",
+                row[data] or b"",
+            )
+            for row in rows
+        ]
 
-    def _rows(self, name: str, **parameters: str) -> list[tuple[Any, ...]]:
-        statement = _load(self._sql)[name]
+    def _rows(self, name: str, **parameters: str) -> list[dict[str, Any]]:
+        statement = self._statements[name]
         values = [parameters[parameter] for parameter in statement.parameters]
         try:
             if self.is_file:
-                return list(self.connection.execute(statement.sql, statement.bind(values)).fetchall())
+                found = self.connection.execute(statement.sql, statement.bind(values))
+                names = [column[0] for column in found.description]
+                return [dict(zip(names, row, strict=True)) for row in found]
             import psycopg
-            from psycopg.rows import tuple_row
+            from psycopg.rows import dict_row
 
-            with psycopg.RawCursor(self.connection, row_factory=tuple_row) as cursor:
+            with psycopg.RawCursor(self.connection, row_factory=dict_row) as cursor:
                 return list(cursor.execute(statement.sql.encode(), values).fetchall())
         except Exception as exc:
             raise Unavailable(f"the threads cannot be read: {exc}", hint="check the database, and try again") from exc
@@ -97,13 +109,6 @@ def open_foreign(source: str) -> ForeignThreads:
     except sqlite3.Error as exc:
         raise Invalid(f"{path} is no SQLite database: {exc}", hint="name a file of SqliteSaver") from exc
     return ForeignThreads(connection, SQLITE, path)
-
-
-@cache
-def _load(sql: Sql) -> dict[str, Statement]:
-    """Apart from the catalog's own: these are for tables that are not ours."""
-    file = resources.files("analemma.catalog") / "sql" / "foreign" / "threads.sql"
-    return sql.parse(file.read_text(encoding="utf-8"), source=file.name)
 
 
 def _connect(source: str) -> Any:
