@@ -6,8 +6,8 @@ from __future__ import annotations
 import operator
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
 from itertools import chain
 from math import hypot, isfinite
 from typing import Any
@@ -148,58 +148,43 @@ class TextIndex:
         return {"dimensions": len(checked[0]), "vectors": portable(chain.from_iterable(checked)).tobytes()}
 
 
-@dataclass(slots=True)
-class Ranking:
-    """The items that a query is nearest to, best first; those without vectors follow."""
+def rank(
+    query: array[float], found: Iterable[tuple[StoredItem, tuple[int, bytes] | None]], wanted: int
+) -> list[tuple[float | None, StoredItem]]:
+    """Of items with what is stored of their vectors, so many that a query is nearest to, best first, with their scores;
+    those without vectors follow. Equal ones stay in their order."""
+    norm, unscored = hypot(*query), list[StoredItem]()
 
-    query: array[float]
-    wanted: int
-    compared: int = 0
-    _norm: float = field(init=False)
-    _best: list[tuple[float, StoredItem]] = field(default_factory=list)
-    _unscored: list[StoredItem] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._norm = hypot(*self.query)
-
-    def add(self, item: StoredItem, stored: tuple[int, bytes] | None) -> None:
-        """Consider an item, in the order in which equal ones are to stand."""
-        if stored is None:
-            if len(self._unscored) < self.wanted:
-                self._unscored.append(item)
-            return
-        dimensions, data = stored
-        if dimensions != len(self.query):
-            raise Invalid(
-                f"item {item.key!r} was indexed with {dimensions} dimensions, the query has {len(self.query)}",
-                hint="open the store with the embedding it was indexed with, or put the items again",
-            )
-        joined = portable(data)
-        vectors = [joined[start : start + dimensions] for start in range(0, len(joined), dimensions)]
-        self.compared += len(vectors)
-        if self.compared > MAXIMUM_VECTORS:
-            raise Limit(
-                f"the search would compare more than {MAXIMUM_VECTORS} vectors",
-                hint="search below a longer namespace, or with a filter",
-            )
-        self._best.append((max(map(self._similarity, vectors)), item))
-        if len(self._best) > 2 * self.wanted + 100:
-            self._cut()
-
-    def ranked(self) -> list[tuple[float | None, StoredItem]]:
-        """Best first, at most as many as wanted."""
-        self._cut()
-        return [*self._best, *((None, item) for item in self._unscored)][: self.wanted]
-
-    def _cut(self) -> None:
-        # Sorting is stable, and what is kept keeps its order: equal scores stay as they came.
-        self._best.sort(key=lambda entry: -entry[0])
-        del self._best[self.wanted :]
-
-    def _similarity(self, vector: array[float]) -> float:
-        norms = self._norm * hypot(*vector)
-        similarity = sum(map(operator.mul, self.query, vector)) / norms if norms else 0.0
+    def similarity(vector: array[float]) -> float:
+        norms = norm * hypot(*vector)
+        similarity = sum(map(operator.mul, query, vector)) / norms if norms else 0.0
         return similarity if isfinite(similarity) else 0.0
+
+    def scored() -> Iterator[tuple[float, StoredItem]]:
+        compared = 0
+        for item, stored in found:
+            if stored is None:
+                if len(unscored) < wanted:
+                    unscored.append(item)
+                continue
+            dimensions, data = stored
+            if dimensions != len(query):
+                raise Invalid(
+                    f"item {item.key!r} was indexed with {dimensions} dimensions, the query has {len(query)}",
+                    hint="open the store with the embedding it was indexed with, or put the items again",
+                )
+            joined = portable(data)
+            vectors = [joined[start : start + dimensions] for start in range(0, len(joined), dimensions)]
+            compared += len(vectors)
+            if compared > MAXIMUM_VECTORS:
+                raise Limit(
+                    f"the search would compare more than {MAXIMUM_VECTORS} vectors",
+                    hint="search below a longer namespace, or with a filter",
+                )
+            yield max(map(similarity, vectors)), item
+
+    best = nlargest(wanted, scored(), key=operator.itemgetter(0))
+    return [*best, *((None, item) for item in unscored)][:wanted]
 
 
 def portable(numbers: bytes | Iterable[float]) -> array[float]:

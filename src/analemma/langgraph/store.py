@@ -40,7 +40,7 @@ from analemma.catalog.leases import DatabaseClock, database_clock
 from analemma.catalog.names import check_part, check_texts
 from analemma.clock import Ticker, moment
 from analemma.errors import AnalemmaError, Corrupt, Invalid, Limit
-from analemma.langgraph.search import Ranking, TextIndex, parse_filter
+from analemma.langgraph.search import TextIndex, parse_filter, rank
 from analemma.store.open import open_app
 from analemma.store.store import App
 
@@ -241,11 +241,9 @@ class AnalemmaStore(BaseStore):
             return list_namespaces(reader, op)
         if not isinstance(op, SearchOp):
             return None
-        query = batch.queries.get(op.query) if op.query else None
-        ranking = None
-        if query is not None and self._index is not None:
-            ranking = Ranking(self._index.check(query), op.offset + op.limit)
-        found = search(reader, op, ranking)
+        asked = batch.queries.get(op.query) if op.query else None
+        query = None if asked is None or self._index is None else self._index.check(asked)
+        found = search(reader, op, query)
         if op.refresh_ttl:
             reader.refresh([item for _, item in found])
         return [SearchItem(**_facts(item), score=score) for score, item in found]
@@ -283,22 +281,20 @@ def check_page(op: SearchOp | ListNamespacesOp) -> None:
     check_count(op.offset, "an offset")
 
 
-def search(reader: ItemReader, op: SearchOp, ranking: Ranking | None) -> Sequence[tuple[float | None, StoredItem]]:
-    """The items that match, with their scores: nearest first, or in the order in which they came to be."""
-    matches = parse_filter(op.filter)
-    wanted = op.offset + op.limit
+def search(reader: ItemReader, op: SearchOp, query: Any) -> Sequence[tuple[float | None, StoredItem]]:
+    """The items that match, with their scores: nearest to a query's vector first, or in the order in which they came to
+    be."""
+    matches, wanted = parse_filter(op.filter), op.offset + op.limit
     pages = (
         [item for item in page if matches is None or matches(decode_value(item.value))]
-        for page in reader.below(encode_namespace(op.namespace_prefix), None if matches or ranking else wanted)
+        for page in reader.below(encode_namespace(op.namespace_prefix), None if matches or query else wanted)
     )
-    if ranking is None:
+    if query is None:
         chosen = islice(chain.from_iterable(pages), op.offset, wanted) if op.limit else ()
         return [(None, item) for item in chosen]
-    for items in pages:
-        vectors = reader.vectors(items) if items else {}
-        for item in items:
-            ranking.add(item, vectors.get((item.space, item.place)))
-    return ranking.ranked()[op.offset :]
+    stored = ((items, reader.vectors(items)) for items in pages if items)
+    found = ((item, vectors.get((item.space, item.place))) for items, vectors in stored for item in items)
+    return rank(query, found, wanted)[op.offset :]
 
 
 def _facts(item: StoredItem) -> dict[str, Any]:
