@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
@@ -31,11 +31,11 @@ class DaskCalls(CallExecutor):
 
     apart = True
 
-    def __init__(self, client: Any, *, name: str, owned: bool = False, cluster: Any = None, workers: int = 1) -> None:
-        """A client that is owned is closed in the end, and so is a cluster, which is kept at so many workers."""
+    def __init__(self, client: Any, *, name: str, owned: Iterable[Any] = (), cluster: Any = None, workers: int = 1):
+        """What is owned is closed in the end; a cluster of our own is kept at so many workers."""
         self.name = name
         self._client = client
-        self._owned = owned
+        self._owned = [*owned]
         self._cluster = cluster
         self._workers = workers
         try:
@@ -77,14 +77,10 @@ class DaskCalls(CallExecutor):
         return None if threads else f"the Dask cluster {self.name} has had no worker"
 
     def close(self) -> None:
-        owned, self._owned = [self._client] * self._owned, False
-        if self._cluster is not None:
-            owned.append(self._cluster)
-            self._cluster = None
-        for each in owned:
+        while self._owned:
             # The error of one that does not end in time is no news to anybody: the work is done, or has failed.
             with suppress(TimeoutError):
-                each.close(timeout=CLOSE_S)
+                self._owned.pop(0).close(timeout=CLOSE_S)
 
     def _threads(self) -> dict[str, int]:
         """Each worker's; what `nthreads` asks, but not for ever."""
@@ -104,7 +100,7 @@ def open_dask(where: str) -> CallExecutor:
             raise Unavailable(
                 f"there is no Dask scheduler at {where}: {exc}", hint="give its address, as tcp://host:8786"
             ) from exc
-        return DaskCalls(client, name=f"dask:{where}", owned=True)
+        return DaskCalls(client, name=f"dask:{where}", owned=[client])
     workers = int(where) if where else default_processes()
     # Without workers at first: it would wait for them without end.
     cluster = dask.LocalCluster(
@@ -122,7 +118,7 @@ def open_dask(where: str) -> CallExecutor:
         with suppress(TimeoutError):
             cluster.close(timeout=CLOSE_S)
         raise Unavailable(f"Dask does not start here: {type(exc).__name__}: {exc}", hint="try again") from exc
-    return DaskCalls(client, name=f"dask:{workers}", owned=True, cluster=cluster, workers=workers)
+    return DaskCalls(client, name=f"dask:{workers}", owned=[client, cluster], cluster=cluster, workers=workers)
 
 
 class RayCalls(CallExecutor):

@@ -42,6 +42,8 @@ ASK_S: Final = 5.0
 WORKERLESS_S: Final = 120.0
 """So long it waits for workers that are not there. A busy machine takes half a minute to start one."""
 
+_DIED: Final = 'see what the workers said: memory, or a program without `if __name__ == "__main__":`'
+
 Item = TypeVar("Item")
 
 
@@ -126,14 +128,8 @@ class CallExecutor(ABC):
 
     def map(self, function: Callable[..., Any], items: Iterable[Item], **options: Any) -> Iterator[tuple[Item, Any]]:
         """Each item with the function's answer for it, as they come; the first error is raised."""
-        rest = iter(items)
-
-        def source() -> Call | Next:
-            for item in rest:
-                return Call(function, (item,), item)
-            return Next.OVER
-
-        for outcome in self.run(source, **options):
+        calls = (Call(function, (item,), item) for item in items)
+        for outcome in self.run(lambda: next(calls, Next.OVER), **options):
             yield outcome.call.tag, outcome.get()
 
     def run(
@@ -153,12 +149,6 @@ class CallExecutor(ABC):
         most = self.slots * AHEAD if ahead is None else ahead
         if most < 1 or attempts < 1:
             raise Invalid(f"{most} calls at a time, {attempts} attempts", hint="give 1 or more of each")
-        return self._outcomes(source, most, attempts, poll_s, min(ask_s, workerless_s), workerless_s)
-
-    def _outcomes(
-        self, source: Source, most: int, attempts: int, poll_s: float, ask_s: float, workerless_s: float
-    ) -> Iterator[Outcome]:
-        guard = (guarded,) if self.apart else ()
         running: dict[Future[Any], Outcome] = {}
         again: deque[Outcome] = deque()
         asked: float = time.monotonic()
@@ -172,15 +162,7 @@ class CallExecutor(ABC):
                         if isinstance(found, Next):
                             break
                         again.append(Outcome(found))
-                    call = again[0].call
-                    try:
-                        future = self.submit(*guard, call.function, *call.arguments)
-                        running[future] = again.popleft()
-                    except Exception as exc:
-                        if not self.lost(exc):
-                            raise
-                        # Nobody has it: it did not cost an attempt, and reviving either helps or raises.
-                        self.revive()
+                    self._hand_out(running, again)
                 if not running:
                     if found is Next.OVER:
                         return
@@ -190,7 +172,7 @@ class CallExecutor(ABC):
                 now = time.monotonic()
                 if done:
                     workerless_since = None
-                elif now - asked >= ask_s:
+                elif now - asked >= min(ask_s, workerless_s):
                     # A call that takes long and one that nobody runs look alike, until one asks.
                     missing, asked = self.missing(), time.monotonic()
                     workerless_since = None if missing is None else workerless_since or now
@@ -203,14 +185,31 @@ class CallExecutor(ABC):
                     some_died |= died
                     if died and outcome.attempts < attempts:
                         again.append(Outcome(outcome.call, attempts=outcome.attempts + 1))
+                    elif died:
+                        said = f"{type(outcome.error).__name__}: {outcome.error}"
+                        error = Unavailable(f"its worker died {outcome.attempts} times: {said}", hint=_DIED)
+                        yield replace(outcome, error=error)
                     else:
-                        yield replace(outcome, error=_given_up(outcome)) if died else outcome
+                        yield outcome
                 if some_died:
                     self.revive()
         finally:
             for future in running:
                 self.abandon(future)
             wait([future for future in running if not future.cancelled()], timeout=LEAVE_S)
+
+    def _hand_out(self, running: dict[Future[Any], Outcome], waiting: deque[Outcome]) -> None:
+        """Hand the first that waits over, or revive who refuses it."""
+        call = waiting[0].call
+        guard = (guarded,) if self.apart else ()
+        try:
+            future = self.submit(*guard, call.function, *call.arguments)
+            running[future] = waiting.popleft()
+        except Exception as exc:
+            if not self.lost(exc):
+                raise
+            # Nobody has it: it did not cost an attempt, and reviving either helps or raises.
+            self.revive()
 
     def _settled(self, future: Future[Any], begun: Outcome) -> tuple[Outcome, bool]:
         """How a call ended, and whether that was its worker's death."""
@@ -222,13 +221,6 @@ class CallExecutor(ABC):
             return replace(begun, error=error), self.lost(error)
         result = future.result()
         return replace(begun, **({"error": result.error} if isinstance(result, Raised) else {"result": result})), False
-
-
-def _given_up(outcome: Outcome) -> Unavailable:
-    return Unavailable(
-        f"its worker died {outcome.attempts} times: {type(outcome.error).__name__}: {outcome.error}",
-        hint='see what the workers said: memory, or a program without `if __name__ == "__main__":`',
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +347,8 @@ def resolve_executor(given: Given = None) -> CallExecutor:
         found = getattr(given, "_max_workers", None)
         slots = found if isinstance(found, int) and found > 0 else default_processes()
         return PoolCalls(type(given).__name__, slots, given)
-    if _is_dask_client(given):
+    # By name: asking Dask itself would import it.
+    if any((cls.__module__, cls.__name__) == ("distributed.client", "Client") for cls in type(given).__mro__):
         from analemma.executors.clusters import DaskCalls
 
         return DaskCalls(given, name="dask")
@@ -380,8 +373,3 @@ def _count(given: str, rest: str) -> int:
     if not (rest.isascii() and rest.isdigit()) or not 1 <= int(rest) <= MOST:
         raise Invalid(f"{given!r} does not say how many", hint=f"from 1 to {MOST}, as in {given.partition(':')[0]}:4")
     return int(rest)
-
-
-def _is_dask_client(given: Any) -> bool:
-    # By name: asking Dask itself would import it.
-    return any(cls.__module__ == "distributed.client" and cls.__name__ == "Client" for cls in type(given).__mro__)
